@@ -1,0 +1,3 @@
+"""gpubox: the control room of a home GPU box."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The command line: every verb of the screen, with --json and exit codes."""

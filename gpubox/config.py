@@ -1,0 +1,72 @@
+"""The owner's settings: config.toml, and the API key that never stands in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpubox.errors import UsageError
+from gpubox.paths import Paths
+from gpubox.tables import Table, read_toml
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What config.toml says; every key has a default and the file may be absent."""
+
+    engines: dict[str, str] = field(default_factory=dict)
+    """Engine name -> path of a llama-server binary (a fork beside upstream)."""
+    default_engine: str = ""
+    """The engine of profiles that name none; empty: PATH's llama-server, else embedded."""
+    model_dirs: tuple[Path, ...] = ()
+    """More folders to look for GGUF files in."""
+    allow_exposed: bool = False
+    """Whether a non-loopback host without an API key may start unasked."""
+    stall_seconds: float = 60.0
+    """A load is given up after this long without any sign of progress."""
+    stop_seconds: float = 15.0
+    """How long a server may take to leave after SIGTERM before it is killed."""
+
+
+def load_config(paths: Paths) -> Config:
+    """The settings of config.toml; the defaults where there is none. Raises UsageError."""
+    path = paths.config_file
+    if not path.exists():
+        if paths.config_override:
+            raise UsageError(f"{path} does not exist.", "It is named by --config or GPUBOX_CONFIG.")
+        return Config()
+    table = Table(path, "", read_toml(path))
+    engines = table.table("engines").text_map()
+    config = Config(
+        engines={name: str(Path(value).expanduser()) for name, value in engines.items()},
+        default_engine=table.text("default-engine"),
+        model_dirs=tuple(Path(value).expanduser() for value in table.texts("model-dirs")),
+        allow_exposed=table.flag("allow-exposed"),
+        stall_seconds=table.number("stall-seconds", 60.0) or 60.0,
+        stop_seconds=table.number("stop-seconds", 15.0) or 15.0,
+    )
+    table.done()
+    return config
+
+
+def api_key(paths: Paths) -> str | None:
+    """The box's API key: ``$GPUBOX_API_KEY``, ``$LLAMA_API_KEY``, else the 0600 file ``api-key``.
+
+    Raises UsageError when the file can be read by others: a key that leaked is no key.
+    """
+    for name in ("GPUBOX_API_KEY", "LLAMA_API_KEY"):
+        if value := os.environ.get(name, "").strip():
+            return value
+    path = paths.api_key_file
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{path} cannot be read.", "It holds the API key as one line of text.") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(f"{path} can be read by other users.", f"Run: chmod 600 {path}")
+    return text or None

@@ -1,0 +1,1 @@
+"""Engines: which llama-server binaries there are, and what each says it accepts."""

@@ -1,0 +1,187 @@
+"""What one engine accepts, parsed from its own ``--help``. Pure.
+
+The format is llama.cpp's common/arg.cpp ``common_arg::to_string`` (read on build 11434): names at column 0
+separated by commas, the value's placeholder after the last name, help text from column 40 on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpubox.engines.renames import advice_for
+from gpubox.profiles.model import FlagValue
+from gpubox.tables import nearest
+
+_NAME = re.compile(r"--?[A-Za-z][\w-]*")
+_ALLOWED = re.compile(r"allowed values: *([^()\n]+)")
+_BRACED = re.compile(r"^[\[{<]([\w+-]+(?:[|,][\w+-]+)+)[\]}>]$|^([a-z][\w+-]*(?:,[a-z][\w+-]*){2,})$")
+_ENV = re.compile(r"\(env: *(\w+)\)")
+_REMOVED = re.compile(r"the argument has been removed\.? *(.*)", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of the engine. Names carry no leading dashes."""
+
+    names: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    """The names that switch it off (``no-mmap`` beside ``mmap``)."""
+    value: str | None = None
+    """The placeholder of its value as the help prints it; ``None`` for a bare flag."""
+    allowed: tuple[str, ...] = ()
+    env: str | None = None
+    removed: str | None = None
+    """What to use instead, where the engine lists it only to say that it is gone."""
+    help: str = ""
+    long: str = ""
+    """The spelling used for all aliases: the last ``--`` one (``n-gpu-layers`` of ``ngl, gpu-layers, ...``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why this engine will not take one flag of a profile."""
+
+    flag: str
+    why: str
+    hint: str = ""
+    needs_fork: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.flag}: {self.why}" + (f" — {self.hint}" if self.hint else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Everything an engine says of itself: version line and options."""
+
+    version: str
+    options: tuple[Option, ...]
+    by_name: Mapping[str, Option] = field(repr=False, default_factory=dict)
+
+    def option(self, name: str) -> Option | None:
+        """The option spelled ``name`` (any alias, with or without dashes, ``_`` for ``-``)."""
+        return self.by_name.get(name.lstrip("-").replace("_", "-"))
+
+    def canonical(self, name: str) -> str:
+        """One spelling for all aliases of an option; the name itself where the engine has no such option."""
+        option = self.option(name)
+        bare = name.lstrip("-").replace("_", "-")
+        if option is None:
+            return bare
+        return f"no-{option.long}" if bare in option.negatives else option.long
+
+
+def parse_help(text: str, version: str = "") -> Capabilities:
+    """The capabilities that a ``--help`` text states; an unknown line is skipped, never an error."""
+    options = [option for block in _blocks(text) if (option := _parse_block(block))]
+    by_name = {name: option for option in options for name in (*option.names, *option.negatives)}
+    return Capabilities(version, tuple(options), by_name)
+
+
+def judge(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Refusal]:
+    """What the help text alone says against these flags. The engine's own check may know more."""
+    refusals: list[Refusal] = []
+    for name, value in flags.items():
+        option = capabilities.option(name)
+        if option is None and value is False:
+            option = capabilities.option(f"no-{name}")
+        if option is None:
+            advice, fork = advice_for(name, None)
+            near = nearest(name, capabilities.by_name)
+            hint = advice or (f"nearest: {near}" if near else "")
+            refusals.append(Refusal(name, "this engine has no such option", hint, fork))
+        elif option.removed is not None:
+            refusals.append(Refusal(name, "was removed from this engine", option.removed))
+        elif bad := _bad_value(option, value):
+            advice, fork = advice_for(name, bad)
+            hint = advice or f"allowed: {', '.join(option.allowed)}"
+            refusals.append(Refusal(name, f"does not take {bad!r}", hint, fork))
+    return refusals
+
+
+def missing_defaults(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
+    """The flags gpubox adds: what it reads the server's truth from, where the profile is silent.
+
+    ``-lv 4`` carries the buffer and KV lines, ``/metrics`` and ``/slots`` the counters; colours would put
+    escape codes into the log. Each only if the engine has it.
+    """
+    wanted: dict[str, FlagValue] = {
+        "log-verbosity": 4, "log-colors": "off", "metrics": True, "slots": True, "jinja": True,
+    }  # fmt: skip
+    given = {capabilities.canonical(name).removeprefix("no-") for name in flags}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if (option := capabilities.option(name)) and not option.removed and option.long not in given
+        and not ({"verbose", "v"} & given and name == "log-verbosity")
+    }  # fmt: skip
+
+
+def _blocks(text: str) -> list[list[str]]:
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("-") and not line.startswith("-----"):
+            blocks.append([line])
+        elif line.startswith(" ") and blocks:
+            blocks[-1].append(line)
+    return blocks
+
+
+def _parse_block(lines: list[str]) -> Option | None:
+    # "-c,    --ctx-size N    help": short names are padded after their comma, so re-join before splitting.
+    head, _, rest = re.sub(r",\s+", ",", lines[0].rstrip(), count=lines[0].count(", ")).partition("  ")
+    names: list[str] = []
+    position = 0
+    while match := _NAME.match(head, position):
+        names.append(match.group())
+        position = match.end()
+        if head[position : position + 1] != ",":
+            break
+        position += 1
+    if not names:
+        return None
+    value = head[position:].strip() or None
+    help_text = " ".join([rest.strip(), *(line.strip() for line in lines[1:])]).strip()
+    longs = [n[2:] for n in names if n.startswith("--")]
+    names = [n.lstrip("-") for n in names]
+    negatives = [n for n in names if _negates(n, names)]
+    removed = _REMOVED.search(help_text)
+    return Option(
+        names=tuple(n for n in names if n not in negatives),
+        negatives=tuple(negatives),
+        value=value,
+        allowed=_allowed(value, "\n".join([rest, *lines[1:]])),
+        env=match[1] if (match := _ENV.search(help_text)) else None,
+        removed=_ENV.sub("", removed[1]).strip() if removed else None,
+        help=help_text,
+        long=next((n for n in reversed(longs) if n not in negatives), names[0]),
+    )
+
+
+def _negates(name: str, names: list[str]) -> bool:
+    if name.startswith("no-"):
+        return any(not n.startswith("no-") and len(n) > 2 and n.endswith(name[3:]) for n in names)
+    # shorts: "-nkvo" beside "-kvo", "-nocb" beside "-cb"
+    return name.startswith("n") and (name[1:] in names or (name[:2] == "no" and name[2:] in names))
+
+
+def _allowed(value: str | None, help_text: str) -> tuple[str, ...]:
+    if match := _ALLOWED.search(help_text):
+        return tuple(word.strip() for word in match[1].split(",") if word.strip())
+    if value and (match := _BRACED.match(value)):
+        return tuple(re.split(r"[|,]", match[1] or match[2]))
+    listed = re.findall(r"^\s*- ([\w+-]+)(?: \(default\))?:", help_text, re.M)
+    return tuple(listed) if value in {"MODE", "TYPE"} else ()
+
+
+def _bad_value(option: Option, value: FlagValue) -> str | None:
+    if not option.allowed or isinstance(value, bool):
+        return None
+    words = [str(v) for v in value] if isinstance(value, tuple) else str(value).split(",")
+    # on/off options also take llama.cpp's truthy spellings (common/arg.cpp is_truthy/is_falsey).
+    spelled = {*option.allowed, "1", "0", "true", "false", "enabled", "disabled", "-1"} if (
+        "on" in option.allowed
+    ) else set(option.allowed)  # fmt: skip
+    return next((word for word in words if word not in spelled), None)

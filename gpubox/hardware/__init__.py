@@ -1,0 +1,1 @@
+"""Hardware: one funnel per driver, and the processes of this host."""

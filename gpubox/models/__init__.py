@@ -1,0 +1,1 @@
+"""Models: GGUF files, where they are found, how they are fetched."""

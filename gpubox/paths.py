@@ -1,0 +1,80 @@
+"""Every path gpubox reads or writes, in one place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import PlatformDirs
+
+MAIN_SLOT = "main"
+"""The slot of the active server. A companion profile runs in a slot named like the profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The three folders of gpubox and the files in them. Nothing is created here."""
+
+    config: Path
+    state: Path
+    cache: Path
+    config_override: Path | None = None
+
+    @classmethod
+    def default(cls, config_file: Path | None = None) -> Paths:
+        """The XDG folders; ``config_file`` or ``$GPUBOX_CONFIG`` names another config.toml."""
+        dirs = PlatformDirs("gpubox", appauthor=False)
+        named = config_file or (Path(v) if (v := os.environ.get("GPUBOX_CONFIG")) else None)
+        return cls(
+            config=dirs.user_config_path,
+            state=dirs.user_state_path,
+            cache=dirs.user_cache_path,
+            config_override=named,
+        )
+
+    @property
+    def config_file(self) -> Path:
+        return self.config_override or self.config / "config.toml"
+
+    @property
+    def api_key_file(self) -> Path:
+        return self.config / "api-key"
+
+    @property
+    def profiles(self) -> Path:
+        """The owner's profiles; they win over the shipped ones by name."""
+        return self.config / "profiles"
+
+    @property
+    def capabilities(self) -> Path:
+        return self.cache / "engines"
+
+    @property
+    def models(self) -> Path:
+        """Models gpubox fetched itself (the demo model)."""
+        return self.cache / "models"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    def slot_state(self, slot: str) -> Path:
+        return self.state / "servers" / f"{slot}.json"
+
+    def slot_lock(self, slot: str) -> Path:
+        """Held by the gpubox that is changing this slot."""
+        return self.state / "servers" / f"{slot}.lock"
+
+    def slot_life(self, slot: str) -> Path:
+        """Held by the server process itself for as long as it lives."""
+        return self.state / "servers" / f"{slot}.life"
+
+    def slot_log(self, slot: str) -> Path:
+        return self.logs / f"{slot}.log"
+
+
+def shipped_profiles() -> Path:
+    """The folder of the profiles that come with gpubox: packaged in the wheel, or the checkout's."""
+    packaged = Path(__file__).parent / "_shipped_profiles"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "profiles"

@@ -1,0 +1,1 @@
+"""Profiles: the frozen description of one llama-server launch, and its argv."""

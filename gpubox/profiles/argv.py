@@ -1,0 +1,71 @@
+"""Profile -> the arguments of llama-server. Pure: no engine is asked, no file is read."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+
+from gpubox.profiles.model import FlagValue, Profile
+
+SAMPLING_FLAGS = {
+    "temperature": "temp",
+    "top_p": "top-p",
+    "top_k": "top-k",
+    "min_p": "min-p",
+    "typical_p": "typical-p",
+    "presence_penalty": "presence-penalty",
+    "frequency_penalty": "frequency-penalty",
+    "repeat_penalty": "repeat-penalty",
+    "seed": "seed",
+}
+"""``[sampling]`` keys (the API's names) -> llama-server's option for the same default."""
+
+
+def flag_argv(name: str, value: FlagValue) -> list[str]:
+    """One flag: ``ctx-size, 4096`` -> ``--ctx-size 4096``; True bare; False ``--no-``; tuple comma list."""
+    if value is True:
+        return [f"--{name}"]
+    if value is False:
+        return [f"--{name.removeprefix('no-')}" if name.startswith("no-") else f"--no-{name}"]
+    if isinstance(value, tuple):
+        return [f"--{name}", ",".join(_word(v) for v in value)]
+    return [f"--{name}", _word(value)]
+
+
+def server_argv(
+    profile: Profile,
+    model: Sequence[str],
+    *,
+    port: int | None = None,
+    defaults: Mapping[str, FlagValue] | None = None,
+) -> list[str]:
+    """The arguments after the binary's name.
+
+    ``model`` is what stands for the model (``["--model", PATH]``), ``port`` the one really used where the
+    profile says 0, ``defaults`` the flags that gpubox adds because the engine has them and the profile is
+    silent. Order: model, address, the profile's flags as written, sampling, template kwargs, defaults.
+    """
+    argv = [*model, "--host", profile.host, "--port", str(profile.port if port is None else port)]
+    for name, value in profile.flags.items():
+        argv += flag_argv(name, value)
+    for key, number in profile.sampling.items():
+        if SAMPLING_FLAGS[key] not in profile.flags:
+            argv += flag_argv(SAMPLING_FLAGS[key], number)
+    if profile.chat.template_kwargs and "chat-template-kwargs" not in profile.flags:
+        argv += ["--chat-template-kwargs", json.dumps(dict(profile.chat.template_kwargs))]
+    for name, value in (defaults or {}).items():
+        argv += flag_argv(name, value)
+    return argv
+
+
+def command_line(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """``argv`` (binary included) as one line to paste into a shell, with the profile's env in front."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
+    return " ".join([*words, *(shlex.quote(word) for word in argv)])
+
+
+def _word(value: int | float | str) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

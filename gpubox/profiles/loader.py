@@ -1,0 +1,136 @@
+"""Profiles from TOML files: the shipped ones and the owner's, which win by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpubox.errors import UsageError
+from gpubox.paths import Paths, shipped_profiles
+from gpubox.profiles.argv import SAMPLING_FLAGS
+from gpubox.profiles.model import TOP_LEVEL_FLAGS, Chat, FlagValue, Needs, Profile, Reference
+from gpubox.tables import Table, nearest, read_toml
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+SECRET_FLAGS = {"api-key": "LLAMA_API_KEY", "hf-token": "HF_TOKEN"}
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The profiles that loaded, by name, and the files that did not, with the reason."""
+
+    profiles: dict[str, Profile]
+    broken: dict[str, UsageError]
+
+    def get(self, name: str) -> Profile:
+        """The profile called ``name``. Raises UsageError with the nearest name there is."""
+        if name in self.profiles:
+            return self.profiles[name]
+        if name in self.broken:
+            raise self.broken[name]
+        near = nearest(name, [*self.profiles, *self.broken])
+        hint = f"Did you mean {near!r}?" if near else "`gpubox ls` lists them."
+        raise UsageError(f"There is no profile {name!r}.", hint)
+
+
+def load_catalog(paths: Paths) -> Catalog:
+    """Every profile of the shipped folder and of the owner's. A broken file spoils only itself."""
+    profiles: dict[str, Profile] = {}
+    broken: dict[str, UsageError] = {}
+    for folder, shipped in ((shipped_profiles(), True), (paths.profiles, False)):
+        for path in sorted(folder.glob("*.toml")):
+            profiles.pop(path.stem, None)
+            try:
+                profiles[path.stem] = load_profile(path, shipped=shipped)
+            except UsageError as error:
+                broken[path.stem] = error
+            else:
+                broken.pop(path.stem, None)
+    return Catalog(profiles, broken)
+
+
+def load_profile(path: Path, *, shipped: bool = False) -> Profile:
+    """One profile file. Raises UsageError naming the file and the key."""
+    return parse_profile(path, read_toml(path), shipped=shipped)
+
+
+def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) -> Profile:
+    """The profile that ``values`` describe; ``path`` gives its name and stands in errors."""
+    name = path.stem
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{path}: a profile's file name holds letters, digits, '.', '_' and '-' only.")
+    top = Table(path, "", values)
+    chat, needs = top.table("chat"), top.table("needs")
+    kwargs = chat.table("template-kwargs")
+    profile = Profile(
+        name=name,
+        model=top.text("model"),
+        title=top.text("title"),
+        description=top.text("description").strip(),
+        engine=top.text("engine"),
+        host=top.text("host", "127.0.0.1"),
+        port=top.integer("port", 8080),
+        companion=top.flag("companion"),
+        env=top.table("env").text_map(),
+        flags=_flags(top.table("flags")),
+        sampling=_sampling(top.table("sampling")),
+        chat=Chat(system=chat.text("system"), template_kwargs=dict(kwargs.values)),
+        needs=Needs(needs.number("vram-gib"), needs.number("ram-gib"), needs.text("engine")),
+        source=top.text("source"),
+        references=tuple(_reference(t) for t in top.tables("reference")),
+        path=path,
+        shipped=shipped,
+    )
+    for table in (top, chat, needs):
+        table.done()
+    if not profile.model:
+        raise top.refuse("model", "is missing", 'Write a path, "hf:user/repo:quant" or "demo:NAME".')
+    if not 0 <= profile.port <= 65535:
+        raise top.refuse("port", f"must be 0 to 65535, not {profile.port}")
+    return profile
+
+
+def _flags(table: Table) -> dict[str, FlagValue]:
+    flags: dict[str, FlagValue] = {}
+    for key, value in table.values.items():
+        if key.startswith("-"):
+            raise table.refuse(key, "must be written without leading dashes")
+        name = key.replace("_", "-")
+        if name in TOP_LEVEL_FLAGS:
+            raise table.refuse(key, f"belongs at the top of the file: {TOP_LEVEL_FLAGS[name]}")
+        if name in SECRET_FLAGS:
+            raise table.refuse(
+                key, "would show a secret in the process list", f"Set {SECRET_FLAGS[name]} or the api-key file."
+            )
+        if name in flags:
+            raise table.refuse(key, "is given twice")
+        if isinstance(value, list):
+            if not value or not all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in value):
+                raise table.refuse(key, "must be a list of texts and numbers")
+            flags[name] = tuple(value)
+        elif isinstance(value, (bool, int, float, str)):
+            flags[name] = value
+        else:
+            raise table.refuse(key, f"must be a flag's value, not {value!r}")
+    return flags
+
+
+def _sampling(table: Table) -> dict[str, float]:
+    values = {key: table.number(key) for key in SAMPLING_FLAGS}
+    table.done()
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _reference(table: Table) -> Reference:
+    what, value = table.text("what"), table.number("value")
+    if not what or value is None:
+        raise table.refuse("what" if not what else "value", "is missing")
+    reference = Reference(
+        what, value, table.text("unit"), table.text("hardware"), table.text("article"), table.text("note")
+    )
+    table.done()
+    return reference
+
+

@@ -1,0 +1,1 @@
+"""The server: its process, its state, its HTTP client, its log."""

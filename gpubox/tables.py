@@ -1,0 +1,101 @@
+"""Strict reading of TOML tables: a typo is an error that names the file, the key and the nearest one."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpubox.errors import UsageError
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that ``word`` was most likely meant to be, or ``None``."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of one TOML file.
+
+    Raises UsageError when the file is absent, unreadable or not TOML; the message holds line and column.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file.", "A TOML file is UTF-8 text.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from None
+
+
+class Table:
+    """One table of a TOML file, read key by key; ``done`` refuses the keys that nobody asked for."""
+
+    def __init__(self, path: Path, name: str, values: Mapping[str, Any]) -> None:
+        self.path = path
+        self.name = name
+        self.values = values
+        self._known: set[str] = set()
+
+    def _where(self, key: str) -> str:
+        return f"{self.path}: {f'[{self.name}] ' if self.name else ''}{key}"
+
+    def refuse(self, key: str, why: str, hint: str = "") -> UsageError:
+        """The error for a key whose value cannot be used; for the caller to raise."""
+        return UsageError(f"{self._where(key)} {why}.", hint)
+
+    def _get(self, key: str, kinds: tuple[type, ...], words: str, default: Any) -> Any:
+        self._known.add(key)
+        if key not in self.values:
+            return default
+        value = self.values[key]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise self.refuse(key, f"must be {words}, not {value!r}")
+        return value
+
+    def text(self, key: str, default: str = "") -> str:
+        return str(self._get(key, (str,), "a text", default))
+
+    def integer(self, key: str, default: int) -> int:
+        return int(self._get(key, (int,), "a whole number", default))
+
+    def number(self, key: str, default: float | None = None) -> float | None:
+        value = self._get(key, (int, float), "a number", default)
+        return None if value is None else float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        return bool(self._get(key, (bool,), "true or false", default))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._get(key, (list,), "a list of texts", [])
+        if not all(isinstance(v, str) for v in value):
+            raise self.refuse(key, "must be a list of texts")
+        return tuple(value)
+
+    def table(self, key: str) -> Table:
+        value = self._get(key, (dict,), "a table", {})
+        return Table(self.path, f"{self.name}.{key}" if self.name else key, value)
+
+    def tables(self, key: str) -> list[Table]:
+        value = self._get(key, (list,), f"written as [[{key}]]", [])
+        if not all(isinstance(v, dict) for v in value):
+            raise self.refuse(key, f"must be written as [[{key}]]")
+        return [Table(self.path, key, v) for v in value]
+
+    def text_map(self) -> dict[str, str]:
+        """Every key of this table with its text (an ``[env]`` table, the ``[engines]`` of config.toml)."""
+        return {key: self.text(key) for key in self.values}
+
+    def done(self) -> None:
+        """Raises UsageError for the first key that was never asked for."""
+        for key in self.values:
+            if key not in self._known:
+                near = nearest(key, self._known)
+                hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(sorted(self._known))}."
+                raise self.refuse(key, "is not a key gpubox knows", hint)

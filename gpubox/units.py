@@ -1,0 +1,59 @@
+"""Numbers to words. ``None`` is unknown and is drawn as a dash, never as 0."""
+
+from __future__ import annotations
+
+UNKNOWN = "—"
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+
+def memory(value: float | None) -> str:
+    """Bytes as GiB with one decimal, MiB below one GiB (multiples of 1024, as nvidia-smi)."""
+    if value is None:
+        return UNKNOWN
+    if abs(value) >= GIB:
+        return f"{value / GIB:.1f} GiB"
+    return f"{value / MIB:.0f} MiB"
+
+
+def file_size(value: float | None) -> str:
+    """Bytes as GB/MB (multiples of 1000), the way model pages give file sizes."""
+    if value is None:
+        return UNKNOWN
+    if abs(value) >= 1e9:
+        return f"{value / 1e9:.1f} GB"
+    return f"{value / 1e6:.0f} MB"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second, three significant figures."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration: ``340 ms``, ``3.1 s``, ``1:02``, ``2 h 03``."""
+    if value is None:
+        return UNKNOWN
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d}"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def tokens(value: int | None) -> str:
+    """A token count, short: ``512``, ``41.2k``, ``131k``. Exact 2^n contexts read as ``128K``."""
+    if value is None:
+        return UNKNOWN
+    if value < 1000:
+        return str(value)
+    if value >= 8192 and value % 1024 == 0:
+        return f"{value // 1024}K"
+    return f"{value / 1000:.1f}k" if value < 100_000 else f"{value / 1000:.0f}k"
