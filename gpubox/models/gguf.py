@@ -1,0 +1,175 @@
+"""Is this file a whole GGUF model? Asked before each start, while the old server still runs."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubox import units
+from gpubox.errors import GpuboxError
+from gpubox.models.gguf_header import MAGIC, Header, MalformedError, NeedMoreError, Scalar, parse_header
+from gpubox.tables import nearest
+
+SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
+"""llama.cpp's naming of split models (``llama_split_path``): ``NAME-00001-of-00003.gguf``."""
+# Read in growing windows, not by mmap: a file that shrinks under an mmap kills the process (SIGBUS).
+_WINDOWS = (4 << 20, 32 << 20, 256 << 20)
+_LFS = b"version https://git-lfs"
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """One complete GGUF model; a split one is described by its first shard."""
+
+    path: Path
+    size: int
+    """Bytes of all shards."""
+    shards: tuple[Path, ...]
+    """All of them in order; the file itself where it is not split."""
+    architecture: str
+    name: str
+    """What the file calls itself, else its file name."""
+    metadata: Mapping[str, Scalar]
+    """Short scalars of the (first) header."""
+
+
+def check_gguf(path: Path) -> GgufFile:
+    """The model in ``path``: its header is read and its length compared with what its tensors need.
+
+    Raises GpuboxError where the file, or one of its shards, is missing, unreadable, not GGUF or incomplete.
+    """
+    shards = _shards(path)
+    headers: list[Header] = []
+    size = 0
+    for shard in shards:
+        header, length = _check_one(shard)
+        headers.append(header)
+        size += length
+    metadata = headers[0].metadata
+    count = metadata.get("split.count", 0)
+    if isinstance(count, int) and count > 1 and len(shards) != count:
+        raise GpuboxError(
+            f"{path} is one of {count} parts of a model, and its name does not say which.",
+            f"llama.cpp finds the parts by name: NAME-00001-of-{count:05d}.gguf.",
+        )
+    return GgufFile(
+        path=path,
+        size=size,
+        shards=shards,
+        architecture=str(metadata.get("general.architecture", "")),
+        name=str(metadata.get("general.name", "")) or path.stem,
+        metadata=metadata,
+    )
+
+
+def _shards(path: Path) -> tuple[Path, ...]:
+    match = SHARD.search(path.name)
+    if not match:
+        return (path,)
+    number, count = int(match[1]), int(match[2])
+    stem = path.name[: match.start()]
+    if number != 1:
+        raise GpuboxError(
+            f"{path} is part {number} of {count} of a model.", f"Name the first part: {stem}-00001-of-{match[2]}.gguf"
+        )
+    names = [f"{stem}-{n:05d}-of-{match[2]}.gguf" for n in range(1, count + 1)]
+    try:
+        present = {entry.name for entry in path.parent.iterdir()}
+    except OSError:
+        present = set(names)  # the first shard's own check says what is wrong
+    if path.name in present and (missing := [name for name in names if name not in present]):
+        raise GpuboxError(
+            f"{path} is split into {count} parts and {len(missing)} of them are missing: {missing[0]}"
+            + (" and more." if len(missing) > 1 else "."),
+            "Download them into the same folder.",
+        )
+    return tuple(path.with_name(name) for name in names)
+
+
+def _check_one(path: Path) -> tuple[Header, int]:
+    """Header and length in bytes of one file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(path) from None
+    except (OSError, ValueError) as error:
+        raise GpuboxError(f"The model {path} cannot be read: {_why(error)}.") from None
+    if stat.S_ISDIR(status.st_mode):
+        inside = sorted(entry.name for entry in path.glob("*.gguf"))
+        raise GpuboxError(
+            f"The model {path} is a folder.", f"Name a file in it: {inside[0]}" if inside else "It holds no .gguf file."
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise GpuboxError(f"The model {path} is not a regular file.")
+    if status.st_size == 0:
+        raise GpuboxError(f"The model {path} is empty.", "Download it again.")
+    header = _read(path, status.st_size)
+    if status.st_size < header.required_bytes:
+        raise _incomplete(path, status.st_size, header.required_bytes)
+    return header, status.st_size
+
+
+def _read(path: Path, size: int) -> Header:
+    try:
+        with path.open("rb") as file:
+            begin = file.read(64)
+            if not begin.startswith(MAGIC):
+                raise _not_gguf(path, begin)
+            for window in _WINDOWS:
+                file.seek(0)
+                try:
+                    return parse_header(file.read(min(window, size)), size)
+                except NeedMoreError:
+                    if window >= size:
+                        raise _incomplete(path, size, None) from None
+    except OSError as error:
+        raise GpuboxError(f"The model {path} cannot be read: {_why(error)}.") from None
+    except MalformedError as error:
+        raise GpuboxError(f"{path} is a damaged GGUF: {error}.", "Download it again.") from None
+    raise GpuboxError(f"{path} is a damaged GGUF: its header has no end.", "Download it again.")
+
+
+def _missing(path: Path) -> GpuboxError:
+    if not path.parent.is_dir():
+        return GpuboxError(f"The model {path} does not exist: there is no folder {path.parent}.")
+    try:
+        there = [entry.name for entry in path.parent.glob("*.gguf")]
+    except OSError:
+        there = []
+    near = nearest(path.name, there)
+    return GpuboxError(
+        f"The model {path} does not exist.",
+        f"Did you mean {near}?" if near else f"That folder holds {len(there) or 'no'} .gguf file(s).",
+    )
+
+
+def _not_gguf(path: Path, begin: bytes) -> GpuboxError:
+    if begin.startswith(_LFS):
+        return GpuboxError(
+            f"{path} is a git-LFS pointer, not the model itself.", "Fetch the model: git lfs pull, in that folder."
+        )
+    text = begin.decode(errors="replace")
+    if begin.lstrip()[:1] == b"<":
+        shown = f"a web page was saved instead ({text.strip()[:24]!r})"
+    elif text.isprintable() or text.isascii():
+        shown = f"it begins with {text.strip()[:24]!r}"
+    else:
+        shown = f"it begins with the bytes {begin[:4].hex(' ')}"
+    return GpuboxError(f"{path} is not a GGUF: {shown}.", "Download the model again.")
+
+
+def _incomplete(path: Path, has: int, needs: int | None) -> GpuboxError:
+    if needs is None:
+        said = f"it has {has:,} bytes and ends inside its header"
+    elif units.file_size(has) == units.file_size(needs):
+        said = f"it has {has:,} of {needs:,} bytes"
+    else:
+        said = f"it has {units.file_size(has)} of {units.file_size(needs)}"
+    return GpuboxError(f"{path} is incomplete: {said}.", "Is its download still running? Else download it again.")
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,170 @@
+"""Reads the header of one GGUF file: metadata scalars and how long the file must be. Pure, no file is touched.
+
+Our own small reader, for two reasons. The gguf package builds a numpy view of every token of the vocabulary
+(it takes seconds on a 49k vocabulary), too slow for a check before each switch. And this one is for files that
+may be damaged or hostile: every length is checked against the bytes there are before it is used.
+
+Format: ggml's docs/gguf.md and llama.cpp's ggml/src/gguf.cpp. Little-endian; strings are a u64 length and bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from gpubox.models.ggml_types import GGML_BLOCKS
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+Scalar = bool | int | float | str
+
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+_LONGEST_VALUE = 512  # a chat template is not a scalar anybody needs here
+_MAX_DIMENSIONS = 8  # ggml itself has 4
+_MAX_BYTES = 1 << 60
+
+
+class MalformedError(Exception):
+    """The bytes are not what a GGUF header may hold; the text says which."""
+
+
+class NeedMoreError(Exception):
+    """The header goes on past the bytes given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One file's header."""
+
+    version: int
+    metadata: dict[str, Scalar]
+    """Short scalars only; arrays (the vocabulary) and long texts are walked over."""
+    tensors: int
+    required_bytes: int
+    """How long the file must be for every tensor to be inside it."""
+
+
+def parse_header(data: bytes, size: int) -> Header:
+    """The header in ``data``, the first bytes of a file of ``size`` bytes that begins with the magic.
+
+    Raises MalformedError, or NeedMoreError when ``data`` ends first.
+    """
+    reader = _Reader(data, size)
+    version = int(reader.scalar("<I", 4))
+    if version not in VERSIONS:
+        raise MalformedError(_version_text(version))
+    tensors, pairs = int(reader.scalar("<Q", 8)), int(reader.scalar("<Q", 16))
+    reader.position = 24
+    if tensors > size or pairs > size:
+        raise MalformedError(f"it claims {tensors} tensors and {pairs} metadata keys")
+    metadata = reader.metadata(pairs)
+    alignment = metadata.get("general.alignment", 32)
+    if isinstance(alignment, bool) or not isinstance(alignment, int) or not 1 <= alignment <= 1 << 24:
+        raise MalformedError(f"its alignment is {alignment!r}")
+    longest = reader.tensors(tensors)
+    start = -(-reader.position // alignment) * alignment
+    return Header(version, metadata, tensors, start + longest if tensors else reader.position)
+
+
+class _Reader:
+    """A position in the header; every step checks that the bytes are there."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self.data = data
+        self.size = size
+        self.position = 0
+
+    def scalar(self, form: str, at: int) -> Scalar:
+        try:
+            value: Scalar = struct.unpack_from(form, self.data, at)[0]
+        except struct.error:
+            raise NeedMoreError from None
+        return value
+
+    def number(self, form: str = "<Q") -> int:
+        value = int(self.scalar(form, self.position))
+        self.position += struct.calcsize(form)
+        return value
+
+    def skip(self, count: int, what: str) -> int:
+        """Move over ``count`` bytes; returns where they began."""
+        begin, self.position = self.position, self.position + count
+        if self.position > len(self.data):
+            if self.position > self.size + _MAX_BYTES:
+                raise MalformedError(f"{what} would be {count} bytes long")
+            raise NeedMoreError
+        return begin
+
+    def string(self, what: str, limit: int = _MAX_BYTES) -> str:
+        length = self.number()
+        if length > limit:
+            raise MalformedError(f"{what} would be {length} bytes long")
+        begin = self.skip(length, what)
+        return self.data[begin : self.position].decode(errors="replace")
+
+    def metadata(self, pairs: int) -> dict[str, Scalar]:
+        found: dict[str, Scalar] = {}
+        for _ in range(pairs):
+            key = self.string("a metadata key", 1 << 16)
+            kind = self.number("<I")
+            if form := _SCALARS.get(kind):
+                found[key] = self.scalar(form, self.position)
+                self.position += struct.calcsize(form)
+            elif kind == _STRING:
+                length = self.number()
+                begin = self.skip(length, key)
+                if length <= _LONGEST_VALUE:
+                    found[key] = self.data[begin : self.position].decode(errors="replace")
+            elif kind == _ARRAY:
+                self.array(key)
+            else:
+                raise MalformedError(f"the metadata key {key[:60]!r} has the unknown type {kind}")
+        return found
+
+    def array(self, key: str) -> None:
+        kind, count = self.number("<I"), self.number()
+        if form := _SCALARS.get(kind):
+            self.skip(count * struct.calcsize(form), key)
+        elif kind == _STRING:
+            self.strings(count)
+        else:
+            # llama.cpp has no arrays of arrays either
+            raise MalformedError(f"the metadata key {key[:60]!r} is an array of the unknown type {kind}")
+
+    def strings(self, count: int) -> None:
+        """Walk over ``count`` strings: the vocabulary, and the one loop here that must be quick."""
+        if self.position + 8 * count > self.size:
+            raise NeedMoreError
+        unpack, data, position = struct.Struct("<Q").unpack_from, self.data, self.position
+        try:
+            for _ in range(count):
+                position += 8 + unpack(data, position)[0]
+        except struct.error:
+            raise NeedMoreError from None
+        self.position = position
+        self.skip(0, "a list of texts")
+
+    def tensors(self, count: int) -> int:
+        """Walk over the tensor infos; returns where the last tensor ends, counted from the data's begin."""
+        longest = 0
+        for _ in range(count):
+            name = self.string("a tensor's name", 1 << 10)
+            dimensions = self.number("<I")
+            if dimensions > _MAX_DIMENSIONS:
+                raise MalformedError(f"the tensor {name[:60]!r} has {dimensions} dimensions")
+            elements = 1
+            for _ in range(dimensions):
+                elements *= self.number()
+            block, block_bytes = GGML_BLOCKS.get(self.number("<I"), (1, 0))
+            end = self.number() + elements // block * block_bytes
+            if end > _MAX_BYTES:
+                raise MalformedError(f"the tensor {name[:60]!r} would end at byte {end}")
+            longest = max(longest, end)
+        return longest
+
+
+def _version_text(version: int) -> str:
+    if struct.unpack(">I", struct.pack("<I", version))[0] in VERSIONS:
+        return "it is big-endian"
+    return f"it is GGUF version {version}, and llama.cpp reads {' and '.join(map(str, VERSIONS))}"
