@@ -1,0 +1,95 @@
+"""Which GGUF models lie on this machine, in the places where the common tools put them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubox.config import Config
+from gpubox.models.gguf import SHARD
+from gpubox.models.quants import is_companion
+from gpubox.paths import Paths
+
+_DEPTH = 5  # LM Studio: publisher/model/file; Hugging Face: models--x--y/snapshots/revision/folder/file
+_SECONDS = 2.0  # a network disk must not hold up the screen
+_BLOBS = {"blobs", ".git", ".no_exist", ".locks", "refs"}
+
+
+def model_roots(config: Config, paths: Paths) -> list[Path]:
+    """The folders that are searched, the owner's own first; they need not exist."""
+    home = Path.home()
+    cache = _folder("XDG_CACHE_HOME") or home / ".cache"
+    roots = [
+        *config.model_dirs,
+        paths.models,
+        home / "models",
+        *filter(None, [_folder("LLAMA_CACHE")]),
+        cache / "llama.cpp",
+        hub_cache(),
+        home / ".lmstudio" / "models",
+        home / ".cache" / "lm-studio" / "models",
+    ]
+    return list(dict.fromkeys(roots))
+
+
+def hub_cache() -> Path:
+    """The cache that huggingface_hub and llama.cpp share: ``$HF_HUB_CACHE``, ``$HF_HOME/hub`` or the default."""
+    if named := _folder("HF_HUB_CACHE"):
+        return named
+    home = _folder("HF_HOME") or (_folder("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    return home / "hub"
+
+
+def find_models(config: Config, paths: Paths | None = None) -> list[Path]:
+    """Every model file found, sorted; of a split model the first part, of a file reached twice the first path.
+
+    Looks at most five folders deep and gives up quietly after two seconds; a folder that cannot be read is skipped.
+    """
+    deadline = time.monotonic() + _SECONDS
+    found: dict[tuple[int, int], Path] = {}
+    visited: set[tuple[int, int]] = set()
+    for root in model_roots(config, paths or Paths.default()):
+        for entry in _walk(root, _DEPTH, deadline, visited):
+            if not _is_model(entry.name):
+                continue
+            try:
+                status = entry.stat()
+            except OSError:
+                continue  # a link whose target is gone
+            found.setdefault((status.st_dev, status.st_ino), Path(entry.path))
+    return sorted(found.values())
+
+
+def _is_model(name: str) -> bool:
+    shard = SHARD.search(name)
+    return name.lower().endswith(".gguf") and not is_companion(name) and (shard is None or int(shard[1]) == 1)
+
+
+def _walk(folder: Path | str, depth: int, deadline: float, visited: set[tuple[int, int]]) -> Iterator[os.DirEntry[str]]:
+    """The files below ``folder``. Links to folders are followed, each folder once."""
+    try:
+        status = Path(folder).stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in visited or time.monotonic() > deadline:
+            return
+        visited.add(identity)
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except (OSError, ValueError):
+        return
+    for entry in listed:
+        try:
+            is_folder = entry.is_dir()
+        except OSError:
+            continue
+        if not is_folder:
+            yield entry
+        elif depth > 0 and entry.name not in _BLOBS:
+            yield from _walk(entry.path, depth - 1, deadline, visited)
+
+
+def _folder(variable: str) -> Path | None:
+    value = os.environ.get(variable, "").strip()
+    return Path(value).expanduser() if value else None

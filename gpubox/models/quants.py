@@ -1,0 +1,115 @@
+"""Which files of a Hugging Face repository make one model, and which quant to take. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpubox.errors import GpuboxError
+from gpubox.models.gguf import SHARD
+from gpubox.tables import nearest
+
+_LABEL = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|BF16|F16|F32))$", re.I)
+_REFERENCE = re.compile(r"hf:([\w.-]+/[\w.-]+)(?::(.+))?")
+DEFAULT_QUANT = "Q4_K_M"
+
+
+@dataclass(frozen=True, slots=True)
+class HfReference:
+    """What ``hf:user/repo[:quant]`` names."""
+
+    repo: str
+    quant: str
+    """A quant's label or a file's name; empty: the default quant."""
+
+    def __str__(self) -> str:
+        return f"hf:{self.repo}:{self.quant}" if self.quant else f"hf:{self.repo}"
+
+
+def parse_reference(text: str) -> HfReference:
+    """The parts of ``hf:user/repo[:quant]``. Raises GpuboxError."""
+    match = _REFERENCE.fullmatch(text)
+    if not match or ".." in match[1]:
+        raise GpuboxError(f"{text!r} does not name a model on Hugging Face.", 'Write "hf:user/repo:quant".')
+    return HfReference(match[1], match[2] or "")
+
+
+def is_companion(name: str) -> bool:
+    """Whether a file is no model of its own: a vision projector, or an importance matrix."""
+    lower = name.rsplit("/", 1)[-1].lower()
+    return "mmproj" in lower or "imatrix" in lower
+
+
+def quant_label(name: str) -> str:
+    """The quant that a file's name states (``Q4_K_M``, ``UD-Q4_K_XL``), in capitals, or ``""``."""
+    stem = SHARD.sub("", name.rsplit("/", 1)[-1]).removesuffix(".gguf")
+    match = _LABEL.search(stem)
+    return match[1].upper() if match else ""
+
+
+def group_shards(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """First file -> all files, for every model among ``names``; split models whose parts are not all there are left
+    out."""
+    every = set(names)
+    models: dict[str, tuple[str, ...]] = {}
+    for name in sorted(every):
+        if not name.lower().endswith(".gguf") or is_companion(name):
+            continue
+        match = SHARD.search(name)
+        if match is None:
+            models[name] = (name,)
+        elif int(match[1]) == 1:
+            parts = tuple(f"{name[: match.start()]}-{n:05d}-of-{match[2]}.gguf" for n in range(1, int(match[2]) + 1))
+            if every.issuperset(parts):
+                models[name] = parts
+    return models
+
+
+def choose_files(reference: HfReference, names: Iterable[str]) -> tuple[str, ...]:
+    """The files of the wanted quant, first shard first.
+
+    Without a wanted quant: Q4_K_M, else another Q4_K, else the only model there is. Raises GpuboxError listing
+    what there is.
+    """
+    models = group_shards(names)
+    if not models:
+        raise GpuboxError(f"{reference.repo} holds no GGUF model.", "Look for a repository whose name ends in -GGUF.")
+    labels = {first: quant_label(first) for first in models}
+    shown = ", ".join(sorted({label or first for first, label in labels.items()}))
+    if wanted := reference.quant:
+        found = [first for first in models if _matches(first, labels[first], wanted)]
+        if not found:
+            near = nearest(wanted.upper(), [label for label in labels.values() if label])
+            hint = f"Did you mean {near}? " if near else ""
+            raise GpuboxError(f"{reference.repo} has no {wanted!r}.", f"{hint}It has: {shown}.")
+    else:
+        found = _default(labels)
+        if not found:
+            raise GpuboxError(
+                f"{reference.repo} has no {DEFAULT_QUANT}, so say which quant.",
+                f'Write "hf:{reference.repo}:QUANT"; it has: {shown}.',
+            )
+    if len(found) > 1:
+        raise GpuboxError(
+            f"{reference} names {len(found)} models.",
+            f'Write the file\'s name, as in "hf:{reference.repo}:{found[0]}".',
+        )
+    return models[found[0]]
+
+
+def _matches(first: str, label: str, wanted: str) -> bool:
+    low = wanted.lower()
+    if low.endswith(".gguf"):
+        return low in {first.lower(), first.rsplit("/", 1)[-1].lower()}
+    return low == label.lower()
+
+
+def _default(labels: dict[str, str]) -> list[str]:
+    exact = [first for first, label in labels.items() if label == DEFAULT_QUANT]
+    if exact:
+        return exact
+    near = sorted((label, first) for first, label in labels.items() if label.removeprefix("UD-").startswith("Q4_K"))
+    if near:
+        return [first for label, first in near if label == near[0][0]]
+    return list(labels) if len(labels) == 1 else []

@@ -1,0 +1,125 @@
+"""From the words of a profile to a model on this machine. Cheap and offline: nothing is fetched here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.models.demo import located_demo, parse_demo
+from gpubox.models.find import find_models, hub_cache, model_roots
+from gpubox.models.gguf import SHARD
+from gpubox.models.quants import HfReference, choose_files, group_shards, parse_reference
+from gpubox.paths import Paths
+from gpubox.tables import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where the model of a profile is, or how to get it."""
+
+    text: str
+    """As the profile says it."""
+    name: str
+    """Short, for the screen: a file's stem, or what ``hf:`` and ``demo:`` name."""
+    argv: tuple[str, ...]
+    """What stands for the model on the server's command line; empty while it has to be fetched."""
+    path: Path | None
+    """The (first) file; it need not exist where a path was written. ``None`` while it has to be fetched."""
+    fetch: Literal["", "demo", "hf"]
+    """Who has to fetch it first; empty: nobody."""
+    size: int | None
+    """Bytes of all its files, where they are known."""
+
+
+def resolve_model(text: str, paths: Paths, config: Config) -> ModelSource:
+    """The model that ``text`` names: a path, ``hf:user/repo[:quant]`` or ``demo:NAME``.
+
+    A path may hold ``~`` and ``$VARIABLES``; one without a folder that is not in the current folder is looked up
+    by its file name wherever models are found. Raises GpuboxError; a missing absolute path is left to check_gguf.
+    """
+    if text.startswith("demo:"):
+        demo = parse_demo(text)
+        path = located_demo(demo, paths)
+        return _source(text, path, "demo", name=Path(demo.file).stem, size=demo.size)
+    if text.startswith("hf:"):
+        reference = parse_reference(text)
+        return _source(text, cached_hf(reference), "hf", name=str(reference).removeprefix("hf:"))
+    return _source(text, _local(text, paths, config), "hf")
+
+
+def cached_hf(reference: HfReference) -> Path | None:
+    """The first file of a model that is already whole in the Hugging Face cache, or ``None``."""
+    folder = hub_cache() / f"models--{reference.repo.replace('/', '--')}"
+    try:
+        snapshots = sorted((folder / "snapshots").iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)
+        revision = (folder / "refs" / "main").read_text().strip() if (folder / "refs" / "main").is_file() else ""
+    except (OSError, UnicodeDecodeError):
+        return None
+    snapshots.sort(key=lambda p: p.name != revision)  # stable: main first, then the newest
+    for snapshot in snapshots:
+        # the cache links a file into its snapshot only once it is complete
+        names = [str(p.relative_to(snapshot)) for p in snapshot.rglob("*.gguf") if p.is_file()]
+        models = group_shards(names)
+        if not models:
+            continue
+        if not reference.quant and len(models) == 1:
+            return snapshot / next(iter(models))
+        with contextlib.suppress(GpuboxError):
+            return snapshot / choose_files(reference, names)[0]
+    return None
+
+
+def _source(
+    text: str, path: Path | None, fetch: Literal["demo", "hf"], name: str = "", size: int | None = None
+) -> ModelSource:
+    if path is None:
+        return ModelSource(text, name, (), None, fetch, size)
+    return ModelSource(text, name or path.stem, ("--model", str(path)), path, "", _size(path))
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a model's files; ``None`` where one of them is missing."""
+    match = SHARD.search(path.name)
+    parts = [path]
+    if match:
+        stem = path.name[: match.start()]
+        parts = [path.with_name(f"{stem}-{n:05d}-of-{match[2]}.gguf") for n in range(1, int(match[2]) + 1)]
+    try:
+        return sum(part.stat().st_size for part in parts)
+    except OSError:
+        return None
+
+
+def _local(text: str, paths: Paths, config: Config) -> Path:
+    expanded = os.path.expandvars(text)
+    if unset := re.search(r"\$(?:\{(\w+)\}|(\w+))", expanded):
+        variable = unset[1] or unset[2]
+        raise GpuboxError(f"The model {text!r} names ${variable}, which is not set.", "Set it, or write the path.")
+    try:
+        path = Path(expanded).expanduser()
+    except RuntimeError:
+        raise GpuboxError(f"The model {text!r} names a user that this machine does not have.") from None
+    if path.is_absolute():
+        return path
+    if path.exists():
+        return path.absolute()
+    for root in model_roots(config, paths):
+        if (root / path).is_file():
+            return root / path
+    models = find_models(config, paths)
+    same = [model for model in models if model.name == path.name and len(path.parts) == 1]
+    if len(same) > 1:
+        raise GpuboxError(
+            f"There are {len(same)} models called {path.name}: {', '.join(map(str, same[:3]))}.", "Write the full path."
+        )
+    if same:
+        return same[0]
+    near = nearest(path.name, [model.name for model in models])
+    hint = f"Did you mean {near}?" if near else "Write its full path, or add its folder to model-dirs in config.toml."
+    raise GpuboxError(f"There is no model {text!r}: not here, and not where models are found.", hint)
