@@ -1,0 +1,47 @@
+"""``gpubox engines``."""
+
+from __future__ import annotations
+
+import click
+
+from gpubox.cli import output
+from gpubox.cli.context import Context
+from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
+from gpubox.engines.probe import devices, probe
+from gpubox.errors import ExitCode, GpuboxError
+
+
+@click.command("engines")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def command(context: Context, as_json: bool) -> int:
+    """Every engine there is: its build, how many options it knows, and its devices."""
+    values = []
+    for engine in find_engines(context.config):
+        entry: dict[str, object] = {"name": engine.name, "kind": engine.kind, "path": str(engine.path)}
+        try:
+            capabilities = probe(engine, context.paths)
+            entry |= {"version": capabilities.version, "options": len(capabilities.options)}
+            entry |= {"devices": devices(engine), "problem": None}
+        except GpuboxError as error:
+            entry |= {"version": None, "options": None, "devices": None, "problem": str(error)}
+        values.append(entry)
+    if as_json:
+        output.emit_json({"engines": values})
+    elif not values:
+        output.emit(f"No engine. {INSTALL_EMBEDDED}, or put llama-server on PATH, or name it in config.toml.")
+    else:
+        for entry in values:
+            _print(entry)
+    return ExitCode.OK if any(entry["problem"] is None for entry in values) else ExitCode.FAILED
+
+
+def _print(entry: dict[str, object]) -> None:
+    if entry["problem"]:
+        output.emit(f"✗ {entry['name']}  {entry['path']}\n    {entry['problem']}")
+        return
+    output.emit(f"✓ {entry['name']}  {entry['version']}  {entry['options']} options  {entry['path']}")
+    found = entry["devices"]
+    names = found if isinstance(found, list) and found else ["no GPU device: this build computes on the CPU"]
+    for name in names:
+        output.emit(f"    {name}")

@@ -1,0 +1,54 @@
+"""``gpubox ls``."""
+
+from __future__ import annotations
+
+import click
+
+from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
+from gpubox.server.fit import Fit, engine_fits
+from gpubox.server.slot import observe, slots
+
+
+@click.command("ls")
+@click.argument("search", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def command(context: Context, search: str | None, as_json: bool) -> None:
+    """The profiles: ● runs, ✓ its engine takes it, ! it does not, and why. SEARCH narrows by name or text."""
+    running = {v.launch.profile for s in slots(context.paths) if (v := observe(context.paths, s).running)}
+    profiles = [
+        p
+        for p in context.catalog.profiles.values()
+        if not search or search.lower() in f"{p.name} {p.title} {p.description}".lower()
+    ]
+    fits = engine_fits(profiles, context.paths, context.config)
+    if as_json:
+        output.emit_json(
+            {
+                "profiles": [
+                    {
+                        "name": p.name,
+                        "title": p.title or None,
+                        "running": p.name in running,
+                        "shipped": p.shipped,
+                        "companion": p.companion,
+                        "engine": fits[p.name].engine or None,
+                        "engine_accepts": fits[p.name].ok,
+                        "refusal": fits[p.name].why or None,
+                        "model_present": fits[p.name].model_present,
+                    }
+                    for p in profiles
+                ],
+                "broken": {name: str(error) for name, error in context.catalog.broken.items()},
+            }
+        )
+        return
+    rows = [(_mark(p.name in running, fits[p.name]), p.name, p.title, fits[p.name].words) for p in profiles]
+    output.emit_table(rows)
+    for error in context.catalog.broken.values():
+        diagnostics.show_error(error)
+
+
+def _mark(running: bool, fit: Fit) -> str:
+    return "●" if running else "✓" if fit.ok else "!"

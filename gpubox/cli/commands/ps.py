@@ -1,0 +1,75 @@
+"""``gpubox ps``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from gpubox import units
+from gpubox.cli import output
+from gpubox.cli.context import Context
+from gpubox.errors import ExitCode
+from gpubox.server.slot import slots
+from gpubox.server.status import ServerStatus, read_status
+
+
+@click.command("ps")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def command(context: Context, as_json: bool) -> int:
+    """Every server of gpubox that runs, and what its slots do."""
+    found = asyncio.run(_read(context))
+    running = [status for status in found if status.pid is not None]
+    if as_json:
+        output.emit_json({"servers": [_values(status) for status in running]})
+    elif running:
+        output.emit_table([row for status in running for row in _rows(status)], header=_HEADER)
+    else:
+        output.emit("Nothing is running.")
+    return ExitCode.OK if running else ExitCode.NOT_RUNNING
+
+
+_HEADER = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
+
+
+async def _read(context: Context) -> list[ServerStatus]:
+    readings = [read_status(context.paths, context.config, slot) for slot in slots(context.paths)]
+    return list(await asyncio.gather(*readings))
+
+
+def _rows(status: ServerStatus) -> list[tuple[str, ...]]:
+    head = (status.profile or units.UNKNOWN, str(status.pid), status.base_url or units.UNKNOWN, status.state)
+    if not status.slots:
+        return [(*head, units.UNKNOWN, units.UNKNOWN, units.UNKNOWN)]
+    rows = []
+    for slot in status.slots:
+        used, size = units.tokens(slot.context_used_tokens), units.tokens(slot.context_size_tokens)
+        state = "busy" if slot.busy else "idle"
+        rows.append((*head, f"{slot.index} {state}", f"{used} of {size}", units.tokens(slot.generated_tokens)))
+        head = ("", "", "", "")
+    return rows
+
+
+def _values(status: ServerStatus) -> dict[str, Any]:
+    return {
+        "profile": status.profile,
+        "slot": status.slot,
+        "pid": status.pid,
+        "base_url": status.base_url,
+        "state": status.state,
+        "started_at": status.started_at,
+        "slots": None
+        if status.slots is None
+        else [
+            {
+                "id": slot.index,
+                "busy": slot.busy,
+                "context_used_tokens": slot.context_used_tokens,
+                "context_size_tokens": slot.context_size_tokens,
+                "generated_tokens": slot.generated_tokens,
+            }
+            for slot in status.slots
+        ],
+    }

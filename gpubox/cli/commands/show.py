@@ -1,0 +1,96 @@
+"""``gpubox show PROFILE``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from gpubox.cli import output
+from gpubox.cli.context import Context
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.profiles.argv import command_line
+from gpubox.profiles.model import Profile
+from gpubox.server.launch import Preview, preview
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
+
+
+@click.command("show")
+@click.argument("profile")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--command", "only_command", is_flag=True, help="Only the command line.")
+@click.pass_obj
+def command(context: Context, profile: str, as_json: bool, only_command: bool) -> int:
+    """One profile: what it is for, its exact command line, and whether its engine takes it (exit 2: it does not)."""
+    found = context.profile(profile)
+    shown = preview(found, context.paths, context.config)
+    line = command_line(shown.argv, _redacted(found))
+    if only_command:
+        output.emit(line)
+    elif as_json:
+        output.emit_json(_values(found, shown, line))
+    else:
+        _print(found, shown, line)
+    return ExitCode.USAGE if shown.refusal else ExitCode.OK
+
+
+def _redacted(profile: Profile) -> dict[str, str]:
+    return {name: "***" if _SECRET.search(name) else value for name, value in profile.env.items()}
+
+
+def _values(profile: Profile, shown: Preview, line: str) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "title": profile.title or None,
+        "description": profile.description or None,
+        "path": str(profile.path),
+        "shipped": profile.shipped,
+        "model": profile.model,
+        "model_path": shown.model_path,
+        "engine": shown.engine or None,
+        "companion": profile.companion,
+        "command": line,
+        "argv": list(shown.argv),
+        "engine_accepts": shown.refusal is None,
+        "refusal": _refusal(shown.refusal),
+        "sampling": dict(profile.sampling),
+        "source": profile.source or None,
+        "references": [
+            {"what": r.what, "value": r.value, "unit": r.unit, "hardware": r.hardware, "article": r.article}
+            for r in profile.references
+        ],
+    }
+
+
+def _refusal(error: GpuboxError | None) -> str | None:
+    return f"{error.message} {error.hint}".strip() if error else None
+
+
+def _print(profile: Profile, shown: Preview, line: str) -> None:
+    output.emit(f"{profile.name}  {profile.title}".rstrip())
+    if profile.description:
+        output.emit(f"{profile.description}")
+    output.emit()
+    output.emit(line)
+    output.emit()
+    if shown.refusal:
+        output.emit(f"✗ {_refusal(shown.refusal)}")
+    else:
+        output.emit(f"✓ {shown.engine} takes every flag")
+    if shown.model_path is None:
+        output.emit(f"! the model is not on this machine yet: {profile.model}")
+    needs = profile.needs
+    words = [
+        f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else "",
+        f"{needs.ram_gib:g} GiB RAM" if needs.ram_gib else "",
+    ]
+    if needed := ", ".join(word for word in [*words, needs.engine] if word):
+        output.emit(f"  needs    {needed}")
+    for reference in profile.references:
+        note = f"  ({reference.note})" if reference.note else ""
+        output.emit(f"  measured {reference.what}: {reference.value:g} {reference.unit}  {reference.hardware}{note}")
+    if profile.source:
+        output.emit(f"  source   {profile.source}")
+    output.emit(f"  file     {profile.path}")

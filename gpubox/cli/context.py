@@ -1,0 +1,35 @@
+"""What every verb is handed: the paths and the owner's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gpubox.config import Config, load_config
+from gpubox.paths import Paths
+from gpubox.profiles.loader import Catalog, load_catalog
+from gpubox.profiles.model import Profile
+
+
+@dataclass
+class Context:
+    """Read late: a verb that needs no profile never opens one."""
+
+    config_file: Path | None = None
+
+    @cached_property
+    def paths(self) -> Paths:
+        return Paths.default(self.config_file)
+
+    @cached_property
+    def config(self) -> Config:
+        return load_config(self.paths)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return load_catalog(self.paths)
+
+    def profile(self, name: str) -> Profile:
+        """The profile called ``name``. Raises UsageError."""
+        return self.catalog.get(name)

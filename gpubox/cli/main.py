@@ -1,0 +1,106 @@
+"""The command line: verbs are imported when they are called, so that each answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from gpubox import __version__
+from gpubox.cli import diagnostics
+from gpubox.cli.context import Context
+from gpubox.errors import ExitCode, GpuboxError
+
+VERBS = {
+    "demo": "a first run: the embedded engine with a small model",
+    "ls": "the profiles, and whether their engine takes them",
+    "show": "one profile and its exact command line",
+    "start": "start a profile where nothing runs",
+    "stop": "stop the server",
+    "restart": "stop and start the profile that runs",
+    "switch": "replace the running profile; bring it back if the new one fails",
+    "status": "what runs now",
+    "ps": "every server of gpubox, with its slots",
+    "logs": "the server's log",
+    "engines": "the llama-server binaries, their builds and devices",
+    "doctor": "what this box has and what is missing",
+    "import": "make a profile of a command line, a script, a unit, a llama-swap or models.ini file, a GGUF",
+    "export": "write a profile as a unit, a script, or a client's settings",
+}
+_MODULES = {"import": "import_"}
+
+
+class VerbGroup(click.Group):
+    """Finds a verb in its own module of ``gpubox.cli.commands``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"gpubox.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from gpubox.tables import nearest
+
+            near = nearest(args[0], VERBS)
+            more = f" Did you mean {near!r}?" if near else " `gpubox --help` lists the verbs."
+            raise click.UsageError(f"There is no verb {args[0]!r}.{more}", ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=VerbGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpubox")
+@click.option("--config", type=click.Path(path_type=Path), help="Another config.toml.")
+@click.option("--url", help="Watch a server that gpubox did not start, read only.")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None, url: str | None) -> None:
+    """The control room of a home GPU box. Without a verb: the screen.
+
+    Exit codes: 0 ok, 1 failed, 2 usage or config, 3 not running or unreachable, 4 unhealthy, 5 would not fit,
+    130 interrupted.
+    """
+    ctx.obj = Context(config)
+    if ctx.invoked_subcommand is None:
+        from gpubox.cli.commands.screen import open_screen
+
+        open_screen(ctx.obj, url=url)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; no traceback leaves here."""
+    try:
+        result = cli.main(args=arguments, prog_name="gpubox", standalone_mode=False)
+        return int(result) if isinstance(result, int) else ExitCode.OK
+    except GpuboxError as error:
+        diagnostics.show_error(error)
+        return error.code
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        diagnostics.note("gpubox: interrupted")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # `gpubox logs | head`: the reader left; point stdout elsewhere so that the flush at exit is quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run())

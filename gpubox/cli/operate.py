@@ -1,0 +1,113 @@
+"""Running the Supervisor from a verb: progress on stderr, one result on stdout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from gpubox import units
+from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
+from gpubox.errors import GpuboxError
+from gpubox.models.fetch import fetch_model
+from gpubox.models.resolve import resolve_model
+from gpubox.profiles.model import Profile
+from gpubox.server.events import Busy, Finished, LoadProgress, ServerEvent, StepDone, StepFailed, StepStarted
+from gpubox.server.supervisor import Supervisor
+
+Operate = Callable[[Supervisor], Coroutine[Any, Any, Any]]
+
+
+class Progress:
+    """Shows the events of one operation: a line redrawn in place on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self.live = diagnostics.stderr_is_terminal()
+        self.finished: Finished | None = None
+        self._waiting: tuple[str, ...] = ()
+
+    def __call__(self, event: ServerEvent) -> None:
+        if isinstance(event, Finished):
+            self.finished = event
+            if self.live:
+                diagnostics.redraw("")
+        elif isinstance(event, LoadProgress):
+            if self.live:
+                diagnostics.redraw(f"  load {event.profile}  {_progress(event)}")
+        elif isinstance(event, StepStarted):
+            if self.live:
+                diagnostics.redraw(f"  {event.step} {event.profile} …")
+        elif isinstance(event, Busy):
+            if event.slots != self._waiting and (self.live or not self._waiting):
+                self._line(f"  {event.profile} is busy: {'; '.join(event.slots)}. Waiting; --now does not.")
+            self._waiting = event.slots
+        elif isinstance(event, StepDone):
+            extra = f"  {event.note}" if event.note else ""
+            self._line(f"✓ {event.step} {event.profile}  {units.seconds(event.seconds)}{extra}")
+        elif isinstance(event, StepFailed):
+            self._line(f"✗ {event.step} {event.profile}  {event.line or event.sentence}")
+
+    def _line(self, text: str) -> None:
+        if self.live:
+            diagnostics.redraw("")
+        diagnostics.note(text)
+
+
+def _progress(event: LoadProgress) -> str:
+    read = f"{units.file_size(event.bytes_read)} of {units.file_size(event.bytes_total)}"
+    left = f"  ~{units.seconds(event.seconds_left)} left" if event.seconds_left is not None else ""
+    return f"{event.stage}  {read}{left}" if event.bytes_total else event.stage
+
+
+def operate(context: Context, slot: str, work: Operate, *, as_json: bool) -> None:
+    """Runs ``work`` on the slot's Supervisor and prints how it ended. Raises its GpuboxError."""
+    progress = Progress()
+    supervisor = Supervisor(context.paths, context.config, slot, progress)
+    try:
+        asyncio.run(work(supervisor))
+    except GpuboxError as error:
+        if as_json:
+            _json(progress.finished, error)
+        raise
+    if as_json:
+        _json(progress.finished, None)
+    elif progress.finished:
+        output.emit(f"{progress.finished.message} ({units.seconds(progress.finished.seconds)})")
+
+
+def _json(finished: Finished | None, error: GpuboxError | None) -> None:
+    output.emit_json(
+        {
+            "ok": error is None,
+            "operation": finished.kind if finished else None,
+            "profile": finished.profile if finished else None,
+            "answering": finished.answering if finished else None,
+            "seconds": round(finished.seconds, 3) if finished else None,
+            "message": finished.message if finished else str(error.message if error else ""),
+            "error": error.message if error else None,
+            "hint": (error.hint or None) if error else None,
+            "exit_code": int(error.code) if error else 0,
+        }
+    )
+
+
+def ensure_model(context: Context, profile: Profile) -> None:
+    """Downloads the profile's model where it names one to download; nothing is stopped meanwhile."""
+    source = resolve_model(profile.model, context.paths, context.config)
+    if source.path is not None or not source.fetch:
+        return
+    live = diagnostics.stderr_is_terminal()
+    if not live:
+        diagnostics.note(f"downloading {profile.model} …")
+
+    def show(done: int, total: int | None) -> None:
+        if live:
+            diagnostics.redraw(f"  downloading {profile.model}  {units.file_size(done)} of {units.file_size(total)}")
+
+    try:
+        path = fetch_model(profile.model, context.paths, context.config, show)
+    finally:
+        if live:
+            diagnostics.redraw("")
+    diagnostics.note(f"✓ model {path.name}  {units.file_size(path.stat().st_size)}")

@@ -1,0 +1,32 @@
+"""The only writer of stdout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+SCHEMA_VERSION = 1
+
+
+def emit(text: str = "") -> None:
+    """One piece of text for the owner, as it stands."""
+    click.echo(text)
+
+
+def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
+    """One JSON object with its ``schema_version``; ``one_line`` for streams."""
+    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2))
+
+
+def emit_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
+    """Left-aligned columns, two spaces apart; the last one is never padded."""
+    table = [list(header), *rows] if header else list(rows)
+    if not table:
+        return
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    for row in table:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        click.echo("  ".join([*cells, row[-1]]).rstrip())

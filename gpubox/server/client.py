@@ -1,0 +1,195 @@
+"""The HTTP client of one llama-server. Endpoints and fields as of build 11434; a missing field is ``None``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from gpubox.errors import ExitCode, GpuboxError
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What ``/health`` answered: ``ok``, ``loading``, ``unreachable`` or ``error``, and why."""
+
+    status: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One item of ``/slots`` (tools/server/server-context.cpp)."""
+
+    index: int
+    busy: bool
+    context_size_tokens: int | None
+    context_used_tokens: int | None
+    generated_tokens: int | None
+
+    def __str__(self) -> str:
+        if not self.generated_tokens:
+            return f"slot {self.index} is reading a prompt ({self.context_used_tokens or 0:,} tokens so far)"
+        return f"slot {self.index} is answering ({self.generated_tokens:,} tokens so far)"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One whole chat answer and the server's own timings of it."""
+
+    text: str
+    finish_reason: str
+    model: str
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    generated_tokens: int | None
+    pp_tokens_per_second: float | None
+    tg_tokens_per_second: float | None
+    prompt_seconds: float | None
+    generation_seconds: float | None
+
+
+class LlamaClient:
+    """Asks one llama-server over one keep-alive connection pool."""
+
+    def __init__(self, base_url: str, key: str | None = None, *, timeout: float = 5.0) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # trust_env=False: a proxy in the environment must never see what goes to the box.
+        self._http = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, trust_env=False)
+        self.base_url = base_url
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        await self._http.aclose()
+
+    async def health(self) -> Health:
+        """Whether it is up. Never raises: a server that cannot be asked is a fact, not an error."""
+        try:
+            response = await self._http.get("/health")
+        except httpx.HTTPError as error:
+            return Health("unreachable", type(error).__name__)
+        except (httpx.InvalidURL, ValueError) as error:
+            return Health("unreachable", str(error))
+        if response.status_code == 200:
+            return Health("ok")
+        if response.status_code == 503:
+            return Health("loading")
+        return Health("error", f"HTTP {response.status_code}")
+
+    async def slots(self) -> list[Slot] | None:
+        """The slots, or ``None`` where the server will not tell (``--no-slots``, an old build, a key)."""
+        items = await self._get("/slots")
+        if not isinstance(items, list):
+            return None
+        return [_slot(item) for item in items if isinstance(item, dict)]
+
+    async def props(self) -> dict[str, Any] | None:
+        """``/props`` as it stands, or ``None``."""
+        values = await self._get("/props")
+        return values if isinstance(values, dict) else None
+
+    async def prove(self, *, embeddings: bool, timeout: float) -> float:
+        """Has the server make one token (or one embedding). Returns the seconds it took.
+
+        Raises GpuboxError with the server's words when it answers anything else.
+        """
+        path = "/v1/embeddings" if embeddings else "/completion"
+        body = {"input": "hi"} if embeddings else {"prompt": "hi", "n_predict": 1, "cache_prompt": False}
+        try:
+            response = await self._http.post(path, json=body, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise GpuboxError(
+                f"It does not answer a one-token request ({type(error).__name__}).", code=ExitCode.UNHEALTHY
+            ) from None
+        values = _json(response)
+        proven = "data" in values if embeddings else "content" in values
+        if response.status_code != 200 or not proven:
+            raise GpuboxError(f"It answers a one-token request with: {error_text(response)}.", code=ExitCode.UNHEALTHY)
+        return response.elapsed.total_seconds()
+
+    async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> Answer:
+        """One chat answer, not streamed. Raises GpuboxError when the server refuses or leaves."""
+        body = {"messages": messages, "max_tokens": max_tokens}
+        try:
+            response = await self._http.post("/v1/chat/completions", json=body, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise GpuboxError(
+                f"{self.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
+            ) from None
+        values = _json(response)
+        try:
+            choice = values["choices"][0]
+            message = choice["message"]
+        except (KeyError, IndexError, TypeError):
+            raise GpuboxError(f"{self.base_url} answered: {error_text(response)}.", code=ExitCode.UNHEALTHY) from None
+        timings = values.get("timings") or {}
+        return Answer(
+            text=message.get("content") or message.get("reasoning_content") or "",
+            finish_reason=str(choice.get("finish_reason") or ""),
+            model=str(values.get("model", "")),
+            prompt_tokens=timings.get("prompt_n"),
+            cached_tokens=timings.get("cache_n"),
+            generated_tokens=timings.get("predicted_n"),
+            pp_tokens_per_second=timings.get("prompt_per_second"),
+            tg_tokens_per_second=timings.get("predicted_per_second"),
+            prompt_seconds=_seconds(timings.get("prompt_ms")),
+            generation_seconds=_seconds(timings.get("predicted_ms")),
+        )
+
+    async def _get(self, path: str) -> Any:
+        try:
+            response = await self._http.get(path)
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return None
+        if response.status_code != 200:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            return None
+
+
+@asynccontextmanager
+async def connect(base_url: str, key: str | None = None, *, timeout: float = 5.0) -> AsyncIterator[LlamaClient]:
+    """A LlamaClient that is closed at the end of the block."""
+    client = LlamaClient(base_url, key, timeout=timeout)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def error_text(response: httpx.Response) -> str:
+    """What the server said went wrong, as one short line; garbage is named as such."""
+    error = _json(response).get("error")
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return f"HTTP {response.status_code}: {error['message'][:200]}"
+    return f"HTTP {response.status_code} that is not llama-server's ({response.text[:60]!r})"
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    try:
+        values = response.json()
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _slot(item: dict[str, Any]) -> Slot:
+    following = item.get("next_token")
+    following = following[0] if isinstance(following, list) and following else following
+    generated = following.get("n_decoded") if isinstance(following, dict) else None
+    return Slot(
+        index=int(item.get("id", 0)),
+        busy=bool(item.get("is_processing")),
+        context_size_tokens=item.get("n_ctx"),
+        context_used_tokens=item.get("n_prompt_tokens"),
+        generated_tokens=generated,
+    )
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    return milliseconds / 1000 if isinstance(milliseconds, (int, float)) else None

@@ -1,0 +1,202 @@
+"""From a Profile to a Launch: everything that can be checked while the old server still runs is checked here."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpubox.config import Config, api_key
+from gpubox.engines.capabilities import Capabilities, judge, missing_defaults
+from gpubox.engines.find import choose_engine
+from gpubox.engines.probe import probe, validate
+from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.hardware.process import port_owner
+from gpubox.models.gguf import check_gguf
+from gpubox.models.resolve import resolve_model
+from gpubox.paths import Paths
+from gpubox.profiles.argv import server_argv
+from gpubox.profiles.model import FlagValue, Profile
+from gpubox.server.record import Launch
+
+LOG_ROOM = 100 * 1000 * 1000
+"""Bytes of disk that must be free for the log and the state."""
+_GGUF_FLAGS = {"model-draft", "spec-draft-model", "md", "mmproj", "mm"}
+_FILE_FLAGS = {"chat-template-file", "grammar-file", "json-schema-file", "ssl-key-file", "ssl-cert-file"}
+_EMBEDDING_FLAGS = {"embeddings", "embedding"}
+
+Checked = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The command line a profile stands for on this machine, and what its engine says to it."""
+
+    argv: tuple[str, ...]
+    engine: str
+    """Name and version; empty where there is no engine."""
+    model_path: str | None
+    """``None``: the model is not here yet."""
+    refusal: GpuboxError | None
+
+
+def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
+    """What would be run, without a look at ports and files: for showing, also where it cannot run here."""
+    profile = replace(profile, flags=_expand_home(profile.flags))
+    source = resolve_model(profile.model, paths, config)
+    path = str(source.path) if source.path else None
+    try:
+        engine = choose_engine(config, profile.engine)
+        capabilities = probe(engine, paths)
+    except GpuboxError as error:
+        argv = server_argv(profile, source.argv)
+        return Preview(("llama-server", *argv), "", path, error)
+    argv = server_argv(profile, source.argv, defaults=missing_defaults(capabilities, profile.flags))
+    shown = Preview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
+    try:
+        check_flags(profile, capabilities)
+        if refusal := validate(engine, argv, profile.env):
+            raise _refused(profile, engine.name, refusal)
+    except GpuboxError as error:
+        return replace(shown, refusal=error)
+    return shown
+
+
+def prepare(
+    profile: Profile,
+    paths: Paths,
+    config: Config,
+    *,
+    held_port: int | None = None,
+    allow_exposed: bool = False,
+    checked: Checked = lambda note: None,
+) -> Launch:
+    """The Launch that ``profile`` describes, checked as far as a launch can be without starting it.
+
+    ``held_port`` is the port of the server that will be stopped first. Raises GpuboxError for the first thing
+    that would fail: exposure, engine, flags, files, port, disk. Blocks for subprocesses and file headers.
+    """
+    check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed)
+    engine = choose_engine(config, profile.engine)
+    capabilities = probe(engine, paths)
+    checked(f"engine {engine.name} {capabilities.version}".strip())
+    profile = replace(profile, flags=_expand_home(profile.flags))
+    check_flags(profile, capabilities)
+    source = resolve_model(profile.model, paths, config)
+    if source.path is None:
+        raise GpuboxError(
+            f"{profile.name}: the model {profile.model} is not on this machine.",
+            f"`gpubox start {profile.name}` downloads it first." if source.fetch else "Correct `model` in the profile.",
+        )
+    model = check_gguf(source.path)
+    checked(f"model {source.path.name}")
+    _check_files(profile)
+    port = profile.port or free_port(profile.host)
+    if port != held_port:
+        check_port(profile.host, port)
+    _check_disk(paths)
+    argv = server_argv(profile, source.argv, port=port, defaults=missing_defaults(capabilities, profile.flags))
+    if refusal := validate(engine, argv, profile.env):
+        raise _refused(profile, engine.name, refusal)
+    checked("flags accepted")
+    return Launch(
+        profile=profile.name,
+        argv=(*engine.command, *argv),
+        host=profile.host,
+        port=port,
+        env=dict(profile.env),
+        engine=engine.name,
+        engine_path=str(engine.path),
+        engine_version=capabilities.version,
+        model_path=str(source.path),
+        model_bytes=model.size,
+        embeddings=any(profile.flags.get(flag) for flag in _EMBEDDING_FLAGS),
+    )
+
+
+def check_flags(profile: Profile, capabilities: Capabilities) -> None:
+    """Raises UsageError for the first flag that the engine's help does not know, with every other one named."""
+    refusals = judge(capabilities, profile.flags)
+    if not refusals:
+        return
+    first, *others = refusals
+    more = f" (and {', '.join(r.flag for r in others)})" if others else ""
+    hint = "; ".join(f"{r.flag}: {r.hint}" for r in refusals if r.hint)
+    raise UsageError(f"{profile.name}: {first.flag}: {first.why}{more}.", f"{hint[:1].upper()}{hint[1:]}")
+
+
+def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool) -> None:
+    """Raises UsageError when the profile would open an unguarded port to other machines."""
+    if profile.loopback or api_key(paths) or allow_exposed:
+        return
+    raise UsageError(
+        f"{profile.name}: host {profile.host} opens the server to other machines without an API key.",
+        f"Put a key into {paths.api_key_file} (mode 0600), or say --yes, or set allow-exposed in config.toml.",
+    )
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises GpuboxError naming the program that holds ``port``."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe_socket:
+        # As llama-server does: an address in TIME_WAIT is free, one that somebody listens on is not.
+        probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe_socket.bind((host, port))
+            probe_socket.listen(1)
+            return
+        except socket.gaierror:
+            raise UsageError(f"The host {host} is unknown on this machine.", "Correct `host` in the profile.") from None
+        except PermissionError:
+            raise GpuboxError(f"Port {port} needs root.", "Use a port from 1024 up.") from None
+        except OSError as error:
+            owner = port_owner(port)
+            if owner is None:
+                raise GpuboxError(f"{host}:{port} cannot be used: {error.strerror}.") from None
+    raise GpuboxError(f"Port {port} is held by {owner}.", "Stop that program or give the profile another port.")
+
+
+def free_port(host: str) -> int:
+    """A TCP port nobody listens on now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe_socket:
+        with contextlib.suppress(OSError):
+            probe_socket.bind((host, 0))
+        return int(probe_socket.getsockname()[1]) or 8080
+
+
+def _refused(profile: Profile, engine: str, refusal: str) -> UsageError:
+    return UsageError(f"{profile.name}: the engine {engine} refuses: {refusal}", "Correct [flags] in the profile.")
+
+
+def _expand_home(flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
+    # A shell would have done it: the flags of a pasted command line name files with "~/".
+    return {
+        name: str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
+        for name, value in flags.items()
+    }
+
+
+def _check_files(profile: Profile) -> None:
+    for name, value in profile.flags.items():
+        if not isinstance(value, str):
+            continue
+        if name in _GGUF_FLAGS:
+            check_gguf(Path(value))
+        elif name in _FILE_FLAGS and not Path(value).is_file():
+            raise GpuboxError(f"{profile.name}: {name} names {value}, which is not there.")
+
+
+def _check_disk(paths: Paths) -> None:
+    folder = paths.state
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < LOG_ROOM:
+        raise GpuboxError(
+            f"Only {free / 1e6:.0f} MB are free where the log goes ({folder}).",
+            "Free some disk space.",
+            code=ExitCode.FAILED,
+        )

@@ -1,0 +1,136 @@
+"""The server's log file: rotation, reading from an offset, and what a line says. The parsing is pure.
+
+Line format: llama.cpp common/log.cpp (build 11434): ``M.SS.mmm.uuu L text`` with L one of I W E D; a
+continuation line and the messages of the argument parser carry no prefix.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubox.errors import GpuboxError
+
+KEEP = 5
+ROTATE_BYTES = 64 * 1024 * 1024
+_PREFIX = re.compile(r"^(\d+)\.(\d\d)\.(\d\d\d)\.(\d\d\d) ([IWED]) (.*)$")
+
+_STAGES = (
+    ("listening on http", "listening"),
+    ("model loaded", "loaded"),
+    ("warming up the model", "warming up"),
+    ("loading draft model", "loading the draft model"),
+    ("creating MTP draft context", "creating the MTP context"),
+    ("loading mmproj", "loading mmproj"),
+    ("KV buffer size", "allocating the KV cache"),
+    ("compute buffer size", "reserving compute buffers"),
+    ("model buffer size", "loading weights"),
+    ("loading model tensors", "loading weights"),
+    ("fitting params to device memory", "fitting to memory"),
+    ("loading model", "reading the GGUF"),
+)
+"""Text of a log line -> the stage of the load it announces (build 11434; unknown lines announce nothing)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line. ``seconds`` since the server's start and ``level`` are ``None`` where it carries no prefix."""
+
+    text: str
+    seconds: float | None = None
+    level: str | None = None
+
+
+def parse_line(line: str) -> LogLine:
+    """``line`` split into its prefix and its text; any text is a line, none is an error."""
+    match = _PREFIX.match(line)
+    if not match:
+        return LogLine(line)
+    minutes, seconds, milli, micro, level, text = match.groups()
+    at = int(minutes) * 60 + int(seconds) + int(milli) / 1e3 + int(micro) / 1e6
+    return LogLine(text.strip(), at, level)
+
+
+def stage_of(text: str) -> str | None:
+    """The stage of a load that this line announces, or ``None``."""
+    return next((stage for needle, stage in _STAGES if needle in text), None)
+
+
+def rotate(path: Path) -> None:
+    """Moves the last launch's log aside (``main.log`` -> ``main.1.log`` ...), keeping KEEP of them.
+
+    Raises GpuboxError when the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.stat().st_size == 0:
+            return
+        for number in range(KEEP - 1, 0, -1):
+            older = _numbered(path, number)
+            if older.exists():
+                older.replace(_numbered(path, number + 1))
+        path.replace(_numbered(path, 1))
+    except OSError as error:
+        raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
+
+
+def trim(path: Path) -> None:
+    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.1.log``.
+
+    The server writes in append mode, so it goes on at the start of the emptied file. Never raises.
+    """
+    try:
+        if path.stat().st_size > ROTATE_BYTES:
+            shutil.copyfile(path, _numbered(path, 1))
+            with path.open("r+b") as file:
+                file.truncate(0)
+    except OSError:
+        return
+
+
+def tail_text(path: Path, size: int = 64 * 1024) -> str:
+    """The last ``size`` bytes of the log as text; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+class LogReader:
+    """Reads the new whole lines of a log that grows, is rotated or is cut under it."""
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        self.path = path
+        self._inode = 0
+        self._offset = 0
+        self._partial = b""
+        if from_end:
+            try:
+                found = path.stat()
+            except OSError:
+                return
+            self._inode, self._offset = found.st_ino, found.st_size
+
+    def read(self, limit: int = 1024 * 1024) -> list[str]:
+        """The lines written since the last call, at most ``limit`` bytes of them."""
+        try:
+            with self.path.open("rb") as file:
+                found = self.path.stat()
+                if found.st_ino != self._inode or found.st_size < self._offset:
+                    self._inode, self._offset, self._partial = found.st_ino, 0, b""
+                file.seek(self._offset)
+                data = file.read(limit)
+        except OSError:
+            return []
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [line.decode("utf-8", errors="replace").rstrip("\r") for line in lines]
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}.{number}{path.suffix}")

@@ -1,0 +1,106 @@
+"""The truth about one slot: the state file checked against the processes that really run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpubox.hardware.process import Identity, boot_id, command_of, find_marked, is_alive
+from gpubox.paths import Paths
+from gpubox.server.causes import find_cause
+from gpubox.server.log import tail_text
+from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, now
+from gpubox.server.spawn import marker
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """What is so now. Read only: looking changes nothing on disk."""
+
+    slot: str
+    running: Running | None
+    """The launch whose process lives."""
+    operation: Operation | None
+    """What a living gpubox is doing to the slot."""
+    message: str
+    """Why nothing runs, or what was cut off; empty when all is well."""
+    crashed: bool
+    state: SlotState
+    """The file as it stood."""
+
+    @property
+    def process(self) -> Identity | None:
+        return self.running.process if self.running else None
+
+
+def observe(paths: Paths, slot: str) -> SlotView:
+    """The view of ``slot``: finds its server by identity, or by its marker where the record was cut off."""
+    state = load_state(paths.slot_state(slot))
+    operation = state.operation if state.operation and is_alive(state.operation.owner) else None
+    running = _living(paths, slot, state)
+    message, crashed = "", False
+    if running is None:
+        message, crashed = _why_gone(paths, slot, state, operation)
+    elif state.operation and not operation and running.proven_at is None:
+        message = f"The gpubox that started it is gone (it was at {state.operation.step!r})."
+    return SlotView(slot, running, operation, message, crashed, state)
+
+
+def slots(paths: Paths) -> list[str]:
+    """The slots that have a state file."""
+    folder = paths.slot_state("x").parent
+    return sorted(path.stem for path in folder.glob("*.json"))
+
+
+def slot_marker(paths: Paths, slot: str, running: Running) -> str:
+    """The marker that ``running`` was started with."""
+    return marker(paths.state, slot, running.launch.profile, running.launch_id)
+
+
+def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
+    recorded = state.running
+    if recorded and is_alive(recorded.process):
+        return recorded
+    unrecorded = recorded is not None and recorded.process is None
+    damaged = recorded is None and bool(state.message) and "damaged" in state.message
+    if not (unrecorded or damaged):
+        return None
+    # gpubox died between the fork and the record, or the record is lost: the marker is the only witness.
+    for identity, mark in find_marked(f"{paths.state}|{slot}|"):
+        _, _, profile, launch_id = mark.split("|", 3)
+        if recorded and recorded.launch_id == launch_id:
+            return replace(recorded, process=identity)
+        if damaged:
+            return Running(_launch_from(identity.pid, profile), launch_id, now(), identity)
+    return None
+
+
+def _launch_from(pid: int, profile: str) -> Launch:
+    argv = command_of(pid)
+
+    def after(name: str, default: str) -> str:
+        return argv[argv.index(name) + 1] if name in argv[:-1] else default
+
+    return Launch(
+        profile=profile,
+        argv=tuple(argv),
+        host=after("--host", "127.0.0.1"),
+        port=int(after("--port", "8080")),
+        engine_path=argv[0] if argv else "",
+        model_path=after("--model", "") or None,
+    )
+
+
+def _why_gone(paths: Paths, slot: str, state: SlotState, operation: Operation | None) -> tuple[str, bool]:
+    if operation:
+        return "", False
+    cut = state.operation
+    if cut:
+        back = f" `gpubox start {state.last_good.profile}` brings it back." if state.last_good else ""
+        return f"A {cut.kind} to {cut.profile} was cut off at {cut.step!r}; nothing runs.{back}", False
+    if state.running is None:
+        return state.message, False
+    name = state.running.launch.profile
+    if state.running.process and state.running.process.boot_id not in ("", boot_id()):
+        return f"The machine was restarted; {name} is not running.", False
+    cause = find_cause(tail_text(paths.slot_log(slot)), None)
+    return f"{name} died: {cause.sentence}.", True

@@ -1,0 +1,118 @@
+"""Starting and ending the server process. One launch, one process group, one marker, one lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpubox.errors import GpuboxError
+from gpubox.hardware.process import MARKER, Identity, find_marked, identity_of, is_alive
+from gpubox.server.record import Launch
+
+POLL_SECONDS = 0.02
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""The servers this very process started: only a parent can see an exit code, and must reap."""
+
+
+def marker(state: Path, slot: str, profile: str, launch_id: str) -> str:
+    """What the environment of a launch carries; a prefix of it finds all launches of a slot."""
+    return f"{state}|{slot}|{profile}|{launch_id}"
+
+
+def spawn(launch: Launch, *, log: Path, life: Path, mark: str, key: str | None) -> Identity:
+    """Starts ``launch`` detached in its own session, its output appended to ``log``.
+
+    The child inherits a lock on ``life`` and holds it for as long as it lives, so that no second server of
+    the slot can start, whatever happened to gpubox. Raises GpuboxError when it cannot start.
+    """
+    env = {**os.environ, **launch.env, MARKER: mark}
+    if key:
+        env["LLAMA_API_KEY"] = key
+    with _life_lock(life) as lock, log.open("ab") as output:
+        try:
+            child = subprocess.Popen(
+                launch.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=env,
+                cwd=Path.home() if Path.home().is_dir() else "/",
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+        except OSError as error:
+            raise GpuboxError(f"{launch.argv[0]} cannot be started: {error.strerror}.") from None
+    _children[child.pid] = child
+    # A child that is already dead has no identity any more; one that cannot match stands for it.
+    return identity_of(child.pid) or Identity(child.pid, -1, "")
+
+
+def exit_code(process: Identity) -> int | None:
+    """The exit code of a dead server (negative: the signal); ``None`` when this gpubox was not its parent."""
+    child = _children.get(process.pid)
+    if child is None:
+        return None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(timeout=1.0)
+    return None
+
+
+def reap() -> None:
+    """Collects the servers of ours that ended, so that no zombie is left under a long-running screen."""
+    for pid, child in list(_children.items()):
+        if child.poll() is not None:
+            del _children[pid]
+
+
+async def terminate(process: Identity, mark: str, grace: float) -> str:
+    """Ends a server: one SIGTERM, ``grace`` seconds, then SIGKILL to whatever still carries its marker.
+
+    Never a second SIGTERM: llama-server deadlocks on it (research, build 11434). Returns how it went.
+    """
+    began = time.monotonic()
+    _signal(process, signal.SIGTERM)
+    while is_alive(process) and time.monotonic() - began < grace:
+        await asyncio.sleep(POLL_SECONDS)
+    how = "SIGKILL after it ignored SIGTERM" if is_alive(process) else ""
+    _signal(process, signal.SIGKILL)
+    for leftover, _ in find_marked(mark):
+        _signal(leftover, signal.SIGKILL)
+    while is_alive(process) and time.monotonic() - began < grace + 5:
+        await asyncio.sleep(POLL_SECONDS)
+    if is_alive(process):
+        raise GpuboxError(
+            f"The server (pid {process.pid}) does not die, not even of SIGKILL.",
+            "It hangs in the driver: `dmesg` may say why; a reboot frees it.",
+        )
+    exit_code(process)
+    return how
+
+
+def _signal(process: Identity, number: int) -> None:
+    if is_alive(process):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)
+
+
+@contextmanager
+def _life_lock(path: Path) -> Iterator[int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise GpuboxError(
+                "A server that gpubox started still runs in this slot.", "`gpubox stop`, then try again."
+            ) from None
+        yield descriptor
+    finally:
+        os.close(descriptor)  # the child's copy keeps the lock

@@ -1,0 +1,119 @@
+"""What runs now, as one value: the record, the process, and what the server itself answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpubox.config import Config, api_key
+from gpubox.paths import Paths
+from gpubox.profiles.model import is_loopback
+from gpubox.server.client import LlamaClient, Slot, connect
+from gpubox.server.log import trim
+from gpubox.server.record import Launch
+from gpubox.server.slot import SlotView, observe
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """One server now. ``None`` is unknown."""
+
+    slot: str | None
+    """``None`` for a server that gpubox did not start."""
+    state: str
+    """stopped | loading | ready | answering | stopping | unreachable | error | crashed"""
+    profile: str | None = None
+    pid: int | None = None
+    base_url: str | None = None
+    model_path: str | None = None
+    engine_path: str | None = None
+    engine_version: str | None = None
+    started_at: str | None = None
+    load_seconds: float | None = None
+    exposed: str = ""
+    """Empty on loopback; else who can reach it: ``LAN, no key`` or ``LAN, key``."""
+    message: str = ""
+    operation: str = ""
+    """What another gpubox is doing to it: ``switch to b: load``."""
+    slots: tuple[Slot, ...] | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether it answers requests."""
+        return self.state in ("ready", "answering")
+
+
+async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
+    """The server of ``slot`` as it is now. Asks it over HTTP only where its process lives."""
+    view = observe(paths, slot)
+    trim(paths.slot_log(slot))
+    if view.running is None:
+        return _gone(view)
+    launch = view.running.launch
+    async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
+        may_ask_slots = not any("sleep-idle-seconds" in word for word in launch.argv)
+        state, found = await _ask(client, may_ask_slots)
+    if view.operation and view.operation.kind == "stop":
+        state = "stopping"
+    return ServerStatus(
+        slot=slot,
+        state=state,
+        profile=launch.profile,
+        pid=view.process.pid if view.process else None,
+        base_url=launch.base_url,
+        model_path=launch.model_path,
+        engine_path=launch.engine_path or None,
+        engine_version=launch.engine_version or None,
+        started_at=view.running.started_at,
+        load_seconds=view.running.load_seconds,
+        exposed=exposure(launch, api_key(paths)),
+        message=view.message,
+        operation=_operation(view),
+        slots=found,
+    )
+
+
+async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
+    """A server that somebody else runs, by its URL; read only."""
+    async with connect(base_url, key, timeout=5.0) as client:
+        state, found = await _ask(client, True)
+        props = await client.props() if state in ("ready", "answering") else None
+    props = props or {}
+    return ServerStatus(
+        slot=None,
+        state=state,
+        base_url=base_url,
+        model_path=props.get("model_path"),
+        engine_version=props.get("build_info"),
+        slots=found,
+        message="" if props or state == "loading" else "It tells nothing about itself (no /props, or a key is needed).",
+    )
+
+
+def exposure(launch: Launch, key: str | None) -> str:
+    """Who can reach the launch's port, in words; empty for this machine only."""
+    if is_loopback(launch.host):
+        return ""
+    return "LAN, key" if key else "LAN, no key"
+
+
+async def _ask(client: LlamaClient, may_ask_slots: bool) -> tuple[str, tuple[Slot, ...] | None]:
+    health = await client.health()
+    if health.status != "ok":
+        return health.status, None
+    found = await client.slots() if may_ask_slots else None
+    if found is None:
+        return "ready", None
+    return ("answering" if any(s.busy for s in found) else "ready"), tuple(found)
+
+
+def _gone(view: SlotView) -> ServerStatus:
+    state = "crashed" if view.crashed else "stopped"
+    if view.operation:
+        state = "stopping" if view.operation.kind == "stop" else "loading"
+    profile = view.operation.profile if view.operation else None
+    return ServerStatus(slot=view.slot, state=state, profile=profile, message=view.message, operation=_operation(view))
+
+
+def _operation(view: SlotView) -> str:
+    operation = view.operation
+    return f"{operation.kind} {operation.profile}: {operation.step}" if operation else ""

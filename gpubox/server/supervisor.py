@@ -1,0 +1,272 @@
+"""The only owner of the server process: start, stop, restart, switch - and never end up with nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gpubox.config import Config, api_key
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.hardware.process import own_identity
+from gpubox.paths import MAIN_SLOT, Paths
+from gpubox.profiles.model import Profile
+from gpubox.server import record
+from gpubox.server.causes import Cause, Kind
+from gpubox.server.client import connect
+from gpubox.server.events import Busy, Finished, ServerEvent, Step, StepDone, StepFailed, StepStarted
+from gpubox.server.launch import check_port, prepare
+from gpubox.server.loading import LaunchError, prove, wait_loaded
+from gpubox.server.log import rotate
+from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
+from gpubox.server.settle import settle
+from gpubox.server.slot import SlotView, observe, slot_marker
+from gpubox.server.spawn import reap, spawn, terminate
+
+BUSY_POLL_SECONDS = 0.5
+
+
+def slot_of(profile: Profile) -> str:
+    """The slot a profile runs in: a companion has its own, all others share the main one."""
+    return profile.name if profile.companion else MAIN_SLOT
+
+
+class Supervisor:
+    """Changes one slot. Every method that changes it holds the slot's lock; a second gpubox is refused."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        config: Config,
+        slot: str = MAIN_SLOT,
+        emit: Callable[[ServerEvent], None] = lambda event: None,
+    ) -> None:
+        self.paths, self.config, self.slot, self.emit = paths, config, slot, emit
+        self._state = SlotState()
+
+    def view(self) -> SlotView:
+        """What is so now; changes nothing."""
+        reap()
+        return observe(self.paths, self.slot)
+
+    async def start(self, profile: Profile, *, allow_exposed: bool = False) -> Running:
+        """Starts ``profile`` where nothing runs. Raises GpuboxError when something does, or when it fails."""
+        with self._exclusive("start", profile.name) as old:
+            if old and old.launch.profile != profile.name:
+                raise GpuboxError(f"{old.launch.profile} is running.", f"`gpubox switch {profile.name}` replaces it.")
+            return await self._change("start", profile, old, go_now=True, allow_exposed=allow_exposed)
+
+    async def switch(self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False) -> Running:
+        """Replaces what runs by ``profile``: check, wait for idle slots (not with ``go_now``), stop, start, prove.
+
+        On any failure, and on cancellation, what ran before runs again. Raises GpuboxError saying which.
+        """
+        with self._exclusive("switch", profile.name) as old:
+            return await self._change("switch", profile, old, go_now=go_now, allow_exposed=allow_exposed)
+
+    async def restart(self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False) -> Running:
+        """As ``switch``, also where ``profile`` runs already just as it is written."""
+        with self._exclusive("restart", profile.name) as old:
+            return await self._change("restart", profile, old, go_now=go_now, allow_exposed=allow_exposed)
+
+    async def stop(self) -> str | None:
+        """Stops what runs. Returns the profile that was stopped, ``None`` when nothing ran."""
+        with self._exclusive("stop", "") as old:
+            began = time.monotonic()
+            if old is None:
+                return None
+            await self._stop(old, settled=False)
+            name = old.launch.profile
+            self._save(running=None, message=f"{name} was stopped.")
+            self._finish("stop", name, began, None, f"{name} is stopped.")
+            return name
+
+    async def _change(
+        self, kind: str, profile: Profile, old: Running | None, *, go_now: bool, allow_exposed: bool
+    ) -> Running:
+        began = time.monotonic()
+        name = profile.name
+        try:
+            launch = await self._check(profile, old, allow_exposed)
+            if old and kind != "restart" and _same(old.launch, launch) and old.proven_at:
+                self._finish(kind, name, began, name, f"{name} is already running.")
+                return old
+            if old and not go_now:
+                await self._wait_idle(old)
+        except GpuboxError as error:
+            self.emit(StepFailed(Step.CHECK, name, error.message, error.hint))
+            still = f" {old.launch.profile} was not touched." if old else ""
+            self._finish(kind, name, began, old.launch.profile if old else None, error.message + still, ok=False)
+            raise
+        try:
+            if old:
+                await self._stop(old)
+            running = await self._bring_up(launch)
+        except (GpuboxError, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
+                task.uncancel()  # Ctrl-C: go back to what ran; a second one leaves it at that
+            await self._give_back(kind, name, old, _cause_of(error), began)
+            raise AssertionError("unreachable") from error
+        self._finish(kind, name, began, name, f"{name} answers.")
+        return running
+
+    async def _check(self, profile: Profile, old: Running | None, allow_exposed: bool) -> Launch:
+        began = self._step(Step.CHECK, profile.name)
+        notes: list[str] = []
+        launch = await asyncio.to_thread(
+            prepare,
+            profile,
+            self.paths,
+            self.config,
+            held_port=old.launch.port if old else None,
+            allow_exposed=allow_exposed,
+            checked=notes.append,
+        )
+        self._done(Step.CHECK, profile.name, began, ", ".join(notes))
+        return launch
+
+    async def _wait_idle(self, old: Running) -> None:
+        if any("sleep-idle-seconds" in word for word in old.launch.argv):
+            return  # asking /slots would wake a sleeping server, and a sleeping one is idle
+        began = None
+        async with connect(old.launch.base_url, api_key(self.paths)) as client:
+            while busy := [str(s) for s in await client.slots() or () if s.busy]:
+                if began is None:
+                    began = self._step(Step.WAIT, old.launch.profile)
+                self.emit(Busy(old.launch.profile, tuple(busy)))
+                await asyncio.sleep(BUSY_POLL_SECONDS)
+        if began is not None:
+            self._done(Step.WAIT, old.launch.profile, began)
+
+    async def _stop(self, old: Running, *, settled: bool = True) -> None:
+        assert old.process is not None  # the view found it alive
+        name = old.launch.profile
+        began = self._step(Step.STOP, name)
+        how = await terminate(old.process, slot_marker(self.paths, self.slot, old), self.config.stop_seconds)
+        self._save(running=None, message=f"{name} was stopped.")
+        self._done(Step.STOP, name, began, how)
+        if settled:
+            began = self._step(Step.SETTLE, name)
+            self._done(Step.SETTLE, name, began, await settle())
+
+    async def _bring_up(self, launch: Launch) -> Running:
+        """Starts ``launch`` and proves it; leaves no process behind when it fails."""
+        began = self._step(Step.LOAD, launch.profile)
+        check_port(launch.host, launch.port)
+        rotate(self.paths.slot_log(self.slot))
+        running = Running(launch, uuid.uuid4().hex, record.now())
+        self._save(running=running, message="")
+        mark = slot_marker(self.paths, self.slot, running)
+        key = api_key(self.paths)
+        process = spawn(
+            launch, log=self.paths.slot_log(self.slot), life=self.paths.slot_life(self.slot), mark=mark, key=key
+        )
+        running = replace(running, process=process)
+        self._save(running=running)
+        try:
+            log = self.paths.slot_log(self.slot)
+            await wait_loaded(running, log, key, self.config.stall_seconds, self.emit)
+            running = replace(running, load_seconds=round(time.monotonic() - began, 3))
+            self._done(Step.LOAD, launch.profile, began)
+            began = self._step(Step.PROVE, launch.profile)
+            note = await prove(running, log, key)
+            self._done(Step.PROVE, launch.profile, began, note)
+        except (GpuboxError, asyncio.CancelledError):
+            await terminate(process, mark, self.config.stop_seconds)
+            self._save(running=None)
+            raise
+        running = replace(running, proven_at=record.now())
+        self._save(running=running, last_good=launch)
+        return running
+
+    async def _give_back(self, kind: str, name: str, old: Running | None, cause: Cause, began: float) -> None:
+        """Brings back what ran before the failed change, then raises the GpuboxError that tells the story."""
+        self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line))
+        story = f"{name}: {cause.sentence}."
+        if old is None:
+            self._save(running=None, message=story)
+            self._finish(kind, name, began, None, story, ok=False)
+            raise GpuboxError(story, cause.hint, code=cause.exit_code)
+        back = old.launch.profile
+        restoring = self._step(Step.RESTORE, back)
+        try:
+            await self._bring_up(old.launch)
+        except GpuboxError as error:
+            story += f" {back} could not be brought back: {error.message.rstrip('.')}. Nothing runs."
+            self._save(running=None, message=story)
+            self.emit(StepFailed(Step.RESTORE, back, error.message, error.hint))
+            self._finish(kind, name, began, None, story, ok=False)
+            raise GpuboxError(story, cause.hint or error.hint, code=cause.exit_code) from None
+        self._done(Step.RESTORE, back, restoring)
+        story += f" {back} is back ({time.monotonic() - restoring:.1f} s)."
+        self._finish(kind, name, began, back, story, ok=False)
+        raise GpuboxError(story, cause.hint, code=cause.exit_code)
+
+    # -- the record ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _exclusive(self, kind: str, profile: str) -> Iterator[Running | None]:
+        """Holds the slot's lock and yields the server that runs; the operation is on record meanwhile."""
+        path = self.paths.slot_lock(self.slot)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise self._taken() from None
+            view = observe(self.paths, self.slot)
+            operation = Operation(kind, profile, "begin", own_identity(), record.now())
+            self._state = replace(view.state, running=view.running, operation=operation, message=view.message)
+            self._save()
+            try:
+                yield view.running
+            finally:
+                self._save(operation=None)
+        finally:
+            os.close(descriptor)
+
+    def _taken(self) -> GpuboxError:
+        operation = observe(self.paths, self.slot).operation
+        what = f"doing a {operation.kind} {operation.profile}".rstrip() if operation else "changing this server"
+        who = f"Another gpubox (pid {operation.owner.pid})" if operation else "Another gpubox"
+        return GpuboxError(f"{who} is {what}.", "Try again when it is done; `gpubox status` shows it.")
+
+    def _save(self, **changes: object) -> None:
+        self._state = replace(self._state, **changes)  # type: ignore[arg-type]
+        save_state(self.paths.slot_state(self.slot), self._state)
+
+    def _step(self, step: Step, profile: str) -> float:
+        if self._state.operation:
+            self._save(operation=replace(self._state.operation, step=str(step)))
+        self.emit(StepStarted(step, profile))
+        return time.monotonic()
+
+    def _done(self, step: Step, profile: str, began: float, note: str = "") -> None:
+        self.emit(StepDone(step, profile, time.monotonic() - began, note))
+
+    def _finish(
+        self, kind: str, profile: str, began: float, answering: str | None, message: str, *, ok: bool = True
+    ) -> None:
+        self.emit(Finished(kind, profile, ok, answering, time.monotonic() - began, message))
+
+
+def _same(old: Launch, new: Launch) -> bool:
+    return replace(old, engine_version="") == replace(new, engine_version="")
+
+
+def _cause_of(error: BaseException) -> Cause:
+    if isinstance(error, LaunchError):
+        return error.cause
+    if isinstance(error, GpuboxError):
+        kind = Kind.HANG if error.code == ExitCode.UNHEALTHY else Kind.PORT
+        return Cause(kind, error.message.rstrip("."), error.hint)
+    return Cause(Kind.INTERRUPTED, "interrupted")
