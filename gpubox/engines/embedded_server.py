@@ -1,0 +1,214 @@
+"""The embedded engine: ``python -m gpubox.engines.embedded_server <llama-server's flags>``.
+
+Serves llama.cpp's own HTTP server from the xllamacpp wheel in this process, so that a box without a built
+llama-server has one too. It behaves like llama-server as far as gpubox looks: the same flags read from left to
+right, the same refusals, the same log on stderr, exit code 1 where the model does not load or the port is taken,
+SIGTERM before the load ends at once and after it gracefully with exit code 0. llama.cpp's config.ini is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpubox.engines.embedded_flags import FLAGS, Setter
+from gpubox.engines.embedded_values import truth
+
+_HELP = Path(__file__).with_name("embedded_help.txt")
+_NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")
+_ENV = re.compile(r"\(env: (\w+)\)")
+_ENV_PREFIX = "LLAMA_ARG_"
+
+
+class RefusedError(Exception):
+    """The arguments are not good; the text is what goes to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option of the help text with what it sets."""
+
+    names: tuple[str, ...]
+    """With their dashes."""
+    env: str | None
+    usage: str
+    setter: Setter | None
+    """``None``: ``--help``, ``--version`` and ``--list-devices``, which answer and end."""
+
+    @property
+    def negatives(self) -> tuple[str, ...]:
+        return tuple(n for n in self.names if n.startswith(("--no-", "-no-", "-nkvo", "-nocb", "-nr")) and self.paired)
+
+    @property
+    def paired(self) -> bool:
+        return any(not n.startswith(("--no-", "-n")) for n in self.names)
+
+
+def read_flags() -> dict[str, Flag]:
+    """Every spelling, dashes included, -> its flag."""
+    flags: dict[str, Flag] = {}
+    for block in re.split(r"\n(?=-)", _HELP.read_text(encoding="utf-8")):
+        if block.startswith("-----"):
+            continue
+        names = tuple(_NAMES.findall(block.splitlines()[0]))
+        setter = next((FLAGS[bare] for n in names if (bare := n.lstrip("-")) in FLAGS), None)
+        env = _ENV.search(block)
+        flag = Flag(names, env[1] if env else None, block.rstrip() + "\n", setter)
+        flags.update(dict.fromkeys(names, flag))
+    return flags
+
+
+class Parser:
+    """Sets CommonParams flag by flag. ``x`` is the xllamacpp module."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.params = x.CommonParams()
+        self.params.n_parallel = -1  # "auto", llama-server's default: 4 slots that share one KV cache
+        self.params.port = 8080
+        self.flags = read_flags()
+        self.collected: dict[str, list[str]] = {}
+
+    def read_environment(self, environ: Mapping[str, str]) -> None:
+        """The variables that llama-server reads, before any argument. Raises RefusedError."""
+        known = {flag.env: flag for flag in self.flags.values() if flag.env}
+        for name, flag in known.items():
+            if not name or (value := environ.get(name)) is None:
+                continue
+            try:
+                self._set_from_environment(flag, value)
+            except (ValueError, OverflowError) as error:
+                raise RefusedError(f'error while handling environment variable "{name}": {error}') from None
+        for name in sorted(environ):
+            if name.startswith(_ENV_PREFIX) and name not in known and name.replace("_NO_", "_", 1) not in known:
+                print(f"warn: {name} is not honoured by the embedded engine", file=sys.stderr)
+
+    def read_arguments(self, argv: Sequence[str]) -> str | None:
+        """From left to right; returns the name of the flag that ends it (``--version``). Raises RefusedError."""
+        words = iter(argv)
+        for word in words:
+            name = word.replace("_", "-") if word.startswith("--") else word
+            flag = self.flags.get(name)
+            if flag is None:
+                raise RefusedError(f"error: invalid argument: {name}")
+            if flag.setter is None:
+                return flag.names[-1] if name in {"-h", "--usage"} else name
+            try:
+                if flag.setter.convert is None or flag.setter.on is None:
+                    self._set(flag.setter, "", negative=name in flag.negatives)
+                elif (value := next(words, None)) is None:
+                    raise ValueError("expected value for argument")
+                else:
+                    self._set(flag.setter, value)
+            except (ValueError, OverflowError) as error:
+                raise RefusedError(
+                    f'error while handling argument "{name}": {error}\n\nusage:\n{flag.usage}\n\n'
+                    "to show complete usage, run with -h"
+                ) from None
+        return None
+
+    def _set_from_environment(self, flag: Flag, value: str) -> None:
+        assert flag.setter
+        if flag.setter.convert and flag.setter.on is not None:
+            self._set(flag.setter, value)
+        elif flag.negatives:
+            self._set(flag.setter, "", negative=not truth(value))
+        elif value in {"on", "enabled", "true", "1"}:
+            self._set(flag.setter, "")
+
+    def _set(self, setter: Setter, text: str, negative: bool = False) -> None:
+        value = setter.convert(self.x, text) if setter.convert else setter.on
+        if negative:
+            value = not value
+        for target in setter.targets:
+            owner, _, name = target.rpartition(".")
+            holder = self.params
+            for part in filter(None, owner.split(".")):
+                holder = getattr(holder, part)
+            if setter.collect:
+                value = ",".join(self.collected.setdefault(target, []) + value)
+                self.collected[target] = value.split(",")
+            elif isinstance(value, dict):
+                value = {**getattr(holder, name), **value}
+            setattr(holder, name, value)
+        if setter.config_bit:
+            bit = getattr(self.x.common_params_sampling_config, setter.config_bit)
+            self.params.sampling.user_sampling_config |= int(bit)
+        if setter.then:
+            setter.then(self.x, self.params, value)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, answer or serve; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["--help"], ["-h"], ["--usage"]):
+        sys.stdout.write(_HELP.read_text(encoding="utf-8"))
+        return 0
+    try:
+        import xllamacpp as x
+    except ImportError as error:
+        why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load: {error}"
+        print(f"error: xllamacpp {why}; run: pip install 'gpubox[embedded]'", file=sys.stderr)
+        return 1
+    parser = Parser(x)
+    try:
+        parser.read_environment(os.environ)
+        ended = parser.read_arguments(words)
+    except RefusedError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if ended:
+        _answer(x, ended)
+        return 0
+    if not parser.params.model.path:
+        print("error: --model is required", file=sys.stderr)
+        return 1
+    return _serve(x, parser.params)
+
+
+def _answer(x: Any, name: str) -> None:
+    if name == "--version":
+        build = x.BUILD_INFO
+        print(
+            f"version: xllamacpp {x.__version__} (build {build['build_number']}, commit {build['commit']})\n"
+            f"built with {build['compiler']} for {build['build_target']}",
+            file=sys.stderr,
+        )
+    elif name == "--list-devices":
+        lines = [
+            f"  {d['name']}: {d['description']} ({d['memory_total'] >> 20} MiB, {d['memory_free'] >> 20} MiB free)"
+            for d in x.get_device_info()
+            if not d["type"].name.endswith("TYPE_CPU")
+        ]
+        print("\n".join(["Available devices:", *(lines or ["  (none)"])]))
+    else:
+        sys.stdout.write(_HELP.read_text(encoding="utf-8"))
+
+
+def _serve(x: Any, params: Any) -> int:
+    # Before the load both signals simply end the process, as they end llama-server.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        server = x.Server(params)
+    except RuntimeError:
+        return 1  # llama.cpp's log has said why
+    # Signals may arrive on any of llama.cpp's threads: the pipe wakes this one all the same.
+    ready, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    os.read(ready, 1)
+    del server  # stops the loop, prints the memory table, frees the model
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
