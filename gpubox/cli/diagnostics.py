@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 
 import click
@@ -10,8 +12,9 @@ from gpubox.errors import GpuboxError
 
 
 def note(text: str) -> None:
-    """A remark beside the answer."""
-    click.echo(text, err=True)
+    """A remark beside the answer. A terminal that is gone does not stop what is being done."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def show_error(error: GpuboxError) -> None:
@@ -27,5 +30,7 @@ def stderr_is_terminal() -> bool:
 
 
 def redraw(text: str) -> None:
-    """Replaces the current terminal line."""
-    click.echo(f"\r\x1b[2K{text}", err=True, nl=False)
+    """Replaces the current terminal line, cut to its width."""
+    with contextlib.suppress(OSError):
+        width = shutil.get_terminal_size().columns - 1
+        click.echo(f"\r\x1b[2K{text[:width]}", err=True, nl=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,7 +11,6 @@ from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError
-from gpubox.models.fetch import fetch_model
 from gpubox.models.resolve import resolve_model
 from gpubox.profiles.model import Profile
 from gpubox.server.events import Busy, Finished, LoadProgress, ServerEvent, StepDone, StepFailed, StepStarted
@@ -65,7 +65,7 @@ def operate(context: Context, slot: str, work: Operate, *, as_json: bool) -> Non
     progress = Progress()
     supervisor = Supervisor(context.paths, context.config, slot, progress)
     try:
-        asyncio.run(work(supervisor))
+        asyncio.run(unhurried(work(supervisor)))
     except GpuboxError as error:
         if as_json:
             _json(progress.finished, error)
@@ -74,6 +74,15 @@ def operate(context: Context, slot: str, work: Operate, *, as_json: bool) -> Non
         _json(progress.finished, None)
     elif progress.finished:
         output.emit(f"{progress.finished.message} ({units.seconds(progress.finished.seconds)})")
+
+
+async def unhurried(work: Coroutine[Any, Any, Any]) -> Any:
+    """Awaits ``work`` so that SIGTERM ends it as Ctrl-C does, and a lost terminal does not end it at all."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    return await work
 
 
 def _json(finished: Finished | None, error: GpuboxError | None) -> None:
@@ -97,6 +106,8 @@ def ensure_model(context: Context, profile: Profile) -> None:
     source = resolve_model(profile.model, context.paths, context.config)
     if source.path is not None or not source.fetch:
         return
+    from gpubox.models.fetch import fetch_model
+
     live = diagnostics.stderr_is_terminal()
     if not live:
         diagnostics.note(f"downloading {profile.model} …")

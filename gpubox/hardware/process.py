@@ -136,7 +136,7 @@ def port_owner(port: int) -> PortOwner | None:
     except psutil.Error:
         return None
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
             if connection.pid is None:
                 return PortOwner(None, "another user's program")
             with contextlib.suppress(psutil.Error):
@@ -151,4 +151,4 @@ def listens(pid: int, port: int) -> bool | None:
         connections = psutil.Process(pid).net_connections(kind="inet")
     except (psutil.Error, OSError):
         return None
-    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
+    return any(c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port for c in connections)

@@ -40,7 +40,7 @@ def load_catalog(paths: Paths) -> Catalog:
     profiles: dict[str, Profile] = {}
     broken: dict[str, UsageError] = {}
     for folder, shipped in ((shipped_profiles(), True), (paths.profiles, False)):
-        for path in sorted(folder.glob("*.toml")):
+        for path in sorted(folder.glob("*.toml"), key=lambda path: path.stem):
             profiles.pop(path.stem, None)
             try:
                 profiles[path.stem] = load_profile(path, shipped=shipped)
@@ -48,7 +48,8 @@ def load_catalog(paths: Paths) -> Catalog:
                 broken[path.stem] = error
             else:
                 broken.pop(path.stem, None)
-    return Catalog(profiles, broken)
+    own_first = sorted(profiles.values(), key=lambda profile: profile.shipped)
+    return Catalog({profile.name: profile for profile in own_first}, broken)
 
 
 def load_profile(path: Path, *, shipped: bool = False) -> Profile:

@@ -67,6 +67,7 @@ def _fit(profile: Profile, found: Capabilities | GpuboxError, present: bool) -> 
 
 def _present(profile: Profile, paths: Paths, config: Config) -> bool:
     try:
-        return resolve_model(profile.model, paths, config).path is not None
+        path = resolve_model(profile.model, paths, config).path
+        return path is not None and path.exists()
     except GpuboxError:
         return False

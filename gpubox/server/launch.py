@@ -47,14 +47,15 @@ def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
     """What would be run, without a look at ports and files: for showing, also where it cannot run here."""
     profile = replace(profile, flags=_expand_home(profile.flags))
     source = resolve_model(profile.model, paths, config)
-    path = str(source.path) if source.path else None
+    path = str(source.path) if source.path and source.path.exists() else None
+    model = source.argv or _absent(profile.model)
     try:
         engine = choose_engine(config, profile.engine)
         capabilities = probe(engine, paths)
     except GpuboxError as error:
-        argv = server_argv(profile, source.argv)
+        argv = server_argv(profile, model)
         return Preview(("llama-server", *argv), "", path, error)
-    argv = server_argv(profile, source.argv, defaults=missing_defaults(capabilities, profile.flags))
+    argv = server_argv(profile, model, defaults=missing_defaults(capabilities, profile.flags))
     shown = Preview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
     try:
         check_flags(profile, capabilities)
@@ -125,7 +126,7 @@ def check_flags(profile: Profile, capabilities: Capabilities) -> None:
     first, *others = refusals
     more = f" (and {', '.join(r.flag for r in others)})" if others else ""
     hint = "; ".join(f"{r.flag}: {r.hint}" for r in refusals if r.hint)
-    raise UsageError(f"{profile.name}: {first.flag}: {first.why}{more}.", f"{hint[:1].upper()}{hint[1:]}")
+    raise UsageError(f"{profile.name}: {first.flag}: {first.why}{more}.", hint)
 
 
 def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool) -> None:
@@ -165,6 +166,11 @@ def free_port(host: str) -> int:
         with contextlib.suppress(OSError):
             probe_socket.bind((host, 0))
         return int(probe_socket.getsockname()[1]) or 8080
+
+
+def _absent(model: str) -> tuple[str, ...]:
+    # What a paste into a shell would need: llama-server fetches hf: models itself.
+    return ("--hf-repo", model.removeprefix("hf:")) if model.startswith("hf:") else ("--model", model)
 
 
 def _refused(profile: Profile, engine: str, refusal: str) -> UsageError:

@@ -44,7 +44,7 @@ class StallWatch:
 
     def stalled(self, reading: Activity | None, log_bytes: int, at: float) -> bool:
         """Whether nothing has moved for too long: log, file reads, memory; CPU time alone counts for a while."""
-        signs = (log_bytes,)
+        signs: tuple[int, ...] = (log_bytes,)
         if reading:
             signs = (log_bytes, reading.read_chars, reading.rss_bytes >> 20, reading.file_rss_bytes >> 20)
             if reading.cpu_seconds - self._cpu > 0.05:

@@ -154,8 +154,11 @@ class Supervisor:
             began = self._step(Step.SETTLE, name)
             self._done(Step.SETTLE, name, began, await settle())
 
-    async def _bring_up(self, launch: Launch) -> Running:
-        """Starts ``launch`` and proves it; leaves no process behind when it fails."""
+    async def _bring_up(self, launch: Launch, *, restoring: bool = False) -> Running:
+        """Starts ``launch`` and proves it; leaves no process behind when it fails.
+
+        A cancelled restore (a second Ctrl-C) is left loading: the next gpubox finds it.
+        """
         began = self._step(Step.LOAD, launch.profile)
         check_port(launch.host, launch.port)
         rotate(self.paths.slot_log(self.slot))
@@ -176,7 +179,9 @@ class Supervisor:
             began = self._step(Step.PROVE, launch.profile)
             note = await prove(running, log, key)
             self._done(Step.PROVE, launch.profile, began, note)
-        except (GpuboxError, asyncio.CancelledError):
+        except (GpuboxError, asyncio.CancelledError) as error:
+            if restoring and isinstance(error, asyncio.CancelledError):
+                raise
             await terminate(process, mark, self.config.stop_seconds)
             self._save(running=None)
             raise
@@ -195,7 +200,7 @@ class Supervisor:
         back = old.launch.profile
         restoring = self._step(Step.RESTORE, back)
         try:
-            await self._bring_up(old.launch)
+            await self._bring_up(old.launch, restoring=True)
         except GpuboxError as error:
             story += f" {back} could not be brought back: {error.message.rstrip('.')}. Nothing runs."
             self._save(running=None, message=story)

@@ -1,0 +1,102 @@
+"""``gpubox demo``."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from gpubox import units
+from gpubox.cli import output
+from gpubox.cli.context import Context
+from gpubox.cli.operate import Progress, ensure_model, unhurried
+from gpubox.config import api_key
+from gpubox.engines.find import choose_engine
+from gpubox.errors import GpuboxError
+from gpubox.paths import MAIN_SLOT
+from gpubox.profiles.model import Profile
+from gpubox.server.client import Answer, connect
+from gpubox.server.slot import observe
+from gpubox.server.supervisor import Supervisor
+
+PROFILE = "demo"
+ONCE_SLOT = "demo-once"
+QUESTION = "In one sentence: what is a GPU?"
+MAX_TOKENS = 64
+
+
+@click.command("demo")
+@click.option("--once", is_flag=True, help="No screen: start, ask one question, print the answer, stop.")
+@click.option("--ask", default=QUESTION, show_default=True, help="The question of --once.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object.")
+@click.pass_obj
+def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
+    """The embedded engine answers with a small real model (98 MB, fetched once).
+
+    Without --once the screen opens with it running; a server that runs already is left alone.
+    """
+    profile = context.profile(PROFILE)
+    choose_engine(context.config, profile.engine)  # said before a download, not after
+    if not once:
+        _open(context, profile)
+        return
+    ensure_model(context, profile)
+    progress = Progress()
+    answer = asyncio.run(unhurried(_once(context, profile, ask, progress)))
+    if as_json:
+        output.emit_json(_values(profile, ask, answer))
+    else:
+        _print(ask, answer)
+
+
+def _open(context: Context, profile: Profile) -> None:
+    running = observe(context.paths, MAIN_SLOT).running
+    if running and running.launch.profile != profile.name:
+        raise GpuboxError(
+            f"{running.launch.profile} is running, and a demo does not replace it.",
+            "`gpubox demo --once` runs beside it; `gpubox switch demo` replaces it.",
+        )
+    from gpubox.cli.commands.screen import open_screen, require_terminal
+
+    require_terminal()
+    ensure_model(context, profile)
+    open_screen(context, start=profile.name)
+
+
+async def _once(context: Context, profile: Profile, question: str, progress: Progress) -> Answer:
+    supervisor = Supervisor(context.paths, context.config, ONCE_SLOT, progress)
+    await supervisor.stop()  # what a killed demo left behind
+    try:
+        running = await supervisor.start(profile)
+        async with connect(running.launch.base_url, api_key(context.paths)) as client:
+            return await client.chat([{"role": "user", "content": question}], max_tokens=MAX_TOKENS)
+    finally:
+        await supervisor.stop()
+        context.paths.slot_state(ONCE_SLOT).unlink(missing_ok=True)
+
+
+def _values(profile: Profile, question: str, answer: Answer) -> dict[str, object]:
+    return {
+        "ok": True,
+        "profile": profile.name,
+        "model": answer.model,
+        "question": question,
+        "answer": answer.text,
+        "finish_reason": answer.finish_reason,
+        "prompt_tokens": answer.prompt_tokens,
+        "cached_tokens": answer.cached_tokens,
+        "generated_tokens": answer.generated_tokens,
+        "pp_tokens_per_second": answer.pp_tokens_per_second,
+        "tg_tokens_per_second": answer.tg_tokens_per_second,
+        "prompt_seconds": answer.prompt_seconds,
+        "generation_seconds": answer.generation_seconds,
+    }
+
+
+def _print(question: str, answer: Answer) -> None:
+    output.emit(f"> {question}\n{answer.text.strip()}{' …' if answer.finish_reason == 'length' else ''}\n")
+    output.emit(
+        f"pp {units.rate(answer.pp_tokens_per_second)} tok/s ({units.tokens(answer.prompt_tokens)} tokens)   "
+        f"tg {units.rate(answer.tg_tokens_per_second)} tok/s ({units.tokens(answer.generated_tokens)} tokens)   "
+        "as the server timed it"
+    )

@@ -1,0 +1,142 @@
+"""``gpubox doctor``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import click
+import psutil
+
+from gpubox import units
+from gpubox.cli import output
+from gpubox.cli.context import Context
+from gpubox.config import api_key
+from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
+from gpubox.engines.probe import devices, probe
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.hardware.nvml import read_driver
+from gpubox.models.find import find_models
+from gpubox.paths import MAIN_SLOT
+from gpubox.server.fit import engine_fits
+from gpubox.server.slot import observe, slots
+
+_MARKS = {"ok": "✓", "warn": "!", "bad": "✗"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: what was looked at, what is so, what to do."""
+
+    topic: str
+    state: str
+    """ok | warn | bad; only ``bad`` keeps gpubox from doing its job."""
+    text: str
+    hint: str = ""
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def command(context: Context, as_json: bool) -> int:
+    """What this box has and what is missing. Changes nothing; exits 1 when something keeps gpubox from working."""
+    findings = list(examine(context))
+    if as_json:
+        output.emit_json({"findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            output.emit(f"{_MARKS[finding.state]} {finding.topic:9} {finding.text}")
+            if finding.hint:
+                output.emit(f"            {finding.hint}")
+    return ExitCode.FAILED if any(finding.state == "bad" for finding in findings) else ExitCode.OK
+
+
+def examine(context: Context) -> Iterator[Finding]:
+    """Every finding, top down: the machine, the engines, the files, the servers."""
+    yield _memory()
+    yield from _gpus()
+    yield from _engines(context)
+    yield from _profiles(context)
+    yield _models(context)
+    yield _key(context)
+    yield from _folders(context)
+    yield from _servers(context)
+
+
+def _memory() -> Finding:
+    memory, cores = psutil.virtual_memory(), psutil.cpu_count(logical=False) or psutil.cpu_count()
+    text = f"{units.memory(memory.total)} RAM, {units.memory(memory.available)} available, {cores} cores"
+    return Finding("host", "ok", text)
+
+
+def _gpus() -> Iterator[Finding]:
+    driver = read_driver()
+    for gpu in driver.gpus:
+        used = f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} VRAM in use"
+        yield Finding("gpu", "ok", f"{gpu.index}: {gpu.name or units.UNKNOWN}, {used}")
+    if driver.problem:
+        yield Finding("gpu", "warn", driver.problem, "Models run on the CPU; VRAM cannot be shown.")
+
+
+def _engines(context: Context) -> Iterator[Finding]:
+    found = find_engines(context.config)
+    if not found:
+        yield Finding("engine", "bad", "no llama-server and no embedded engine", INSTALL_EMBEDDED)
+    for engine in found:
+        try:
+            capabilities, names = probe(engine, context.paths), devices(engine)
+        except GpuboxError as error:
+            yield Finding("engine", "warn", error.message, error.hint)
+            continue
+        where = ", ".join(names) if names else "CPU only"
+        yield Finding("engine", "ok", f"{engine.name} {capabilities.version}, {where}")
+
+
+def _profiles(context: Context) -> Iterator[Finding]:
+    catalog = context.catalog
+    fits = engine_fits(catalog.profiles.values(), context.paths, context.config)
+    refused = sum(not fit.ok for fit in fits.values())
+    text = f"{len(fits)} profiles, {refused} refused by their engine here"
+    yield Finding("profiles", "ok", text, "`gpubox ls` says why." if refused else "")
+    for error in catalog.broken.values():
+        yield Finding("profiles", "warn", error.message, error.hint)
+
+
+def _models(context: Context) -> Finding:
+    found = find_models(context.config)
+    if found:
+        return Finding("models", "ok", f"{len(found)} GGUF files found")
+    return Finding("models", "warn", "no GGUF files found", "model-dirs in config.toml names more folders.")
+
+
+def _key(context: Context) -> Finding:
+    try:
+        key = api_key(context.paths)
+    except GpuboxError as error:
+        return Finding("api key", "bad", error.message, error.hint)
+    return Finding("api key", "ok", "set" if key else "none: profiles on a non-loopback host will not start unasked")
+
+
+def _folders(context: Context) -> Iterator[Finding]:
+    paths = context.paths
+    for name, folder in (("config", paths.config), ("state", paths.state), ("cache", paths.cache)):
+        there = folder
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        if os.access(there, os.W_OK):
+            yield Finding(name, "ok", f"{folder}, {units.file_size(free)} free")
+        else:
+            yield Finding(name, "bad", f"{folder} cannot be written", "Change its owner, or set the XDG folders.")
+
+
+def _servers(context: Context) -> Iterator[Finding]:
+    for slot in slots(context.paths) or [MAIN_SLOT]:
+        view = observe(context.paths, slot)
+        if view.running:
+            launch = view.running.launch
+            yield Finding("server", "ok", f"{launch.profile} runs at {launch.base_url}")
+        elif view.crashed:
+            yield Finding("server", "warn", view.message, "`gpubox logs` has its last lines.")

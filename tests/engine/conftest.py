@@ -1,0 +1,93 @@
+"""A box of its own for each module: real engine, real model, folders under tmp, and nothing left running.
+
+The engine is the embedded one; GPUBOX_TEST_ENGINE=/path/to/llama-server runs the same tests on that binary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from gpubox.config import Config
+from gpubox.hardware.process import find_marked
+try:
+    from gpubox.models.fetch import fetch_model
+except ImportError:
+    fetch_model = lambda *a: Path("/root/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+from gpubox.paths import Paths
+
+HERE = Path(__file__).parent
+
+
+class Box:
+    """One machine's worth of gpubox folders, used through the command line as an owner would."""
+
+    def __init__(self, root: Path, model: Path) -> None:
+        self.root, self.model = root, model
+        self.env = {f"XDG_{name.upper()}_HOME": str(root / name) for name in ("config", "state", "cache")}
+        self.paths = Paths(root / "config/gpubox", root / "state/gpubox", root / "cache/gpubox")
+        self.paths.profiles.mkdir(parents=True)
+        self.port = free_port()
+        self.held = 0
+        self.switch_seconds = 0.0
+
+    def write_config(self) -> None:
+        engines = {"hang": self.fake("hang"), "die": self.fake("die"), "garbage": self.fake("garbage")}
+        engines["gone"] = str(self.root / "no-such-llama-server")
+        if real := os.environ.get("GPUBOX_TEST_ENGINE"):
+            engines["real"] = real
+        lines = ["stall-seconds = 2.0", "stop-seconds = 5.0", f'default-engine = "{"real" if real else "embedded"}"']
+        lines += ["[engines]", *(f'{name} = "{path}"' for name, path in engines.items())]
+        self.paths.config_file.write_text("\n".join(lines))
+
+    def fake(self, mode: str) -> str:
+        script = self.root / f"engine-{mode}"
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_engine.py"} {mode} "$@"\n')
+        script.chmod(0o755)
+        return str(script)
+
+    def profile(self, name: str, flags: dict[str, object] | None = None, **top: object) -> str:
+        values = {"model": str(self.model), "port": self.port, **top}
+        values["flags"] = {"ctx-size": 512, "parallel": 1, **(flags or {})}
+        (self.paths.profiles / f"{name}.toml").write_text(tomli_w.dumps(values))
+        return name
+
+    def servers(self) -> list[int]:
+        return [identity.pid for identity, _ in find_marked(f"{self.paths.state}|")]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The demo model, from gpubox's own cache or fetched into it as `gpubox demo` does."""
+    return fetch_model("demo:smollm2", Paths.default(), Config(), lambda done, total: None)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[Box]:
+    made = Box(tmp_path_factory.mktemp("box"), demo_model)
+    made.write_config()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in made.env.items():
+            patch.setenv(name, value)
+        for name in ("GPUBOX_CONFIG", "GPUBOX_API_KEY", "LLAMA_API_KEY"):
+            patch.delenv(name, raising=False)
+        yield made
+    for pid in made.servers():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(made.root, ignore_errors=True)

@@ -1,0 +1,122 @@
+"""kill -9 at any moment, and many at once: never two servers, never an orphan, the next gpubox knows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.conftest import Box
+
+pytestmark = pytest.mark.engine
+
+KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "5"))
+"""How many random moments; the closing check of a release uses 20."""
+GPUBOX = [sys.executable, "-m", "gpubox"]
+
+
+def gpubox(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*GPUBOX, *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def pair(box: Box) -> Iterator[Box]:
+    box.profile("a")
+    box.profile("b", {"batch-size": 256})
+    assert gpubox("start", "a").returncode == 0
+    began = time.monotonic()
+    assert gpubox("switch", "b").returncode == 0
+    box.switch_seconds = time.monotonic() - began
+    yield box
+    gpubox("stop")
+    assert box.servers() == []
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_kill_9_in_a_switch_leaves_one_server_or_none_and_a_reason(pair: Box, seed: int) -> None:
+    target = "ab"[seed % 2 == 0]
+    killed = subprocess.Popen([*GPUBOX, "switch", target, "--now"], stderr=subprocess.DEVNULL)
+    # Anywhere between the interpreter's start and the proof; the wait is the experiment, not a synchronisation.
+    try:
+        killed.wait(timeout=random.Random(seed).uniform(0.1, 1.0) * pair.switch_seconds)
+    except subprocess.TimeoutExpired:
+        killed.kill()
+        killed.wait()
+
+    status = gpubox("status", "--json")
+    server = json.loads(status.stdout)["server"]
+    alive = pair.servers()
+
+    assert len(alive) <= 1
+    if server["pid"]:
+        assert server["state"] in ("loading", "unreachable", "ready")
+        assert server["profile"] in ("a", "b")
+    else:
+        assert server["state"] in ("stopped", "crashed")
+        assert server["message"]
+    again = gpubox("switch", "a", "--now", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(gpubox("status", "--json").stdout)["server"]["profile"] == "a"
+    assert len(pair.servers()) == 1
+
+
+def test_ten_switches_at_once_are_one_at_a_time(pair: Box) -> None:
+    racers = [
+        subprocess.Popen([*GPUBOX, "switch", "ba"[n % 2], "--now"], stderr=subprocess.PIPE, text=True)
+        for n in range(10)
+    ]
+    outcomes = [(racer.communicate(timeout=120)[1], racer.returncode) for racer in racers]
+
+    assert any(code == 0 for _, code in outcomes)
+    for said, code in outcomes:
+        assert code == 0 or "Another gpubox" in said
+    assert len(pair.servers()) == 1
+    server = json.loads(gpubox("status", "--json").stdout)["server"]
+    assert server["state"] == "ready"
+    assert server["pid"] == pair.servers()[0]
+
+
+def test_a_server_killed_from_outside_is_a_crash_and_can_be_started_again(pair: Box) -> None:
+    os.kill(pair.servers()[0], 9)
+
+    server = json.loads(gpubox("status", "--json").stdout)["server"]
+
+    assert server["state"] == "crashed"
+    assert "died" in server["message"]
+    assert gpubox("status").returncode == 3
+    assert gpubox("start", "a").returncode == 0
+
+
+def test_a_damaged_state_file_does_not_lose_the_server(pair: Box) -> None:
+    before = pair.servers()
+    pair.paths.slot_state("main").write_text("{ not json")
+
+    server = json.loads(gpubox("status", "--json").stdout)["server"]
+
+    assert server["pid"] == before[0]
+    assert server["profile"] == "a"
+    assert gpubox("switch", "b", "--now").returncode == 0
+    assert len(pair.servers()) == 1
+
+
+def test_ctrl_c_in_a_load_goes_back_to_what_ran(pair: Box) -> None:
+    gpubox("switch", "a", "--now")
+    pair.profile("hung", engine="hang")
+    racer = subprocess.Popen([*GPUBOX, "switch", "hung"], stderr=subprocess.PIPE, text=True)
+    assert racer.stderr is not None
+    for line in racer.stderr:
+        if "VRAM settled" in line:
+            break
+    racer.send_signal(2)
+    said = racer.stderr.read()
+
+    assert racer.wait(timeout=60) == 130, said
+    server = json.loads(gpubox("status", "--json").stdout)["server"]
+    assert (server["profile"], server["state"]) == ("a", "ready")
+    assert len(pair.servers()) == 1
