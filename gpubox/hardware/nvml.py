@@ -75,7 +75,7 @@ def _read(details: bool) -> DriverReading:
         count = _ask(pynvml, pynvml.nvmlDeviceGetCount) or 0
         version = _ask(pynvml, pynvml.nvmlSystemGetDriverVersion)
         gpus = [_card(pynvml, index, details) for index in range(count)]
-        return DriverReading(tuple(gpu for gpu in gpus if gpu), version, "" if gpus else "the driver sees no GPU")
+        return DriverReading(tuple(gpu for gpu in gpus if gpu), version, _problem(pynvml, count))
     finally:
         _ask(pynvml, pynvml.nvmlShutdown)
 
@@ -91,6 +91,20 @@ def _no_driver(pynvml: Any, error: Exception) -> str:
     if isinstance(error, pynvml.NVMLError_LibraryNotFound):
         return "no NVIDIA driver"
     return f"the NVIDIA driver fails: {error}"
+
+
+def _problem(pynvml: Any, count: int) -> str:
+    if not count:
+        return "the driver sees no GPU"
+    lost = []
+    for index in range(count):
+        try:
+            pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index))
+        except pynvml.NVMLError_GpuIsLost:
+            lost.append(str(index))
+        except pynvml.NVMLError:
+            continue  # not supported here, which is no fault
+    return f"GPU {', '.join(lost)} LOST: it fell off the bus; only a reboot brings it back" if lost else ""
 
 
 def _card(pynvml: Any, index: int, details: bool) -> Gpu | None:

@@ -1,0 +1,31 @@
+"""The README's promises that a machine can check."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_ci_runs_exactly_the_readme_test_command() -> None:
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    prepare, tests = re.findall(r'^(?:prepare|tests)="(.*)"$', ci, re.M)
+
+    assert f"{prepare} && {tests}" in README
+
+
+def test_every_verb_of_the_readme_exists() -> None:
+    from gpubox.cli.main import VERBS
+
+    said = set(re.findall(r"^(?:\.venv/bin/)?gpubox ([a-z]+)", README, re.M))
+
+    assert said <= set(VERBS)
+    assert len(said) >= 5
+
+
+def test_the_readme_is_short_and_its_pictures_are_there() -> None:
+    assert len(README.splitlines()) < 200
+    for picture in re.findall(r"\((assets/[^)]+)\)", README):
+        assert (ROOT / picture).is_file()
