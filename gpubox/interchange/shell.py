@@ -1,0 +1,260 @@
+"""Reads the commands of a POSIX shell text without running anything.
+
+Quotes, continuations, comments, assignments, arrays and plain ``$NAME`` expansions are understood, as in the start
+scripts people share. What would need a shell (``$(...)``, unset variables) stays as written and is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpubox.interchange.limits import Budget
+
+Value = str | list[str]
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)")
+_REDIRECTION = re.compile(r"&>>?|\d*(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])")
+_BRACED = re.compile(r"([A-Za-z_]\w*|[@*]|\d+)(\[[@*]\])?(?::?[-=](.*))?", re.S)
+_NAMED = re.compile(r"\$([A-Za-z_]\w*|[@*#?\d])")
+_RESERVED = {"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"}
+_DECLARES = {"export", "declare", "local", "readonly", "typeset"}
+_ENDS = "\n;|&()"
+_BREAKS = " \t\r<>" + _ENDS
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a script."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    """What it finds in its environment because the script put it there."""
+    unresolved: tuple[str, ...] = ()
+    """The expansions that only a shell could have done, as written."""
+
+
+def read_shell(text: str) -> list[Command]:
+    """The commands of ``text`` in order. Raises UsageError where its variables grow without measure."""
+    return _Shell(text, {}, Budget()).commands()
+
+
+class _Shell:
+    def __init__(self, text: str, variables: dict[str, Value], budget: Budget) -> None:
+        self.text = text
+        self.at = 0
+        self.variables = variables
+        self.budget = budget
+        self.exported: set[str] = set()
+        self.own: dict[str, Value] = {}
+        self.unresolved: list[str] = []
+
+    def commands(self) -> list[Command]:
+        found = []
+        while self.at < len(self.text):
+            if command := self._command():
+                found.append(command)
+        return found
+
+    def _command(self) -> Command | None:
+        words: list[str] = []
+        self.own, self.unresolved = {}, []
+        while True:
+            self._blanks()
+            if self.at >= len(self.text):
+                break
+            if match := _REDIRECTION.match(self.text, self.at):
+                self.at = match.end()
+                self._blanks()
+                self.word()
+            elif self.text[self.at] in _ENDS:
+                self.at += 1
+                break
+            elif (not words or words[0] in _DECLARES) and (match := _ASSIGNMENT.match(self.text, self.at)):
+                self.at = match.end()
+                value = self._value()
+                self.own[match[1]] = _joined(self._lookup(match[1]), value) if match[2] == "+=" else value
+            else:
+                words += [word for word in self.word() if words or word not in _RESERVED]
+        if not words or words[0] in _DECLARES:
+            self.variables.update(self.own)
+            if words and (words[0] == "export" or "-x" in words):
+                self.exported |= self.own.keys() | set(words[1:])
+            return None
+        values = {name: self.variables[name] for name in sorted(self.exported & self.variables.keys())} | self.own
+        env = {name: value for name, value in values.items() if isinstance(value, str)}
+        return Command(tuple(words), env, tuple(dict.fromkeys(self.unresolved)))
+
+    def _blanks(self) -> None:
+        while self.at < len(self.text):
+            if self.text[self.at] in " \t\r":
+                self.at += 1
+            elif self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif self.text[self.at] == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            else:
+                return
+
+    def _value(self) -> Value:
+        """The right side of an assignment; it ends at a blank."""
+        if not self.text.startswith("(", self.at):
+            return "".join(self.word(split=False))
+        self.at += 1
+        items: list[str] = []
+        while self.at < len(self.text) and self.text[self.at] != ")":
+            self._blanks()
+            if words := self.word():
+                items += words
+            elif not self.text.startswith(")", self.at):
+                self.at += 1  # a line's end, or what no list holds
+        self.at += 1
+        return items
+
+    def word(self, *, split: bool = True) -> list[str]:
+        """The word that begins here: more than one where it expands to several, none where to nothing."""
+        fields = _Fields(self.budget)
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in _BREAKS:
+                break
+            if char == "'":
+                end = self.text.find("'", self.at + 1)
+                end = len(self.text) if end < 0 else end
+                fields.add(self.text[self.at + 1 : end])
+                self.at = end + 1
+            elif char == '"':
+                self._double_quoted(fields)
+            elif char == "\\":
+                fields.add(self.text[self.at + 1 : self.at + 2].replace("\n", ""))
+                self.at += 2
+            elif char in "$`":
+                self._expand(fields, split=split)
+            else:
+                fields.add(char)
+                self.at += 1
+        return fields.done()
+
+    def _double_quoted(self, fields: _Fields) -> None:
+        self.at += 1
+        lists = False
+        while self.at < len(self.text) and self.text[self.at] != '"':
+            char = self.text[self.at]
+            if char == "\\" and self.text[self.at + 1 : self.at + 2] in {"$", "`", '"', "\\", "\n"}:
+                fields.add(self.text[self.at + 1].replace("\n", ""))
+                self.at += 2
+            elif char in "$`":
+                lists |= self._expand(fields, split=False)
+            else:
+                fields.add(char)
+                self.at += 1
+        self.at += 1
+        if not lists:
+            fields.add("")  # "" is a word, an empty "$@" is none
+
+    def _expand(self, fields: _Fields, *, split: bool) -> bool:
+        """Expands what begins here into ``fields``; whether it is a list that makes words of its own."""
+        start = self.at
+        if self.text.startswith("$'", start):
+            self.at += 1  # $'...', its escapes aside
+            return False
+        raw, name, default = self._reference()
+        self.budget.spend(len(raw))
+        self.at = start + len(raw)
+        value: Value | None = self._lookup(name)
+        if name == "HOME" and value is None and not fields.current:
+            value = "~"
+        if not value and default is not None:
+            value = "".join(_Shell(default, dict(self.variables), self.budget).word(split=False))
+        if value is None:
+            fields.add(raw)
+            if raw != "$":
+                self.unresolved.append(raw)
+        elif isinstance(value, list) and (split or name in "@*" or "[@]" in raw):
+            fields.extend(value)
+            return True
+        elif split and isinstance(value, str):
+            fields.extend_split(value)
+        else:
+            fields.add(" ".join(value) if isinstance(value, list) else value)
+        return False
+
+    def _reference(self) -> tuple[str, str, str | None]:
+        """The expansion that begins here: as written, the variable's name or ``""``, its default."""
+        text, start = self.text, self.at
+        if text[start] == "`":
+            end = text.find("`", start + 1)
+            return text[start : end + 1 if end > 0 else None], "", None
+        if text.startswith("$(", start):
+            return text[start : _closing(text, start + 1, "()")], "", None
+        if text.startswith("${", start):
+            raw = text[start : _closing(text, start + 1, "{}")]
+            match = _BRACED.fullmatch(raw[2:-1])
+            return (raw, match[1], match[3]) if match else (raw, "", None)
+        match = _NAMED.match(text, start)
+        return (match[0], match[1], None) if match else ("$", "", None)
+
+    def _lookup(self, name: str) -> Value | None:
+        if name in {"@", "*"}:
+            return []  # the script's own arguments: none here
+        return self.own.get(name, self.variables.get(name))
+
+
+class _Fields:
+    """The words that one word of the text becomes."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._fields: list[str] = []
+        self._parts: list[str] = []
+        self._started = False
+
+    @property
+    def current(self) -> str:
+        return "".join(self._parts)
+
+    def add(self, text: str) -> None:
+        self._budget.spend(len(text) + 1)
+        self._parts.append(text)
+        self._started = True
+
+    def extend(self, values: list[str]) -> None:
+        for i, value in enumerate(values):
+            if i:
+                self._flush()
+            self.add(value)
+
+    def extend_split(self, text: str) -> None:
+        if text[:1].isspace():
+            self._flush()
+        self.extend(text.split())
+        if text[-1:].isspace():
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._started:
+            self._fields.append(self.current)
+        self._parts, self._started = [], False
+
+    def done(self) -> list[str]:
+        self._flush()
+        return self._fields
+
+
+def _joined(old: Value | None, new: Value) -> Value:
+    if isinstance(old, list) or isinstance(new, list):
+        head = [old] if isinstance(old, str) else old or []
+        return [*head, *([new] if isinstance(new, str) else new)]
+    return (old or "") + new
+
+
+def _closing(text: str, at: int, pair: str) -> int:
+    """The end of what the bracket at ``at`` opens, that of the text where it never closes."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] == pair[0]) - (text[i] == pair[1])
+        if depth == 0:
+            return i + 1
+    return len(text)
