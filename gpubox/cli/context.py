@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from gpubox.config import Config, load_config
+from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import Catalog, load_catalog
 from gpubox.profiles.model import Profile
+
+
+def check_url(url: str | None) -> None:
+    """Raises UsageError where ``--url`` is no http address."""
+    if url is not None and not re.match(r"https?://[^/\s]+", url):
+        raise UsageError(f"{url!r} is not the address of a server.", "Write http://HOST:PORT.")
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+import traceback
+from pathlib import Path
 
 import click
 
@@ -22,6 +24,19 @@ def show_error(error: GpuboxError) -> None:
     click.echo(f"gpubox: {error.message}", err=True)
     if error.hint:
         click.echo(f"        {error.hint}", err=True)
+
+
+def show_bug(folder: Path) -> None:
+    """One sentence for an error that gpubox did not foresee; the traceback goes into a file in ``folder``."""
+    kind, error, _ = sys.exc_info()
+    path = folder / "gpubox-error.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc(), encoding="utf-8")
+        where = f"The traceback is in {path}."
+    except OSError:
+        where = "It could not be written down."
+    show_error(GpuboxError(f"internal error: {kind.__name__ if kind else ''}: {error}", where))
 
 
 def stderr_is_terminal() -> bool:

@@ -77,7 +77,9 @@ def cli(ctx: click.Context, config: Path | None, url: str | None) -> None:
     ctx.obj = Context(config)
     if ctx.invoked_subcommand is None:
         from gpubox.cli.commands.screen import open_screen
+        from gpubox.cli.context import check_url
 
+        check_url(url)
         open_screen(ctx.obj, url=url)
 
 
@@ -99,6 +101,9 @@ def run(arguments: list[str] | None = None) -> int:
         # `gpubox logs | head`: the reader left; point stdout elsewhere so that the flush at exit is quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
+    except Exception:
+        diagnostics.show_bug(Context().paths.logs)
+        return ExitCode.FAILED
 
 
 def main() -> None:

@@ -68,6 +68,8 @@ class LlamaClient:
             base_url=base_url, headers=headers, timeout=timeout, trust_env=False, verify=secure
         )
         self.base_url = base_url
+        self.denied = False
+        """Whether it refused a request for want of the right API key."""
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -152,6 +154,7 @@ class LlamaClient:
             response = await self._http.get(path)
         except (httpx.HTTPError, httpx.InvalidURL):
             return None
+        self.denied = self.denied or response.status_code == 401
         if response.status_code != 200:
             return None
         try:

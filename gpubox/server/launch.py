@@ -71,13 +71,13 @@ def prepare(
     paths: Paths,
     config: Config,
     *,
-    held_port: int | None = None,
+    held: Launch | None = None,
     allow_exposed: bool = False,
     checked: Checked = lambda note: None,
 ) -> Launch:
     """The Launch that ``profile`` describes, checked as far as a launch can be without starting it.
 
-    ``held_port`` is the port of the server that will be stopped first. Raises GpuboxError for the first thing
+    ``held`` is the launch that will be stopped first: its port counts as free. Raises GpuboxError for the first thing
     that would fail: exposure, engine, flags, files, port, disk. Blocks for subprocesses and file headers.
     """
     check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed)
@@ -95,8 +95,9 @@ def prepare(
     model = check_gguf(source.path)
     checked(f"model {source.path.name}")
     _check_files(profile)
-    port = profile.port or free_port(profile.host)
-    if port != held_port:
+    keeps = held is not None and held.profile == profile.name  # so that clients of "any free port" stay connected
+    port = profile.port or (held.port if held and keeps else free_port(profile.host))
+    if held is None or port != held.port:
         check_port(profile.host, port)
     _check_disk(paths)
     argv = server_argv(profile, source.argv, port=port, defaults=missing_defaults(capabilities, profile.flags))

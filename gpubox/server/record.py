@@ -55,6 +55,8 @@ class Running:
     proven_at: str | None = None
     """When it answered its first token; ``None``: it never has."""
     load_seconds: float | None = None
+    keyed: bool = False
+    """Whether it was started with an API key, whatever the key file says today."""
 
 
 @dataclass(frozen=True, slots=True)

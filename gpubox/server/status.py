@@ -12,6 +12,8 @@ from gpubox.server.log import trim
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
 
+DENIED = "It wants an API key that gpubox does not have."
+
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
@@ -65,8 +67,8 @@ async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
         engine_version=launch.engine_version or None,
         started_at=view.running.started_at,
         load_seconds=view.running.load_seconds,
-        exposed=exposure(launch, api_key(paths)),
-        message=view.message,
+        exposed=exposure(launch, keyed=view.running.keyed),
+        message=view.message or (DENIED if client.denied else ""),
         operation=_operation(view),
         slots=found,
     )
@@ -77,6 +79,7 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     async with connect(base_url, key, timeout=5.0) as client:
         state, found = await _ask(client, True)
         props = await client.props() if state in ("ready", "answering") else None
+    message = f"Nothing answers at {base_url}." if state == "unreachable" else DENIED if client.denied else ""
     props = props or {}
     return ServerStatus(
         slot=None,
@@ -85,15 +88,15 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
         model_path=props.get("model_path"),
         engine_version=props.get("build_info"),
         slots=found,
-        message="" if props or state == "loading" else "It tells nothing about itself (no /props, or a key is needed).",
+        message=message,
     )
 
 
-def exposure(launch: Launch, key: str | None) -> str:
+def exposure(launch: Launch, *, keyed: bool) -> str:
     """Who can reach the launch's port, in words; empty for this machine only."""
     if is_loopback(launch.host):
         return ""
-    return "LAN, key" if key else "LAN, no key"
+    return "LAN, key" if keyed else "LAN, no key"
 
 
 async def _ask(client: LlamaClient, may_ask_slots: bool) -> tuple[str, tuple[Slot, ...] | None]:

@@ -123,7 +123,7 @@ class Supervisor:
             profile,
             self.paths,
             self.config,
-            held_port=old.launch.port if old else None,
+            held=old.launch if old else None,
             allow_exposed=allow_exposed,
             checked=notes.append,
         )
@@ -162,10 +162,10 @@ class Supervisor:
         began = self._step(Step.LOAD, launch.profile)
         check_port(launch.host, launch.port)
         rotate(self.paths.slot_log(self.slot))
-        running = Running(launch, uuid.uuid4().hex, record.now())
+        key = api_key(self.paths)
+        running = Running(launch, uuid.uuid4().hex, record.now(), keyed=key is not None)
         self._save(running=running, message="")
         mark = slot_marker(self.paths, self.slot, running)
-        key = api_key(self.paths)
         process = spawn(
             launch, log=self.paths.slot_log(self.slot), life=self.paths.slot_life(self.slot), mark=mark, key=key
         )
