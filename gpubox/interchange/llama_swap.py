@@ -56,7 +56,7 @@ def read_llama_swap(text: str) -> list[SwapModel]:
 
 def _model(name: str, entry: Mapping[str, Any], common: Mapping[str, str], budget: Budget) -> SwapModel:
     macros = {"MODEL_ID": name, **common, **_macros(entry.get("macros"))}
-    text = _expand(entry["cmd"], macros, budget)
+    text = _expand(entry["cmd"], macros, budget).replace("${env.HOME}/", "~/")
     env = [_expand(line, macros, budget).partition("=") for line in _texts(entry.get("env"))]
     unresolved = tuple(dict.fromkeys(match[0] for match in _MACRO.finditer(text)))
     command = Command(tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved)
@@ -71,7 +71,7 @@ def _model(name: str, entry: Mapping[str, Any], common: Mapping[str, str], budge
 def _words(text: str) -> list[str]:
     """``cmd`` as llama-swap splits it: comment lines dropped, quotes respected, nothing expanded."""
     lines = [line for line in text.splitlines() if not line.strip().startswith("#")]
-    text = " ".join(re.sub(r"\\$", "", line.rstrip()) for line in lines)
+    text = re.sub(r"\\[ \t]*\n", " ", "\n".join(lines))
     if re.search(r"[A-Za-z]:\\", text):
         return [word for command in read_batch(text) for word in command.words]
     return _split(text)

@@ -1,0 +1,105 @@
+"""``gpubox import SOURCE``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
+from gpubox.errors import UsageError
+from gpubox.interchange.commandline import Imported
+from gpubox.interchange.importing import import_source, import_text
+from gpubox.interchange.limits import MAX_TEXT
+from gpubox.paths import Paths, shipped_profiles
+from gpubox.profiles.writing import profile_toml, save_profile
+
+
+@click.command("import")
+@click.argument("source")
+@click.option("--name", help="The profile's name; of a file with several profiles, the one to take.")
+@click.option("--model", help="The model, where the source names none or another machine's.")
+@click.option("--print", "only_print", is_flag=True, help="Show the TOML, write nothing.")
+@click.option("--force", is_flag=True, help="Replace profiles of the same name.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def command(
+    context: Context, source: str, name: str | None, model: str | None, only_print: bool, force: bool, as_json: bool
+) -> None:
+    """Make profiles of SOURCE: a command line in quotes, a file that starts llama-server, a .gguf, or - (stdin).
+
+    Files: .sh, .bat, a systemd unit, llama-swap's config.yaml, llama.cpp's models.ini. Nothing in them is run.
+    """
+    found, label = _read(source, name, context)
+    if model:
+        found = [_with_model(imported, model) for imported in found]
+    headers = ["\n".join([f"Imported by gpubox from {label}.", *(f"! {n}" for n in i.notes)]) for i in found]
+    written: list[Path | None] = [None] * len(found)
+    if only_print:
+        texts = [profile_toml(i.profile, header) for i, header in zip(found, headers, strict=True)]
+        if not as_json:
+            output.emit("\n".join(texts))
+    else:
+        _check(found, context.paths, force)
+        written = [
+            save_profile(i.profile, context.paths, overwrite=force, header=header)
+            for i, header in zip(found, headers, strict=True)
+        ]
+    if as_json:
+        output.emit_json({"profiles": [_values(i, path) for i, path in zip(found, written, strict=True)]})
+        return
+    for imported, path in zip(found, written, strict=True):
+        if path:
+            output.emit(f"{imported.profile.name}  {path}")
+            if (shipped_profiles() / path.name).exists():
+                diagnostics.note("  ! it takes the place of the profile of that name that comes with gpubox")
+        for note in imported.notes if path else ():
+            diagnostics.note(f"  ! {note}")
+
+
+def _read(source: str, name: str | None, context: Context) -> tuple[list[Imported], str]:
+    """The profiles, and what to call the source: never a pasted text itself, which may hold a key."""
+    engines = context.config.engines
+    if source == "-":
+        return import_text(sys.stdin.read(MAX_TEXT + 1), name=name, engines=engines), "a text on stdin"
+    found = import_source(source, name=name, engines=engines)
+    try:
+        path = Path(source).expanduser()
+        return found, path.name if path.is_file() else "a pasted text"
+    except (OSError, RuntimeError):
+        return found, "a pasted text"
+
+
+def _with_model(imported: Imported, model: str) -> Imported:
+    old = imported.profile.model
+    notes = [note for note in imported.notes if "names no model" not in note and not (old and note.startswith(old))]
+    return Imported(replace(imported.profile, model=model), tuple(notes))
+
+
+def _check(found: list[Imported], paths: Paths, force: bool) -> None:
+    """Nothing is written where one of the profiles could not be."""
+    for profile in (imported.profile for imported in found):
+        if not profile.model:
+            raise UsageError(f"{profile.name}: the source names no model, and a profile needs one.", "Give --model.")
+        path = paths.profiles / f"{profile.name}.toml"
+        if path.exists() and not force:
+            raise UsageError(f"There is a profile {profile.name!r} already: {path}.", "Give --name NEW, or --force.")
+
+
+def _values(imported: Imported, path: Path | None) -> dict[str, Any]:
+    profile = imported.profile
+    return {
+        "name": profile.name,
+        "path": str(path) if path else None,
+        "model": profile.model or None,
+        "engine": profile.engine or None,
+        "host": profile.host,
+        "port": profile.port,
+        "flags": {key: list(value) if isinstance(value, tuple) else value for key, value in profile.flags.items()},
+        "sampling": dict(profile.sampling),
+        "notes": list(imported.notes),
+    }

@@ -1,0 +1,237 @@
+"""A profile for other programs: what starts it (unit, script, llama-swap) and what talks to it (three clients)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from gpubox.errors import UsageError
+from gpubox.interchange.commandline import SECRET
+from gpubox.interchange.recorded import recorded
+from gpubox.profiles.model import FlagValue, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    profile: Profile
+    argv: Sequence[str]
+    base_url: str
+    context: int | None
+
+    @property
+    def model(self) -> str:
+        """The name clients ask for: llama-server answers to any, and reports its alias."""
+        alias = flag_of(self.profile, "alias")
+        return str(alias).split(",")[0] if isinstance(alias, str) else self.profile.name
+
+    @property
+    def output(self) -> int | None:
+        """Tokens a client may ask for in one answer: what the profile allows, else a quarter of the context."""
+        predict = flag_of(self.profile, "n-predict")
+        if isinstance(predict, int) and predict > 0:
+            return min(predict, self.context) if self.context else predict
+        return self.context // 4 if self.context else None
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {name: value for name, value in self.profile.env.items() if not SECRET.search(name)}
+
+    @property
+    def title(self) -> str:
+        return self.profile.summary.replace("\n", " ")
+
+
+def export_profile(profile: Profile, kind: str, *, argv: Sequence[str], base_url: str, context: int | None) -> str:
+    """The text of one of KINDS. ``argv`` is the whole command, binary first; no secret is in the answer.
+
+    Raises UsageError for an unknown kind, and where a chat client is to be pointed at an embedding server.
+    """
+    if kind not in _WRITERS:
+        raise UsageError(f"There is no export {kind!r}.", f"There are: {', '.join(KINDS)}.")
+    if kind in {"opencode", "aider"} and embeds(profile):
+        raise UsageError(f"{profile.name} serves embeddings, which {kind} does not use.", "Export a chat profile.")
+    return _WRITERS[kind](_Export(profile, argv, base_url.rstrip("/").removesuffix("/v1"), context))
+
+
+def slot_context(profile: Profile) -> int | None:
+    """The tokens one conversation may hold as the profile's flags say; ``None`` where the engine decides."""
+    size, slots = flag_of(profile, "ctx-size"), flag_of(profile, "parallel")
+    if not isinstance(size, int) or size <= 0:
+        return None
+    if isinstance(slots, int) and slots > 1 and not flag_of(profile, "kv-unified"):
+        return size // slots  # without the shared pool llama-server gives each slot its part
+    return size
+
+
+def flag_of(profile: Profile, name: str) -> FlagValue | None:
+    """The value of a flag under any of its spellings."""
+    wanted = recorded().canonical(name)
+    return next((value for key, value in profile.flags.items() if recorded().canonical(key) == wanted), None)
+
+
+def embeds(profile: Profile) -> bool:
+    return bool(flag_of(profile, "embeddings"))
+
+
+def _systemd(export: _Export) -> str:
+    env = "".join(f"Environment={_unit_word(f'{name}={value}', dollars=False)}\n" for name, value in export.env.items())
+    command = " \\\n  ".join(" ".join(map(_unit_word, words)) for words in _grouped(export.argv))
+    return f"""\
+# {export.profile.name}: ~/.config/systemd/user/llama-server.service, then
+#   systemctl --user daemon-reload && systemctl --user enable --now llama-server
+
+[Unit]
+Description=llama-server: {export.title.replace("%", "%%")}
+
+[Service]
+Type=exec
+{env}# One line, LLAMA_API_KEY=..., in a file of mode 0600: the key stays out of the process list.
+EnvironmentFile=-%h/.config/gpubox/llama-server.env
+ExecStart={command}
+Restart=on-failure
+RestartSec=5
+TimeoutStopSec=20
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _sh(export: _Export) -> str:
+    env = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in export.env.items())
+    command = " \\\n  ".join(" ".join(map(_shell_word, words)) for words in _grouped(export.argv))
+    return f"""\
+#!/bin/sh
+# {export.profile.name}: {export.title}
+# An API key is taken from the environment: LLAMA_API_KEY.
+{env}exec {command} \\
+  "$@"
+"""
+
+
+def _llama_swap(export: _Export) -> str:
+    argv = list(export.argv)
+    if "--port" in argv[:-1]:
+        argv[argv.index("--port") + 1] = "${PORT}"  # llama-swap gives each server its own
+    lines = [" ".join(map(_swap_word, words)) for words in _grouped(argv)]
+    command = "\n".join(lines)
+    if all(line.isprintable() for line in lines):
+        cmd = " |\n" + "".join(f"      {line}\n" for line in lines)
+    else:  # a line break in a word would take on the block's indentation
+        cmd = f" {json.dumps(command)}"
+    entry = {"name": export.profile.title, "description": export.profile.description}
+    text = "".join(f"    {key}: {json.dumps(value)}\n" for key, value in entry.items() if value)
+    if export.env:
+        text += "    env:\n" + "".join(f"      - {json.dumps(f'{n}={v}')}\n" for n, v in export.env.items())
+    return f"models:\n  {json.dumps(export.profile.name)}:\n{text}    cmd:{cmd.rstrip()}\n"
+
+
+def _opencode(export: _Export) -> str:
+    model: dict[str, Any] = {"name": export.title}
+    if export.context:
+        model["limit"] = {"context": export.context, "output": export.output}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "llama-server (gpubox)",
+        "options": {"baseURL": f"{export.base_url}/v1", "apiKey": "{env:LLAMA_API_KEY}"},
+        "models": {export.model: model},
+    }
+    values = {
+        "$schema": "https://opencode.ai/config.json",
+        "provider": {"gpubox": provider},
+        "model": f"gpubox/{export.model}",
+    }
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def _aider(export: _Export) -> str:
+    """Two YAML documents; the second is the JSON of a file of its own (JSON is YAML)."""
+    settings: dict[str, Any] = {"model": f"openai/{export.model}", "openai-api-base": f"{export.base_url}/v1"}
+    if export.context:
+        settings["model-metadata-file"] = ".aider.model.metadata.json"
+    text = (
+        "# .aider.conf.yml\n"
+        "# aider wants OPENAI_API_KEY in its environment: the server's key, or any word where it has none.\n"
+        + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    )
+    if not export.context:
+        return text
+    metadata = {
+        "max_input_tokens": export.context,
+        "max_output_tokens": export.output,
+        "input_cost_per_token": 0,
+        "output_cost_per_token": 0,
+        "litellm_provider": "openai",
+        "mode": "chat",
+    }
+    body = json.dumps({f"openai/{export.model}": metadata}, indent=2, ensure_ascii=False)
+    return f"{text}---\n# .aider.model.metadata.json: what follows this line\n{body}\n"
+
+
+def _continue(export: _Export) -> str:
+    model: dict[str, Any] = {
+        "name": export.title,
+        "provider": "openai",
+        "model": export.model,
+        "apiBase": f"{export.base_url}/v1",
+        "roles": ["embed"] if embeds(export.profile) else ["chat", "edit", "apply"],
+    }
+    if not export.profile.loopback:
+        model["apiKey"] = "${{ secrets.LLAMA_API_KEY }}"
+    if export.context and not embeds(export.profile):
+        model["defaultCompletionOptions"] = {"contextLength": export.context, "maxTokens": export.output}
+    values = {"name": "gpubox", "version": "1.0.0", "schema": "v1", "models": [model]}
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+_WRITERS: dict[str, Callable[[_Export], str]] = {
+    "systemd": _systemd,
+    "sh": _sh,
+    "llama-swap": _llama_swap,
+    "opencode": _opencode,
+    "aider": _aider,
+    "continue": _continue,
+}
+KINDS = tuple(_WRITERS)
+"""What ``gpubox export --as`` takes."""
+
+
+def _grouped(argv: Sequence[str]) -> Iterator[list[str]]:
+    """The command in lines: the binary, then each option with its value."""
+    group: list[str] = []
+    for at, word in enumerate(argv):
+        if at and re.match(r"--[A-Za-z]", word) and group:
+            yield group
+            group = []
+        group.append(word)
+    yield group
+
+
+def _shell_word(word: str) -> str:
+    # "~/" must stay bare for the shell to see it.
+    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") and len(word) > 2 else shlex.quote(word)
+
+
+def _swap_word(word: str) -> str:
+    """llama-swap splits as a shell does but expands only its own macros."""
+    if word == "${PORT}":
+        return word
+    return shlex.quote(f"${{env.HOME}}/{word[2:]}" if word.startswith("~/") else word)
+
+
+def _unit_word(word: str, *, dollars: bool = True) -> str:
+    text = word.replace("\\", "\\\\").replace("%", "%%").replace("\n", "\\n").replace('"', '\\"')
+    text = text.replace("$", "$$") if dollars else text
+    text = f"%h/{text[2:]}" if text.startswith("~/") else text
+    return f'"{text}"' if not word or re.search(r"[\s\"';]", word) else text
