@@ -80,6 +80,8 @@ class SlotState:
     """The last launch that was proven."""
     message: str = ""
     """Why nothing runs, in a sentence."""
+    damaged: bool = False
+    """The file could not be read: what it said is lost."""
 
 
 def now() -> str:
@@ -95,7 +97,7 @@ def load_state(path: Path) -> SlotState:
     except FileNotFoundError:
         return SlotState()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        return SlotState(message=f"The state file {path} was damaged ({type(error).__name__}).")
+        return SlotState(message=f"The state file {path} was damaged ({type(error).__name__}).", damaged=True)
 
 
 def save_state(path: Path, state: SlotState) -> None:

@@ -60,17 +60,14 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
     recorded = state.running
     if recorded and is_alive(recorded.process):
         return recorded
-    unrecorded = recorded is not None and recorded.process is None
-    damaged = recorded is None and bool(state.message) and "damaged" in state.message
-    if not (unrecorded or damaged):
+    if recorded is None and not state.damaged:
         return None
-    # gpubox died between the fork and the record, or the record is lost: the marker is the only witness.
+    # gpubox died between the fork and the record, or the disk refused the record: the marker is the witness.
     for identity, mark in find_marked(f"{paths.state}|{slot}|"):
         _, _, profile, launch_id = mark.split("|", 3)
         if recorded and recorded.launch_id == launch_id:
             return replace(recorded, process=identity)
-        if damaged:
-            return Running(_launch_from(identity.pid, profile), launch_id, now(), identity)
+        return Running(_launch_from(identity.pid, profile), launch_id, now(), identity)
     return None
 
 
@@ -96,7 +93,8 @@ def _why_gone(paths: Paths, slot: str, state: SlotState, operation: Operation | 
     cut = state.operation
     if cut:
         back = f" `gpubox start {state.last_good.profile}` brings it back." if state.last_good else ""
-        return f"A {cut.kind} to {cut.profile} was cut off at {cut.step!r}; nothing runs.{back}", False
+        what = f"{cut.kind} {'to' if cut.kind == 'switch' else 'of'} {cut.profile}" if cut.profile else cut.kind
+        return f"A {what} was cut off at {cut.step!r}; nothing runs.{back}", False
     if state.running is None:
         return state.message, False
     name = state.running.launch.profile

@@ -98,8 +98,14 @@ async def terminate(process: Identity, mark: str, grace: float) -> str:
 
 def _signal(process: Identity, number: int) -> None:
     if is_alive(process):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
             os.kill(process.pid, number)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            raise GpuboxError(
+                f"The server (pid {process.pid}) belongs to another user.", "Stop it as the user who started it."
+            ) from None
 
 
 @contextmanager

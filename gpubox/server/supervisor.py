@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import time
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.hardware.process import own_identity
+from gpubox.hardware.process import is_alive, own_identity
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.profiles.model import Profile
 from gpubox.server import record
@@ -29,6 +30,8 @@ from gpubox.server.slot import SlotView, observe, slot_marker
 from gpubox.server.spawn import reap, spawn, terminate
 
 BUSY_POLL_SECONDS = 0.5
+PORT_TRIES, PORT_SECONDS = 20, 0.1
+"""How long a port may take to be free after its server is gone."""
 
 
 def slot_of(profile: Profile) -> str:
@@ -160,7 +163,7 @@ class Supervisor:
         A cancelled restore (a second Ctrl-C) is left loading: the next gpubox finds it.
         """
         began = self._step(Step.LOAD, launch.profile)
-        check_port(launch.host, launch.port)
+        await self._port_free(launch)
         rotate(self.paths.slot_log(self.slot))
         key = api_key(self.paths)
         running = Running(launch, uuid.uuid4().hex, record.now(), keyed=key is not None)
@@ -189,6 +192,13 @@ class Supervisor:
         self._save(running=running, last_good=launch)
         return running
 
+    async def _port_free(self, launch: Launch) -> None:
+        for _ in range(PORT_TRIES):
+            with contextlib.suppress(GpuboxError):
+                return check_port(launch.host, launch.port)
+            await asyncio.sleep(PORT_SECONDS)
+        return check_port(launch.host, launch.port)
+
     async def _give_back(self, kind: str, name: str, old: Running | None, cause: Cause, began: float) -> None:
         """Brings back what ran before the failed change, then raises the GpuboxError that tells the story."""
         self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line))
@@ -198,6 +208,10 @@ class Supervisor:
             self._finish(kind, name, began, None, story, ok=False)
             raise GpuboxError(story, cause.hint, code=cause.exit_code)
         back = old.launch.profile
+        if is_alive(old.process):  # it could not even be stopped
+            self._save(running=old)
+            self._finish(kind, name, began, back, story, ok=False)
+            raise GpuboxError(f"{story} {back} was not touched.", cause.hint, code=cause.exit_code)
         restoring = self._step(Step.RESTORE, back)
         try:
             await self._bring_up(old.launch, restoring=True)
@@ -231,7 +245,7 @@ class Supervisor:
             view = observe(self.paths, self.slot)
             operation = Operation(kind, profile, "begin", own_identity(), record.now())
             self._state = replace(view.state, running=view.running, operation=operation, message=view.message)
-            self._save()
+            save_state(self.paths.slot_state(self.slot), self._state)  # refused here, nothing was touched yet
             try:
                 yield view.running
             finally:
@@ -246,8 +260,13 @@ class Supervisor:
         return GpuboxError(f"{who} is {what}.", "Try again when it is done; `gpubox status` shows it.")
 
     def _save(self, **changes: object) -> None:
-        self._state = replace(self._state, **changes)  # type: ignore[arg-type]
-        save_state(self.paths.slot_state(self.slot), self._state)
+        """Records a change. A disk that refuses in the middle of a change must not keep a server from coming back.
+
+        The record is then behind; the marker in the server's environment still finds it.
+        """
+        self._state = replace(self._state, damaged=False, **changes)  # type: ignore[arg-type]
+        with contextlib.suppress(GpuboxError):
+            save_state(self.paths.slot_state(self.slot), self._state)
 
     def _step(self, step: Step, profile: str) -> float:
         if self._state.operation:

@@ -43,7 +43,7 @@ def _rows(status: ServerStatus) -> list[tuple[str, ...]]:
     head = (status.profile or units.UNKNOWN, str(status.pid), status.base_url or units.UNKNOWN, status.state)
     if not status.slots:
         return [(*head, units.UNKNOWN, units.UNKNOWN, units.UNKNOWN)]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for slot in status.slots:
         used, size = units.tokens(slot.context_used_tokens), units.tokens(slot.context_size_tokens)
         state = "busy" if slot.busy else "idle"
