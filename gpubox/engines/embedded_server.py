@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ _HELP = Path(__file__).with_name("embedded_help.txt")
 _NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")
 _ENV = re.compile(r"\(env: (\w+)\)")
 _ENV_PREFIX = "LLAMA_ARG_"
+_GRACE_SECONDS = 5.0
 
 
 class RefusedError(Exception):
@@ -206,7 +208,12 @@ def _serve(x: Any, params: Any) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     os.read(ready, 1)
+    # llama.cpp waits for the readers of running streams; who stops a server does not.
+    watchdog = threading.Timer(_GRACE_SECONDS, os._exit, [0])
+    watchdog.daemon = True
+    watchdog.start()
     del server  # stops the loop, prints the memory table, frees the model
+    watchdog.cancel()
     return 0
 
 

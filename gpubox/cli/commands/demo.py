@@ -56,10 +56,8 @@ def _open(context: Context, profile: Profile) -> None:
             f"{running.launch.profile} is running, and a demo does not replace it.",
             "`gpubox demo --once` runs beside it; `gpubox switch demo` replaces it.",
         )
-    from gpubox.cli.commands.screen import open_screen, require_terminal
+    from gpubox.cli.commands.screen import open_screen
 
-    require_terminal()
-    ensure_model(context, profile)
     open_screen(context, start=profile.name)
 
 
