@@ -1,0 +1,17 @@
+"""The bare ``gpubox``: the screen."""
+
+from __future__ import annotations
+
+import sys
+
+from gpubox.cli.context import Context
+from gpubox.errors import UsageError
+
+
+def open_screen(context: Context, url: str | None = None, start: str | None = None) -> None:
+    """Opens the screen; ``start`` names a profile to start in it, ``url`` a foreign server to watch."""
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        raise UsageError("The screen needs a terminal.", "`gpubox status` says the same in one go; so does every verb.")
+    from gpubox.tui.app import run_app
+
+    run_app(context.paths, context.config, url=url, start=start)

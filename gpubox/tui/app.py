@@ -1,0 +1,257 @@
+"""The screen's application: what every screen shares, and how it is opened and left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.command import Provider
+from textual.reactive import reactive
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.paths import Paths
+from gpubox.server.events import Step, StepStarted
+from gpubox.tui import theme
+from gpubox.tui.actions import BY_ID, Where, bindings
+from gpubox.tui.entries import Entry
+from gpubox.tui.flow import Flow
+from gpubox.tui.palette import Verbs
+from gpubox.tui.screens.dashboard import DashboardScreen
+from gpubox.tui.services import Bridge, EntriesRead, LogRead, Now, NowRead, OperationEnded, Services, StoryMoved
+from gpubox.tui.story import Downloading, Story
+from gpubox.tui.text import plain
+from gpubox.tui.widgets.detail import shell_line
+from gpubox.tui.widgets.profile_list import ProfilePane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.screen import Screen
+
+PREVIEW_DELAY = 0.15
+"""Seconds a row is highlighted before its engine is asked: scrolling through the list asks nobody."""
+_SAFE_TO_LEAVE = {Step.LOAD, Step.PROVE, Step.RESTORE}
+"""Steps in which a server is there that goes on without gpubox."""
+
+
+class GpuboxApp(App[bool]):
+    """Returns whether it was left in the middle of an operation."""
+
+    TITLE = "gpubox"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.ANYWHERE)]
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Verbs}
+    DEFAULT_MODE = "dashboard"
+    COMMAND_PALETTE_BINDING = BY_ID["command_palette"].key
+    ENABLE_COMMAND_PALETTE = True
+
+    now: reactive[Now | None] = reactive(None, repaint=False)
+    story: reactive[Story | None] = reactive(None, repaint=False)
+
+    def __init__(self, services: Services, *, start: str | None = None) -> None:
+        super().__init__()
+        self.register_theme(theme.GPUBOX)
+        self.theme = theme.GPUBOX.name
+        self.animation_level = "none"
+        self.bridge = Bridge(self, services)
+        self.flow = Flow(self)
+        self.entries: tuple[Entry, ...] = ()
+        self.dashboard = DashboardScreen(read_only=services.url is not None, url=services.url)
+        self.add_mode("dashboard", lambda: self.dashboard)
+        self._start = start
+        self._placed = False
+        self._leaving = 0
+        """How often quitting was asked for while an operation is under way."""
+        self.broken = ""
+        """What broke the screen, where it did."""
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme.DEFAULT_VARIABLES
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        return ()  # the registry's verbs are the palette
+
+    def on_mount(self) -> None:
+        self._tick()
+        self.set_interval(1.0, self._tick)
+        self.call_after_refresh(self.bridge.begin)
+
+    def _tick(self) -> None:
+        self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """A sentence that goes away by itself."""
+        self.notify(plain(text), severity="warning" if bad else "information", markup=False, timeout=6)
+
+    def _fatal_error(self) -> None:
+        # Textual would print a traceback; the owner gets one sentence and a file to report.
+        error = sys.exc_info()[1] or self._exception
+        self.broken = f"{type(error).__name__}: {error}"
+        self.bridge.services.keep_traceback("".join(traceback.format_exception(error)) if error else "")
+        self._close_messages_no_wait()
+
+    # -- what the bridge hears ----------------------------------------------------------------------
+
+    @on(NowRead)
+    def _now_read(self, message: NowRead) -> None:
+        self.now = message.now
+        self.dashboard.show_now(message.now)
+        self._place()
+
+    @on(EntriesRead)
+    def _entries_read(self, message: EntriesRead) -> None:
+        self.entries = message.entries
+        self.dashboard.show_entries(message.entries)
+        self._place()
+        if self._start and self.now:
+            self._open_with(self._start)
+
+    @on(StoryMoved)
+    def _story_moved(self, message: StoryMoved) -> None:
+        story = self.story or Story("", "")
+        self.story = story.after(message.event)
+        if isinstance(message.event, StepStarted) and message.event.step in (Step.LOAD, Step.RESTORE):
+            self.dashboard.log_pane.note(f"── {message.event.step} {plain(message.event.profile)} ──")
+        if self._leaving > 1:
+            self._leave_when_safe()
+
+    @on(OperationEnded)
+    def _operation_ended(self) -> None:
+        if self._leaving:
+            self.exit(False)
+
+    @on(LogRead)
+    def _log_read(self, message: LogRead) -> None:
+        self.dashboard.log_pane.write(message.lines)
+
+    def watch_story(self, story: Story | None) -> None:
+        if self.dashboard.is_mounted:
+            self.dashboard.show_story(story)
+
+    def _place(self) -> None:
+        """At the first sight of both, the highlight goes to what runs or ran."""
+        if self._placed or not self.entries or self.now is None:
+            return
+        self._placed = True
+        name = self._start or self.now.status.profile or self.now.last
+        self.dashboard.profiles.highlight(f"profile:{name}" if name else self.entries[0].id)
+        if self._start:
+            self._open_with(self._start)
+
+    def _open_with(self, name: str) -> None:
+        entry = next((e for e in self.entries if e.name == name and e.kind != "model"), None)
+        if entry:
+            self._start = None
+            self.choose(entry)
+
+    @on(ProfilePane.Highlighted)
+    def _highlighted(self, message: ProfilePane.Highlighted) -> None:
+        if message.entry and message.entry.profile:
+            self.run_worker(self._preview(message.entry), group="preview", exclusive=True, exit_on_error=False)
+        else:
+            self.workers.cancel_group(self, "preview")
+
+    async def _preview(self, entry: Entry) -> None:
+        preview, size = await self.bridge.preview(entry, PREVIEW_DELAY)
+        self.dashboard.show_preview(entry, preview, size)
+
+    # -- verbs --------------------------------------------------------------------------------------
+
+    def action_verb(self, verb: str) -> None:
+        """Runs a verb of the registry, as its key does."""
+        self.run_worker(self.run_action(verb), group="verb", exit_on_error=False)
+
+    @on(ProfilePane.Chosen)
+    def _chosen(self, message: ProfilePane.Chosen) -> None:
+        self.choose(message.entry)
+
+    def choose(self, entry: Entry) -> None:
+        """Enter on ``entry``."""
+        self.run_worker(self.flow.choose(entry), group="server", exit_on_error=False)
+
+    def action_switch(self) -> None:
+        if entry := self.dashboard.profiles.entry:
+            self.choose(entry)
+
+    def action_stop(self) -> None:
+        self.run_worker(self.flow.stop(self.dashboard.profiles.entry), group="server", exit_on_error=False)
+
+    def action_restart(self) -> None:
+        self.run_worker(self.flow.restart(), group="server", exit_on_error=False)
+
+    def action_search(self) -> None:
+        self.dashboard.profiles.find()
+
+    def action_filter_log(self) -> None:
+        self.dashboard.log_pane.open_filter()
+
+    def action_focus_log(self) -> None:
+        self.dashboard.alone("log")
+
+    def action_focus_detail(self) -> None:
+        self.dashboard.alone("detail")
+
+    def action_copy(self) -> None:
+        entry, shown = self.dashboard.detail.entry, self.dashboard.detail.shown
+        if not (entry and entry.profile and shown):
+            self.say("There is no command line to copy here.")
+            return
+        self.copy_to_clipboard(shell_line(entry.profile, shown.argv))
+        self.say(f"Copied the command line of {entry.name}. (Terminals that know OSC 52; tmux: set-clipboard on.)")
+
+    def action_help(self) -> None:
+        from gpubox.tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.bridge.services.places()))
+
+    async def action_back(self) -> None:
+        if self.screen is self.dashboard:
+            self.dashboard.back()
+
+    async def action_quit(self) -> None:
+        """Leaves at once when nothing is under way; else when it is done, or at the second asking."""
+        if not self.bridge.busy:
+            self.exit(False)
+            return
+        self._leaving += 1
+        story = self.story or Story("", "")
+        if isinstance(story.progress, Downloading):
+            self.bridge.abandoned = True
+            self.exit(False)
+        elif self._leaving == 1:
+            self.say(f"The {story.kind} is under way; gpubox closes when it is done. q again leaves at once.")
+        else:
+            self._leave_when_safe()
+
+    def _leave_when_safe(self) -> None:
+        """Leaves where a server is loading that goes on by itself; never in the moment between two servers."""
+        story = self.story
+        if story and story.step is Step.WAIT:
+            self.bridge.services.cancel()
+        elif story and story.step in _SAFE_TO_LEAVE:
+            self.exit(True)
+        else:
+            self.say("Between two servers: gpubox closes as soon as the new one is loading.")
+
+
+def run_app(paths: Paths, config: Config, url: str | None = None, start: str | None = None) -> None:
+    """Opens the screen and returns when it is left; then says what keeps running."""
+    from gpubox.tui.live import LiveServices
+
+    app = GpuboxApp(LiveServices(paths, config, url), start=start)
+    in_the_middle = app.run()
+    if url is None:
+        from gpubox.tui.farewell import farewell
+
+        sys.stdout.write(farewell(paths))
+        sys.stdout.flush()
+    if app.broken:
+        raise GpuboxError(f"The screen broke: {app.broken}.", "What runs was not touched; please report it.")
+    if in_the_middle:
+        os._exit(0)  # the operation's thread would be waited for; its server goes on loading without us

@@ -1,0 +1,64 @@
+"""The rows of the profile list: profiles, files that are no profile yet, and files that are broken. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gpubox.errors import GpuboxError
+from gpubox.profiles.loader import Catalog
+from gpubox.profiles.model import Profile
+
+if TYPE_CHECKING:
+    from gpubox.server.fit import Fit
+
+UNASKED = "its engine has not been asked yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row. ``id`` is unique in the list and stays the same for the same thing."""
+
+    id: str
+    kind: Literal["profile", "broken", "model"]
+    name: str
+    profile: Profile | None = None
+    fit: Fit | None = None
+    """``None``: not known yet."""
+    error: GpuboxError | None = None
+    model: Path | None = None
+
+    @property
+    def words(self) -> str:
+        """What the row says beside the name."""
+        if self.kind == "broken" and self.error:
+            return self.error.message
+        if self.kind == "model":
+            return "a model without a profile: Enter makes one"
+        assert self.profile is not None
+        if self.fit and self.fit.words and not self.fit.ok:
+            return self.fit.words
+        return self.profile.title
+
+    @property
+    def text(self) -> str:
+        """What a search looks at."""
+        more = f"{self.profile.title} {self.profile.description} {self.profile.model}" if self.profile else ""
+        return f"{self.name} {self.words} {more} {self.model or ''}".lower()
+
+
+def make_entries(catalog: Catalog, fits: Mapping[str, Fit], models: Iterable[Path]) -> tuple[Entry, ...]:
+    """The owner's profiles, the shipped ones, what is broken, and the models that no profile names."""
+    profiles = sorted(catalog.profiles.values(), key=lambda p: (p.shipped, p.name))
+    rows = [Entry(f"profile:{p.name}", "profile", p.name, p, fits.get(p.name)) for p in profiles]
+    rows += [Entry(f"broken:{n}", "broken", n, error=e) for n, e in sorted(catalog.broken.items())]
+    rows += [Entry(f"model:{m}", "model", m.name, model=m) for m in models]
+    return tuple(rows)
+
+
+def narrow(entries: Iterable[Entry], search: str) -> tuple[Entry, ...]:
+    """The rows that hold every word of ``search``."""
+    words = search.lower().split()
+    return tuple(entry for entry in entries if all(word in entry.text for word in words))

@@ -1,0 +1,201 @@
+"""The real services. Everything slow to import is imported late: the screen paints before it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpubox.config import Config, api_key
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
+from gpubox.profiles.loader import Catalog, load_catalog
+from gpubox.profiles.model import Profile
+from gpubox.server.log import LogReader, tail_text
+from gpubox.tui.services import Now
+
+if TYPE_CHECKING:
+    from gpubox.server.fit import Fit
+    from gpubox.server.launch import Preview
+    from gpubox.server.supervisor import Supervisor
+
+FIRST_LOG_BYTES = 512 * 1024
+
+
+class LiveServices:
+    """This machine's profiles, engines and server; with ``url`` a foreign server, read only."""
+
+    def __init__(self, paths: Paths, config: Config, url: str | None = None) -> None:
+        self.paths, self.config, self.url = paths, config, url
+        self._imported = False
+        self._log: LogReader | None = None
+        self._cancel: Callable[[], None] | None = None
+
+    def clock(self) -> datetime:
+        return datetime.now()
+
+    async def now(self) -> Now:
+        if not self._imported:  # the first look: these imports take longer than a frame
+            await asyncio.to_thread(_import_server)
+            self._imported = True
+        from gpubox.server.spawn import reap
+        from gpubox.server.status import read_foreign, read_status
+
+        if self.url:
+            return Now(await read_foreign(self.url, api_key(self.paths)))
+        reap()
+        status = await read_status(self.paths, self.config, MAIN_SLOT)
+        return Now(status, tuple(self._companions()), None if status.pid else self._last())
+
+    def _companions(self) -> list[str]:
+        from gpubox.server.slot import observe, slots
+
+        views = [observe(self.paths, slot) for slot in slots(self.paths) if slot != MAIN_SLOT]
+        return [view.running.launch.profile for view in views if view.running]
+
+    def _last(self) -> str | None:
+        from gpubox.server.record import load_state
+
+        last = load_state(self.paths.slot_state(MAIN_SLOT)).last_good
+        return last.profile if last else None
+
+    # -- profiles -----------------------------------------------------------------------------------
+
+    def stamp(self) -> object:
+        found = []
+        for folder in (shipped_profiles(), self.paths.profiles):
+            with contextlib.suppress(OSError):
+                found += [(str(path), path.stat().st_mtime_ns) for path in folder.glob("*.toml")]
+        return tuple(sorted(found))
+
+    def catalog(self) -> Catalog:
+        return load_catalog(self.paths)
+
+    def fits(self, catalog: Catalog) -> dict[str, Fit]:
+        from gpubox.server.fit import engine_fits
+
+        return engine_fits(catalog.profiles.values(), self.paths, self.config)
+
+    def models(self, catalog: Catalog) -> list[Path]:
+        from gpubox.models.find import find_models
+        from gpubox.models.resolve import resolve_model
+
+        named = set()
+        for profile in catalog.profiles.values():
+            with contextlib.suppress(GpuboxError):
+                if path := resolve_model(profile.model, self.paths, self.config).path:
+                    named.add(path.resolve())
+        return [path for path in find_models(self.config, self.paths) if path.resolve() not in named]
+
+    def preview(self, profile: Profile) -> Preview:
+        from gpubox.server.launch import preview
+
+        return preview(profile, self.paths, self.config)
+
+    def make_profile(self, model: Path) -> Profile:
+        try:
+            from gpubox.interchange.importing import import_source
+            from gpubox.interchange.writing import save_profile
+        except ImportError:
+            raise GpuboxError("This gpubox cannot make profiles yet.", "`gpubox import` will.") from None
+        imported = import_source(str(model))
+        if not imported:
+            raise GpuboxError(f"No profile can be made of {model}.")
+        save_profile(imported[0].profile, self.paths)
+        return imported[0].profile
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def read_log(self) -> list[str]:
+        if self._log is None:
+            path = self.paths.slot_log(MAIN_SLOT)
+            self._log = LogReader(path, from_end=True)
+            return tail_text(path, FIRST_LOG_BYTES).splitlines()
+        return self._log.read()
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    def model_size(self, profile: Profile) -> int | None:
+        from gpubox.models.resolve import resolve_model
+
+        with contextlib.suppress(GpuboxError):
+            return resolve_model(profile.model, self.paths, self.config).size
+        return None
+
+    def to_fetch(self, profile: Profile) -> bool:
+        from gpubox.models.resolve import resolve_model
+
+        with contextlib.suppress(GpuboxError):
+            source = resolve_model(profile.model, self.paths, self.config)
+            return source.path is None and bool(source.fetch)
+        return False
+
+    def exposed_unguarded(self, profile: Profile) -> bool:
+        return not (profile.loopback or self.config.allow_exposed or api_key(self.paths))
+
+    def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
+        from gpubox.models.fetch import fetch_model
+
+        fetch_model(profile.model, self.paths, self.config, on_progress)
+
+    def operate(
+        self, kind: str, profile: Profile | str, go_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
+    ) -> None:
+        from gpubox.server.supervisor import Supervisor, slot_of
+
+        slot = profile if isinstance(profile, str) else slot_of(profile)
+        supervisor = Supervisor(self.paths, self.config, slot, emit)
+        try:
+            asyncio.run(self._cancellable(_work(supervisor, kind, profile, go_now, allow_exposed)))
+        except asyncio.CancelledError:
+            raise GpuboxError("Given up; what runs was not touched.", code=ExitCode.INTERRUPTED) from None
+        finally:
+            self._cancel = None
+
+    async def _cancellable(self, work: Coroutine[Any, Any, object]) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(task.cancel)
+
+        self._cancel = cancel
+        await work
+
+    def cancel(self) -> None:
+        if self._cancel:
+            self._cancel()
+
+    def keep_traceback(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self.paths.logs.mkdir(parents=True, exist_ok=True)
+            (self.paths.logs / "screen-broke.txt").write_text(text, encoding="utf-8")
+
+    def places(self) -> list[tuple[str, str]]:
+        paths = self.paths
+        return [
+            ("your profiles", str(paths.profiles)),
+            ("settings", str(paths.config_file)),
+            ("API key (0600)", str(paths.api_key_file)),
+            ("the server's log", str(paths.slot_log(MAIN_SLOT))),
+            ("state", str(paths.state)),
+            ("cache", str(paths.cache)),
+        ]
+
+
+def _work(
+    supervisor: Supervisor, kind: str, profile: Profile | str, go_now: bool, allow_exposed: bool
+) -> Coroutine[Any, Any, object]:
+    if kind == "stop" or isinstance(profile, str):
+        return supervisor.stop()
+    if kind == "start":
+        return supervisor.start(profile, allow_exposed=allow_exposed)
+    work = supervisor.restart if kind == "restart" else supervisor.switch
+    return work(profile, go_now=go_now, allow_exposed=allow_exposed)
+
+
+def _import_server() -> None:
+    import gpubox.server.status  # noqa: F401

@@ -1,0 +1,90 @@
+"""How states and marks look: a glyph, a colour, and always a word beside them. Pure."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from gpubox import units
+from gpubox.tui.entries import Entry
+from gpubox.tui.text import plain, short
+
+STATES = {
+    "ready": ("●", "$success", "answers, and has nothing to do"),
+    "answering": ("●", "$primary", "works on a request"),
+    "loading": ("◌", "$accent", "a model is being loaded"),
+    "stopping": ("◌", "$accent", "was told to stop"),
+    "stopped": ("○", "$quiet", "nothing runs"),
+    "crashed": ("✗", "$error", "died without being told to"),
+    "unreachable": ("✗", "$error", "its process lives, but its port does not answer"),
+    "error": ("✗", "$error", "answers with an error"),
+}
+"""State of a server -> glyph, colour and what it means."""
+
+MARKS = {
+    "●": ("$success", "runs"),
+    "◌": ("$accent", "is being worked on"),
+    "✓": ("$quiet", "its engine takes every flag, and the model is here"),
+    "↓": ("$primary", "its engine takes it; Enter downloads the model first"),
+    "!": ("$warning", "its engine does not take it; the row says why"),
+    "✗": ("$error", "the profile's file is broken; the row says where"),
+    "+": ("$primary", "a model without a profile; Enter makes one"),
+    "·": ("$quiet", "not known yet"),
+}
+"""Mark of a row -> its colour and what it means."""
+
+NAME_CELLS = 23
+
+
+def mark_of(entry: Entry, running: frozenset[str], working: str) -> str:
+    """The mark of a row; ``working`` is the profile that an operation is about."""
+    if entry.kind == "broken":
+        return "✗"
+    if entry.kind == "model":
+        return "+"
+    if entry.name == working:
+        return "◌"
+    if entry.name in running:
+        return "●"
+    if entry.fit is None:
+        return "·"
+    if not entry.fit.ok:
+        return "!"
+    return "✓" if entry.fit.model_present else "↓"
+
+
+def row(entry: Entry, mark: str, word: str, width: int) -> Content:
+    """One row of the list, ``width`` cells wide; ``word`` is what an operation does to it now."""
+    colour = MARKS[mark][0]
+    names = min(NAME_CELLS, max(10, width // 2 - 3))
+    name = short(plain(entry.name), names)
+    words = word or plain(entry.words)
+    quiet = "$accent" if word else "$error" if mark == "✗" else "$quiet"
+    return Content.assemble(
+        (mark, colour),
+        " ",
+        (name.ljust(names), "bold" if mark in "●◌" else "$quiet" if mark in "!+" else ""),
+        "  ",
+        (short(words, max(0, width - names - 4)), quiet),
+    )
+
+
+def needs(entry: Entry) -> str:
+    """What the profile needs, in one line; empty where it does not say."""
+    assert entry.profile is not None
+    said = entry.profile.needs
+    words = [
+        f"{said.vram_gib:g} GiB VRAM" if said.vram_gib else "",
+        f"{said.ram_gib:g} GiB RAM" if said.ram_gib else "",
+        plain(said.engine),
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def model_words(entry: Entry, size: int | None) -> str:
+    """Whether the profile's model is here, in a few words."""
+    assert entry.profile is not None
+    if entry.fit is None:
+        return ""
+    if entry.fit.model_present:
+        return f"here, {units.file_size(size)}" if size else "here"
+    return f"not here; Enter downloads {units.file_size(size)}" if size else "not here; Enter downloads it"

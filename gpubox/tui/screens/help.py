@@ -1,0 +1,107 @@
+"""Keys, words, marks, and where files are: made from the registry and the tables that the screen itself uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from gpubox.tui.actions import VERBS, Where, bindings
+from gpubox.tui.looks import MARKS, STATES
+from gpubox.tui.text import plain
+
+WORDS = (
+    ("pp", "tokens/s of reading the prompt: read tokens / reading time. Cached tokens do not count."),
+    ("tg", "tokens/s of generating: (n - 1) / generation time, thinking included; the first token is free."),
+    ("TTFT", "from the request to the first token with text or thinking in it, as the client sees it."),
+    ("effective", "all tokens that came out / wall time of the turn or session, tools and gaps included."),
+    ("acceptance", "accepted / drafted tokens; the mean length is 1 + accepted / verify steps."),
+    ("~", "stands before an estimate; every other number was read or measured."),
+    ("—", "not known. Never drawn as 0."),
+)
+"""The definitions that every number on every screen keeps to."""
+
+
+class HelpScreen(ModalScreen[None]):
+    """One page; esc, q or ? closes it."""
+
+    DEFAULT_CSS = """
+    HelpScreen { align: center middle; background: $background 60%; }
+    HelpScreen > VerticalScroll {
+        width: 96; max-width: 98%; height: auto; max-height: 96%; padding: 1 2; background: $panel;
+        border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
+        border-subtitle-color: $quiet; scrollbar-size-vertical: 1;
+    }
+    HelpScreen Static { height: auto; }
+    """
+    BINDINGS = [  # noqa: RUF012
+        ("escape,q,question_mark", "dismiss", "Close"),
+        *bindings(Where.LISTS),
+    ]
+
+    def __init__(self, places: Iterable[tuple[str, str]]) -> None:
+        super().__init__()
+        self.places = places
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            box.border_title, box.border_subtitle = "Help", "esc closes"
+            yield from self._blocks()
+
+    def on_mount(self) -> None:
+        self.box = self.query_one(VerticalScroll)
+        self.box.focus()
+
+    def action_down(self) -> None:
+        self.box.scroll_down(animate=False)
+
+    def action_up(self) -> None:
+        self.box.scroll_up(animate=False)
+
+    def action_top(self) -> None:
+        self.box.scroll_home(animate=False)
+
+    def action_bottom(self) -> None:
+        self.box.scroll_end(animate=False)
+
+    def _blocks(self) -> Iterable[Widget]:
+        keys = [
+            (v.shown, v.title, f"{v.help}  gpubox {v.command}" if _has_command(v.command) else v.help) for v in VERBS
+        ]
+        yield from _table("Keys", [(key, f"{title}. {text}".strip(), "$primary") for key, title, text in keys])
+        yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
+        states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in STATES.items()]
+        yield from _table("State of the server", states)
+        yield from _table("Marks in the list", [(mark, text, colour) for mark, (colour, text) in MARKS.items()])
+        yield from _table("Where things are", [(what, plain(path), "") for what, path in self.places])
+
+
+def _has_command(command: str) -> bool:
+    return command not in ("", "help", "quit")
+
+
+def _table(title: str, rows: Iterable[tuple[str, str, str]]) -> Iterable[Widget]:
+    """A heading and two columns; the second wraps under itself."""
+    yield Static(Content.styled(f"{title}", "bold"), markup=False)
+    for left, right, style in rows:
+        yield _Row(left, right, style)
+    yield Static("", markup=False)
+
+
+class _Row(Horizontal):
+    """A word at the left, its text beside it with a hanging indent."""
+
+    DEFAULT_CSS = "_Row { height: auto; } _Row > .left { width: 18; } _Row > .right { width: 1fr; }"
+
+    def __init__(self, left: str, right: str, style: str) -> None:
+        super().__init__()
+        self.left, self.right, self.left_style = left, right, style
+
+    def compose(self) -> ComposeResult:
+        yield Static(Content.styled(self.left, self.left_style), markup=False, classes="left")
+        yield Static(self.right, markup=False, classes="right")

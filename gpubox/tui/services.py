@@ -1,0 +1,279 @@
+"""The only bridge between the services and Textual: it polls, runs operations, and posts what it hears as messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from textual.message import Message
+
+from gpubox.errors import GpuboxError
+from gpubox.profiles.loader import Catalog
+from gpubox.profiles.model import Profile
+from gpubox.tui.entries import Entry, make_entries
+from gpubox.tui.story import Downloading, Refused, StoryEvent
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from gpubox.server.fit import Fit
+    from gpubox.server.launch import Preview
+    from gpubox.server.status import ServerStatus
+
+STATUS_SECONDS = 0.5
+CATALOG_SECONDS = 2.0
+LOG_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What runs at this moment."""
+
+    status: ServerStatus
+    companions: tuple[str, ...] = ()
+    """Profiles that run beside the active one."""
+    last: str | None = None
+    """The profile that answered last, where none does now."""
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Every profile whose process lives."""
+        main = self.status.profile if self.status.pid is not None else None
+        return frozenset({*self.companions, *([main] if main else [])})
+
+
+class Services(Protocol):
+    """What the screen asks for. The real one is ``live.LiveServices``; tests hand in their own.
+
+    Methods that are not coroutines may block: the bridge calls them in threads. They raise GpuboxError.
+    """
+
+    url: str | None
+    """The server that is watched read only; ``None`` where gpubox owns it."""
+
+    def clock(self) -> datetime: ...
+
+    async def now(self) -> Now: ...
+
+    def stamp(self) -> object:
+        """Changes when a profile file does."""
+
+    def catalog(self) -> Catalog: ...
+
+    def fits(self, catalog: Catalog) -> dict[str, Fit]: ...
+
+    def models(self, catalog: Catalog) -> list[Path]:
+        """Models on this machine that no profile names."""
+
+    def preview(self, profile: Profile) -> Preview: ...
+
+    def read_log(self) -> list[str]:
+        """The lines since the last call; the first time the last ones there are."""
+
+    def model_size(self, profile: Profile) -> int | None: ...
+
+    def to_fetch(self, profile: Profile) -> bool:
+        """Whether the profile's model has to be downloaded first."""
+
+    def exposed_unguarded(self, profile: Profile) -> bool:
+        """Whether starting it would open a port to other machines without a key, and nobody allowed that yet."""
+
+    def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None: ...
+
+    def operate(
+        self, kind: str, profile: Profile | str, go_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
+    ) -> None:
+        """Runs one operation of the Supervisor to its end, in the calling thread."""
+
+    def cancel(self) -> None:
+        """Ends the operation's waiting for busy slots."""
+
+    def make_profile(self, model: Path) -> Profile: ...
+
+    def keep_traceback(self, text: str) -> None:
+        """Keeps what broke the screen in a file, for a report."""
+
+    def places(self) -> list[tuple[str, str]]:
+        """What is where, for the help screen."""
+
+
+class NowRead(Message):
+    """A new reading of what runs; only sent when it differs from the last."""
+
+    def __init__(self, now: Now) -> None:
+        super().__init__()
+        self.now = now
+
+
+class EntriesRead(Message):
+    """The profile list, after a change of its files or of what is known about them."""
+
+    def __init__(self, entries: tuple[Entry, ...]) -> None:
+        super().__init__()
+        self.entries = entries
+
+
+class LogRead(Message):
+    """New lines of the server's log."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+
+class StoryMoved(Message):
+    """The operation under way has something to tell."""
+
+    def __init__(self, event: StoryEvent) -> None:
+        super().__init__()
+        self.event = event
+
+
+class OperationEnded(Message):
+    """The operation is over, well or not."""
+
+
+class Bridge:
+    """Runs the services for one app. ``busy`` while an operation is under way."""
+
+    def __init__(self, app: App[Any], services: Services) -> None:
+        self.app, self.services = app, services
+        self.busy = False
+        self.abandoned = False
+        """Set when the owner gives up a download: the next progress report ends it."""
+        self.log_wanted = True
+        """Cleared while nothing shows the log."""
+        self._last: Now | None = None
+        self._fits: dict[str, Fit] = {}
+        self._models: list[Path] = []
+        self._previews: dict[str, tuple[Profile, Preview, int | None]] = {}
+
+    def begin(self) -> None:
+        """Starts watching. Called after the first paint, so that nothing slow comes before it."""
+        self.app.run_worker(self._watch_now(), group="watch-now", exit_on_error=False)
+        self.app.run_worker(self._watch_entries(), group="watch-entries", exit_on_error=False)
+        if self.services.url is None:
+            self.app.run_worker(self._watch_log(), group="watch-log", exit_on_error=False)
+
+    async def look(self) -> None:
+        """Reads what runs once, and says so when it is new."""
+        now = await self.services.now()
+        if self.busy:  # the story tells it better than the record of our own operation
+            now = replace(now, status=replace(now.status, operation="", message=""))
+        if now != self._last:
+            self._last = now
+            self.app.post_message(NowRead(now))
+
+    async def _watch_now(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except (GpuboxError, OSError) as error:
+                self.app.log.error(str(error))
+            await asyncio.sleep(STATUS_SECONDS)
+
+    async def _watch_entries(self) -> None:
+        seen: object = None
+        while True:
+            stamp = await asyncio.to_thread(self.services.stamp)
+            if stamp != seen:
+                seen = stamp
+                await self.read_entries()
+            await asyncio.sleep(CATALOG_SECONDS)
+
+    async def read_entries(self) -> None:
+        """Reads the profiles and shows them at once; then asks the engines, then looks for models."""
+        services = self.services
+        catalog = await asyncio.to_thread(services.catalog)
+        self._show(catalog)
+        self._fits = await asyncio.to_thread(services.fits, catalog)
+        self._show(catalog)
+        self._models = await asyncio.to_thread(services.models, catalog)
+        self._show(catalog)
+
+    def _show(self, catalog: Catalog) -> None:
+        # What was known of an unchanged profile stays on the screen while the engines are asked again.
+        self.app.post_message(EntriesRead(make_entries(catalog, self._fits, self._models)))
+
+    async def _watch_log(self) -> None:
+        while True:
+            if self.log_wanted and (lines := await asyncio.to_thread(self.services.read_log)):
+                self.app.post_message(LogRead(lines))
+            await asyncio.sleep(LOG_SECONDS)
+
+    async def preview(self, entry: Entry, delay: float) -> tuple[Preview | None, int | None]:
+        """What the engine says to a profile and how large its model is; waits ``delay`` first. Remembers."""
+        profile = entry.profile
+        assert profile is not None
+        known = self._previews.get(profile.name)
+        if known and known[0] == profile:
+            return known[1], known[2]
+        await asyncio.sleep(delay)
+        try:
+            found = await asyncio.to_thread(self.services.preview, profile)
+        except GpuboxError as error:
+            self.app.log.error(str(error))
+            return None, None
+        size = await asyncio.to_thread(self.services.model_size, profile)
+        self._previews[profile.name] = (profile, found, size)
+        return found, size
+
+    async def to_fetch(self, profile: Profile) -> bool:
+        """Whether the profile's model has to be downloaded first."""
+        return await asyncio.to_thread(self.services.to_fetch, profile)
+
+    async def make_profile(self, model: Path) -> Profile:
+        """Writes a profile for a model that has none. Raises GpuboxError."""
+        return await asyncio.to_thread(self.services.make_profile, model)
+
+    async def idle(self) -> None:
+        """Returns when no operation is under way."""
+        while self.busy:
+            await asyncio.sleep(0.02)
+
+    async def fetch(self, profile: Profile) -> bool:
+        """Downloads the profile's model. Returns whether it is here now."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.busy, self.abandoned, shown = True, False, 0.0
+
+        def report(done: int, total: int | None) -> None:
+            nonlocal shown
+            if self.abandoned:
+                raise GpuboxError("The download was stopped.", "The next start goes on where it was.")
+            at = loop.time()
+            if at - shown >= 0.2 or done == total:
+                shown = at
+                self.app.post_message(StoryMoved(Downloading(profile.name, done, total, at - began)))
+
+        report(0, None)
+        try:
+            await asyncio.to_thread(self.services.fetch, profile, report)
+        except GpuboxError as error:
+            self.app.post_message(StoryMoved(Refused(error)))
+            return False
+        finally:
+            self.busy = False
+        return True
+
+    async def operate(
+        self, kind: str, profile: Profile | str, *, go_now: bool = False, allow_exposed: bool = False
+    ) -> None:
+        """Runs one operation in a thread: nothing that happens to the screen cancels it into a rollback."""
+        self.busy = True
+
+        def emit(event: Any) -> None:
+            self.app.post_message(StoryMoved(event))
+
+        try:
+            await asyncio.to_thread(self.services.operate, kind, profile, go_now, allow_exposed, emit)
+        except GpuboxError as error:
+            self.app.post_message(StoryMoved(Refused(error)))
+        finally:
+            self.busy = False
+            self.app.post_message(OperationEnded())
+        await self.look()

@@ -1,0 +1,183 @@
+"""The story of one operation, from its events to the lines the owner reads. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from textual.content import Content
+
+from gpubox import units
+from gpubox.errors import GpuboxError
+from gpubox.server.events import Busy, Finished, LoadProgress, ServerEvent, Step, StepDone, StepFailed, StepStarted
+from gpubox.tui.text import bar, plain
+
+BAR_CELLS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Downloading:
+    """How far the download of a model is; it comes before the operation's own events."""
+
+    profile: str
+    bytes_done: int
+    bytes_total: int | None
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate at the mean speed so far."""
+        if not self.bytes_total or not self.bytes_done or self.seconds < 1:
+            return None
+        return (self.bytes_total - self.bytes_done) * self.seconds / self.bytes_done
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The operation ended with this error."""
+
+    error: GpuboxError
+
+
+StoryEvent = ServerEvent | Downloading | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One operation as far as it has come."""
+
+    kind: str
+    profile: str
+    done: tuple[StepDone, ...] = ()
+    step: Step | None = None
+    """Under way now."""
+    progress: LoadProgress | Downloading | None = None
+    waiting: tuple[str, ...] = ()
+    failed: StepFailed | None = None
+    finished: Finished | None = None
+    refused: GpuboxError | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.finished is not None or self.refused is not None
+
+    @property
+    def ok(self) -> bool:
+        return self.finished is not None and self.finished.ok and self.refused is None
+
+    def after(self, event: StoryEvent) -> Story:
+        """The story with ``event`` added."""
+        match event:
+            case StepStarted(step=step):
+                return replace(self, step=step, progress=None, waiting=())
+            case StepDone():
+                return replace(self, done=(*self.done, event), step=None, progress=None, waiting=())
+            case LoadProgress() | Downloading():
+                return replace(self, progress=event)
+            case Busy(slots=slots):
+                return replace(self, waiting=slots)
+            case StepFailed():
+                return replace(self, failed=self.failed or event, step=None, progress=None)
+            case Finished():
+                return replace(self, finished=event, step=None, progress=None)
+            case Refused(error=error):
+                return replace(self, refused=error, step=None, progress=None)
+
+    @property
+    def share(self) -> float | None:
+        """How much of the load or download is done, 0 to 1; ``None``: not known."""
+        match self.progress:
+            case LoadProgress(bytes_read=int(done), bytes_total=int(total)) if total:
+                return done / total
+            case Downloading(bytes_done=done, bytes_total=int(total)) if total:
+                return done / total
+        return None
+
+    @property
+    def word(self) -> str:
+        """The step under way in one or two words, for the profile's row."""
+        name = "download" if isinstance(self.progress, Downloading) else str(self.step or "")
+        return f"{name} {self.share:.0%}" if name and self.share is not None else name
+
+
+def pieces(story: Story) -> list[Content]:
+    """The story as pieces that belong together each; the caller breaks lines between them."""
+    if story.over:
+        return _ending(story)
+    name = story.profile or "the server"
+    found = [Content.assemble(("◌ ", "$accent"), (plain(name), "bold"))]
+    found += [_done(step) for step in story.done]
+    found += _under_way(story)
+    return found
+
+
+def _done(step: StepDone) -> Content:
+    quick = step.step is Step.CHECK or step.seconds < 0.05
+    took = "" if quick else f" {units.seconds(step.seconds)}"
+    return Content.assemble((f"{step.step} ", ""), ("✓", "$success"), (took, "$quiet"))
+
+
+def _under_way(story: Story) -> list[Content]:
+    match story.progress:
+        case Downloading() as progress:
+            return [_bar("download", story.share, progress.bytes_done, progress.bytes_total, progress.seconds_left)]
+        case LoadProgress() as progress if progress.bytes_total:
+            stage = [Content.styled(plain(progress.stage), "$quiet")]
+            left = progress.seconds_left
+            return [_bar("load", story.share, progress.bytes_read, progress.bytes_total, left), *stage]
+        case LoadProgress() as progress:
+            return [Content.assemble(("load … ", "$accent"), (plain(progress.stage), "$quiet"))]
+    if story.waiting:
+        slots = "; ".join(plain(slot) for slot in story.waiting)
+        return [
+            Content.assemble(("wait … ", "$accent"), (slots, "")),
+            Content.styled("⏎ choose again, esc stay with it", "$quiet"),
+        ]
+    return [Content.styled(f"{story.step} …", "$accent")] if story.step else []
+
+
+def _bar(word: str, share: float | None, done: int | None, total: int | None, left: float | None) -> Content:
+    if share is None or total is None:
+        return Content.assemble((f"{word} … ", "$accent"), units.file_size(done))
+    size = units.file_size(total)
+    number, unit = units.file_size(done).split(" ") if done is not None else (units.UNKNOWN, "")
+    amount = f"{number} of {size}" if size.endswith(unit) else f"{number} {unit} of {size}"
+    more = f" ~{units.seconds(max(1.0, round(left)) if left < 60 else left)} left" if left is not None else ""
+    return Content.assemble((f"{word} ", ""), (bar(share, BAR_CELLS), "$accent"), f" {amount}", (more, "$quiet"))
+
+
+def _ending(story: Story) -> list[Content]:
+    if story.ok:
+        assert story.finished is not None
+        took = units.seconds(story.finished.seconds)
+        head = Content.assemble(("✓ ", "$success"), _told(story.finished.message, story.profile, took))
+        return [head, *(_done(step) for step in story.done)]
+    message, hint = _failure(story)
+    head = Content.assemble(("✗ ", "$error"), (plain(story.profile), "bold"), "  " if story.profile else "", message)
+    found = [head]
+    if hint:
+        found.append(Content.styled(plain(hint), "$accent"))
+    if story.failed and story.failed.line and story.failed.line not in message:
+        found.append(Content.assemble(("log ", "$quiet"), (plain(story.failed.line), "$quiet")))
+    return found
+
+
+def _told(message: str, name: str, took: str) -> Content:
+    """``b answers.`` as ``b answers in 3.1 s``, the name in bold."""
+    text = plain(message).rstrip(".")
+    if text == f"{name} answers":
+        text = f"{name} answers in {took}"
+    elif text == f"{name} is stopped":
+        text = f"{text} ({took})"
+    if name and text.startswith(name):
+        return Content.assemble((name, "bold"), text.removeprefix(name))
+    return Content(text)
+
+
+def _failure(story: Story) -> tuple[str, str]:
+    """What to say of a failed operation, and the suggestion."""
+    if story.finished and not story.finished.ok:
+        message = story.finished.message
+    else:
+        message = story.refused.message if story.refused else ""
+    hint = (story.failed.hint if story.failed else "") or (story.refused.hint if story.refused else "")
+    return plain(message.removeprefix(f"{story.profile}: ")), hint

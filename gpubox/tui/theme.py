@@ -1,0 +1,59 @@
+"""gpubox's own colours. Each means one thing on every screen, and a glyph or a word always stands beside it."""
+
+from __future__ import annotations
+
+from textual.theme import Theme
+
+MEMORY_COLOURS = {
+    "mem-weights": "#5a9bd4",
+    "mem-kv": "#a98bd6",
+    "mem-recurrent": "#c58bc0",
+    "mem-compute": "#4fb3a5",
+    "mem-draft": "#d8a657",
+    "mem-other": "#8c95a1",
+    "mem-unaccounted": "#c9736b",
+    "mem-free": "#2b333d",
+}
+"""One colour for each part of memory, the same in every pane."""
+
+QUIET_COLOURS = {
+    "quiet": "#7f8a97",
+    "line": "#2c3540",
+    "line-focus": "#5f8f9e",
+    "cursor": "#1f2a34",
+}
+"""Text that matters less, borders, the border of the pane that has the keys, and the highlighted row."""
+
+_VARIABLES = {
+    **MEMORY_COLOURS,
+    **QUIET_COLOURS,
+    "footer-background": "#0f1317",
+    "input-cursor-background": "#c9d1d9",
+    "input-selection-background": "#2f4a57",
+    "scrollbar": "#2c3540",
+    "scrollbar-hover": "#3a4653",
+    "scrollbar-active": "#5f8f9e",
+    "scrollbar-background": "#0f1317",
+    "scrollbar-background-hover": "#0f1317",
+    "scrollbar-background-active": "#0f1317",
+    "scrollbar-corner-color": "#0f1317",
+}
+
+GPUBOX = Theme(
+    name="gpubox",
+    primary="#6db3c4",
+    secondary="#8fa5b8",
+    accent="#d8a657",
+    success="#86b970",
+    warning="#dcae58",
+    error="#e0736b",
+    foreground="#c9d1d9",
+    background="#0f1317",
+    surface="#0f1317",
+    panel="#171d23",
+    dark=True,
+    variables=_VARIABLES,
+)
+
+DEFAULT_VARIABLES = {**MEMORY_COLOURS, **QUIET_COLOURS}
+"""What the other themes get for the names that only gpubox's styles know."""

@@ -1,0 +1,1 @@
+"""What screens are made of. A widget draws what it is given; it never fetches."""

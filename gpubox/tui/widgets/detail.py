@@ -1,0 +1,168 @@
+"""Everything about the highlighted row: what it is, what it needs, and the exact command line it stands for."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from gpubox.profiles.argv import command_line
+from gpubox.profiles.model import Profile
+from gpubox.tui.actions import Where, bindings
+from gpubox.tui.entries import Entry
+from gpubox.tui.looks import model_words, needs
+from gpubox.tui.text import paragraph, plain
+
+if TYPE_CHECKING:
+    from gpubox.server.launch import Preview
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
+
+
+def shell_line(profile: Profile, argv: tuple[str, ...]) -> str:
+    """The command line to paste, with secrets of the profile's env blanked out."""
+    env = {name: "***" if _SECRET.search(name) else value for name, value in profile.env.items()}
+    return command_line(argv, env)
+
+
+class Detail(VerticalScroll, can_focus=True):
+    """Scrolls where it does not fit. ``one_line`` for a screen that has no room: the sentence that matters most."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
+
+    entry: reactive[Entry | None] = reactive(None)
+    shown: reactive[Preview | None] = reactive(None)
+    size_bytes: reactive[int | None] = reactive(None)
+    one_line: reactive[bool] = reactive(False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = Static("", markup=False, id="detail-text")
+
+    def compose(self) -> ComposeResult:
+        yield self.text
+
+    def on_mount(self) -> None:
+        self.border_title = "Profile"
+
+    def watch_entry(self, old: Entry | None, new: Entry | None) -> None:
+        self.border_title = plain(new.name) if new else "Profile"
+        if old is None or new is None or old.id != new.id:
+            self.scroll_home(animate=False)
+        self._draw()
+
+    def watch_shown(self) -> None:
+        self._draw()
+
+    def watch_size_bytes(self) -> None:
+        self._draw()
+
+    def watch_one_line(self) -> None:
+        self._draw()
+
+    def action_down(self) -> None:
+        self.scroll_down(animate=False)
+
+    def action_up(self) -> None:
+        self.scroll_up(animate=False)
+
+    def action_top(self) -> None:
+        self.scroll_home(animate=False)
+
+    def action_bottom(self) -> None:
+        self.scroll_end(animate=False)
+
+    def _draw(self) -> None:
+        if not self.is_mounted:
+            return
+        entry = self.entry
+        content = Content("") if entry is None else self._short(entry) if self.one_line else self._long(entry)
+        self.text.update(content)
+
+    def _short(self, entry: Entry) -> Content:
+        if entry.kind == "broken" and entry.error:
+            return Content.assemble(("✗ ", "$error"), plain(str(entry.error)))
+        if entry.kind == "model":
+            return Content.assemble(("+ ", "$primary"), plain(str(entry.model)))
+        assert entry.profile is not None
+        if refusal := self._refusal(entry):
+            return Content.assemble(("! ", "$warning"), refusal)
+        words = [plain(entry.profile.summary), self._model(entry), needs(entry) and f"needs {needs(entry)}"]
+        return Content("   ").join([Content(word) for word in words if word])
+
+    def _long(self, entry: Entry) -> Content:
+        if entry.kind == "broken" and entry.error:
+            parts = [("This file is no profile:\n\n", ""), (plain(entry.error.message), "$error")]
+            return Content.assemble(*parts, "\n\n" if entry.error.hint else "", (plain(entry.error.hint), "$accent"))
+        if entry.kind == "model":
+            return Content.assemble(
+                ("This model has no profile yet.\n\n", ""), plain(str(entry.model)), "\n\n",
+                ("⏎", "bold $primary"), f" makes a profile of {plain(entry.name)}",
+            )  # fmt: skip
+        assert entry.profile is not None
+        return Content("\n\n").join([block for block in self._blocks(entry, entry.profile) if block.plain])
+
+    def _blocks(self, entry: Entry, profile: Profile) -> list[Content]:
+        head = Content.styled(plain(profile.summary), "bold")
+        if profile.description:
+            head = Content.assemble(head, "\n", paragraph(profile.description))
+        return [head, self._verdict(entry), self._command(profile), self._facts(entry, profile), _figures(profile)]
+
+    def _refusal(self, entry: Entry) -> str:
+        if self.shown and self.shown.refusal:
+            return plain(str(self.shown.refusal).removeprefix(f"{entry.name}: "))
+        return plain(entry.fit.words) if entry.fit and not entry.fit.ok else ""
+
+    def _verdict(self, entry: Entry) -> Content:
+        if refusal := self._refusal(entry):
+            return Content.assemble(("! ", "$warning"), (refusal, "$warning"))
+        if self.shown:
+            return Content.assemble(("✓ ", "$success"), f"{plain(self.shown.engine)} takes every flag")
+        return Content.styled("… asking the engine", "$quiet")
+
+    def _command(self, profile: Profile) -> Content:
+        if not self.shown:
+            return Content("")
+        return Content.styled(plain(shell_line(profile, self.shown.argv)), "$secondary")
+
+    def _model(self, entry: Entry) -> str:
+        return model_words(entry, self.size_bytes)
+
+    def _facts(self, entry: Entry, profile: Profile) -> Content:
+        address = f"{profile.host}:{profile.port or 'any free port'}"
+        if not profile.loopback:
+            address += "  (other machines can reach it)"
+        rows = (
+            ("needs", needs(entry)),
+            ("model", f"{plain(profile.model)}  {self._model(entry)}"),
+            ("address", plain(address)),
+            ("runs", "beside the active profile" if profile.companion else ""),
+            ("source", plain(profile.source)),
+            ("file", plain(str(profile.path)) if profile.path and not profile.shipped else "shipped with gpubox"),
+        )
+        return Content("\n").join(
+            [Content.assemble((f"{name:9}", "$quiet"), text.strip()) for name, text in rows if text]
+        )
+
+
+def _figures(profile: Profile) -> Content:
+    """What others measured with this configuration."""
+    lines = []
+    for reference in profile.references:
+        value = f"{reference.value:g} {plain(reference.unit)}".strip()
+        more = f"  ({plain(reference.note)})" if reference.note else ""
+        lines.append(
+            Content.assemble(
+                ("measured ", "$quiet"),
+                f"{plain(reference.what)}: ",
+                (value, "bold"),
+                (f"  {plain(reference.hardware)}{more}", "$quiet"),
+            )
+        )
+    return Content("\n").join(lines)

@@ -1,0 +1,75 @@
+"""The one line that answers: what runs, is it well, where, and who can reach it."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from textual.app import RenderResult
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from gpubox.tui.looks import STATES
+from gpubox.tui.services import Now
+from gpubox.tui.text import plain, short
+
+GAP = "   "
+
+
+class Header(Widget):
+    """One row. What matters least gives way first when the terminal is narrow; the exposure never does."""
+
+    DEFAULT_CSS = "Header { height: 1; }"
+
+    now: reactive[Now | None] = reactive(None)
+    clock: reactive[str] = reactive("")
+    url: reactive[str | None] = reactive(None)
+
+    def render(self) -> RenderResult:
+        width = self.size.width
+        parts = self._parts()
+        while len(parts) > 1 and _length(parts) + len(self.clock) + len(GAP) > width:
+            weakest = min(range(len(parts)), key=lambda i: parts[i][0])
+            if parts[weakest][0] >= 90:
+                break
+            del parts[weakest]
+        line = Content(GAP).join([content for _, content in parts])
+        if line.cell_length + len(self.clock) + 1 > width:
+            return line.truncate(width, ellipsis=True)
+        return Content.assemble(line.pad_right(width - line.cell_length - len(self.clock)), (self.clock, "$quiet"))
+
+    def _parts(self) -> list[tuple[int, Content]]:
+        """Every part with its importance."""
+        parts = [(20, Content.styled("gpubox", "bold $primary"))]
+        if self.now is None:
+            return [*parts, (90, Content.styled("· looking", "$quiet"))]
+        status = self.now.status
+        glyph, colour, _ = STATES.get(status.state, ("?", "$warning", ""))
+        model = PurePath(status.model_path or "").name
+        name = status.profile or (model if self.url else "")
+        parts.append((99, Content.assemble((glyph, colour), " ", (short(plain(name), 30), "bold"), " " * bool(name),
+                                           (plain(status.state), colour))))  # fmt: skip
+        if self.url:
+            parts.append((95, Content.styled("attached, read only", "$accent")))
+        if status.profile and model:
+            parts.append((10, Content.styled(short(plain(model), 36), "$quiet")))
+        if status.engine_version:
+            parts.append((30, Content.styled(_engine(status.engine_path, status.engine_version), "$quiet")))
+        if status.base_url:
+            parts.append((60, Content(plain(status.base_url.removeprefix("http://")))))
+        if status.exposed:
+            colour = "$error" if "no key" in status.exposed else "$warning"
+            parts.append((98, Content.assemble(("▲ ", colour), (status.exposed, f"bold {colour}"))))
+        if self.now.companions:
+            parts.append((40, Content.styled(f"+ {plain(', '.join(self.now.companions))}", "$success")))
+        return parts
+
+
+def _engine(path: str | None, version: str) -> str:
+    """``llama-server 11434``: the binary's name and the build without its commit."""
+    name = PurePath(path or "").name.split(".")[0]
+    return plain(f"{name} {version.split(' (')[0]}".strip())
+
+
+def _length(parts: list[tuple[int, Content]]) -> int:
+    return sum(content.cell_length for _, content in parts) + len(GAP) * (len(parts) - 1)

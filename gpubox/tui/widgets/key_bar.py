@@ -1,0 +1,46 @@
+"""The keys that work now, made from the registry of verbs."""
+
+from __future__ import annotations
+
+from textual.app import RenderResult
+from textual.content import Content
+from textual.reactive import reactive
+from textual.style import Style
+from textual.widget import Widget
+
+from gpubox.tui.actions import Verb, bar_verbs
+
+
+class KeyBar(Widget):
+    """One row at the foot. On a narrow screen the less important keys give way; help lists them all."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+
+    read_only: reactive[bool] = reactive(False)
+    enter_word: reactive[str] = reactive("switch")
+    """What Enter does to the highlighted row."""
+
+    def render(self) -> RenderResult:
+        verbs = [verb for verb in bar_verbs() if not (self.read_only and verb.changes)]
+        while _length(verbs, self.enter_word) > self.size.width:
+            verbs.pop()
+        order = [verb.id for verb in bar_verbs()]
+        return Content("  ").join(
+            [self._key(v) for v in sorted(verbs, key=lambda v: _PLACE.get(v.id, order.index(v.id)))]
+        )
+
+    def _key(self, verb: Verb) -> Content:
+        click = Style.from_meta({"@click": f"app.verb('{verb.id}')"})
+        text = Content.assemble((verb.shown, "bold $primary"), " ", (_word(verb, self.enter_word), "$quiet"))
+        return text.stylize(click)
+
+
+_PLACE = {"help": 90, "command_palette": 91, "quit": 92}
+
+
+def _word(verb: Verb, enter_word: str) -> str:
+    return enter_word if verb.id == "switch" else verb.word
+
+
+def _length(verbs: list[Verb], enter_word: str) -> int:
+    return sum(len(verb.shown) + 1 + len(_word(verb, enter_word)) for verb in verbs) + 2 * (len(verbs) - 1)

@@ -1,0 +1,82 @@
+"""The log with its filter line and its frame."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from gpubox.tui.widgets.log_view import LogView
+
+
+class LogPane(Vertical):
+    """A LogView, a filter line, and a title that says whether it follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = Input(placeholder="text in the line", id="log-filter", compact=True)
+        self.empty = Static("", id="log-empty", markup=False)
+        self.view = LogView()
+
+    def compose(self) -> ComposeResult:
+        yield self.filter
+        yield self.empty
+        yield self.view
+
+    def on_mount(self) -> None:
+        self.filter.display = False
+        self.border_title = "Log"
+        self.watch(self.view, "follow", self._describe, init=False)
+        self._describe()
+
+    def write(self, lines: list[str]) -> None:
+        """Adds lines of the server's log."""
+        self.view.write(lines)
+        self._describe()
+
+    def note(self, text: str) -> None:
+        """Adds a line of gpubox's own."""
+        self.view.note(text)
+        self._describe()
+
+    def say(self, text: str) -> None:
+        """What stands here while there is no log."""
+        if str(self.empty.content) != text:
+            self.empty.update(text)
+
+    def open_filter(self) -> None:
+        """Opens the filter line."""
+        self.filter.display = True
+        self.filter.focus()
+
+    def close_filter(self) -> bool:
+        """Closes the filter line and shows all; whether there was anything to close."""
+        if not self.filter.display and not self.filter.value:
+            return False
+        self.filter.value = ""
+        self.filter.display = False
+        self.view.focus()
+        return True
+
+    @on(Input.Changed, "#log-filter")
+    def _filtered(self, event: Input.Changed) -> None:
+        self.view.narrow(event.value)
+        self._describe()
+
+    @on(Input.Submitted, "#log-filter")
+    def _kept(self) -> None:
+        self.view.focus()
+        if not self.filter.value:
+            self.filter.display = False
+
+    def _describe(self) -> None:
+        empty = self.view.line_count == 0
+        self.empty.display, self.view.display = empty, not empty
+        words = [
+            f"{self.view.matches} match" if self.filter.value else "",
+            "" if self.view.follow else "paused, G follows",
+        ]
+        subtitle = "  ".join(word for word in words if word)
+        if self.border_subtitle != subtitle:
+            self.border_subtitle = subtitle

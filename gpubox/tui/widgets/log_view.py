@@ -1,0 +1,149 @@
+"""The live log: whole lines, wrapped, coloured by the level letter they carry themselves."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import deque
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from gpubox.server.log import LogLine, parse_line
+from gpubox.tui.actions import Where, bindings
+from gpubox.tui.text import plain
+
+KEEP = 5000
+"""Lines kept on the screen; the file has the rest."""
+LEVELS = {"E": "log--error", "W": "log--warning", "D": "log--debug"}
+PREFIX_CELLS = 11
+
+
+class LogView(ScrollView, can_focus=True):
+    """Shows what ``write`` hands it. Follows the end until somebody scrolls up."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--error", "log--warning", "log--debug", "log--prefix", "log--note"}
+    DEFAULT_CSS = """
+    LogView { overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; }
+    LogView > .log--error { color: $error; }
+    LogView > .log--warning { color: $warning; }
+    LogView > .log--debug { color: $quiet; }
+    LogView > .log--prefix { color: $quiet; }
+    LogView > .log--note { color: $primary; }
+    """
+    follow: reactive[bool] = reactive(True, repaint=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: deque[LogLine] = deque(maxlen=KEEP)
+        self._rows: list[tuple[str, str, str]] = []
+        """What is drawn: prefix, text, component class."""
+        self._filter = ""
+        self._columns = 0
+
+    @property
+    def line_count(self) -> int:
+        return len(self._lines)
+
+    @property
+    def matches(self) -> int:
+        """How many rows are shown."""
+        return len(self._rows)
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Adds lines of the server's log."""
+        self._add([parse_line(line) for line in lines])
+
+    def note(self, text: str) -> None:
+        """Adds a line of gpubox's own."""
+        self._add([LogLine(text, level="note")])
+
+    def narrow(self, text: str) -> None:
+        """Shows only lines that hold ``text``."""
+        if text.lower() != self._filter:
+            self._filter = text.lower()
+            self._wrap_all()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self._width() != self._columns:
+            self._wrap_all()
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        super().watch_scroll_y(old, new)
+        self.follow = new >= self.max_scroll_y - 1
+
+    def action_down(self) -> None:
+        self.scroll_down(animate=False)
+
+    def action_up(self) -> None:
+        self.scroll_up(animate=False)
+
+    def action_top(self) -> None:
+        self.scroll_home(animate=False)
+
+    def action_bottom(self) -> None:
+        self.follow = True
+        self.scroll_end(animate=False)
+
+    def _width(self) -> int:
+        return max(10, self.scrollable_content_region.width)
+
+    def _add(self, lines: list[LogLine]) -> None:
+        overflow = len(self._lines) + len(lines) > KEEP
+        self._lines.extend(lines)
+        if overflow:  # rows at the top went away: rare, and cheaper than counting them out one by one
+            self._wrap_all()
+            return
+        for line in lines:
+            self._rows += self._wrap(line)
+        self._resized()
+
+    def _wrap_all(self) -> None:
+        self._columns = self._width()
+        self._rows = [row for line in self._lines for row in self._wrap(line)]
+        self._resized()
+
+    def _wrap(self, line: LogLine) -> list[tuple[str, str, str]]:
+        if self._filter and self._filter not in line.text.lower():
+            return []
+        text = plain(line.text)
+        if line.level == "note":
+            return [("", text, "log--note")]
+        style = LEVELS.get(line.level or "", "")
+        at = f"{line.seconds:8.2f} {line.level} " if line.seconds is not None else ""
+        width = max(10, self._width() - PREFIX_CELLS)
+        texts = [text] if len(text) <= width and text.isascii() else _wrapped(text, width)
+        return [(at if not i else "", part, style) for i, part in enumerate(texts)]
+
+    def _resized(self) -> None:
+        follow = self.follow
+        self.virtual_size = Size(self._width(), len(self._rows))
+        if follow:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+            self.follow = True
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        row = self.scroll_offset.y + y
+        width = self.size.width
+        base = self.rich_style
+        if row >= len(self._rows):
+            return Strip.blank(width, base)
+        prefix, text, style = self._rows[row]
+        shown = self.get_component_rich_style(style) if style else base
+        indent = "" if style == "log--note" else prefix.ljust(PREFIX_CELLS)
+        segments = [Segment(indent, self.get_component_rich_style("log--prefix")), Segment(text, shown)]
+        return Strip(segments).adjust_cell_length(width, base)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if not text.isascii():
+        width = max(5, width // 2)  # wide characters take two cells: never past the edge
+    return textwrap.wrap(text, width, drop_whitespace=True, break_on_hyphens=False) or [""]

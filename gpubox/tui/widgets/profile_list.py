@@ -1,0 +1,186 @@
+"""The profile list with its search line."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from gpubox.tui.actions import Where, bindings
+from gpubox.tui.entries import Entry, narrow
+from gpubox.tui.looks import mark_of, row
+
+
+class Rows(OptionList):
+    """One line per entry; Enter chooses, a click only highlights."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LIST, Where.LISTS)]
+
+    def action_down(self) -> None:
+        self.action_cursor_down()
+
+    def action_up(self) -> None:
+        self.action_cursor_up()
+
+    def action_top(self) -> None:
+        self.action_first()
+
+    def action_bottom(self) -> None:
+        self.action_last()
+
+    async def _on_click(self, event: events.Click) -> None:
+        # Textual's own list chooses at the first click, which here would replace a running server.
+        event.prevent_default()
+        clicked = event.style.meta.get("option")
+        if clicked is not None:
+            self.highlighted = clicked
+            if event.chain == 2:
+                self.action_select()
+
+
+class ProfilePane(Vertical):
+    """Rows and search. Draws ``entries``; tells what is highlighted and what is chosen."""
+
+    entries: reactive[tuple[Entry, ...] | None] = reactive(None)
+    running: reactive[frozenset[str]] = reactive(frozenset[str]())
+    working: reactive[tuple[str, str]] = reactive(("", ""))
+    """The profile an operation is about, and the step in a word."""
+
+    class Highlighted(Message):
+        """Another row is highlighted, or the row changed."""
+
+        def __init__(self, entry: Entry | None) -> None:
+            super().__init__()
+            self.entry = entry
+
+    class Chosen(Message):
+        """Enter was pressed on a row."""
+
+        def __init__(self, entry: Entry) -> None:
+            super().__init__()
+            self.entry = entry
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.search = Input(placeholder="name, title or text", id="search", compact=True)
+        self.rows = Rows(id="rows", markup=False)
+        self.shown: tuple[Entry, ...] = ()
+        self.wanted: str | None = None
+        """The id of the row to highlight once it is there."""
+        self._drawn: list[tuple[Entry, str, str]] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.search
+        yield self.rows
+
+    def on_mount(self) -> None:
+        self.search.display = False
+        self.border_title = "Profiles"
+
+    @property
+    def entry(self) -> Entry | None:
+        """The highlighted entry."""
+        at = self.rows.highlighted
+        return self.shown[at] if at is not None and at < len(self.shown) else None
+
+    def watch_entries(self) -> None:
+        self._list()
+
+    def watch_running(self) -> None:
+        self._mark()
+
+    def watch_working(self) -> None:
+        self._mark()
+
+    def on_resize(self) -> None:
+        self._drawn = []
+        self.call_after_refresh(self._mark)
+
+    def find(self) -> None:
+        """Opens the search line."""
+        self.search.display = True
+        self.search.focus()
+
+    def unfind(self) -> bool:
+        """Closes the search line and shows all; whether there was anything to close."""
+        if not self.search.display and not self.search.value:
+            return False
+        self.search.value = ""
+        self.search.display = False
+        self.rows.focus()
+        return True
+
+    def highlight(self, entry_id: str) -> None:
+        """Highlights a row, now or once it is there."""
+        self.wanted = entry_id
+        at = next((i for i, entry in enumerate(self.shown) if entry.id == entry_id), None)
+        if at is not None:
+            self.wanted = None
+            self.rows.highlighted = at
+
+    @on(Input.Changed, "#search")
+    def _narrowed(self) -> None:
+        self._list()
+
+    @on(Input.Submitted, "#search")
+    def _found(self) -> None:
+        self.rows.focus()
+        if not self.search.value:
+            self.search.display = False
+
+    def on_key(self, event: events.Key) -> None:
+        if self.search.has_focus and event.key in ("down", "up"):
+            event.stop()
+            self.rows.action_cursor_down() if event.key == "down" else self.rows.action_cursor_up()
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self.post_message(self.Highlighted(self.entry))
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self) -> None:
+        if self.entry:
+            self.post_message(self.Chosen(self.entry))
+
+    def _list(self) -> None:
+        """Makes the rows anew where their number or order changed; keeps the highlight on the same thing."""
+        if self.entries is None or not self.is_mounted:
+            return
+        before = self.entry
+        shown = narrow(self.entries, self.search.value)
+        same = [e.id for e in shown] == [e.id for e in self.shown]
+        self.shown = shown
+        count = len(self.entries)
+        self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
+        if not same:
+            self._drawn = []
+            self.rows.set_options([Option("", id=entry.id) for entry in shown])
+            kept = self.wanted or (before.id if before else "")
+            at = next((i for i, entry in enumerate(shown) if entry.id == kept), 0 if shown else None)
+            if at is not None and shown[at].id == self.wanted:
+                self.wanted = None
+            self.rows.highlighted = at
+        self._mark()
+        self.post_message(self.Highlighted(self.entry))
+
+    def _mark(self) -> None:
+        """Draws the rows that changed, and only those."""
+        if not self.is_mounted:
+            return
+        width = self.rows.scrollable_content_region.width
+        working, word = self.working
+        for at, entry in enumerate(self.shown):
+            drawn = (entry, mark_of(entry, self.running, working), word if entry.name == working else "")
+            if at >= len(self._drawn):
+                self._drawn.append(drawn)
+            elif self._drawn[at] == drawn:
+                continue
+            self._drawn[at] = drawn
+            self.rows.replace_option_prompt_at_index(at, row(*drawn, width))
