@@ -20,6 +20,7 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.I)
 """Environment variables that never enter a profile."""
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
 _SAMPLING = {recorded().canonical(flag): key for key, flag in SAMPLING_FLAGS.items()}
+_DEPENDENT = re.compile(r"\$[A-Za-z_{(]|`|%[A-Za-z_]\w*%")
 _TRUE, _FALSE = {"1", "true", "on", "enabled"}, {"0", "false", "off", "disabled"}
 _EVERYWHERE = {"PATH", "HOME", "PWD", "USER", "SHELL", "LANG", "TERM"}
 """Variables that belong to the machine, not to a profile."""
@@ -205,7 +206,7 @@ def _from_environment(env: Mapping[str, str], draft: Draft) -> list[str]:
             draft.notes.append(f"The variable {name} was left out, because profiles hold no secrets.")
         elif option is not None and name.startswith("LLAMA_ARG_"):
             words += flag_words(option.long, value)
-        elif "$" in value or "%" in value:
+        elif _DEPENDENT.search(value):
             draft.notes.append(f"The variable {name} was left out: its value depends on others.")
         elif name not in _EVERYWHERE:
             draft.env[name] = value

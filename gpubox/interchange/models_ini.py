@@ -12,6 +12,9 @@ from gpubox.interchange.recorded import option_of_variable, recorded
 _SECTION = re.compile(r"\[([^\]]+)\]")
 _ROUTERS_OWN = {"load-on-startup", "stop-timeout", "dedup-cache-models"}
 
+_Keys = dict[str, tuple[str, str]]
+"""The option's one spelling, so that a section overrides ``[*]`` -> its name as typed, its value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -24,8 +27,8 @@ class Preset:
 
 def read_models_ini(text: str) -> list[Preset]:
     """The presets of the file. Raises UsageError with the line that is none of section, key and comment."""
-    sections: dict[str, dict[str, str]] = {}
-    current: dict[str, str] | None = None
+    sections: dict[str, _Keys] = {}
+    current: _Keys | None = None
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line.startswith(("#", ";")):
@@ -37,7 +40,8 @@ def read_models_ini(text: str) -> list[Preset]:
         if not equals:
             raise UsageError(f"Line {number} of this models.ini is no section and no key: {line[:60]!r}.")
         if current is not None:  # what stands before the first section is the file's version
-            current[_name(key.strip())] = value.strip()
+            name = _name(key.strip())
+            current[recorded().canonical(name)] = (name, value.strip())
     common = sections.pop("*", {})
     if not sections:
         raise UsageError("This models.ini has no section for a model.", "Each model is a section: [name].")
@@ -45,19 +49,20 @@ def read_models_ini(text: str) -> list[Preset]:
 
 
 def _name(key: str) -> str:
-    """One spelling for ``c``, ``ctx-size`` and ``LLAMA_ARG_CTX_SIZE``, so that a section overrides ``[*]``."""
+    """The option that a key means: ``c``, ``ctx-size`` or ``LLAMA_ARG_CTX_SIZE``."""
     option = option_of_variable(key)
     return option.long if option else key.lstrip("-").replace("_", "-")
 
 
-def _preset(name: str, keys: dict[str, str]) -> Preset:
+def _preset(name: str, keys: _Keys) -> Preset:
     args: list[str] = []
     own = sorted(key for key in keys if key in _ROUTERS_OWN)
-    for key, value in keys.items():
+    for key, (typed, value) in keys.items():
         if key not in _ROUTERS_OWN:
-            args += flag_words(key, value)
-    names_a_model = {recorded().canonical(key) for key in keys} & {"model", "hf-repo", "model-url", "docker-repo"}
-    if not names_a_model and re.fullmatch(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?", name):
+            args += flag_words(typed, value)
+    if not keys.keys() & {"model", "hf-repo", "model-url", "docker-repo"} and re.fullmatch(
+        r"[\w.-]+/[\w.-]+(?::[\w.-]+)?", name
+    ):
         args = ["--hf-repo", name, *args]  # a section may be called like the repository it loads
     notes = (f"The router's own settings were left out: {', '.join(own)}.",) if own else ()
     return Preset(name, tuple(args), notes)

@@ -60,6 +60,10 @@ def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, hea
             f"{profile.name!r} cannot be a profile's name.", "Use letters, digits, '.', '_' and '-', at most 64."
         )
     text = profile_toml(profile, header)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{profile.name}: the profile holds bytes that no text file can.") from None
     path = paths.profiles / f"{profile.name}.toml"
     parse_profile(path, tomllib.loads(text))  # what would not load is not written
     if path.resolve().parent == shipped_profiles().resolve():

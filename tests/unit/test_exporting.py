@@ -1,0 +1,201 @@
+"""Export: valid in its own format, without secrets, and the same launch when it is imported again."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpubox.errors import UsageError
+from gpubox.interchange.exporting import KINDS, export_profile, slot_context
+from gpubox.interchange.importing import import_text
+from gpubox.interchange.recorded import model_argv
+from gpubox.paths import shipped_profiles
+from gpubox.profiles.argv import server_argv
+from gpubox.profiles.loader import load_profile
+from gpubox.profiles.model import Chat, Profile
+
+ODD = Profile(
+    name="odd",
+    model="~/my models/a $b.gguf",
+    title='It\'s 100% "odd"',
+    description="two\nlines: # {}",
+    port=8081,
+    env={"CUDA_VISIBLE_DEVICES": "0,1", "GGML_NOTE": "a b %h 5$ 100% \\ \"q\" 'p'", "HF_TOKEN": "hush"},
+    flags={
+        "override-tensor": r"\.ffn_(up|down)_exps=CPU,blk\.1=CUDA0",
+        "no-mmap": True,
+        "warmup": False,
+        "tensor-split": (3, 1.5),
+        "reverse-prompt": 'it\'s "$HOME" `x` %h %% \\n ; # ~/x',
+        "reasoning-budget-message": "",
+        "cache-ram": -1,
+        "ctx-size": 4096,
+    },
+    sampling={"temperature": 0.6},
+    chat=Chat(template_kwargs={"enable_thinking": False}),
+)
+SHIPPED = [load_profile(path) for path in sorted(shipped_profiles().glob("*.toml"))]
+PROFILES = [ODD, *(profile for profile in SHIPPED if not profile.model.startswith("demo:"))]
+CHATS = [profile for profile in PROFILES if not profile.companion]
+everybody = pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+chats = pytest.mark.parametrize("profile", CHATS, ids=lambda profile: profile.name)
+
+
+def argv_of(profile: Profile) -> list[str]:
+    return ["llama-server", *server_argv(profile, model_argv(profile.model))]
+
+
+def exported(profile: Profile, kind: str, base_url: str = "http://box:8081") -> str:
+    return export_profile(
+        profile, kind, argv=argv_of(profile), base_url=base_url, context=slot_context(profile)
+    )  # fmt: skip
+
+
+def options(profile: Profile, *, port: bool = True) -> list[list[str]]:
+    """The argv as its options, sorted; ``no-warmup`` and ``warmup = false`` are the same there."""
+    groups: list[list[str]] = []
+    for word in argv_of(profile)[1:]:
+        if word.startswith("--"):
+            groups.append([])
+        groups[-1].append(word)
+    return sorted(group for group in groups if port or group[0] != "--port")
+
+
+@everybody
+@pytest.mark.parametrize("kind", ["systemd", "sh", "llama-swap"])
+def test_what_starts_a_server_comes_back_as_the_same_argv(profile: Profile, kind: str) -> None:
+    (imported,) = import_text(exported(profile, kind), name=profile.name)
+    again = imported.profile
+    fixed = kind != "llama-swap"  # which gives each server a port of its own
+    assert options(again, port=fixed) == options(profile, port=fixed)
+    assert again.env == {name: value for name, value in profile.env.items() if name != "HF_TOKEN"}
+    assert not [note for note in imported.notes if "left out" in note or "resolved" in note]
+
+
+@everybody
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_secret_is_exported(profile: Profile, kind: str) -> None:
+    if kind in {"opencode", "aider"} and profile.companion:
+        pytest.skip("no embeddings there")
+    assert "hush" not in exported(profile, kind)
+
+
+@everybody
+def test_the_unit_is_one_and_takes_its_key_from_a_file(profile: Profile) -> None:
+    text = exported(profile, "systemd")
+    assert "[Install]\nWantedBy=default.target\n" in text
+    parser = configparser.RawConfigParser(strict=False, comment_prefixes=("#",), delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    assert parser["Service"]["EnvironmentFile"].startswith("-%h/")
+    assert parser["Service"]["NoNewPrivileges"] == "yes"
+    assert parser["Service"]["ExecStart"].startswith("llama-server")
+
+
+@everybody
+def test_the_script_is_one_a_shell_reads_alike(profile: Profile) -> None:
+    text = exported(profile, "sh")
+    assert text.startswith("#!/bin/sh\n")
+    command = text[text.index("exec ") :].replace("\\\n", " ")
+    assert shlex.split(command) == ["exec", *argv_of(profile), "$@"]
+
+
+@everybody
+def test_llama_swap_gets_an_entry_with_its_own_port(profile: Profile) -> None:
+    (entry,) = yaml.safe_load(exported(profile, "llama-swap"))["models"].values()
+    words = shlex.split(entry["cmd"])
+    assert words[words.index("--port") + 1] == "${PORT}"
+    assert words[0] == "llama-server"
+
+
+def test_a_line_break_in_a_flag_survives_llama_swap_and_a_unit() -> None:
+    profile = Profile("p", "/a.gguf", flags={"chat-template": "{{ a }}\n  {{ b }}\n"})
+    for kind in ("llama-swap", "systemd", "sh"):
+        (imported,) = import_text(exported(profile, kind))
+        assert imported.profile.flags == profile.flags
+
+
+@chats
+def test_opencode_knows_where_and_how_much(profile: Profile) -> None:
+    values = json.loads(exported(profile, "opencode", "http://box:8081/v1/"))
+    (provider,) = values["provider"].values()
+    assert provider["options"] == {"baseURL": "http://box:8081/v1", "apiKey": "{env:LLAMA_API_KEY}"}
+    (model,) = provider["models"].values()
+    context = slot_context(profile)
+    assert model.get("limit", {}).get("context") == context
+    if context:
+        assert 0 < model["limit"]["output"] <= context
+    (provider_name,) = values["provider"]
+    assert values["model"] == f"{provider_name}/{profile.name}"
+
+
+@chats
+def test_aider_gets_its_settings_and_the_models_metadata(profile: Profile) -> None:
+    text = exported(profile, "aider")
+    settings, *metadata = yaml.safe_load_all(text)
+    assert settings["model"] == f"openai/{profile.name}"
+    assert settings["openai-api-base"] == "http://box:8081/v1"
+    if not slot_context(profile):
+        assert not metadata
+        return
+    second = json.loads(text.split("---\n", 1)[1].split("\n", 1)[1])
+    assert second == metadata[0]
+    assert second[settings["model"]]["max_input_tokens"] == slot_context(profile)
+
+
+@everybody
+def test_continue_gets_a_model_with_its_roles(profile: Profile) -> None:
+    values: dict[str, Any] = yaml.safe_load(exported(profile, "continue"))
+    assert values["schema"] == "v1"
+    (model,) = values["models"]
+    assert model["apiBase"] == "http://box:8081/v1"
+    assert ("embed" in model["roles"]) == profile.companion
+    assert "apiKey" not in model
+
+
+def test_continue_is_told_of_the_key_where_others_can_reach_the_server() -> None:
+    text = exported(Profile("p", "a.gguf", host="0.0.0.0"), "continue")
+    assert yaml.safe_load(text)["models"][0]["apiKey"] == "${{ secrets.LLAMA_API_KEY }}"
+
+
+@pytest.mark.parametrize("kind", ["opencode", "aider"])
+def test_a_chat_client_is_not_pointed_at_embeddings(kind: str) -> None:
+    with pytest.raises(UsageError, match="embeddings"):
+        exported(load_profile(shipped_profiles() / "nomic-embed.toml"), kind)
+
+
+def test_an_unknown_kind_names_the_known() -> None:
+    with pytest.raises(UsageError, match="no export 'ollama'") as error:
+        exported(ODD, "ollama")
+    assert "llama-swap" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("flags", "context"),
+    [
+        ({}, None),
+        ({"ctx-size": 0}, None),
+        ({"c": 4096}, 4096),
+        ({"ctx-size": 16384, "parallel": 4}, 4096),
+        ({"ctx-size": 16384, "np": 4, "kv-unified": True}, 16384),
+        ({"ctx-size": 4096, "parallel": -1}, 4096),
+    ],
+)
+def test_the_context_of_one_conversation(flags: dict[str, Any], context: int | None) -> None:
+    assert slot_context(Profile("p", "a.gguf", flags=flags)) == context
+
+
+def test_the_clients_name_for_the_model_is_its_alias() -> None:
+    values = json.loads(exported(Profile("p", "a.gguf", flags={"alias": "qwen,gpt"}), "opencode"))
+    assert values["model"] == "gpubox/qwen"
+
+
+def test_texts_name_nothing_of_this_machine() -> None:
+    for kind in KINDS:
+        assert str(Path.home()) not in exported(ODD, kind)

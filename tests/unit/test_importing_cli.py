@@ -1,0 +1,111 @@
+"""The verbs ``gpubox import`` and ``gpubox export``."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubox.cli.main import run
+from gpubox.paths import Paths
+
+BAT = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article1-start-server.bat")
+QWEN = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article5-qwen.sh")
+
+
+@pytest.fixture(autouse=True)
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return Paths.default()
+
+
+def test_import_writes_where_it_says_and_export_gives_the_command_back(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["import", QWEN, "--name", "mine"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split() == ["mine", str(paths.profiles / "mine.toml")]
+    assert "[engines]" in err
+    assert run(["export", "mine", "--as", "sh"]) == 0
+    assert "--n-predict 81920" in capsys.readouterr().out
+
+
+def test_import_refuses_a_name_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", "llama-server -m a.gguf"]) == 0
+    assert run(["import", "llama-server -m a.gguf -c 1"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert run(["import", "llama-server -m a.gguf -c 1", "--force"]) == 0
+
+
+def test_import_says_when_it_hides_a_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", "llama-server -m a.gguf", "--name", "demo"]) == 0
+    assert "comes with gpubox" in capsys.readouterr().err
+
+
+def test_print_writes_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", "--print", BAT]) == 0
+    out = capsys.readouterr().out
+    assert 'spec-type = "mtp"' in out
+    assert "# ! --no-mmap" in out
+    assert not paths.profiles.exists()
+
+
+def test_a_key_that_was_pasted_is_nowhere(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", "llama-server -m a.gguf --api-key hush"]) == 0
+    out, err = capsys.readouterr()
+    assert "hush" not in out + err + (paths.profiles / "a.toml").read_text()
+
+
+def test_import_reads_stdin_and_answers_in_json(
+    paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("llama-server -m a.gguf -c 4096 --draft-max 8"))
+    assert run(["import", "-", "--json"]) == 0
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert profile["path"] == str(paths.profiles / "a.toml")
+    assert profile["flags"] == {"ctx-size": 4096, "draft-max": 8}
+    assert "spec-draft-n-max" in profile["notes"][0]
+
+
+def test_without_a_model_nothing_is_written_until_one_is_given(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # "--" as in every program: what follows is no option of gpubox
+    assert run(["import", "--name", "f", "--", "--cache-type-k bf16 --cache-type-v bf16"]) == 2
+    assert "--model" in capsys.readouterr().err
+    assert not paths.profiles.exists()
+    assert run(["import", "--name", "f", "--model", "~/a.gguf", "--", "--cache-type-k bf16"]) == 0
+    assert 'model = "~/a.gguf"' in (paths.profiles / "f.toml").read_text()
+
+
+def test_several_profiles_are_written_all_or_none(paths: Paths, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("models:\n  a: {cmd: llama-server -m a.gguf}\n  b: {cmd: llama-server -m b.gguf}\n")
+    paths.profiles.mkdir(parents=True)
+    (paths.profiles / "b.toml").write_text('model = "mine.gguf"\n')
+    assert run(["import", str(config)]) == 2
+    assert [path.name for path in paths.profiles.iterdir()] == ["b.toml"]
+    assert run(["import", str(config), "--name", "a"]) == 0
+
+
+@pytest.mark.parametrize("source", ["ollama run x", "nothere.bat"])
+def test_nothing_to_import_is_exit_code_2(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", source]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_export_points_a_client_at_the_box(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "qwen36-mtp-16gb-stock", "--as", "opencode", "--url", "http://box:8081"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["provider"]["gpubox"]["options"]["baseURL"] == "http://box:8081/v1"
+    assert run(["export", "qwen36-mtp-16gb-stock", "--as", "sh", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"].startswith("#!/bin/sh")
+
+
+def test_export_of_an_unknown_profile_or_kind_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "nope", "--as", "sh"]) == 2
+    assert run(["export", "demo", "--as", "nope"]) == 2
