@@ -74,8 +74,7 @@ def test_import_reads_stdin_and_answers_in_json(
 def test_without_a_model_nothing_is_written_until_one_is_given(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # "--" as in every program: what follows is no option of gpubox
-    assert run(["import", "--name", "f", "--", "--cache-type-k bf16 --cache-type-v bf16"]) == 2
+    assert run(["import", "--name", "f", "--cache-type-k bf16 --cache-type-v bf16"]) == 2
     assert "--model" in capsys.readouterr().err
     assert not paths.profiles.exists()
     assert run(["import", "--name", "f", "--model", "~/a.gguf", "--", "--cache-type-k bf16"]) == 0

@@ -19,7 +19,8 @@ from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.writing import profile_toml, save_profile
 
 
-@click.command("import")
+# A pasted list of flags begins with dashes, too: one word with blanks in it is no option of ours.
+@click.command("import", context_settings={"ignore_unknown_options": True})
 @click.argument("source")
 @click.option("--name", help="The profile's name; of a file with several profiles, the one to take.")
 @click.option("--model", help="The model, where the source names none or another machine's.")
