@@ -146,7 +146,7 @@ def _parse_block(lines: list[str]) -> Option | None:
     help_text = " ".join([rest.strip(), *(line.strip() for line in lines[1:])]).strip()
     longs = [n[2:] for n in names if n.startswith("--")]
     names = [n.lstrip("-") for n in names]
-    negatives = [n for n in names if _negates(n, names)]
+    negatives = _negatives(names)
     removed = _REMOVED.search(help_text)
     return Option(
         names=tuple(n for n in names if n not in negatives),
@@ -160,11 +160,17 @@ def _parse_block(lines: list[str]) -> Option | None:
     )
 
 
-def _negates(name: str, names: list[str]) -> bool:
-    if name.startswith("no-"):
-        return any(not n.startswith("no-") and len(n) > 2 and n.endswith(name[3:]) for n in names)
-    # shorts: "-nkvo" beside "-kvo", "-nocb" beside "-cb"
-    return name.startswith("n") and (name[1:] in names or (name[:2] == "no" and name[2:] in names))
+def _negatives(names: list[str]) -> list[str]:
+    """The names that switch the option off: ``--no-x`` beside a ``--x``, and the shorts printed just before them.
+
+    arg.cpp prints all positive names first (``-kvo, --kv-offload, -nkvo, --no-kv-offload``).
+    """
+    first_no = next((i for i, n in enumerate(names) if n.startswith("no-")), len(names))
+    if first_no in (0, len(names)):
+        return []
+    while first_no > 1 and names[first_no - 1].startswith("n") and "-" not in names[first_no - 1]:
+        first_no -= 1
+    return names[first_no:]
 
 
 def _allowed(value: str | None, help_text: str) -> tuple[str, ...]:
