@@ -33,22 +33,43 @@ class Config:
 def load_config(paths: Paths) -> Config:
     """The settings of config.toml; the defaults where there is none. Raises UsageError."""
     path = paths.config_file
-    if not path.exists():
+    if not _there(path):
         if paths.config_override:
             raise UsageError(f"{path} does not exist.", "It is named by --config or GPUBOX_CONFIG.")
         return Config()
     table = Table(path, "", read_toml(path))
-    engines = table.table("engines").text_map()
+    engines = table.table("engines")
     config = Config(
-        engines={name: str(Path(value).expanduser()) for name, value in engines.items()},
+        engines={name: str(_expanded(engines, name, value)) for name, value in engines.text_map().items()},
         default_engine=table.text("default-engine"),
-        model_dirs=tuple(Path(value).expanduser() for value in table.texts("model-dirs")),
+        model_dirs=tuple(_expanded(table, "model-dirs", value) for value in table.texts("model-dirs")),
         allow_exposed=table.flag("allow-exposed"),
-        stall_seconds=table.number("stall-seconds", 60.0) or 60.0,
-        stop_seconds=table.number("stop-seconds", 15.0) or 15.0,
+        stall_seconds=_patience(table, "stall-seconds", 60.0),
+        stop_seconds=_patience(table, "stop-seconds", 15.0),
     )
     table.done()
     return config
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return True  # a name too long, a folder that is closed: reading it says why
+
+
+def _expanded(table: Table, key: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise table.refuse(key, f"names a user that this machine does not have: {value}") from None
+
+
+def _patience(table: Table, key: str, default: float) -> float:
+    value = table.number(key, default)
+    if value is None or value <= 0:
+        raise table.refuse(key, f"must be more than 0, not {value!r}")
+    return value
 
 
 def api_key(paths: Paths) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises UsageError when the file is absent, unreadable or not TOML; the message holds line and column.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a BOM
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
@@ -32,6 +33,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path} is not usable: a number in it is too long, or its lists nest too deep.") from None
 
 
 class Table:
@@ -67,7 +70,13 @@ class Table:
 
     def number(self, key: str, default: float | None = None) -> float | None:
         value = self._get(key, (int, float), "a number", default)
-        return None if value is None else float(value)
+        try:
+            number = None if value is None else float(value)
+        except OverflowError:
+            number = math.inf
+        if number is not None and not math.isfinite(number):
+            raise self.refuse(key, "must be a number of ordinary size")
+        return number
 
     def flag(self, key: str, default: bool = False) -> bool:
         return bool(self._get(key, (bool,), "true or false", default))

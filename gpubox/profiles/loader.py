@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubox.errors import UsageError
-from gpubox.paths import Paths, shipped_profiles
+from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
 from gpubox.profiles.argv import SAMPLING_FLAGS
 from gpubox.profiles.model import TOP_LEVEL_FLAGS, Chat, FlagValue, Needs, Profile, Reference
 from gpubox.tables import Table, nearest, read_toml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-SECRET_FLAGS = {"api-key": "LLAMA_API_KEY", "hf-token": "HF_TOKEN"}
+SECRET_FLAGS = {"api-key": "LLAMA_API_KEY", "hf-token": "HF_TOKEN", "hft": "HF_TOKEN"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ def load_catalog(paths: Paths) -> Catalog:
     profiles: dict[str, Profile] = {}
     broken: dict[str, UsageError] = {}
     for folder, shipped in ((shipped_profiles(), True), (paths.profiles, False)):
-        for path in sorted(folder.glob("*.toml"), key=lambda path: path.stem):
+        for path in sorted(folder.glob("[!.]*.toml"), key=lambda path: path.stem):  # no editor's hidden copies
             profiles.pop(path.stem, None)
             try:
                 profiles[path.stem] = load_profile(path, shipped=shipped)
@@ -64,7 +66,6 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
         raise UsageError(f"{path}: a profile's file name holds letters, digits, '.', '_' and '-' only.")
     top = Table(path, "", values)
     chat, needs = top.table("chat"), top.table("needs")
-    kwargs = chat.table("template-kwargs")
     profile = Profile(
         name=name,
         model=top.text("model"),
@@ -74,10 +75,10 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
         host=top.text("host", "127.0.0.1"),
         port=top.integer("port", 8080),
         companion=top.flag("companion"),
-        env=top.table("env").text_map(),
+        env=_env(top.table("env")),
         flags=_flags(top.table("flags")),
         sampling=_sampling(top.table("sampling")),
-        chat=Chat(system=chat.text("system"), template_kwargs=dict(kwargs.values)),
+        chat=Chat(system=chat.text("system"), template_kwargs=_template_kwargs(chat.table("template-kwargs"))),
         needs=Needs(needs.number("vram-gib"), needs.number("ram-gib"), needs.text("engine")),
         source=top.text("source"),
         references=tuple(_reference(t) for t in top.tables("reference")),
@@ -88,9 +89,40 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
         table.done()
     if not profile.model:
         raise top.refuse("model", "is missing", 'Write a path, "hf:user/repo:quant" or "demo:NAME".')
+    if not profile.host:
+        raise top.refuse("host", "is empty", 'Write "127.0.0.1", or "0.0.0.0" for every address of this machine.')
     if not 0 <= profile.port <= 65535:
         raise top.refuse("port", f"must be 0 to 65535, not {profile.port}")
+    if profile.companion and name == MAIN_SLOT:
+        raise top.refuse("companion", f"must be false here: {name!r} is the active server's name", "Rename the file.")
+    for key in ("model", "host"):
+        _refuse_nul(top, key, top.values.get(key))
     return profile
+
+
+def _refuse_nul(table: Table, key: str, value: object) -> None:
+    # No program can be given one: the kernel ends an argument at it.
+    if isinstance(value, str) and "\0" in value:
+        raise table.refuse(key, "holds a NUL character")
+
+
+def _env(table: Table) -> Mapping[str, str]:
+    for name, value in table.text_map().items():
+        _refuse_nul(table, name, value)
+        if not name or "=" in name or "\0" in name:
+            raise table.refuse(repr(name), "cannot be the name of an environment variable")
+        if name == "LLAMA_API_KEY":
+            raise table.refuse(name, "is a secret, and gpubox has to know it too", "Put it into the api-key file.")
+    return table.text_map()
+
+
+def _template_kwargs(table: Table) -> dict[str, Any]:
+    for key, value in table.values.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise table.refuse(key, f"must be something that JSON can say, not {value!r}") from None
+    return dict(table.values)
 
 
 def _flags(table: Table) -> dict[str, FlagValue]:
@@ -107,6 +139,8 @@ def _flags(table: Table) -> dict[str, FlagValue]:
             )
         if name in flags:
             raise table.refuse(key, "is given twice")
+        for word in value if isinstance(value, list) else [value]:
+            _refuse_nul(table, key, word)
         if isinstance(value, list):
             if not value or not all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in value):
                 raise table.refuse(key, "must be a list of texts and numbers")
@@ -133,5 +167,3 @@ def _reference(table: Table) -> Reference:
     )
     table.done()
     return reference
-
-
