@@ -63,24 +63,28 @@ _BUFFER_SIZE = re.compile(r"failed to allocate (\S+) buffer of size (\d+)")
 
 def _oom(what: str, hint: str) -> Callable[[re.Match[str], str], Cause]:
     def build(match: re.Match[str], log: str) -> Cause:
-        where, size = _allocation(log)
-        pool = "RAM" if where in ("", "RAM") else "VRAM"
-        place = f" on {where}" if pool == "VRAM" else ""
-        return Cause(Kind.OOM, f"out of {pool}: {what}{place}{size}", hint)
+        name, size = _allocation(log)
+        name = name or next(iter(match.groups()), "")
+        if not name:
+            return Cause(Kind.OOM, f"out of memory: {what}", hint)
+        if name.startswith("CPU") or name.endswith("_Host"):  # CUDA_Host is pinned RAM
+            return Cause(Kind.OOM, f"out of RAM: {what}{size}", hint)
+        return Cause(Kind.OOM, f"out of VRAM: {what} on {name}{size}", hint)
 
     return build
 
 
 def _allocation(log: str) -> tuple[str, str]:
-    if found := _CUDA_SIZE.findall(log):
-        mib, device = found[-1]
-        return f"CUDA{device}", f" ({float(mib):,.0f} MiB)"
-    if found := _HOST_SIZE.findall(log):
-        return "RAM", f" ({float(found[-1]):,.0f} MiB)"
-    if found := _BUFFER_SIZE.findall(log):
-        name, size = found[-1]
-        return "RAM" if name.startswith("CPU") else name, f" ({int(size) / 1024**2:,.0f} MiB)"
-    return "", ""
+    """Buffer and size of the last allocation that failed: an earlier one was tried again with less."""
+    found = [
+        *((m.start(), f"CUDA{m[2]}", float(m[1])) for m in _CUDA_SIZE.finditer(log)),
+        *((m.start(), "CPU", float(m[1])) for m in _HOST_SIZE.finditer(log)),
+        *((m.start(), m[1], int(m[2]) / 1024**2) for m in _BUFFER_SIZE.finditer(log)),
+    ]
+    if not found:
+        return "", ""
+    _, name, mib = max(found)
+    return name, f" ({mib:,.0f} MiB)"
 
 
 def _say(kind: Kind, sentence: str, hint: str = "") -> Callable[[re.Match[str], str], Cause]:
@@ -97,10 +101,13 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Cause]], ...] = (
     (r"option '([^']+)' not recognized in preset", _say(Kind.FLAG, "the engine has no option {0}")),
     (r"failed to allocate buffer for (?:kv|rs) cache", _oom("KV cache", _LESS_CONTEXT)),
     (r"failed to allocate compute (?:pp )?buffers", _oom("compute buffer", "Try a smaller ubatch-size or ctx-size.")),
-    (r"unable to allocate (?!CPU)\S+ buffer", _oom("weights", _SMALLER)),
-    (r"unable to allocate CPU\S* buffer", _oom("weights", "Try a smaller quant or load-mode mmap.")),
-    (r"CUDA error: out of memory", _oom("while running", _SMALLER)),
-    (r"(?:cannot|can't|failed to) allocate memory|std::bad_alloc", _oom("an allocation failed", _LESS_CONTEXT)),
+    (r"unable to allocate ((?!CPU)\S+(?<!_Host)) buffer", _oom("weights", _SMALLER)),
+    (r"unable to allocate (\S+) buffer", _oom("weights", "Try a smaller quant or load-mode mmap.")),
+    (r"CUDA error: out of memory", _say(Kind.OOM, "out of VRAM while running", _SMALLER)),
+    (
+        r"(?:cannot|can't|failed to) allocate memory|std::bad_alloc",
+        _say(Kind.OOM, "out of RAM: an allocation failed", _LESS_CONTEXT),
+    ),
     (
         r"couldn't bind HTTP server socket, hostname: (\S+), port: (\d+)",
         _say(Kind.PORT, "port {1} on {0} is taken", "Give the profile another port, or stop the other program."),
@@ -144,6 +151,9 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
 
     ``exit_code`` is ``None`` where nobody could see it.
     """
+    if exit_code in (None, 0) and _told_to_leave(log):
+        return Cause(Kind.STOPPED, "it was told to stop from outside gpubox")
+    log = "\n".join(line for line in log.splitlines() if parse_line(line).level in (None, "E"))
     for pattern, build in _RULES:
         if found := list(re.finditer(pattern, log)):
             cause = build(found[-1], log)
@@ -153,10 +163,15 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
     last = last_error(log)
     if last:
         return Cause(Kind.CRASH, f"the engine said: {last}", "`gpubox logs` has the rest.", last)
-    if "cleaning up before exit" in log:
-        return Cause(Kind.STOPPED, "it was told to stop from outside gpubox")
     said = f" with code {exit_code}" if exit_code is not None else ""
     return Cause(Kind.CRASH, f"the engine ended{said} without saying why", "`gpubox logs` has its last lines.")
+
+
+def _told_to_leave(log: str) -> bool:
+    """Whether the log ends as after SIGTERM: a failed start says "cleaning up" too, and then why."""
+    _, cleaning, after = log.rpartition("cleaning up before exit")
+    failed = any(parse_line(line).level == "E" for line in after.splitlines())
+    return bool(cleaning) and not failed and not any(re.search(pattern, after) for pattern, _ in _RULES)
 
 
 def last_error(log: str) -> str:
