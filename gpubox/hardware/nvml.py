@@ -52,7 +52,7 @@ def read_driver(*, details: bool = True) -> DriverReading:
     Takes at most QUERY_SECONDS: the driver is asked in a thread of its own that is left behind when it hangs.
     """
     box: list[DriverReading] = []
-    thread = threading.Thread(target=lambda: box.append(_read(details)), daemon=True, name="nvml")
+    thread = threading.Thread(target=lambda: box.append(_read_safely(details)), daemon=True, name="nvml")
     thread.start()
     thread.join(QUERY_SECONDS)
     return box[0] if box else DriverReading((), problem="the NVIDIA driver does not answer")
@@ -62,6 +62,13 @@ def vram_used() -> tuple[int, ...] | None:
     """Bytes in use on each card, or ``None`` when no card can be asked."""
     used = [gpu.vram_used_bytes for gpu in read_driver(details=False).gpus]
     return tuple(u for u in used if u is not None) or None
+
+
+def _read_safely(details: bool) -> DriverReading:
+    try:
+        return _read(details)
+    except Exception as error:  # a broken binding or driver must not print a traceback from its thread
+        return DriverReading((), problem=f"the NVIDIA driver cannot be asked: {error}")
 
 
 def _read(details: bool) -> DriverReading:
@@ -83,7 +90,7 @@ def _read(details: bool) -> DriverReading:
 def _ask(pynvml: Any, query: Callable[..., Any], *args: Any) -> Any:
     try:
         return query(*args)
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, UnicodeDecodeError):  # the binding decodes names as UTF-8
         return None
 
 

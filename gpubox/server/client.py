@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 import httpx  # noqa: E402
 
-from gpubox.errors import ExitCode, GpuboxError  # noqa: E402
+from gpubox.errors import ExitCode, GpuboxError, UsageError  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,22 @@ class Answer:
 
 
 class LlamaClient:
-    """Asks one llama-server over one keep-alive connection pool."""
+    """Asks one llama-server over one keep-alive connection pool. Raises UsageError where ``base_url`` is none."""
 
     def __init__(self, base_url: str, key: str | None = None, *, timeout: float = 5.0) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env=False: a proxy in the environment must never see what goes to the box.
         secure = base_url.startswith("https:")  # reading the certificate store costs 20 ms nobody needs on http
-        self._http = httpx.AsyncClient(
-            base_url=base_url, headers=headers, timeout=timeout, trust_env=False, verify=secure
-        )
+        try:
+            self._http = httpx.AsyncClient(
+                base_url=base_url, headers=headers, timeout=timeout, trust_env=False, verify=secure
+            )
+        except httpx.InvalidURL as error:
+            raise UsageError(
+                f"{base_url!r} is not the address of a server: {error}.", "Write http://HOST:PORT."
+            ) from None
         self.base_url = base_url
+        self._limit = 2 * timeout
         self.denied = False
         """Whether it refused a request for want of the right API key."""
 
@@ -78,8 +85,8 @@ class LlamaClient:
     async def health(self) -> Health:
         """Whether it is up. Never raises: a server that cannot be asked is a fact, not an error."""
         try:
-            response = await self._http.get("/health")
-        except httpx.HTTPError as error:
+            response = await self._fetch("/health")
+        except (httpx.HTTPError, TimeoutError) as error:
             return Health("unreachable", type(error).__name__)
         except (httpx.InvalidURL, ValueError) as error:
             return Health("unreachable", str(error))
@@ -133,11 +140,14 @@ class LlamaClient:
         try:
             choice = values["choices"][0]
             message = choice["message"]
+            if not isinstance(message, dict):
+                raise TypeError
         except (KeyError, IndexError, TypeError):
             raise GpuboxError(f"{self.base_url} answered: {error_text(response)}.", code=ExitCode.UNHEALTHY) from None
-        timings = values.get("timings") or {}
+        timings = values.get("timings")
+        timings = timings if isinstance(timings, dict) else {}
         return Answer(
-            text=message.get("content") or message.get("reasoning_content") or "",
+            text=str(message.get("content") or message.get("reasoning_content") or ""),
             finish_reason=str(choice.get("finish_reason") or ""),
             model=str(values.get("model", "")),
             prompt_tokens=timings.get("prompt_n"),
@@ -149,17 +159,22 @@ class LlamaClient:
             generation_seconds=_seconds(timings.get("predicted_ms")),
         )
 
+    async def _fetch(self, path: str) -> httpx.Response:
+        # httpx limits each read, not the whole: an answer that never ends must not hold a verb for ever.
+        async with asyncio.timeout(self._limit):
+            return await self._http.get(path)
+
     async def _get(self, path: str) -> Any:
         try:
-            response = await self._http.get(path)
-        except (httpx.HTTPError, httpx.InvalidURL):
+            response = await self._fetch(path)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             return None
         self.denied = self.denied or response.status_code == 401
         if response.status_code != 200:
             return None
         try:
             return response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -184,7 +199,7 @@ def error_text(response: httpx.Response) -> str:
 def _json(response: httpx.Response) -> dict[str, Any]:
     try:
         values = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 
@@ -194,12 +209,16 @@ def _slot(item: dict[str, Any]) -> Slot:
     following = following[0] if isinstance(following, list) and following else following
     generated = following.get("n_decoded") if isinstance(following, dict) else None
     return Slot(
-        index=int(item.get("id", 0)),
+        index=_whole(item.get("id")) or 0,
         busy=bool(item.get("is_processing")),
-        context_size_tokens=item.get("n_ctx"),
-        context_used_tokens=item.get("n_prompt_tokens"),
-        generated_tokens=generated,
+        context_size_tokens=_whole(item.get("n_ctx")),
+        context_used_tokens=_whole(item.get("n_prompt_tokens")),
+        generated_tokens=_whole(generated),
     )
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _seconds(milliseconds: Any) -> float | None:

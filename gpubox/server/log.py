@@ -6,6 +6,7 @@ continuation line and the messages of the argument parser carry no prefix.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class LogReader:
         """The lines written since the last call, at most ``limit`` bytes of them."""
         try:
             with self.path.open("rb") as file:
-                found = self.path.stat()
+                found = os.fstat(file.fileno())  # the path may name another file by now
                 if found.st_ino != self._inode or found.st_size < self._offset:
                     self._inode, self._offset, self._partial = found.st_ino, 0, b""
                 file.seek(self._offset)

@@ -40,8 +40,9 @@ class Launch:
     @property
     def base_url(self) -> str:
         """Where this machine reaches it."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host.strip("[]") else f"http://{host}:{self.port}"
+        host = self.host.strip("[]")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def load_state(path: Path) -> SlotState:
         return _state(values)
     except FileNotFoundError:
         return SlotState()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return SlotState(message=f"The state file {path} was damaged ({type(error).__name__}).", damaged=True)
 
 
@@ -140,4 +141,6 @@ def _running(values: dict[str, Any]) -> Running:
 
 
 def _launch(values: dict[str, Any]) -> Launch:
+    if not isinstance(values["host"], str) or not isinstance(values["port"], int):
+        raise TypeError("host or port")
     return Launch(**{**values, "argv": tuple(values["argv"]), "env": dict(values["env"])})

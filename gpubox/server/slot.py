@@ -64,7 +64,7 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
         return None
     # gpubox died between the fork and the record, or the disk refused the record: the marker is the witness.
     for identity, mark in find_marked(f"{paths.state}|{slot}|"):
-        _, _, profile, launch_id = mark.split("|", 3)
+        _, _, profile, launch_id = mark.rsplit("|", 3)  # from the right: the state folder may hold a bar
         if recorded and recorded.launch_id == launch_id:
             return replace(recorded, process=identity)
         return Running(_launch_from(identity.pid, profile), launch_id, now(), identity)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import MARKER, Identity, find_marked, identity_of, is_alive
@@ -36,7 +37,7 @@ def spawn(launch: Launch, *, log: Path, life: Path, mark: str, key: str | None) 
     env = {**os.environ, **launch.env, MARKER: mark}
     if key:
         env["LLAMA_API_KEY"] = key
-    with _life_lock(life) as lock, log.open("ab") as output:
+    with _life_lock(life) as lock, _appended(log) as output:
         try:
             child = subprocess.Popen(
                 launch.argv,
@@ -108,10 +109,20 @@ def _signal(process: Identity, number: int) -> None:
             ) from None
 
 
+def _appended(log: Path) -> BinaryIO:
+    try:
+        return log.open("ab")
+    except OSError as error:
+        raise GpuboxError(f"The log {log} cannot be written: {error.strerror}.") from None
+
+
 @contextmanager
 def _life_lock(path: Path) -> Iterator[int]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

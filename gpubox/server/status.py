@@ -85,11 +85,15 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
         slot=None,
         state=state,
         base_url=base_url,
-        model_path=props.get("model_path"),
-        engine_version=props.get("build_info"),
+        model_path=_text(props.get("model_path")),
+        engine_version=_text(props.get("build_info")),
         slots=found,
         message=message,
     )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def exposure(launch: Launch, *, keyed: bool) -> str:
