@@ -6,13 +6,14 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gpubox import __version__
 from gpubox.cli import diagnostics
 from gpubox.cli.context import Context
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 
 VERBS = {
     "demo": "a first run: the embedded engine with a small model",
@@ -58,6 +59,14 @@ class VerbGroup(click.Group):
             more = f" Did you mean {near!r}?" if near else " `gpubox --help` lists the verbs."
             raise click.UsageError(f"There is no verb {args[0]!r}.{more}", ctx) from error
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # before click sees it, who calls it a failure
+            # `gpubox logs | head`: the reader left; point stdout elsewhere so that the flush at exit is quiet.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.OK
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
@@ -75,7 +84,10 @@ def cli(ctx: click.Context, config: Path | None, url: str | None) -> None:
     130 interrupted.
     """
     ctx.obj = Context(config)
-    if ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is not None:
+        if url:  # it would be ignored, and another server's answer taken for this one's
+            raise UsageError("--url before a verb belongs to the screen.", "`gpubox status --url URL` has its own.")
+    else:
         from gpubox.cli.commands.screen import open_screen
         from gpubox.cli.context import check_url
 
@@ -97,10 +109,6 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         diagnostics.note("gpubox: interrupted")
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # `gpubox logs | head`: the reader left; point stdout elsewhere so that the flush at exit is quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
     except Exception:
         diagnostics.show_bug(Context().paths.logs)
         return ExitCode.FAILED

@@ -19,6 +19,24 @@ from gpubox.paths import MAIN_SLOT
 from gpubox.server.status import ServerStatus, read_foreign, read_status
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
+# Documented, and not read by this version.
+_OFFLOAD = ("layers_on_gpu", "layers_total", "expert_layers_on_cpu", "major_faults_per_second", "bottleneck")
+_THROUGHPUT = (
+    "state",
+    "tg_tokens_per_second",
+    "pp_tokens_per_second",
+    "prefill_progress",
+    "draft_acceptance",
+    "mean_accepted_length",
+)
+_TOTALS = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "generated_tokens",
+    "draft_tokens",
+    "draft_tokens_accepted",
+)
 
 
 @click.command("status")
@@ -49,6 +67,7 @@ async def _read(context: Context, url: str | None) -> ServerStatus:
 
 def as_values(status: ServerStatus, driver: DriverReading) -> dict[str, Any]:
     """The documented JSON object, without its version. ``null``: not known, or not read by this version."""
+    used = [s.context_used_tokens for s in status.slots or () if s.context_used_tokens is not None]
     busy = [s for s in status.slots if s.busy] if status.slots is not None else None
     sized = next((s for s in status.slots or () if s.context_size_tokens), None)
     engine = {"path": status.engine_path, "version": status.engine_version}
@@ -68,13 +87,17 @@ def as_values(status: ServerStatus, driver: DriverReading) -> dict[str, Any]:
         },
         "gpus": [asdict(gpu) for gpu in driver.gpus],
         "driver": {"version": driver.driver_version, "problem": driver.problem or None},
+        "memory": [],
+        "offload": dict.fromkeys(_OFFLOAD),
         "throughput": {
+            **dict.fromkeys(_THROUGHPUT),
             "state": status.state,
             "busy_slots": len(busy) if busy is not None else None,
             "slots": len(status.slots) if status.slots is not None else None,
-            "context_used_tokens": max((s.context_used_tokens or 0 for s in status.slots or ()), default=None),
+            "context_used_tokens": max(used, default=None),
             "context_size_tokens": sized.context_size_tokens if sized else None,
         },
+        "totals": dict.fromkeys(_TOTALS),
     }
 
 
