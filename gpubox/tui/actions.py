@@ -72,13 +72,16 @@ VERBS = (
 )  # fmt: skip
 
 BY_ID = {verb.id: verb for verb in VERBS}
+OPENS_INPUT = {"search", "filter_log"}
+"""Handled before the pane that has the keys: what is typed right behind "/" must reach the search, not the list,
+where Enter would switch. The app lets them pass as letters while a text is being typed."""
 _OWN_KEYS = {"switch", "next_pane"}  # the list answers Enter itself, Textual answers Tab
 
 
 def bindings(*where: Where) -> list[Binding]:
     """The bindings of the verbs that work there."""
     return [
-        Binding(verb.key, verb.id, verb.title, show=False, id=verb.id)
+        Binding(verb.key, verb.id, verb.title, show=False, id=verb.id, priority=verb.id in OPENS_INPUT)
         for verb in VERBS
         if verb.where in where and verb.id not in _OWN_KEYS
     ]

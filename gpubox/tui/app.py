@@ -13,13 +13,14 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
 from textual.reactive import reactive
+from textual.widgets import Input
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.events import Step, StepStarted
 from gpubox.tui import theme
-from gpubox.tui.actions import BY_ID, Where, bindings
+from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
 from gpubox.tui.entries import Entry
 from gpubox.tui.flow import Flow
 from gpubox.tui.palette import Verbs
@@ -163,6 +164,9 @@ class GpuboxApp(App[bool]):
 
     # -- verbs --------------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action in OPENS_INPUT and isinstance(self.focused, Input))
+
     def action_verb(self, verb: str) -> None:
         """Runs a verb of the registry, as its key does."""
         self.run_worker(self.run_action(verb), group="verb", exit_on_error=False)
@@ -246,6 +250,8 @@ def run_app(paths: Paths, config: Config, url: str | None = None, start: str | N
 
     app = GpuboxApp(LiveServices(paths, config, url), start=start)
     in_the_middle = app.run()
+    if not in_the_middle:
+        app.bridge.ended.wait()  # the screen broke in the middle: the operation comes to its end first
     if url is None:
         from gpubox.tui.farewell import farewell
 

@@ -34,7 +34,7 @@ class Entry:
     def words(self) -> str:
         """What the row says beside the name."""
         if self.kind == "broken" and self.error:
-            return self.error.message
+            return self.error.message.split(f"{self.name}.toml: ", 1)[-1]  # the row has no room for the folder
         if self.kind == "model":
             return "a model without a profile: Enter makes one"
         assert self.profile is not None

@@ -16,6 +16,7 @@ from gpubox.profiles.loader import Catalog, load_catalog
 from gpubox.profiles.model import Profile
 from gpubox.server.log import LogReader, tail_text
 from gpubox.tui.services import Now
+from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.server.fit import Fit
@@ -39,7 +40,7 @@ class LiveServices:
 
     async def now(self) -> Now:
         if not self._imported:  # the first look: these imports take longer than a frame
-            await asyncio.to_thread(_import_server)
+            await in_thread(_import_server)
             self._imported = True
         from gpubox.server.spawn import reap
         from gpubox.server.status import read_foreign, read_status

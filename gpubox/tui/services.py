@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +18,7 @@ from gpubox.profiles.loader import Catalog
 from gpubox.profiles.model import Profile
 from gpubox.tui.entries import Entry, make_entries
 from gpubox.tui.story import Downloading, Refused, StoryEvent
+from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -145,6 +148,9 @@ class Bridge:
         self.busy = False
         self.abandoned = False
         """Set when the owner gives up a download: the next progress report ends it."""
+        self.ended = threading.Event()
+        """Set while no operation runs, whatever became of the screen."""
+        self.ended.set()
         self.log_wanted = True
         """Cleared while nothing shows the log."""
         self._last: Now | None = None
@@ -179,7 +185,7 @@ class Bridge:
     async def _watch_entries(self) -> None:
         seen: object = None
         while True:
-            stamp = await asyncio.to_thread(self.services.stamp)
+            stamp = await in_thread(self.services.stamp)
             if stamp != seen:
                 seen = stamp
                 await self.read_entries()
@@ -188,11 +194,11 @@ class Bridge:
     async def read_entries(self) -> None:
         """Reads the profiles and shows them at once; then asks the engines, then looks for models."""
         services = self.services
-        catalog = await asyncio.to_thread(services.catalog)
+        catalog = await in_thread(services.catalog)
         self._show(catalog)
-        self._fits = await asyncio.to_thread(services.fits, catalog)
+        self._fits = await in_thread(services.fits, catalog)
         self._show(catalog)
-        self._models = await asyncio.to_thread(services.models, catalog)
+        self._models = await in_thread(services.models, catalog)
         self._show(catalog)
 
     def _show(self, catalog: Catalog) -> None:
@@ -200,10 +206,12 @@ class Bridge:
         self.app.post_message(EntriesRead(make_entries(catalog, self._fits, self._models)))
 
     async def _watch_log(self) -> None:
+        lines = await in_thread(self.services.read_log)  # the first time it reads half a megabyte
         while True:
-            if self.log_wanted and (lines := await asyncio.to_thread(self.services.read_log)):
+            if lines:
                 self.app.post_message(LogRead(lines))
             await asyncio.sleep(LOG_SECONDS)
+            lines = self.services.read_log() if self.log_wanted else []
 
     async def preview(self, entry: Entry, delay: float) -> tuple[Preview | None, int | None]:
         """What the engine says to a profile and how large its model is; waits ``delay`` first. Remembers."""
@@ -214,21 +222,21 @@ class Bridge:
             return known[1], known[2]
         await asyncio.sleep(delay)
         try:
-            found = await asyncio.to_thread(self.services.preview, profile)
+            found = await in_thread(self.services.preview, profile)
         except GpuboxError as error:
             self.app.log.error(str(error))
             return None, None
-        size = await asyncio.to_thread(self.services.model_size, profile)
+        size = await in_thread(self.services.model_size, profile)
         self._previews[profile.name] = (profile, found, size)
         return found, size
 
     async def to_fetch(self, profile: Profile) -> bool:
         """Whether the profile's model has to be downloaded first."""
-        return await asyncio.to_thread(self.services.to_fetch, profile)
+        return await in_thread(self.services.to_fetch, profile)
 
     async def make_profile(self, model: Path) -> Profile:
         """Writes a profile for a model that has none. Raises GpuboxError."""
-        return await asyncio.to_thread(self.services.make_profile, model)
+        return await in_thread(self.services.make_profile, model)
 
     async def idle(self) -> None:
         """Returns when no operation is under way."""
@@ -252,7 +260,7 @@ class Bridge:
 
         report(0, None)
         try:
-            await asyncio.to_thread(self.services.fetch, profile, report)
+            await in_thread(self.services.fetch, profile, report)
         except GpuboxError as error:
             self.app.post_message(StoryMoved(Refused(error)))
             return False
@@ -267,10 +275,18 @@ class Bridge:
         self.busy = True
 
         def emit(event: Any) -> None:
-            self.app.post_message(StoryMoved(event))
+            with contextlib.suppress(RuntimeError):  # the screen is gone; the operation goes on to its end
+                self.app.post_message(StoryMoved(event))
 
+        def work() -> None:
+            try:
+                self.services.operate(kind, profile, go_now, allow_exposed, emit)
+            finally:
+                self.ended.set()
+
+        self.ended.clear()
         try:
-            await asyncio.to_thread(self.services.operate, kind, profile, go_now, allow_exposed, emit)
+            await in_thread(work)
         except GpuboxError as error:
             self.app.post_message(StoryMoved(Refused(error)))
         finally:

@@ -12,6 +12,7 @@ from gpubox.server.events import Busy, Finished, LoadProgress, ServerEvent, Step
 from gpubox.tui.text import bar, plain
 
 BAR_CELLS = 10
+STILL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Story:
     step: Step | None = None
     """Under way now."""
     progress: LoadProgress | Downloading | None = None
+    moved: float = 0.0
+    """At which second of the load or download its bytes last grew."""
     waiting: tuple[str, ...] = ()
     failed: StepFailed | None = None
     finished: Finished | None = None
@@ -72,7 +75,8 @@ class Story:
             case StepDone():
                 return replace(self, done=(*self.done, event), step=None, progress=None, waiting=())
             case LoadProgress() | Downloading():
-                return replace(self, progress=event)
+                grew = self.progress is None or _bytes(event) != _bytes(self.progress)
+                return replace(self, progress=event, moved=event.seconds if grew else self.moved)
             case Busy(slots=slots):
                 return replace(self, waiting=slots)
             case StepFailed():
@@ -93,6 +97,13 @@ class Story:
         return None
 
     @property
+    def seconds_left(self) -> float | None:
+        """An estimate; ``None`` while nothing has been read for a while: the mean speed says nothing then."""
+        if self.progress is None or self.progress.seconds - self.moved > STILL_SECONDS:
+            return None
+        return self.progress.seconds_left
+
+    @property
     def word(self) -> str:
         """The step under way in one or two words, for the profile's row."""
         name = "download" if isinstance(self.progress, Downloading) else str(self.step or "")
@@ -110,6 +121,10 @@ def pieces(story: Story) -> list[Content]:
     return found
 
 
+def _bytes(progress: LoadProgress | Downloading) -> int | None:
+    return progress.bytes_done if isinstance(progress, Downloading) else progress.bytes_read
+
+
 def _done(step: StepDone) -> Content:
     quick = step.step is Step.CHECK or step.seconds < 0.05
     took = "" if quick else f" {units.seconds(step.seconds)}"
@@ -119,11 +134,10 @@ def _done(step: StepDone) -> Content:
 def _under_way(story: Story) -> list[Content]:
     match story.progress:
         case Downloading() as progress:
-            return [_bar("download", story.share, progress.bytes_done, progress.bytes_total, progress.seconds_left)]
+            return [_bar("download", story.share, progress.bytes_done, progress.bytes_total, story.seconds_left)]
         case LoadProgress() as progress if progress.bytes_total:
             stage = [Content.styled(plain(progress.stage), "$quiet")]
-            left = progress.seconds_left
-            return [_bar("load", story.share, progress.bytes_read, progress.bytes_total, left), *stage]
+            return [_bar("load", story.share, progress.bytes_read, progress.bytes_total, story.seconds_left), *stage]
         case LoadProgress() as progress:
             return [Content.assemble(("load … ", "$accent"), (plain(progress.stage), "$quiet"))]
     if story.waiting:
@@ -141,8 +155,12 @@ def _bar(word: str, share: float | None, done: int | None, total: int | None, le
     size = units.file_size(total)
     number, unit = units.file_size(done).split(" ") if done is not None else (units.UNKNOWN, "")
     amount = f"{number} of {size}" if size.endswith(unit) else f"{number} {unit} of {size}"
-    more = f" ~{units.seconds(max(1.0, round(left)) if left < 60 else left)} left" if left is not None else ""
+    more = f" ~{_left(left)} left" if left is not None else ""
     return Content.assemble((f"{word} ", ""), (bar(share, BAR_CELLS), "$accent"), f" {amount}", (more, "$quiet"))
+
+
+def _left(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 59.5 else units.seconds(seconds)
 
 
 def _ending(story: Story) -> list[Content]:

@@ -128,11 +128,11 @@ class DashboardScreen(Screen[None]):
         self.set_class(on, f"-only-{pane}")
         self._fit_detail()
         if not on:
-            self.profiles.rows.focus()
+            self.set_focus(self.profiles.rows)
         elif pane == "log":
-            self.log_pane.view.focus()
+            self.set_focus(self.log_pane.view)
         else:
-            self.detail.focus()
+            self.set_focus(self.detail)
 
     def back(self) -> None:
         """One level back: filter, search, a pane alone, the keys of another pane."""
@@ -143,7 +143,7 @@ class DashboardScreen(Screen[None]):
         elif self.has_class("-only-detail"):
             self.alone("detail")
         elif not self.profiles.unfind() and not self.log_pane.close_filter():
-            self.profiles.rows.focus()
+            self.set_focus(self.profiles.rows)
 
 
 def _overtaken(story: Story, now: Now) -> bool:

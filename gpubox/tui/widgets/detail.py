@@ -93,7 +93,8 @@ class Detail(VerticalScroll, can_focus=True):
         assert entry.profile is not None
         if refusal := self._refusal(entry):
             return Content.assemble(("! ", "$warning"), refusal)
-        words = [plain(entry.profile.summary), self._model(entry), needs(entry) and f"needs {needs(entry)}"]
+        model = self._model(entry)
+        words = [plain(entry.profile.summary), model and f"model {model}", needs(entry) and f"needs {needs(entry)}"]
         return Content("   ").join([Content(word) for word in words if word])
 
     def _long(self, entry: Entry) -> Content:
@@ -109,9 +110,9 @@ class Detail(VerticalScroll, can_focus=True):
         return Content("\n\n").join([block for block in self._blocks(entry, entry.profile) if block.plain])
 
     def _blocks(self, entry: Entry, profile: Profile) -> list[Content]:
-        head = Content.styled(plain(profile.summary), "bold")
+        head = Content.styled(plain(profile.title), "bold")
         if profile.description:
-            head = Content.assemble(head, "\n", paragraph(profile.description))
+            head = Content.assemble(head, "\n" if profile.title else "", paragraph(profile.description))
         return [head, self._verdict(entry), self._command(profile), self._facts(entry, profile), _figures(profile)]
 
     def _refusal(self, entry: Entry) -> str:

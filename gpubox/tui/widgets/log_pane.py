@@ -15,7 +15,7 @@ class LogPane(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self.filter = Input(placeholder="text in the line", id="log-filter", compact=True)
+        self.filter = Input(placeholder="text in the line", id="log-filter", compact=True, select_on_focus=False)
         self.empty = Static("", id="log-empty", markup=False)
         self.view = LogView()
 
@@ -48,7 +48,7 @@ class LogPane(Vertical):
     def open_filter(self) -> None:
         """Opens the filter line."""
         self.filter.display = True
-        self.filter.focus()
+        self.screen.set_focus(self.filter)
 
     def close_filter(self) -> bool:
         """Closes the filter line and shows all; whether there was anything to close."""
@@ -56,7 +56,7 @@ class LogPane(Vertical):
             return False
         self.filter.value = ""
         self.filter.display = False
-        self.view.focus()
+        self.screen.set_focus(self.view)
         return True
 
     @on(Input.Changed, "#log-filter")
@@ -66,7 +66,7 @@ class LogPane(Vertical):
 
     @on(Input.Submitted, "#log-filter")
     def _kept(self) -> None:
-        self.view.focus()
+        self.screen.set_focus(self.view)
         if not self.filter.value:
             self.filter.display = False
 

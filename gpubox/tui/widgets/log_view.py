@@ -19,10 +19,16 @@ from gpubox.server.log import LogLine, parse_line
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.text import plain
 
+NOTE = "note"
+"""The level of a line of gpubox's own."""
 KEEP = 5000
 """Lines kept on the screen; the file has the rest."""
 LEVELS = {"E": "log--error", "W": "log--warning", "D": "log--debug"}
 PREFIX_CELLS = 11
+"""Seconds since the server's start, and the level."""
+SHORT_PREFIX_CELLS = 2
+"""The level alone, where the terminal is narrow."""
+NARROW = 90
 
 
 class LogView(ScrollView, can_focus=True):
@@ -42,11 +48,14 @@ class LogView(ScrollView, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[LogLine] = deque(maxlen=KEEP)
+        self._lines: deque[LogLine] = deque()
+        self._heights: deque[int] = deque()
+        """Rows that each line takes."""
         self._rows: list[tuple[str, str, str]] = []
         """What is drawn: prefix, text, component class."""
         self._filter = ""
         self._columns = 0
+        self._repeats = 0
 
     @property
     def line_count(self) -> int:
@@ -58,12 +67,23 @@ class LogView(ScrollView, can_focus=True):
         return len(self._rows)
 
     def write(self, lines: Iterable[str]) -> None:
-        """Adds lines of the server's log."""
-        self._add([parse_line(line) for line in lines])
+        """Adds lines of the server's log. A line that repeats the last one only counts: an idle server repeats."""
+        fresh: list[LogLine] = []
+        for line in map(parse_line, lines):
+            last = fresh[-1] if fresh else self._lines[-1] if self._lines else None
+            if last and line.text and (last.text, last.level) == (line.text, line.level):
+                self._repeats += 1
+                continue
+            if self._repeats:
+                fresh.append(LogLine(f"({self._repeats} more of this line)", level=NOTE))
+                self._repeats = 0
+            fresh.append(line)
+        if fresh:
+            self._add(fresh)
 
     def note(self, text: str) -> None:
         """Adds a line of gpubox's own."""
-        self._add([LogLine(text, level="note")])
+        self._add([LogLine(text, level=NOTE)])
 
     def narrow(self, text: str) -> None:
         """Shows only lines that hold ``text``."""
@@ -92,42 +112,54 @@ class LogView(ScrollView, can_focus=True):
         self.follow = True
         self.scroll_end(animate=False)
 
+    @property
+    def _prefix(self) -> int:
+        return SHORT_PREFIX_CELLS if self.app.size.width < NARROW else PREFIX_CELLS
+
     def _width(self) -> int:
         return max(10, self.scrollable_content_region.width)
 
     def _add(self, lines: list[LogLine]) -> None:
-        overflow = len(self._lines) + len(lines) > KEEP
-        self._lines.extend(lines)
-        if overflow:  # rows at the top went away: rare, and cheaper than counting them out one by one
-            self._wrap_all()
-            return
         for line in lines:
-            self._rows += self._wrap(line)
-        self._resized()
+            rows = self._wrap(line)
+            self._lines.append(line)
+            self._heights.append(len(rows))
+            self._rows += rows
+        gone = 0
+        while len(self._lines) > KEEP:
+            self._lines.popleft()
+            gone += self._heights.popleft()
+        del self._rows[:gone]
+        self._resized(gone)
 
     def _wrap_all(self) -> None:
         self._columns = self._width()
-        self._rows = [row for line in self._lines for row in self._wrap(line)]
-        self._resized()
+        wrapped = [self._wrap(line) for line in self._lines]
+        self._heights = deque(map(len, wrapped))
+        self._rows = [row for rows in wrapped for row in rows]
+        self._resized(0)
 
     def _wrap(self, line: LogLine) -> list[tuple[str, str, str]]:
         if self._filter and self._filter not in line.text.lower():
             return []
         text = plain(line.text)
-        if line.level == "note":
+        if line.level == NOTE:
             return [("", text, "log--note")]
         style = LEVELS.get(line.level or "", "")
-        at = f"{line.seconds:8.2f} {line.level} " if line.seconds is not None else ""
-        width = max(10, self._width() - PREFIX_CELLS)
+        at = f"{line.seconds:8.2f} {line.level} "[-self._prefix :] if line.seconds is not None else ""
+        width = max(10, self._width() - self._prefix)
         texts = [text] if len(text) <= width and text.isascii() else _wrapped(text, width)
         return [(at if not i else "", part, style) for i, part in enumerate(texts)]
 
-    def _resized(self) -> None:
+    def _resized(self, gone: int) -> None:
+        """Takes over the new number of rows; ``gone`` of them went away at the top."""
         follow = self.follow
         self.virtual_size = Size(self._width(), len(self._rows))
         if follow:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
             self.follow = True
+        elif gone:
+            self.scroll_to(y=max(0, self.scroll_y - gone), animate=False, immediate=True)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -138,7 +170,7 @@ class LogView(ScrollView, can_focus=True):
             return Strip.blank(width, base)
         prefix, text, style = self._rows[row]
         shown = self.get_component_rich_style(style) if style else base
-        indent = "" if style == "log--note" else prefix.ljust(PREFIX_CELLS)
+        indent = "" if style == "log--note" else prefix.ljust(self._prefix)
         segments = [Segment(indent, self.get_component_rich_style("log--prefix")), Segment(text, shown)]
         return Strip(segments).adjust_cell_length(width, base)
 

@@ -69,7 +69,7 @@ class ProfilePane(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self.search = Input(placeholder="name, title or text", id="search", compact=True)
+        self.search = Input(placeholder="name, title or text", id="search", compact=True, select_on_focus=False)
         self.rows = Rows(id="rows", markup=False)
         self.shown: tuple[Entry, ...] = ()
         self.wanted: str | None = None
@@ -106,7 +106,8 @@ class ProfilePane(Vertical):
     def find(self) -> None:
         """Opens the search line."""
         self.search.display = True
-        self.search.focus()
+        # Not Widget.focus(), which waits a turn: letters typed right behind "/" would reach the rows.
+        self.screen.set_focus(self.search)
 
     def unfind(self) -> bool:
         """Closes the search line and shows all; whether there was anything to close."""
@@ -114,7 +115,7 @@ class ProfilePane(Vertical):
             return False
         self.search.value = ""
         self.search.display = False
-        self.rows.focus()
+        self.screen.set_focus(self.rows)
         return True
 
     def highlight(self, entry_id: str) -> None:
@@ -131,7 +132,7 @@ class ProfilePane(Vertical):
 
     @on(Input.Submitted, "#search")
     def _found(self) -> None:
-        self.rows.focus()
+        self.screen.set_focus(self.rows)
         if not self.search.value:
             self.search.display = False
 
