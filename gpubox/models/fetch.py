@@ -1,0 +1,37 @@
+"""Gets the model a profile names where it is not on this machine yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.models.resolve import resolve_model
+from gpubox.paths import Paths
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that are here and the bytes that will be (``None``: not known). It may raise to cancel."""
+
+
+def fetch_model(text: str, paths: Paths, config: Config, on_progress: Progress) -> Path:
+    """The (first) file of the model that ``text`` names, fetched where it has to be.
+
+    ``demo:`` models go to ``paths.models``, ``hf:`` ones into the Hugging Face cache that other tools share; a
+    started ``hf:`` download is resumed. Cancelling (Ctrl-C, or an exception out of ``on_progress``) leaves no
+    file under the final name. Raises GpuboxError.
+    """
+    if text.startswith("demo:"):
+        from gpubox.models.demo import parse_demo
+        from gpubox.models.demo_fetch import fetch_demo
+
+        return fetch_demo(parse_demo(text), paths, on_progress)
+    source = resolve_model(text, paths, config)
+    if source.path is not None:
+        return source.path
+    if source.fetch == "hf":
+        from gpubox.models.hub import fetch_hf
+        from gpubox.models.quants import parse_reference
+
+        return fetch_hf(parse_reference(text), on_progress)
+    raise GpuboxError(f"The model {text!r} cannot be fetched.", 'Only "hf:" and "demo:" models can.')
