@@ -54,8 +54,10 @@ async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
         may_ask_slots = not any("sleep-idle-seconds" in word for word in launch.argv)
         state, found = await _ask(client, may_ask_slots)
-    if view.operation and view.operation.kind == "stop":
+    if view.operation and "stop" in (view.operation.kind, view.operation.step):
         state = "stopping"
+    elif state == "unreachable" and view.running.proven_at is None:
+        state = "loading"  # it does not listen yet
     return ServerStatus(
         slot=slot,
         state=state,
