@@ -215,8 +215,9 @@ class GpuboxApp(App[bool]):
         self.push_screen(HelpScreen(self.bridge.services.places()))
 
     async def action_back(self) -> None:
-        if self.screen is self.dashboard:
-            self.dashboard.back()
+        waiting = self.bridge.busy and self.story is not None and self.story.step is Step.WAIT
+        if self.screen is self.dashboard and not self.dashboard.back() and waiting:
+            self.bridge.services.cancel()
 
     async def action_quit(self) -> None:
         """Leaves at once when nothing is under way; else when it is done, or at the second asking."""

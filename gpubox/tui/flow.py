@@ -118,9 +118,9 @@ class Flow:
         if not self.services.exposed_unguarded(profile):
             return False
         body = (
-            f"{plain(profile.name)} listens on {plain(profile.host)}: every machine that reaches this one could use "
-            "it, read what it is asked, and change nothing back. There is no API key.\n\n"
-            "A key in the file that `?` names closes it; so does host 127.0.0.1 in the profile."
+            f"{plain(profile.name)} listens on {plain(profile.host)} and there is no API key: everybody who reaches "
+            "this machine can use the model, and ask the server what it is working on.\n\n"
+            'A key in the api-key file closes it (? says where that is); so does host = "127.0.0.1" in the profile.'
         )
         answers = (Answer("n", "do not start it", "no"), Answer("o", "start it open", "open"))
         answer = await self.app.push_screen_wait(AskScreen("Open to the network without a key?", body, answers))

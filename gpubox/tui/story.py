@@ -144,7 +144,7 @@ def _under_way(story: Story) -> list[Content]:
         slots = "; ".join(plain(slot) for slot in story.waiting)
         return [
             Content.assemble(("wait … ", "$accent"), (slots, "")),
-            Content.styled("⏎ choose again, esc stay with it", "$quiet"),
+            Content.styled("⏎ asks again, esc leaves it running", "$quiet"),
         ]
     return [Content.styled(f"{story.step} …", "$accent")] if story.step else []
 

@@ -134,8 +134,8 @@ class DashboardScreen(Screen[None]):
         else:
             self.set_focus(self.detail)
 
-    def back(self) -> None:
-        """One level back: filter, search, a pane alone, the keys of another pane."""
+    def back(self) -> bool:
+        """One level back: filter, search, a pane alone, the keys of another pane. Whether there was one."""
         if self.log_pane.filter.has_focus or (self.log_pane.view.has_focus and self.log_pane.filter.value):
             self.log_pane.close_filter()
         elif self.has_class("-only-log"):
@@ -143,7 +143,10 @@ class DashboardScreen(Screen[None]):
         elif self.has_class("-only-detail"):
             self.alone("detail")
         elif not self.profiles.unfind() and not self.log_pane.close_filter():
+            if self.profiles.rows.has_focus:
+                return False
             self.set_focus(self.profiles.rows)
+        return True
 
 
 def _overtaken(story: Story, now: Now) -> bool:

@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpubox.tui.actions import VERBS, Where, bindings
+from gpubox.tui.actions import VERBS, Verb, Where, bindings
 from gpubox.tui.looks import MARKS, STATES
 from gpubox.tui.text import plain
 
@@ -70,10 +70,7 @@ class HelpScreen(ModalScreen[None]):
         self.box.scroll_end(animate=False)
 
     def _blocks(self) -> Iterable[Widget]:
-        keys = [
-            (v.shown, v.title, f"{v.help}  gpubox {v.command}" if _has_command(v.command) else v.help) for v in VERBS
-        ]
-        yield from _table("Keys", [(key, f"{title}. {text}".strip(), "$primary") for key, title, text in keys])
+        yield from _table("Keys", [(verb.shown, _told(verb), "$primary") for verb in VERBS])
         yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in STATES.items()]
         yield from _table("State of the server", states)
@@ -81,11 +78,13 @@ class HelpScreen(ModalScreen[None]):
         yield from _table("Where things are", [(what, plain(path), "") for what, path in self.places])
 
 
-def _has_command(command: str) -> bool:
-    return command not in ("", "help", "quit")
+def _told(verb: Verb) -> Content:
+    """What a verb does, and the command that does the same."""
+    command = f"  gpubox {verb.command}" if verb.command else ""
+    return Content.assemble(verb.title, (f"  {verb.help}".rstrip(), "$secondary"), (command, "$quiet"))
 
 
-def _table(title: str, rows: Iterable[tuple[str, str, str]]) -> Iterable[Widget]:
+def _table(title: str, rows: Iterable[tuple[str, str | Content, str]]) -> Iterable[Widget]:
     """A heading and two columns; the second wraps under itself."""
     yield Static(Content.styled(f"{title}", "bold"), markup=False)
     for left, right, style in rows:
@@ -96,9 +95,9 @@ def _table(title: str, rows: Iterable[tuple[str, str, str]]) -> Iterable[Widget]
 class _Row(Horizontal):
     """A word at the left, its text beside it with a hanging indent."""
 
-    DEFAULT_CSS = "_Row { height: auto; } _Row > .left { width: 18; } _Row > .right { width: 1fr; }"
+    DEFAULT_CSS = "_Row { height: auto; } _Row > .left { width: 15; } _Row > .right { width: 1fr; }"
 
-    def __init__(self, left: str, right: str, style: str) -> None:
+    def __init__(self, left: str, right: str | Content, style: str) -> None:
         super().__init__()
         self.left, self.right, self.left_style = left, right, style
 
