@@ -10,7 +10,7 @@ def memory(value: float | None) -> str:
     """Bytes as GiB with one decimal, MiB below one GiB (multiples of 1024, as nvidia-smi)."""
     if value is None:
         return UNKNOWN
-    if abs(value) >= GIB:
+    if round(abs(value) / MIB) >= 1024:  # rounded first: 1024 MiB is 1.0 GiB
         return f"{value / GIB:.1f} GiB"
     return f"{value / MIB:.0f} MiB"
 
@@ -19,7 +19,7 @@ def file_size(value: float | None) -> str:
     """Bytes as GB/MB (multiples of 1000), the way model pages give file sizes."""
     if value is None:
         return UNKNOWN
-    if abs(value) >= 1e9:
+    if round(abs(value) / 1e6) >= 1000:
         return f"{value / 1e9:.1f} GB"
     return f"{value / 1e6:.0f} MB"
 
@@ -28,16 +28,16 @@ def rate(value: float | None) -> str:
     """Tokens per second, three significant figures."""
     if value is None:
         return UNKNOWN
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}"
 
 
 def seconds(value: float | None) -> str:
     """A duration: ``340 ms``, ``3.1 s``, ``1:02``, ``2 h 03``."""
     if value is None:
         return UNKNOWN
-    if value < 1:
+    if round(value * 1000) < 1000:
         return f"{value * 1000:.0f} ms"
-    if value < 60:
+    if round(value, 1) < 60:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     if minutes < 60:
@@ -56,4 +56,4 @@ def tokens(value: int | None) -> str:
         return str(value)
     if value >= 8192 and value % 1024 == 0:
         return f"{value // 1024}K"
-    return f"{value / 1000:.1f}k" if value < 100_000 else f"{value / 1000:.0f}k"
+    return f"{value / 1000:.1f}k" if value < 99_950 else f"{value / 1000:.0f}k"
