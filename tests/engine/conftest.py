@@ -19,10 +19,7 @@ import tomli_w
 
 from gpubox.config import Config
 from gpubox.hardware.process import find_marked
-try:
-    from gpubox.models.fetch import fetch_model
-except ImportError:
-    fetch_model = lambda *a: Path("/root/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
 
 HERE = Path(__file__).parent
