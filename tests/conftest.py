@@ -1,0 +1,77 @@
+"""What more than one kind of test needs. Nothing here is autouse: tests/engine and tests/tui set up their own box."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpubox.paths import Paths
+
+HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
+_FOREIGN = ("GPUBOX_", "LLAMA_", "HF_", "HUGGINGFACE_")
+
+
+@pytest.fixture
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home and empty XDG folders; nothing of the owner's environment gets in."""
+    root = tmp_path_factory.mktemp("owner")
+    home = root / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(root / name.lower()))
+    for name in list(os.environ):
+        if name.startswith(_FOREIGN) or name in ("NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name)
+    return home
+
+
+@pytest.fixture
+def paths(own_home: Path) -> Paths:
+    """The folders of this test."""
+    return Paths.default()
+
+
+@pytest.fixture
+def write_profile(paths: Paths) -> Callable[[str, str], Path]:
+    """Writes ``NAME.toml`` into the owner's folder."""
+
+    def write(name: str, text: str) -> Path:
+        paths.profiles.mkdir(parents=True, exist_ok=True)
+        path = paths.profiles / f"{name}.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def fake_engine(tmp_path: Path) -> Path:
+    """A shell script that answers --help as llama-server b11434 does, and refuses --ctx-size 13 by itself."""
+    script = tmp_path / "llama-server"
+    script.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *"--ctx-size 13 "*) echo 'error while handling argument "--ctx-size": 13 brings bad luck' >&2; exit 1 ;;
+  *--help) cat '{HELP}' ;;
+  *--version) echo 'version: 0.6.0-dev (build 11434, commit abc)' >&2 ;;
+  *--list-devices) echo 'Available devices:'; echo '  (none)' ;;
+  *) exec {sys.executable} '{Path(__file__).parent / "cli" / "fake_server.py"}' "$@" ;;
+esac
+"""
+    )
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture
+def tiny_gguf(tmp_path: Path) -> Path:
+    """The smallest whole GGUF: a header without metadata and without tensors."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 0))
+    return path
