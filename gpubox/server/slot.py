@@ -63,10 +63,12 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
     if recorded is None and not state.damaged:
         return None
     # gpubox died between the fork and the record, or the disk refused the record: the marker is the witness.
-    for identity, mark in find_marked(f"{paths.state}|{slot}|"):
-        _, _, profile, launch_id = mark.rsplit("|", 3)  # from the right: the state folder may hold a bar
-        if recorded and recorded.launch_id == launch_id:
+    found = find_marked(f"{paths.state}|{slot}|")
+    for identity, mark in found:
+        if recorded and mark == slot_marker(paths, slot, recorded):
             return replace(recorded, process=identity)
+    for identity, mark in found:
+        _, _, profile, launch_id = mark.rsplit("|", 3)  # from the right: the state folder may hold a bar
         return Running(_launch_from(identity.pid, profile), launch_id, now(), identity)
     return None
 
@@ -77,11 +79,12 @@ def _launch_from(pid: int, profile: str) -> Launch:
     def after(name: str, default: str) -> str:
         return argv[argv.index(name) + 1] if name in argv[:-1] else default
 
+    port = after("--port", "8080")
     return Launch(
         profile=profile,
         argv=tuple(argv),
         host=after("--host", "127.0.0.1"),
-        port=int(after("--port", "8080")),
+        port=int(port) if port.isdecimal() else 8080,
         engine_path=argv[0] if argv else "",
         model_path=after("--model", "") or None,
     )
