@@ -1,0 +1,158 @@
+"""Processes by identity, and who holds a port: against real processes and sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from gpubox.hardware import process
+from gpubox.hardware.process import MARKER, Identity, PortOwner
+
+
+@pytest.fixture
+def living() -> Iterator[subprocess.Popen[bytes]]:
+    """A living process with a marker."""
+    env = {**os.environ, MARKER: "/state|main|a|f00d"}
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, bufsize=0)
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(b"\n")
+    child.stdout.read(1)  # it runs: /proc shows all of it
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_a_living_process_has_one_identity(living: subprocess.Popen[bytes]) -> None:
+    identity = process.identity_of(living.pid)
+
+    assert identity is not None
+    assert identity == process.identity_of(living.pid)
+    assert identity.boot_id == process.boot_id() != ""
+    assert process.is_alive(identity)
+
+
+def test_the_same_pid_of_another_start_or_boot_is_another_process(living: subprocess.Popen[bytes]) -> None:
+    identity = process.identity_of(living.pid)
+    assert identity is not None
+
+    assert not process.is_alive(replace(identity, start_ticks=identity.start_ticks - 1))
+    assert not process.is_alive(replace(identity, boot_id="another boot"))
+
+
+def test_a_zombie_is_dead() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped
+
+    assert process.identity_of(child.pid) is None
+    child.wait()
+    assert process.identity_of(child.pid) is None
+
+
+def test_no_process_is_dead() -> None:
+    assert not process.is_alive(None)
+    assert not process.is_alive(Identity(2**22 + 5, 1, process.boot_id()))
+    assert not process.is_alive(Identity(os.getpid(), -1, ""))
+
+
+def test_a_name_with_brackets_and_spaces_does_not_confuse() -> None:
+    script = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') Z 1 (', 0, 0, 0); print(flush=True); sys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    try:
+        assert process.is_alive(process.identity_of(child.pid))
+    finally:
+        child.communicate()
+
+
+def test_this_gpubox_is_alive() -> None:
+    assert process.own_identity().pid == os.getpid()
+    assert process.is_alive(process.own_identity())
+
+
+def test_the_marker_is_read_and_found_by_its_beginning(living: subprocess.Popen[bytes]) -> None:
+    assert process.marker_of(living.pid) == "/state|main|a|f00d"
+    assert [(i.pid, m) for i, m in process.find_marked("/state|main|")] == [(living.pid, "/state|main|a|f00d")]
+    assert process.find_marked("/state|other|") == []
+
+
+def test_a_process_without_marker_or_without_environment_has_none(living: subprocess.Popen[bytes]) -> None:
+    with subprocess.Popen(["sleep", "60"], env={"X" + MARKER: "/state|main|b|1", "EMPTY": ""}) as other:
+        assert process.marker_of(other.pid) is None
+        other.kill()
+    assert process.marker_of(2**22 + 5) is None
+
+
+def test_the_dead_are_not_found_by_marker(living: subprocess.Popen[bytes]) -> None:
+    living.send_signal(signal.SIGKILL)
+    living.wait()
+
+    assert process.find_marked("/state|main|") == []
+
+
+def test_activity_of_the_living_and_the_dead(living: subprocess.Popen[bytes]) -> None:
+    reading = process.activity(os.getpid())
+
+    assert reading is not None
+    assert reading.cpu_seconds > 0
+    assert reading.rss_bytes > reading.file_rss_bytes > 0
+    assert process.activity(2**22 + 5) is None
+    assert process.command_of(living.pid) == ["cat"]
+    assert process.command_of(2**22 + 5) == []
+
+
+def test_a_listening_port_has_an_owner_and_another_state_has_none() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        assert process.port_owner(port) is None
+        held.listen()
+        owner = process.port_owner(port)
+        assert owner is not None
+        assert owner.pid == os.getpid()
+        assert str(owner).endswith(f"(pid {os.getpid()})")
+        assert process.listens(os.getpid(), port) is True
+        assert process.listens(os.getpid(), port + 1) is False or port == 65535
+    assert process.port_owner(port) is None
+
+
+def test_an_ipv6_listener_is_seen() -> None:
+    with socket.socket(socket.AF_INET6) as held:
+        held.bind(("::1", 0))
+        held.listen()
+        owner = process.port_owner(held.getsockname()[1])
+
+    assert owner is not None
+    assert owner.pid == os.getpid()
+
+
+def test_a_hidden_owner_is_said_to_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        hidden = [c._replace(pid=None) for c in process.psutil.net_connections(kind="inet")]
+        monkeypatch.setattr(process.psutil, "net_connections", lambda kind: hidden)
+
+        assert process.port_owner(port) == PortOwner(None, "another user's program")
+
+    assert str(PortOwner(None, "another user's program")) == "another user's program"
+
+
+def test_what_cannot_be_seen_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*args: object, **kwargs: object) -> None:
+        raise process.psutil.AccessDenied
+
+    monkeypatch.setattr(process.psutil, "net_connections", denied)
+    monkeypatch.setattr(process.psutil.Process, "net_connections", denied)
+
+    assert process.port_owner(80) is None
+    assert process.listens(os.getpid(), 80) is None
+    assert process.listens(2**22 + 5, 80) is None

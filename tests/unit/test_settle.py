@@ -1,0 +1,54 @@
+"""Waiting for VRAM to settle: by two readings that agree, bounded, and only where there is a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from gpubox.server import settle as module
+from gpubox.server.settle import settle
+
+GIB = 1024**3
+
+
+def script(monkeypatch: pytest.MonkeyPatch, readings: Iterable[tuple[int, ...] | None]) -> list[object]:
+    left = list(readings)
+    monkeypatch.setattr(module, "vram_used", lambda: left.pop(0))
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0)
+    return left
+
+
+async def test_no_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, [None])
+
+    assert await settle() == "no GPU driver to ask"
+
+
+async def test_it_waits_until_every_card_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    falling = [(20 * GIB, GIB), (12 * GIB, GIB), (2 * GIB, GIB), (2 * GIB, 3 * GIB), (2 * GIB + 1024, 3 * GIB)]
+    left = script(monkeypatch, [*falling, None])
+
+    assert await settle() == "5.0 GiB in use"
+    assert left == [None]
+
+
+async def test_a_driver_that_stops_answering_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, [(GIB,), (2 * GIB,), None])
+
+    assert await settle() == "the GPU driver stopped answering"
+
+
+async def test_a_card_that_vanishes_is_not_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = script(monkeypatch, [(GIB, GIB), (GIB,), (GIB,)])
+
+    assert await settle() == "1.0 GiB in use"
+    assert left == []
+
+
+async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    script(monkeypatch, [(n * GIB,) for n in range(100)])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+
+    assert await settle() == "still moving after 10 s"

@@ -1,0 +1,86 @@
+"""When a load has stopped: only no progress ends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpubox.hardware.process import Activity
+from gpubox.server.events import LoadProgress
+from gpubox.server.loading import BUSY_CPU_PATIENCE, StallWatch
+
+IDLE = Activity(cpu_seconds=0.0, rss_bytes=100 << 20, file_rss_bytes=50 << 20, read_chars=1000)
+
+
+def test_silence_is_a_stall_and_not_a_moment_sooner() -> None:
+    watch = StallWatch(60, at=0)
+
+    assert [watch.stalled(IDLE, 10, at) for at in (1, 30, 60, 61, 61.1)] == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "change", [{"read_chars": 1}, {"rss_bytes": 1 << 20}, {"file_rss_bytes": 1 << 20}], ids=lambda c: next(iter(c))
+)
+def test_anything_that_grows_is_progress(change: dict[str, int]) -> None:
+    watch = StallWatch(60, at=0)
+    reading = IDLE
+    for at in range(0, 6000, 59):
+        ((name, step),) = change.items()
+        reading = replace(reading, **{name: getattr(reading, name) + step})
+        assert not watch.stalled(reading, 10, at)
+
+
+def test_a_growing_log_is_progress_also_where_the_process_is_hidden() -> None:
+    watch = StallWatch(60, at=0)
+
+    assert not any(watch.stalled(None, at, at) for at in range(0, 6000, 59))
+    assert watch.stalled(None, 5959, 7000)
+
+
+def test_memory_that_trembles_below_a_mib_is_no_progress() -> None:
+    watch = StallWatch(60, at=0)
+
+    assert [watch.stalled(replace(IDLE, rss_bytes=IDLE.rss_bytes + at), 10, at) for at in (1, 40, 80)][-1]
+
+
+def test_cpu_time_alone_is_waited_for_ten_times_longer_and_then_not() -> None:
+    watch = StallWatch(60, at=0)
+    outcomes = {at: watch.stalled(replace(IDLE, cpu_seconds=float(at)), 10, at) for at in range(0, 700, 10)}
+
+    assert BUSY_CPU_PATIENCE == 10
+    assert not any(stalled for at, stalled in outcomes.items() if at <= 600)
+    assert outcomes[610]
+
+
+def test_a_trickle_of_cpu_is_no_progress() -> None:
+    watch = StallWatch(60, at=0)
+
+    assert watch.stalled(IDLE, 10, 0) is False
+    assert watch.stalled(replace(IDLE, cpu_seconds=0.04), 10, 61)
+
+
+def test_a_load_that_moves_again_gets_its_patience_back() -> None:
+    watch = StallWatch(60, at=0)
+    watch.stalled(IDLE, 10, 0)
+    watch.stalled(IDLE, 11, 59)
+
+    assert not watch.stalled(IDLE, 11, 118)
+    assert watch.stalled(IDLE, 11, 120)
+
+
+@pytest.mark.parametrize(
+    ("read", "total", "seconds", "left"),
+    [
+        (None, 100, 5, None),
+        (0, 100, 5, None),
+        (50, None, 5, None),
+        (50, 100, 0.4, None),
+        (25, 100, 5, 15),
+        (100, 100, 5, 0),
+    ],
+)
+def test_the_time_left_is_only_said_when_it_means_something(
+    read: int | None, total: int | None, seconds: float, left: float | None
+) -> None:
+    assert LoadProgress("p", "loading weights", read, total, seconds).seconds_left == left
