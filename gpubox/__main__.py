@@ -1,6 +1,6 @@
 """``python -m gpubox`` is the same program as ``gpubox``."""
 
-from gpubox.cli.main import main
+from gpubox.cli.entry import main
 
 if __name__ == "__main__":
     main()

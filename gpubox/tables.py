@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ from gpubox.errors import UsageError
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that ``word`` was most likely meant to be, or ``None``."""
+    import difflib  # only after a typo
+
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
@@ -23,6 +23,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises UsageError when the file is absent, unreadable or not TOML; the message holds line and column.
     """
+    import tomllib  # most starts read no TOML before the first paint
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a BOM
     except FileNotFoundError:

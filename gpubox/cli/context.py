@@ -6,12 +6,15 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpubox.config import Config, load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.loader import Catalog, load_catalog
-from gpubox.profiles.model import Profile
+
+if TYPE_CHECKING:
+    from gpubox.profiles.loader import Catalog
+    from gpubox.profiles.model import Profile
 
 
 def check_url(url: str | None) -> None:
@@ -36,6 +39,8 @@ class Context:
 
     @cached_property
     def catalog(self) -> Catalog:
+        from gpubox.profiles.loader import load_catalog
+
         return load_catalog(self.paths)
 
     def profile(self, name: str) -> Profile:

@@ -5,29 +5,44 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import traceback
+from collections.abc import Callable
 from pathlib import Path
 
-import click
+from gpubox.errors import ExitCode, GpuboxError
 
-from gpubox.errors import GpuboxError
+
+def guarded(work: Callable[[], int], logs: Callable[[], Path]) -> int:
+    """The exit code of ``work``, its errors told to the owner; no traceback leaves here."""
+    try:
+        return work()
+    except GpuboxError as error:
+        show_error(error)
+        return error.code
+    except KeyboardInterrupt:
+        note("gpubox: interrupted")
+        return ExitCode.INTERRUPTED
+    except Exception:
+        show_bug(logs())
+        return ExitCode.FAILED
 
 
 def note(text: str) -> None:
     """A remark beside the answer. A terminal that is gone does not stop what is being done."""
     with contextlib.suppress(OSError):
-        click.echo(text, err=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def show_error(error: GpuboxError) -> None:
     """``gpubox: what happened`` and, on a line of its own, what to do."""
-    click.echo(f"gpubox: {error.message}", err=True)
+    note(f"gpubox: {error.message}")
     if error.hint:
-        click.echo(f"        {error.hint}", err=True)
+        note(f"        {error.hint}")
 
 
 def show_bug(folder: Path) -> None:
     """One sentence for an error that gpubox did not foresee; the traceback goes into a file in ``folder``."""
+    import traceback
+
     kind, error, _ = sys.exc_info()
     path = folder / "gpubox-error.log"
     try:
@@ -48,4 +63,4 @@ def redraw(text: str) -> None:
     """Replaces the current terminal line, cut to its width."""
     with contextlib.suppress(OSError):
         width = shutil.get_terminal_size().columns - 1
-        click.echo(f"\r\x1b[2K{text[:width]}", err=True, nl=False)
+        print(f"\r\x1b[2K{text[:width]}", end="", file=sys.stderr, flush=True)

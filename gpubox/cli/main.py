@@ -13,7 +13,7 @@ import click
 from gpubox import __version__
 from gpubox.cli import diagnostics
 from gpubox.cli.context import Context
-from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.errors import ExitCode, UsageError
 
 VERBS = {
     "demo": "a first run: the embedded engine with a small model",
@@ -97,23 +97,15 @@ def cli(ctx: click.Context, config: Path | None, url: str | None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs one command line and returns its exit code; no traceback leaves here."""
+    return diagnostics.guarded(lambda: _run(arguments), lambda: Context().paths.logs)
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         result = cli.main(args=arguments, prog_name="gpubox", standalone_mode=False)
-        return int(result) if isinstance(result, int) else ExitCode.OK
-    except GpuboxError as error:
-        diagnostics.show_error(error)
-        return error.code
     except click.ClickException as error:
         error.show()
         return ExitCode.USAGE
-    except (click.Abort, KeyboardInterrupt):
-        diagnostics.note("gpubox: interrupted")
-        return ExitCode.INTERRUPTED
-    except Exception:
-        diagnostics.show_bug(Context().paths.logs)
-        return ExitCode.FAILED
-
-
-def main() -> None:
-    """The console script."""
-    sys.exit(run())
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return int(result) if isinstance(result, int) else ExitCode.OK
