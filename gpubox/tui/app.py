@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
@@ -22,8 +23,6 @@ from gpubox.server.events import Step, StepStarted
 from gpubox.tui import theme
 from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
 from gpubox.tui.entries import Entry
-from gpubox.tui.flow import Flow
-from gpubox.tui.palette import Verbs
 from gpubox.tui.screens.dashboard import DashboardScreen
 from gpubox.tui.services import Bridge, EntriesRead, LogRead, Now, NowRead, OperationEnded, Services, StoryMoved
 from gpubox.tui.story import Downloading, Story
@@ -36,18 +35,28 @@ if TYPE_CHECKING:
 
     from textual.screen import Screen
 
+    from gpubox.tui.flow import Flow
+
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked: scrolling through the list asks nobody."""
 _SAFE_TO_LEAVE = {Step.LOAD, Step.PROVE, Step.RESTORE}
 """Steps in which a server is there that goes on without gpubox."""
 
 
+def _verbs() -> type[Provider]:
+    from gpubox.tui.palette import Verbs
+
+    return Verbs
+
+
 class GpuboxApp(App[bool]):
     """Returns whether it was left in the middle of an operation."""
 
     TITLE = "gpubox"
+    # The app's, not the screen's: a screen's own styles cost a second pass over all of them before the first paint.
+    CSS_PATH = Path(__file__).parent / "screens" / "dashboard.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.ANYWHERE)]
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Verbs}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_verbs}
     DEFAULT_MODE = "dashboard"
     COMMAND_PALETTE_BINDING = BY_ID["command_palette"].key
     ENABLE_COMMAND_PALETTE = True
@@ -61,7 +70,6 @@ class GpuboxApp(App[bool]):
         self.theme = theme.GPUBOX.name
         self.animation_level = "none"
         self.bridge = Bridge(self, services)
-        self.flow = Flow(self)
         self.entries: tuple[Entry, ...] = ()
         self.dashboard = DashboardScreen(read_only=services.url is not None, url=services.url)
         self.add_mode("dashboard", lambda: self.dashboard)
@@ -72,6 +80,12 @@ class GpuboxApp(App[bool]):
         self.broken = ""
         """What broke the screen, where it did."""
 
+    @cached_property
+    def flow(self) -> Flow:
+        from gpubox.tui.flow import Flow
+
+        return Flow(self)
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
 
@@ -81,7 +95,11 @@ class GpuboxApp(App[bool]):
     def on_mount(self) -> None:
         self._tick()
         self.set_interval(1.0, self._tick)
-        self.call_after_refresh(self.bridge.begin)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.dashboard.fill()
+        self.bridge.begin()
 
     def _tick(self) -> None:
         self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
@@ -92,6 +110,8 @@ class GpuboxApp(App[bool]):
 
     def _fatal_error(self) -> None:
         # Textual would print a traceback; the owner gets one sentence and a file to report.
+        import traceback
+
         error = sys.exc_info()[1] or self._exception
         self.broken = f"{type(error).__name__}: {error}"
         self.bridge.services.keep_traceback("".join(traceback.format_exception(error)) if error else "")

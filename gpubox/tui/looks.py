@@ -32,7 +32,7 @@ MARKS = {
 }
 """Mark of a row -> its colour and what it means."""
 
-NAME_CELLS = 23
+NAME_CELLS = 22
 
 
 def mark_of(entry: Entry, running: frozenset[str], working: str) -> str:

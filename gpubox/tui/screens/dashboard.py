@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -31,15 +32,20 @@ NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
 class DashboardScreen(Screen[None]):
     """Draws what the app knows; the app's reactives feed it."""
 
-    CSS_PATH = "dashboard.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-roomy")]  # noqa: RUF012
-    AUTO_FOCUS = "#rows"
+    AUTO_FOCUS = ""
 
     def __init__(self, *, read_only: bool, url: str | None) -> None:
-        super().__init__()
-        self.read_only, self.url = read_only, url
+        # The class of the width from the start: the first paint need not be done twice.
+        width = shutil.get_terminal_size().columns
+        super().__init__(classes=[name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1])
+        self.read_only = read_only
         self.header, self.lines, self.keys = Header(), Lines("now"), KeyBar()
         self.profiles, self.detail, self.log_pane = ProfilePane(), Detail(), LogPane()
+        self.header.url = url
+        self.keys.read_only = read_only
+        self.lines.display = False
+        self.log_pane.say(NO_FOREIGN_LOG if url else NO_LOG)
         self._now: Now | None = None
         self._story: Story | None = None
 
@@ -53,11 +59,13 @@ class DashboardScreen(Screen[None]):
                 yield self.log_pane
         yield self.keys
 
-    def on_mount(self) -> None:
-        self.header.url = self.url
-        self.keys.read_only = self.read_only
-        self.lines.display = False
-        self.log_pane.say(NO_FOREIGN_LOG if self.url else NO_LOG)
+    def fill(self) -> None:
+        """Mounts the insides of the panes; called after the first paint."""
+        with self.app.batch_update():
+            self.profiles.fill()
+            self.detail.fill()
+            self.log_pane.fill()
+        self._fit_detail()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._fit_detail)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -43,13 +42,12 @@ class Detail(VerticalScroll, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
+        self.border_title = "Profile"
         self.text = Static("", markup=False, id="detail-text")
 
-    def compose(self) -> ComposeResult:
-        yield self.text
-
-    def on_mount(self) -> None:
-        self.border_title = "Profile"
+    def fill(self) -> None:
+        """Mounts what is inside; after the first paint, as the other panes."""
+        self.mount(self.text)
 
     def watch_entry(self, old: Entry | None, new: Entry | None) -> None:
         self.border_title = plain(new.name) if new else "Profile"

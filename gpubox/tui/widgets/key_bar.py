@@ -20,6 +20,9 @@ class KeyBar(Widget):
     enter_word: reactive[str] = reactive("switch")
     """What Enter does to the highlighted row."""
 
+    def on_mount(self) -> None:
+        self.auto_links = False  # keys look like keys, not like links; a click works all the same
+
     def render(self) -> RenderResult:
         verbs = [verb for verb in bar_verbs() if not (self.read_only and verb.changes)]
         while _length(verbs, self.enter_word) > self.size.width:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual import on
-from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
@@ -18,17 +17,13 @@ class LogPane(Vertical):
         self.filter = Input(placeholder="text in the line", id="log-filter", compact=True, select_on_focus=False)
         self.empty = Static("", id="log-empty", markup=False)
         self.view = LogView()
-
-    def compose(self) -> ComposeResult:
-        yield self.filter
-        yield self.empty
-        yield self.view
-
-    def on_mount(self) -> None:
-        self.filter.display = False
+        self.filter.display = self.view.display = False
         self.border_title = "Log"
+
+    def fill(self) -> None:
+        """Mounts what is inside; after the first paint, as the other panes."""
+        self.mount(self.filter, self.empty, self.view)
         self.watch(self.view, "follow", self._describe, init=False)
-        self._describe()
 
     def write(self, lines: list[str]) -> None:
         """Adds lines of the server's log."""
@@ -42,8 +37,7 @@ class LogPane(Vertical):
 
     def say(self, text: str) -> None:
         """What stands here while there is no log."""
-        if str(self.empty.content) != text:
-            self.empty.update(text)
+        self.empty.update(text)
 
     def open_filter(self) -> None:
         """Opens the filter line."""

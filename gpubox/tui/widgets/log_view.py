@@ -92,7 +92,7 @@ class LogView(ScrollView, can_focus=True):
             self._wrap_all()
 
     def on_resize(self, event: events.Resize) -> None:
-        if self._width() != self._columns:
+        if self._lines and self._width() != self._columns:
             self._wrap_all()
 
     def watch_scroll_y(self, old: float, new: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual import events, on
-from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.message import Message
@@ -71,18 +70,18 @@ class ProfilePane(Vertical):
         super().__init__()
         self.search = Input(placeholder="name, title or text", id="search", compact=True, select_on_focus=False)
         self.rows = Rows(id="rows", markup=False)
+        self.search.display = False
+        self.border_title = "Profiles"
         self.shown: tuple[Entry, ...] = ()
         self.wanted: str | None = None
         """The id of the row to highlight once it is there."""
         self._drawn: list[tuple[Entry, str, str]] = []
 
-    def compose(self) -> ComposeResult:
-        yield self.search
-        yield self.rows
-
-    def on_mount(self) -> None:
-        self.search.display = False
-        self.border_title = "Profiles"
+    def fill(self) -> None:
+        """Mounts what is inside. Not composed: lists and inputs are slow to make and empty at the first paint."""
+        self.mount(self.search, self.rows)
+        self.screen.set_focus(self.rows)
+        self._list()
 
     @property
     def entry(self) -> Entry | None:
@@ -152,7 +151,7 @@ class ProfilePane(Vertical):
 
     def _list(self) -> None:
         """Makes the rows anew where their number or order changed; keeps the highlight on the same thing."""
-        if self.entries is None or not self.is_mounted:
+        if self.entries is None or not self.rows.is_attached:
             return
         before = self.entry
         shown = narrow(self.entries, self.search.value)
@@ -173,7 +172,7 @@ class ProfilePane(Vertical):
 
     def _mark(self) -> None:
         """Draws the rows that changed, and only those."""
-        if not self.is_mounted:
+        if not self.rows.is_attached:
             return
         width = self.rows.scrollable_content_region.width
         working, word = self.working
