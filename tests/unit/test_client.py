@@ -1,0 +1,266 @@
+"""The client of a llama-server that is well, loading, locked, old, or something else entirely."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.server.client import Answer, Health, LlamaClient, Slot, connect, error_text
+
+Reply = httpx.Response | type[Exception]
+LOADING = httpx.Response(503, json={"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
+DENIED = httpx.Response(
+    401, json={"error": {"message": "Invalid API Key", "type": "authentication_error", "code": 401}}
+)
+GARBAGE = httpx.Response(200, html="<html>router</html>")
+CHAT = {
+    "choices": [{"message": {"content": "A GPU is a chip."}, "finish_reason": "stop"}],
+    "model": "m.gguf",
+    "timings": {
+        "cache_n": 0,
+        "prompt_n": 31,
+        "prompt_ms": 400.0,
+        "prompt_per_second": 77.5,
+        "predicted_n": 8,
+        "predicted_ms": 250.0,
+        "predicted_per_second": 32.0,
+    },
+}
+
+
+def client(reply: httpx.Response | type[Exception] | Callable[[httpx.Request], httpx.Response]) -> LlamaClient:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if isinstance(reply, httpx.Response):
+            return reply
+        if isinstance(reply, type):
+            raise reply("no")
+        return reply(request)
+
+    made = LlamaClient("http://box:8080", "sesame")
+    made._http = httpx.AsyncClient(
+        base_url="http://box:8080", headers=made._http.headers, transport=httpx.MockTransport(handle)
+    )
+    return made
+
+
+def answering(values: Any, status: int = 200) -> LlamaClient:
+    return client(httpx.Response(status, json=values))
+
+
+@pytest.mark.parametrize(
+    ("reply", "health"),
+    [
+        (httpx.Response(200, json={"status": "ok"}), Health("ok")),
+        (LOADING, Health("loading")),
+        (DENIED, Health("error", "HTTP 401")),
+        (httpx.Response(500), Health("error", "HTTP 500")),
+        (httpx.Response(302), Health("error", "HTTP 302")),
+        (httpx.ConnectError, Health("unreachable", "ConnectError")),
+        (httpx.ReadTimeout, Health("unreachable", "ReadTimeout")),
+        (httpx.RemoteProtocolError, Health("unreachable", "RemoteProtocolError")),
+        (TimeoutError, Health("unreachable", "TimeoutError")),
+    ],
+)
+async def test_health_never_raises(reply: Reply, health: Health) -> None:
+    assert await client(reply).health() == health
+
+
+async def test_the_key_goes_into_a_header_and_nowhere_else() -> None:
+    seen: list[httpx.Request] = []
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json=[])
+
+    await client(keep).slots()
+
+    assert seen[0].headers["Authorization"] == "Bearer sesame"
+    assert "sesame" not in str(seen[0].url)
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.invalid:1")
+    async with connect("http://127.0.0.1:1") as made:
+        assert made._http.trust_env is False
+
+
+async def test_the_slots_of_a_busy_server() -> None:
+    never_used = {"id": 0, "n_ctx": 4096, "speculative": False, "is_processing": False}
+    as_array = {
+        **never_used,
+        "id": 1,
+        "is_processing": True,
+        "n_prompt_tokens": 512,
+        "next_token": [{"has_next_token": True, "n_decoded": 17}],
+    }
+    as_object = {**as_array, "id": 2, "next_token": {"n_decoded": 3}}
+    empty_array = {**as_array, "id": 3, "next_token": []}
+
+    assert await answering([never_used, as_array, as_object, empty_array]).slots() == [
+        Slot(0, False, 4096, None, None),
+        Slot(1, True, 4096, 512, 17),
+        Slot(2, True, 4096, 512, 3),
+        Slot(3, True, 4096, 512, None),
+    ]
+
+
+async def test_slots_of_wrong_types_are_unknown_not_an_error() -> None:
+    odd = {"id": "one", "n_ctx": "4096", "is_processing": 1, "n_prompt_tokens": True, "next_token": ["x"]}
+
+    assert await answering([odd, 3, None, {}]).slots() == [
+        Slot(0, True, None, None, None),
+        Slot(0, False, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        GARBAGE,
+        LOADING,
+        httpx.ConnectError,
+        httpx.Response(501),
+        httpx.Response(200, json={"slots": []}),
+        httpx.Response(200, content=b"\xff\xfe"),
+        httpx.Response(200, content=b"[" * 100000),
+        TimeoutError,
+    ],
+)
+async def test_a_server_that_will_not_tell_has_unknown_slots(reply: Reply) -> None:
+    made = client(reply)
+
+    assert await made.slots() is None
+    assert not made.denied
+
+
+async def test_a_server_that_wants_another_key_is_remembered_as_such() -> None:
+    made = client(DENIED)
+
+    assert await made.slots() is None
+    assert made.denied
+
+
+@pytest.mark.parametrize("reply", [GARBAGE, DENIED, httpx.ReadTimeout, httpx.Response(200, json=["a list"])])
+async def test_props_are_a_table_or_unknown(reply: Reply) -> None:
+    assert await client(reply).props() is None
+    assert await answering({"model_path": "/m"}).props() == {"model_path": "/m"}
+
+
+def test_a_busy_slot_in_words() -> None:
+    assert str(Slot(1, True, 4096, 2048, 0)) == "slot 1 is reading a prompt (2,048 tokens so far)"
+    assert str(Slot(1, True, 4096, None, None)).startswith("slot 1 is reading a prompt")
+    assert str(Slot(2, True, 4096, 2048, 1234)) == "slot 2 is answering (1,234 tokens so far)"
+
+
+async def test_the_proof_is_one_token_or_one_embedding() -> None:
+    bodies: dict[str, Any] = {}
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        bodies[request.url.path] = json.loads(request.content)
+        return httpx.Response(200, stream=httpx.ByteStream(b'{"content": "", "data": []}'))
+
+    made = client(serve)
+
+    assert await made.prove(embeddings=False, timeout=1) >= 0
+    assert await made.prove(embeddings=True, timeout=1) >= 0
+    assert bodies["/completion"]["n_predict"] == 1
+    assert bodies["/v1/embeddings"] == {"input": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (GARBAGE, "HTTP 200 that is not llama-server's ('<html>router</html>')"),
+        (LOADING, "HTTP 503: Loading model"),
+        (DENIED, "HTTP 401: Invalid API Key"),
+        (httpx.Response(200, json=["content"]), "not llama-server's"),
+        (httpx.Response(200, json={"error": "as text"}), "not llama-server's"),
+        (httpx.Response(200, json={}), "not llama-server's"),
+        (httpx.Response(500, json={"content": "x"}), "HTTP 500"),
+        (httpx.RemoteProtocolError, "does not answer a one-token request (RemoteProtocolError)"),
+        (httpx.ReadTimeout, "does not answer a one-token request (ReadTimeout)"),
+    ],
+)
+async def test_any_other_answer_proves_nothing(reply: Reply, words: str) -> None:
+    with pytest.raises(GpuboxError) as caught:
+        await client(reply).prove(embeddings=False, timeout=1)
+
+    assert words in caught.value.message
+    assert caught.value.code == 4
+
+
+async def test_an_answer_comes_with_the_servers_own_timings() -> None:
+    assert await answering(CHAT).chat([], max_tokens=8) == Answer(
+        "A GPU is a chip.", "stop", "m.gguf", 31, 0, 8, 77.5, 32.0, 0.4, 0.25
+    )
+
+
+async def test_an_answer_of_another_server_has_unknown_timings() -> None:
+    for timings in (None, [], "fast", {}):
+        answer = await answering({**CHAT, "timings": timings}).chat([], max_tokens=8)
+        assert (answer.text, answer.generated_tokens, answer.prompt_seconds) == ("A GPU is a chip.", None, None)
+
+
+async def test_a_thought_without_an_answer_is_shown() -> None:
+    message = {"content": None, "reasoning_content": "hm"}
+
+    assert (await answering({"choices": [{"message": message}]}).chat([], max_tokens=8)).text == "hm"
+
+
+@pytest.mark.parametrize("values", [{"choices": []}, {"choices": [{"message": "text"}]}, {"choices": [None]}, [], {}])
+async def test_an_answer_without_a_message_is_a_sentence(values: Any) -> None:
+    with pytest.raises(GpuboxError, match="box:8080 answered: HTTP 200") as caught:
+        await answering(values).chat([], max_tokens=8)
+
+    assert caught.value.code == 4
+
+
+async def test_a_server_that_leaves_in_the_middle_is_not_running() -> None:
+    with pytest.raises(GpuboxError) as caught:
+        await client(httpx.ReadError).chat([], max_tokens=8)
+
+    assert (caught.value.code, caught.value.message) == (3, "http://box:8080 does not answer (ReadError).")
+
+
+def test_the_servers_own_words_are_cut_short() -> None:
+    assert len(error_text(httpx.Response(500, json={"error": {"message": "x" * 9000}}))) < 250
+
+
+@pytest.mark.parametrize("url", ["http://a:x", "http://[[::1]]:80", "http://\u2028"])
+def test_an_address_that_is_none_is_a_sentence(url: str) -> None:
+    with pytest.raises(UsageError, match="is not the address of a server"):
+        LlamaClient(url)
+
+
+async def test_an_answer_that_never_ends_is_not_waited_for_for_ever() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while True:  # each read succeeds: httpx's own limit never strikes
+                writer.write(b"1\r\nx\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        except (ConnectionError, asyncio.CancelledError):
+            writer.close()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        async with connect(f"http://127.0.0.1:{port}", timeout=0.1) as made:
+            assert await asyncio.wait_for(made.health(), 10) == Health("unreachable", "TimeoutError")
+            assert await asyncio.wait_for(made.slots(), 10) is None
+    finally:
+        server.close()
+
+
+async def test_nobody_there_is_unreachable() -> None:
+    async with connect("http://127.0.0.1:1", timeout=1) as made:
+        assert (await made.health()).status == "unreachable"
+        assert await made.slots() is None
