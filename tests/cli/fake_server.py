@@ -1,0 +1,46 @@
+"""What a fake engine runs when it is really started: a server that answers health, slots and one token at once.
+
+It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+ANSWERS = {
+    "/health": {"status": "ok"},
+    "/slots": [{"id": 0, "n_ctx": 4096, "speculative": False, "is_processing": False}],
+    "/completion": {"content": "x"},
+    "/props": {"model_path": "/m.gguf", "build_info": "b11434-abc"},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        key = os.environ.get("LLAMA_API_KEY")
+        locked = key and self.path != "/health" and self.headers.get("Authorization") != f"Bearer {key}"
+        body = {"error": {"message": "Invalid API Key"}} if locked else ANSWERS.get(self.path, {})
+        self.send_response(401 if locked else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    do_POST = do_GET
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    host, port = (sys.argv[sys.argv.index(name) + 1] for name in ("--host", "--port"))
+    with ThreadingHTTPServer((host, int(port)), Handler) as server:
+        print(f"0.00.100.000 I srv  llama_server: listening on http://{host}:{port}", file=sys.stderr, flush=True)
+        server.serve_forever()
+
+
+main()
