@@ -94,6 +94,8 @@ def judge(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Re
             refusals.append(Refusal(name, "this engine has no such option", hint, fork))
         elif option.removed is not None:
             refusals.append(Refusal(name, "was removed from this engine", option.removed))
+        elif shape := _bad_shape(option, value):
+            refusals.append(Refusal(name, *shape))
         elif bad := _bad_value(option, value):
             advice, fork = advice_for(name, bad)
             hint = advice or f"allowed: {', '.join(option.allowed)}"
@@ -115,7 +117,7 @@ def missing_defaults(capabilities: Capabilities, flags: Mapping[str, FlagValue])
         name: value
         for name, value in wanted.items()
         if (option := capabilities.option(name)) and not option.removed and option.long not in given
-        and not ({"verbose", "v"} & given and name == "log-verbosity")
+        and not (name == "log-verbosity" and capabilities.canonical("verbose") in given)
     }  # fmt: skip
 
 
@@ -180,6 +182,17 @@ def _allowed(value: str | None, help_text: str) -> tuple[str, ...]:
         return tuple(re.split(r"[|,]", match[1] or match[2]))
     listed = re.findall(r"^\s*- ([\w+-]+)(?: \(default\))?:", help_text, re.M)
     return tuple(listed) if value in {"MODE", "TYPE"} else ()
+
+
+def _bad_shape(option: Option, value: FlagValue) -> tuple[str, str] | None:
+    """What is wrong and the hint, where a switch is given a value, or the other way round."""
+    if value is False and not option.negatives:
+        return "cannot be switched off", "leave it out"
+    if value is True and option.value is not None:
+        return "needs a value", f"its value is {option.value}"
+    if not isinstance(value, bool) and option.value is None:
+        return "takes no value", "write true" + (" or false" if option.negatives else "")
+    return None
 
 
 def _bad_value(option: Option, value: FlagValue) -> str | None:

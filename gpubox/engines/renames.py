@@ -20,7 +20,8 @@ _OPTIONS = {
     "log-json": "now: log-jsonl",
 }  # fmt: skip
 
-_FORK_OPTIONS = {"moe-cache-size": "only in a fork of llama.cpp"}
+# llama.cpp's own MoE cache came after build 11434; the llama.cpp inside xllamacpp 2026.10.11549 knows the name.
+_FORK_OPTIONS = {"moe-cache-size": "only in a fork of llama.cpp; newer upstream builds have moe-cache-mib"}
 
 _VALUES = {
     ("spec-type", "mtp"): "now: draft-mtp",
