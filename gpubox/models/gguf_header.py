@@ -140,7 +140,7 @@ class _Reader:
         try:
             for _ in range(count):
                 position += 8 + unpack(data, position)[0]
-        except struct.error:
+        except (struct.error, OverflowError):
             raise NeedMoreError from None
         self.position = position
         self.skip(0, "a list of texts")

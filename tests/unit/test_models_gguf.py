@@ -1,0 +1,156 @@
+"""Is a file a whole GGUF: true ones, broken ones, hostile ones."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from gpubox.errors import GpuboxError
+from gpubox.models.gguf import check_gguf
+from tests.gguf_bytes import header, model, pair, tensor, text
+
+
+@pytest.fixture
+def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def write(data: bytes, name: str = "m.gguf") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(GpuboxError) as error:
+        check_gguf(path)
+    assert str(path.name) in str(error.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_whole_file(write) -> None:  # type: ignore[no-untyped-def]
+    data = model({"llama.block_count": 3, "tokenizer.ggml.tokens": ["a", "bc"] * 500, "x.flag": True, "x.eps": 0.5})
+    found = check_gguf(write(data))
+    assert (found.architecture, found.name, found.size) == ("llama", "Tiny", len(data))
+    assert found.shards == (found.path,)
+    assert found.metadata["llama.block_count"] == 3
+    assert found.metadata["x.flag"] is True
+    assert "tokenizer.ggml.tokens" not in found.metadata
+
+
+def test_a_file_without_a_name_is_called_like_its_file(write) -> None:  # type: ignore[no-untyped-def]
+    assert check_gguf(write(header([], []), "Some-Model.gguf")).name == "Some-Model"
+
+
+def test_every_truncation_is_noticed(write) -> None:  # type: ignore[no-untyped-def]
+    data = model({"tokenizer.ggml.tokens": ["token"] * 20})
+    for length in range(4, len(data)):
+        assert "is incomplete" in refused(write(data[:length]))
+
+
+def test_incomplete_says_how_much_is_there(write) -> None:  # type: ignore[no-untyped-def]
+    data = model(elements=1_000_000)
+    assert "it has 1 MB of 4 MB" in refused(write(data[:1_000_000]))
+    assert f"{len(data) - 1:,} of {len(data):,} bytes" in refused(write(data[:-1]))
+
+
+def test_quantised_tensors_have_their_block_size(write) -> None:  # type: ignore[no-untyped-def]
+    head = header([], [tensor("w", [256, 2], 14, 32)])  # Q6_K: 210 bytes for 256 elements
+    start = len(head) + -len(head) % 32
+    check_gguf(write(head.ljust(start + 32 + 420, b"\0")))
+    refused(write(head.ljust(start + 32 + 419, b"\0")))
+    unknown = header([], [tensor("w", [256, 2], 999, 32)])  # a newer type: only its place is known
+    check_gguf(write(unknown.ljust(start + 32, b"\0")))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is empty"),
+        (b"<!DOCTYPE html><html>", "a web page was saved"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git-LFS pointer"),
+        (b"Invalid username or password.", "it begins with 'Invalid username"),
+        (b"\x00\x01\x02\x03" * 20, "it begins with"),
+        (b"PK\x03\x04\xff\xfe" * 20, "50 4b 03 04"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "GGUF version 1"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+        (b"GGU", "not a GGUF"),
+    ],
+)
+def test_what_is_no_gguf(write, data: bytes, said: str) -> None:  # type: ignore[no-untyped-def]
+    assert said in refused(write(data))
+
+
+BIG = 2**63 - 1
+HOSTILE = {
+    "counts": b"GGUF" + struct.pack("<IQQ", 3, BIG, BIG),
+    "keys without end": b"GGUF" + struct.pack("<IQQ", 3, 0, 30) + b"\0" * 8,
+    "key length": b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", BIG) + b"x" * 90,
+    "text length": header([text("k") + struct.pack("<IQ", 8, BIG) + b"x" * 90], []),
+    "array length": header([text("k") + struct.pack("<IIQ", 9, 4, BIG) + b"x" * 90], []),
+    "array of texts": header([text("k") + struct.pack("<IIQ", 9, 8, BIG) + b"x" * 90], []),
+    "text in array": header([text("k") + struct.pack("<IIQ", 9, 8, 2) + struct.pack("<Q", BIG) + b"x" * 90], []),
+    "nested arrays": header([text("k") + struct.pack("<IIQ", 9, 9, 1) * 50], []),
+    "value type": header([text("k") + struct.pack("<I", 77) + b"x" * 90], []),
+    "dimensions": header([], [text("w") + struct.pack("<I", 2**31) + b"x" * 90]),
+    "tensor size": header([], [tensor("w", [BIG, BIG, BIG, BIG], 0, 0)]),
+    "tensor offset": header([], [tensor("w", [1], 0, BIG)]),
+    "alignment 0": header([pair("general.alignment", 0)], []),
+    "alignment text": header([pair("general.alignment", "many")], []),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_lies_are_refused_quickly(write, name: str) -> None:  # type: ignore[no-untyped-def]
+    begin = time.perf_counter()
+    refused(write(HOSTILE[name]))
+    assert time.perf_counter() - begin < 1
+
+
+def test_random_damage_never_escapes(write) -> None:  # type: ignore[no-untyped-def]
+    chance = random.Random(7)
+    good = model({"tokenizer.ggml.tokens": ["token"] * 20, "a": 1, "b": "text"})
+    for _ in range(400):
+        data = bytearray(good)
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(4, len(data))] = chance.randrange(256)
+        try:
+            check_gguf(write(bytes(data)))
+        except GpuboxError as error:
+            assert "m.gguf" in error.message
+
+
+def test_a_large_vocabulary_is_walked_quickly(write) -> None:  # type: ignore[no-untyped-def]
+    path = write(model({"tokenizer.ggml.tokens": [f"token{i}" for i in range(150_000)]}))
+    begin = time.perf_counter()
+    check_gguf(path)
+    assert time.perf_counter() - begin < 1  # 0.02 s here
+
+
+def test_missing_files_and_folders(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
+    write(model(), "Qwen3-4B-Q4_K_M.gguf")
+    assert "Did you mean Qwen3-4B-Q4_K_M.gguf?" in refused(tmp_path / "Qwen3-4B-Q4_K_S.gguf")
+    assert "there is no folder" in refused(tmp_path / "no" / "m.gguf")
+    assert "is a folder" in refused(tmp_path)
+    assert "not a regular file" in refused(Path("/dev/null"))
+    assert "does not exist" in refused(tmp_path / "Qwen3-4B-Q4_K_M.gguf" / "m.gguf")
+    assert "cannot be read" in refused(tmp_path / ("m" * 300 + ".gguf"))
+
+
+def test_shards(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
+    first = write(model({"split.count": 3}), "m-00001-of-00003.gguf")
+    assert "2 of them are missing: m-00002-of-00003.gguf and more" in refused(first)
+    second = write(model(), "m-00002-of-00003.gguf")
+    third = write(model(), "m-00003-of-00003.gguf")
+    found = check_gguf(first)
+    assert found.shards == (first, second, third)
+    assert found.size == sum(p.stat().st_size for p in found.shards)
+    assert "part 2 of 3" in refused(second)
+    third.write_bytes(model()[:-1])
+    with pytest.raises(GpuboxError, match=r"m-00003-of-00003\.gguf is incomplete"):
+        check_gguf(first)
+    assert "one of 3 parts" in refused(write(model({"split.count": 3}), "renamed.gguf"))
