@@ -1,0 +1,44 @@
+"""The import rule of the house is part of the test run."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_imports_point_down(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+
+    failed = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+
+    assert not failed, capsys.readouterr().out
+
+
+def test_the_rule_knows_every_room() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {room.strip() for layer in contracts[0]["layers"] for room in layer.replace("|", ":").split(":")}
+    rooms = {
+        f"gpubox.{p.stem}" for p in (ROOT / "gpubox").iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()
+    }
+
+    assert rooms - layers == {"gpubox.__init__", "gpubox.__main__"}
+    assert layers - {"gpubox.tui"} == set(contracts[1]["source_modules"])
+
+
+@pytest.mark.parametrize("writer", ["print", "sys.stdout.write", "sys.stderr.write"])
+def test_only_output_and_diagnostics_print(writer: str) -> None:
+    guilty = []
+    for path in (ROOT / "gpubox").rglob("*.py"):
+        calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+        if any(ast.unparse(call.func) == writer for call in calls):
+            guilty.append(str(path.relative_to(ROOT)))
+
+    # The embedded engine is a program of its own, and speaks as llama-server does; the screen draws.
+    free = ("gpubox/cli/output.py", "gpubox/cli/diagnostics.py", "gpubox/engines/embedded_", "gpubox/tui/")
+    assert [path for path in guilty if not path.startswith(free)] == []

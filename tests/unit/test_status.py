@@ -1,0 +1,233 @@
+"""`status`: one value from the record, the process and the server, and the JSON that is documented."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpubox.cli.commands.status import as_values
+from gpubox.config import Config
+from gpubox.hardware.nvml import DriverReading, Gpu, GpuProcess
+from gpubox.hardware.process import own_identity
+from gpubox.paths import Paths
+from gpubox.server import status as module
+from gpubox.server.client import Health, Slot
+from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
+from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign, read_status
+
+LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, {}, "fork", "/opt/llama-server", "b1", "/m.gguf", 9)
+NO_DRIVER = DriverReading((), problem="no NVIDIA driver")
+DOCUMENTED = {
+    "server": {"state", "profile", "pid", "base_url", "model_path", "engine", "started_at", "exposed"},
+    "offload": {
+        "layers_on_gpu",
+        "layers_total",
+        "expert_layers_on_cpu",
+        "major_faults_per_second",
+        "bottleneck",
+    },
+    "throughput": {
+        "state",
+        "tg_tokens_per_second",
+        "pp_tokens_per_second",
+        "prefill_progress",
+        "draft_acceptance",
+        "mean_accepted_length",
+        "context_used_tokens",
+        "context_size_tokens",
+        "busy_slots",
+        "slots",
+    },
+    "totals": {
+        "requests",
+        "prompt_tokens",
+        "cached_tokens",
+        "generated_tokens",
+        "draft_tokens",
+        "draft_tokens_accepted",
+    },
+}
+
+
+class FakeClient:
+    """Answers health, slots and props as it was told to."""
+
+    def __init__(self, health: str, slots: list[Slot] | None, props: dict[str, Any] | None = None) -> None:
+        self._health, self._slots, self._props = health, slots, props
+        self.asked: list[str] = []
+        self.denied = slots is None and health == "ok"
+
+    async def __aenter__(self) -> FakeClient:
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        pass
+
+    async def health(self) -> Health:
+        return Health(self._health)
+
+    async def slots(self) -> list[Slot] | None:
+        self.asked.append("slots")
+        return self._slots
+
+    async def props(self) -> dict[str, Any] | None:
+        return self._props
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeClient]:
+    def start(health: str, slots: list[Slot] | None = None, props: dict[str, Any] | None = None) -> FakeClient:
+        client = FakeClient(health, slots, props)
+        monkeypatch.setattr(module, "connect", lambda *args, **more: client)
+        return client
+
+    return start
+
+
+def record(paths: Paths, *, launch: Launch = LAUNCH, proven: str | None = "t", **fields: Any) -> None:
+    running = Running(launch, "f00d", "2026-01-01T00:00:00.000Z", own_identity(), proven, 3.0)
+    save_state(paths.slot_state("main"), SlotState(running=running, **fields))
+
+
+async def test_nothing_runs(paths: Paths) -> None:
+    status = await read_status(paths, Config(), "main")
+
+    assert (status.state, status.pid, status.up) == ("stopped", None, False)
+
+
+@pytest.mark.parametrize(
+    ("health", "slots", "state"),
+    [
+        ("ok", [Slot(0, False, 4096, 9, None)], "ready"),
+        ("ok", [Slot(0, False, 4096, 9, None), Slot(1, True, 4096, 9, 3)], "answering"),
+        ("ok", [], "ready"),
+        ("loading", None, "loading"),
+        ("error", None, "error"),
+        ("unreachable", None, "unreachable"),
+    ],
+)
+async def test_a_server_that_lives(
+    health: str, slots: list[Slot] | None, state: str, paths: Paths, serve: Callable[..., FakeClient]
+) -> None:
+    record(paths)
+    serve(health, slots)
+
+    status = await read_status(paths, Config(), "main")
+
+    assert (status.state, status.profile, status.pid) == (state, "a", os.getpid())
+    assert (status.engine_path, status.load_seconds, status.exposed) == ("/opt/llama-server", 3.0, "")
+
+
+async def test_a_server_that_wants_a_key_runs_and_says_so(paths: Paths, serve: Callable[..., FakeClient]) -> None:
+    record(paths)
+    serve("ok", None)
+
+    status = await read_status(paths, Config(), "main")
+
+    assert (status.state, status.slots, status.message) == ("ready", None, DENIED)
+
+
+async def test_a_sleeping_server_is_not_woken(paths: Paths, serve: Callable[..., FakeClient]) -> None:
+    record(paths, launch=Launch("a", ("llama-server", "--sleep-idle-seconds", "60"), "127.0.0.1", 8080))
+    client = serve("ok", [Slot(0, True, 1, 1, 1)])
+
+    assert (await read_status(paths, Config(), "main")).state == "ready"
+    assert client.asked == []
+
+
+async def test_what_another_gpubox_does_to_it(paths: Paths, serve: Callable[..., FakeClient]) -> None:
+    record(paths, operation=Operation("switch", "b", "wait", own_identity(), "t"))
+    serve("ok", [])
+    assert (await read_status(paths, Config(), "main")).operation == "switch b: wait"
+
+    record(paths, operation=Operation("stop", "", "stop", own_identity(), "t"))
+    assert (await read_status(paths, Config(), "main")).state == "stopping"
+
+
+@pytest.mark.parametrize(
+    ("host", "keyed", "words"),
+    [
+        ("127.0.0.1", False, ""),
+        ("0.0.0.0", False, "LAN, no key"),
+        ("::", True, "LAN, key"),
+        ("box.lan", False, "LAN, no key"),
+    ],
+)
+def test_who_can_reach_it(host: str, keyed: bool, words: str) -> None:
+    assert exposure(Launch("a", (), host, 1), keyed=keyed) == words
+
+
+@pytest.mark.parametrize("props", [None, {}, {"model_path": 3, "build_info": ["b1"]}])
+async def test_a_foreign_server_of_another_kind(props: dict[str, Any] | None, serve: Callable[..., FakeClient]) -> None:
+    serve("ok", [], props)
+
+    status = await read_foreign("http://box:1", None)
+
+    assert (status.state, status.slot, status.model_path, status.engine_version) == ("ready", None, None, None)
+
+
+async def test_a_foreign_server_that_is_not_there(serve: Callable[..., FakeClient]) -> None:
+    serve("unreachable")
+
+    assert (await read_foreign("http://box:1", None)).message == "Nothing answers at http://box:1."
+
+
+def test_every_documented_key_is_there_and_unknown_is_null() -> None:
+    values = json.loads(json.dumps(as_values(ServerStatus("main", "stopped"), NO_DRIVER), allow_nan=False))
+
+    for table, keys in DOCUMENTED.items():
+        assert keys <= set(values[table])
+    assert {key: v for table in DOCUMENTED for key, v in values[table].items() if v is not None} == {"state": "stopped"}
+    assert (values["gpus"], values["memory"]) == ([], [])
+    assert values["driver"] == {"version": None, "problem": "no NVIDIA driver"}
+
+
+def test_the_numbers_of_the_slots() -> None:
+    never_used, busy = Slot(0, False, 4096, None, None), Slot(1, True, 4096, 512, 17)
+
+    def throughput(*slots: Slot) -> dict[str, Any]:
+        return dict(as_values(ServerStatus("main", "ready", slots=slots), NO_DRIVER)["throughput"])
+
+    both = throughput(never_used, busy)
+    assert (both["slots"], both["busy_slots"], both["context_used_tokens"], both["context_size_tokens"]) == (
+        2,
+        1,
+        512,
+        4096,
+    )
+    unused = throughput(never_used)
+    assert (unused["busy_slots"], unused["context_used_tokens"]) == (0, None)
+    none = throughput()
+    assert (none["slots"], none["busy_slots"], none["context_size_tokens"]) == (0, 0, None)
+
+
+def test_a_card_has_the_documented_keys() -> None:
+    gpu = Gpu(0, "RTX", 2, 1, None, 41, 36.5, None, None, 0, (GpuProcess(7, None, None),))
+
+    (values,) = as_values(ServerStatus("main", "ready"), DriverReading((gpu,), "580"))["gpus"]
+
+    assert values == {
+        "index": 0,
+        "name": "RTX",
+        "vram_total_bytes": 2,
+        "vram_used_bytes": 1,
+        "utilization_percent": None,
+        "temperature_celsius": 41,
+        "power_watts": 36.5,
+        "power_limit_watts": None,
+        "pcie_rx_bytes_per_second": None,
+        "pcie_tx_bytes_per_second": 0,
+        "processes": ({"pid": 7, "name": None, "vram_bytes": None},),
+    }
+
+
+def test_the_engine_is_null_where_neither_path_nor_version_is_known() -> None:
+    assert as_values(ServerStatus("main", "ready"), NO_DRIVER)["server"]["engine"] is None
+    assert as_values(ServerStatus(None, "ready", engine_version="b1"), NO_DRIVER)["server"]["engine"] == {
+        "path": None,
+        "version": "b1",
+    }
