@@ -1,0 +1,120 @@
+"""Start, look, switch, stop with an engine that answers at once; the key goes nowhere it can be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.cli.main import run
+from gpubox.hardware.process import find_marked
+from gpubox.paths import Paths
+from gpubox.server.launch import free_port
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) -> Iterator[int]:
+    """Profiles a, b and one that opens itself to the LAN, all on one port; whatever runs at the end is killed."""
+    port = free_port("127.0.0.1")
+    for name, more in (
+        ("a", ""),
+        ("b", "[flags]\nctx-size = 4096"),
+        ("lan", 'host = "0.0.0.0"'),
+        ("bad", "[flags]\nnope = 1"),
+    ):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{more}\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    yield port
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)
+
+
+def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    capfd.readouterr()
+    code = run([*words, "--json"])
+    return code, json.loads(capfd.readouterr().out)
+
+
+def test_start_look_switch_stop(box: int, paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
+    code, started = gpubox(capfd, "start", "a")
+    assert (code, started["ok"], started["answering"], started["exit_code"]) == (0, True, "a", 0)
+
+    code, status = gpubox(capfd, "status")
+    server = status["server"]
+    assert (code, server["state"], server["profile"], server["exposed"]) == (0, "ready", "a", None)
+    assert server["base_url"] == f"http://127.0.0.1:{box}"
+    assert status["throughput"]["context_size_tokens"] == 4096
+    assert [row["running"] for row in gpubox(capfd, "ls")[1]["profiles"] if row["name"] == "a"] == [True]
+
+    code, ps = gpubox(capfd, "ps")
+    assert (code, [row["profile"] for row in ps["servers"]]) == (0, ["a"])
+    assert run(["logs"]) == 0
+    assert f"listening on http://127.0.0.1:{box}" in capfd.readouterr().out
+
+    code, refused = gpubox(capfd, "switch", "bad")
+    assert (code, refused["ok"], refused["answering"]) == (2, False, "a")
+    assert "nope" in refused["error"]
+    assert gpubox(capfd, "start", "b")[0] == 1
+    assert gpubox(capfd, "status")[1]["server"]["pid"] == server["pid"]
+
+    code, switched = gpubox(capfd, "switch", "b")
+    assert (code, switched["answering"]) == (0, "b")
+    (survivor,) = find_marked(f"{paths.state}|")
+    assert survivor[0].pid == gpubox(capfd, "status")[1]["server"]["pid"] != server["pid"]
+
+    code, stopped = gpubox(capfd, "stop")
+    assert (code, stopped["answering"]) == (0, None)
+    assert find_marked(f"{paths.state}|") == []
+    assert gpubox(capfd, "status")[1]["server"]["message"] == "b was stopped."
+
+
+def test_an_open_server_needs_a_key_or_a_word(box: int, capfd: pytest.CaptureFixture[str]) -> None:
+    code, refused = gpubox(capfd, "start", "lan")
+    assert code == 2
+    assert "without an API key" in refused["error"]
+
+    assert gpubox(capfd, "start", "lan", "--yes")[0] == 0
+    assert gpubox(capfd, "status")[1]["server"]["exposed"] == "LAN, no key"
+
+
+def test_the_key_is_in_no_output_no_file_and_no_command_line(
+    box: int, paths: Paths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths.api_key_file.write_text("sesame-open\n")
+    paths.api_key_file.chmod(0o600)
+    said = []
+    for words in (
+        ["start", "lan"],
+        ["status"],
+        ["ps"],
+        ["ls"],
+        ["show", "lan"],
+        ["doctor"],
+        ["switch", "b"],
+        ["switch", "lan"],
+    ):
+        for more in ([], ["--json"]):
+            assert run([*words, *more]) == 0, words
+    run(["logs"])
+    said += capfd.readouterr()
+    (server,) = find_marked(f"{paths.state}|")
+    said.append(Path(f"/proc/{server[0].pid}/cmdline").read_text())
+    said.append(server[1])
+    assert b"LLAMA_API_KEY=sesame-open" in Path(f"/proc/{server[0].pid}/environ").read_bytes()
+    for folder in (paths.state, paths.cache):
+        said += [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
+
+    assert not [text for text in said if "sesame-open" in text]
+    assert gpubox(capfd, "status")[1]["server"]["exposed"] == "LAN, key"
+    paths.api_key_file.unlink()
+    status = gpubox(capfd, "status")[1]["server"]
+    assert (status["state"], status["exposed"]) == ("ready", "LAN, key")
+    assert "wants an API key" in status["message"]
+    assert run(["stop"]) == 0

@@ -1,0 +1,88 @@
+"""A verb answers at once: what it imports, and how it behaves in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubox.paths import Paths
+
+IMPORTED = """
+import json, sys
+from gpubox.cli.main import run
+run({words!r})
+sys.stderr.write("MODULES" + json.dumps(sorted(name.partition(".")[0] for name in sys.modules)))
+"""
+
+
+def imported(*words: str) -> set[str]:
+    script = IMPORTED.format(words=list(words))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return set(json.loads(done.stderr.rpartition("MODULES")[2]))
+
+
+@pytest.fixture(autouse=True)
+def engine(paths: Paths, fake_engine: Path) -> None:
+    paths.config.mkdir(parents=True)
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+
+
+@pytest.mark.parametrize("words", [("ls",), ("show", "demo"), ("logs",), ("doctor",), ("engines",), ("--help",)])
+def test_verbs_without_http_import_no_http_and_no_screen(words: tuple[str, ...]) -> None:
+    heavy = {"textual", "rich", "httpx", "huggingface_hub", "xllamacpp", "yaml"}
+
+    assert imported(*words) & heavy == set()
+
+
+@pytest.mark.parametrize("words", [("status",), ("ps",), ("stop",)])
+def test_verbs_with_http_import_no_screen(words: tuple[str, ...]) -> None:
+    assert imported(*words) & {"textual", "rich", "pygments", "huggingface_hub", "xllamacpp", "yaml"} == set()
+
+
+def run_gpubox(*words: str, **more: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "gpubox", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def test_a_reader_that_left_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with run_gpubox("ls", stdout=writer) as process:
+        os.close(writer)
+        _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_a_terminal_without_unicode_still_lists() -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    with run_gpubox("ls", stdout=subprocess.PIPE, env=env) as process:
+        out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert b"demo" in out
+
+
+def test_an_interrupted_follow_exits_130(paths: Paths) -> None:
+    paths.logs.mkdir(parents=True)
+    paths.slot_log("main").write_text("one\n")
+    with run_gpubox("logs", "-f", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        process.send_signal(2)
+        _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+def test_python_m_gpubox_and_the_script_are_the_same() -> None:
+    with run_gpubox("--version", stdout=subprocess.PIPE) as process:
+        out, _ = process.communicate(timeout=60)
+
+    assert (process.returncode, out[:7]) == (0, b"gpubox,")

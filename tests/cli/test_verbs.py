@@ -1,0 +1,439 @@
+"""Verbs as the owner types them: what stands on stdout, what on stderr, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox import __version__
+from gpubox.cli.main import VERBS, run
+from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.process import Identity, own_identity
+from gpubox.paths import Paths
+from gpubox.profiles import loader
+from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
+
+Write = Callable[[str, str], Path]
+DEAD = Identity(2**22 + 5, 1, "")
+
+
+class Box:
+    """Runs one command line and keeps what it said."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self._capfd.readouterr()
+        code = run(list(words))
+        out, err = self._capfd.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    def json(self, *words: str) -> dict[str, Any]:
+        _, out, _ = self(*words, "--json")
+
+        def never(constant: str) -> None:
+            raise AssertionError(f"{constant} is no JSON")
+
+        values = json.loads(out, parse_constant=never)
+        assert values["schema_version"] == 1
+        return dict(values)
+
+
+@pytest.fixture
+def gpubox(capfd: pytest.CaptureFixture[str]) -> Box:
+    return Box(capfd)
+
+
+@pytest.fixture(autouse=True)
+def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths, fake_engine: Path) -> None:
+    """A machine without a GPU, with one engine, and with two shipped profiles."""
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    (shipped / "big.toml").write_text(
+        'title = "A big one"\nmodel = "hf:u/big:Q4_K_M"\n[flags]\ncache-type-k = "turbo3"\n'
+    )
+    (shipped / "small.toml").write_text('title = "A small one"\nmodel = "/m/small.gguf"\n[flags]\nctx-size = 4096\n')
+    monkeypatch.setattr(loader, "shipped_profiles", lambda: shipped)
+    for module in ("status", "doctor"):
+        monkeypatch.setattr(f"gpubox.cli.commands.{module}.read_driver", lambda: DriverReading((), problem="no GPU"))
+    paths.config.mkdir(parents=True)
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+
+
+@pytest.fixture
+def crashed(paths: Paths) -> None:
+    """A server that died of a lack of VRAM."""
+    launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
+    save_state(paths.slot_state("main"), SlotState(Running(launch, "f00d", "t", DEAD, "t"), last_good=launch))
+    paths.logs.mkdir(parents=True)
+    paths.slot_log("main").write_text(
+        "0.00.304.993 I srv  llama_server: listening on http://127.0.0.1:8080\n"
+        "1.00.000.000 E CUDA error: out of memory\n[bold]not markup[/bold]\n"
+    )
+
+
+# -- the command line itself ----------------------------------------------------------------------------
+
+
+def test_help_lists_every_verb_and_the_exit_codes(gpubox: Box) -> None:
+    code, out, err = gpubox("--help")
+
+    assert (code, err) == (0, "")
+    assert all(f"\n  {verb} " in out for verb in VERBS)
+    assert "3 not running or unreachable" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, gpubox: Box) -> None:
+    code, out, err = gpubox(verb, "--help")
+
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: gpubox {verb}")
+
+
+def test_version(gpubox: Box) -> None:
+    assert gpubox("--version") == (0, f"gpubox, version {__version__}\n", "")
+
+
+@pytest.mark.parametrize(("verb", "hint"), [("stauts", "Did you mean 'status'?"), ("xyzzy", "`gpubox --help` lists")])
+def test_an_unknown_verb(verb: str, hint: str, gpubox: Box) -> None:
+    code, out, err = gpubox(verb)
+
+    assert (code, out) == (2, "")
+    assert f"There is no verb {verb!r}. {hint}" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ls", "--nope"), ("show",), ("start",), ("status", "--watch", "0"), ("logs", "-n", "many"), ("ls", "a", "b")],
+)
+def test_wrong_words_are_usage(words: tuple[str, ...], gpubox: Box) -> None:
+    code, out, err = gpubox(*words)
+
+    assert (code, out) == (2, "")
+    assert "Usage: gpubox" in err
+
+
+@pytest.mark.parametrize("verb", [("show", "smal"), ("start", "smal"), ("switch", "smal"), ("restart", "smal")])
+def test_an_unknown_profile_gets_the_nearest(verb: tuple[str, ...], gpubox: Box) -> None:
+    assert gpubox(*verb) == (2, "", "gpubox: There is no profile 'smal'.\n        Did you mean 'small'?\n")
+
+
+def test_a_config_that_is_not_there(gpubox: Box) -> None:
+    code, out, err = gpubox("--config", "/nope/config.toml", "ls")
+
+    assert (code, out) == (2, "")
+    assert err == "gpubox: /nope/config.toml does not exist.\n        It is named by --config or GPUBOX_CONFIG.\n"
+
+
+def test_a_config_that_is_wrong(gpubox: Box, paths: Paths) -> None:
+    paths.config_file.write_text("stall-secnds = 3\n")
+
+    code, _, err = gpubox("status")
+
+    assert code == 2
+    assert f"{paths.config_file}: stall-secnds is not a key gpubox knows.\n" in err
+    assert "Did you mean 'stall-seconds'?" in err
+
+
+def test_a_url_before_a_verb_is_not_silently_dropped(gpubox: Box) -> None:
+    code, _, err = gpubox("--url", "http://box:1", "status")
+
+    assert code == 2
+    assert "gpubox status --url URL" in err
+
+
+@pytest.mark.parametrize("url", ["box:8080", "ftp://box", "http://", "http://a:x"])
+def test_a_url_that_is_none_is_usage(url: str, gpubox: Box) -> None:
+    code, out, err = gpubox("status", "--url", url)
+
+    assert (code, out) == (2, "")
+    assert "is not the address of a server" in err
+
+
+def test_a_server_that_is_not_there_is_unreachable(gpubox: Box) -> None:
+    code, out, _ = gpubox("status", "--url", "http://127.0.0.1:1")
+
+    assert code == 3
+    assert "Nothing answers at http://127.0.0.1:1." in out
+
+
+def test_a_bug_is_one_sentence_and_the_traceback_is_in_a_file(
+    gpubox: Box, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("[red]oops[/red]")
+
+    monkeypatch.setattr("gpubox.cli.commands.ls.engine_fits", broken)
+
+    code, out, err = gpubox("ls")
+
+    assert (code, out) == (1, "")
+    assert err.startswith("gpubox: internal error: ZeroDivisionError: [red]oops[/red]\n")
+    assert "Traceback" in (paths.logs / "gpubox-error.log").read_text()
+
+
+# -- ls and show ----------------------------------------------------------------------------------------
+
+
+def test_ls(gpubox: Box) -> None:
+    assert gpubox("ls") == (
+        0,
+        "!  big    A big one    needs a fork: cache-type-k only in a TurboQuant fork\n"
+        "✓  small  A small one  model not here yet\n",
+        "",
+    )
+
+
+def test_ls_narrows_by_name_and_text(gpubox: Box) -> None:
+    assert gpubox("ls", "SMALL ONE")[1].count("\n") == 1
+    assert gpubox("ls", "zzz") == (0, "", "")
+
+
+def test_ls_of_a_broken_profile_lists_the_others_and_says_one_sentence(gpubox: Box, write_profile: Write) -> None:
+    path = write_profile("mine", 'model = "m"\nport = "eighty"\n')
+
+    code, out, err = gpubox("ls")
+
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines()] == ["big", "small"]
+    assert err == f"gpubox: {path}: port must be a whole number, not 'eighty'.\n"
+
+
+def test_ls_as_json(gpubox: Box, write_profile: Write) -> None:
+    write_profile("mine", "oops")
+
+    values = gpubox.json("ls")
+
+    assert values["profiles"][0] == {
+        "name": "big",
+        "title": "A big one",
+        "running": False,
+        "shipped": True,
+        "companion": False,
+        "engine": "default",
+        "engine_accepts": False,
+        "refusal": "cache-type-k only in a TurboQuant fork",
+        "model_present": False,
+    }
+    assert list(values["broken"]) == ["mine"]
+
+
+def test_ls_without_any_engine(gpubox: Box, paths: Paths) -> None:
+    paths.config_file.write_text('default-engine = "gone"\n')
+
+    code, out, _ = gpubox("ls")
+
+    assert code == 0
+    assert out.count("There is no engine 'gone'.") == 2
+
+
+def test_show(gpubox: Box, fake_engine: Path, paths: Paths, tmp_path: Path) -> None:
+    code, out, err = gpubox("show", "small")
+
+    assert (code, err) == (0, "")
+    assert out.replace(str(tmp_path), "TMP") == (
+        "small  A small one\n"
+        "\n"
+        "TMP/llama-server --model /m/small.gguf --host 127.0.0.1 --port 8080 --ctx-size 4096"
+        " --log-verbosity 4 --log-colors off --metrics --slots --jinja\n"
+        "\n"
+        "✓ fake 0.6.0-dev (build 11434, commit abc) takes every flag\n"
+        "! the model is not on this machine yet: /m/small.gguf\n"
+        "  file     TMP/shipped/small.toml\n"
+    )
+
+
+def test_show_of_what_the_engine_refuses_exits_2_and_says_why(gpubox: Box) -> None:
+    code, out, _ = gpubox("show", "big")
+
+    assert code == 2
+    assert "✗ big: cache-type-k: does not take 'turbo3'" in out
+    assert "--hf-repo u/big:Q4_K_M" in out
+
+
+def test_show_command_pastes_and_json_agrees(gpubox: Box) -> None:
+    _, line, _ = gpubox("show", "small", "--command")
+    values = gpubox.json("show", "small")
+
+    assert shlex.split(line) == values["argv"]
+    assert values["command"] == line.strip()
+    assert (values["engine_accepts"], values["refusal"], values["model_path"]) == (True, None, None)
+
+
+def test_show_hides_secrets_of_env(gpubox: Box, write_profile: Write) -> None:
+    write_profile(
+        "mine", 'model = "/m"\nenv = { HF_TOKEN = "sesame", MY_PASSWORD = "sesame", CUDA_VISIBLE_DEVICES = "0" }'
+    )
+
+    for words in (("show", "mine"), ("show", "mine", "--json"), ("show", "mine", "--command")):
+        _, out, err = gpubox(*words)
+        assert "sesame" not in out + err
+        assert "HF_TOKEN='***'" in out
+        assert "CUDA_VISIBLE_DEVICES=0" in out
+
+
+def test_show_of_a_broken_profile(gpubox: Box, write_profile: Write) -> None:
+    path = write_profile("small", "oops")
+
+    code, out, err = gpubox("show", "small")
+
+    assert (code, out) == (2, "")
+    assert err.startswith(f"gpubox: {path} is not valid TOML")
+
+
+# -- where nothing runs ---------------------------------------------------------------------------------
+
+
+def test_status_of_nothing(gpubox: Box) -> None:
+    assert gpubox("status") == (3, "○ no server  stopped\n  gpu      —  no GPU\n", "")
+
+
+def test_status_of_nothing_as_json(gpubox: Box) -> None:
+    values = gpubox.json("status")
+
+    assert values["server"]["state"] == "stopped"
+    assert {k: v for k, v in values["server"].items() if v is not None} == {"state": "stopped"}
+    assert {"server", "gpus", "memory", "offload", "throughput", "totals"} <= set(values)
+
+
+def test_ps_of_nothing(gpubox: Box) -> None:
+    assert gpubox("ps") == (3, "Nothing is running.\n", "")
+    assert gpubox.json("ps")["servers"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("stop",), "Nothing is running."),
+        (("stop", "--all"), "Nothing is running."),
+        (("stop", "small"), "small is not running."),
+        (("logs",), "There is no log yet."),
+        (("logs", "small"), "small has no log"),
+        (("logs", "../../etc/passwd"), "has no log"),
+        (("restart",), "Nothing runs and nothing ran before."),
+    ],
+)
+def test_verbs_that_need_a_server_exit_3(words: tuple[str, ...], says: str, gpubox: Box, paths: Paths) -> None:
+    code, out, err = gpubox(*words)
+
+    assert (code, out) == (3, "")
+    assert err.startswith("gpubox: ")
+    assert says in err
+    assert not paths.slot_state("main").exists()
+
+
+def test_start_of_a_missing_model_fails_before_anything_is_touched(gpubox: Box) -> None:
+    code, out, err = gpubox("start", "small")
+
+    assert (code, out) == (1, "")
+    assert "/m/small.gguf does not exist" in err
+
+
+def test_a_companion_cannot_be_switched_to(gpubox: Box, write_profile: Write) -> None:
+    write_profile("embed", 'model = "/m"\ncompanion = true')
+
+    code, _, err = gpubox("switch", "embed")
+
+    assert code == 2
+    assert "`gpubox start embed` starts it." in err
+
+
+# -- after a crash --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("crashed")
+def test_a_crash_is_told_by_status_stop_and_doctor(gpubox: Box) -> None:
+    code, out, _ = gpubox("status")
+    assert code == 3
+    assert out.splitlines()[:2] == ["○ no server  crashed", "  note     small died: out of VRAM while running."]
+
+    code, _, err = gpubox("stop")
+    assert code == 3
+    assert "small died: out of VRAM while running." in err
+    assert "small died: out of VRAM while running." in gpubox("doctor")[1]
+
+
+@pytest.mark.usefixtures("crashed")
+def test_logs_show_the_last_lines_as_they_stand(gpubox: Box, paths: Paths) -> None:
+    assert gpubox("logs", "-n", "1") == (0, "[bold]not markup[/bold]\n", "")
+    assert gpubox("logs", "--grep", "CUDA") == (0, "1.00.000.000 E CUDA error: out of memory\n", "")
+    assert gpubox("logs", "-n", "0") == (0, "", "")
+    assert gpubox("logs")[1].count("\n") == 3
+    assert gpubox("logs", "--path") == (0, f"{paths.slot_log('main')}\n", "")
+
+
+def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:
+    launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
+    save_state(paths.slot_state("main"), SlotState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
+
+    assert "A switch to big was cut off at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+
+
+def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths) -> None:
+    save_state(paths.slot_state("main"), SlotState(None, Operation("switch", "big", "load", own_identity(), "t")))
+
+    code, out, _ = gpubox("status")
+
+    assert code == 0
+    assert out.splitlines()[:2] == ["○ big  loading", "  doing    switch big: load"]
+
+
+def test_a_state_folder_that_is_a_file_is_a_sentence(gpubox: Box, paths: Paths) -> None:
+    paths.state.parent.mkdir(parents=True, exist_ok=True)
+    paths.state.write_text("")
+
+    for words in (("status",), ("ps",), ("ls",), ("logs",)):
+        code, _, err = gpubox(*words)
+        assert code in (0, 3)
+        assert "internal error" not in err
+
+
+# -- the rest -------------------------------------------------------------------------------------------
+
+
+def test_engines(gpubox: Box, paths: Paths, fake_engine: Path) -> None:
+    with paths.config_file.open("a") as file:
+        file.write('gone = "/opt/gone/llama-server"\n')
+
+    code, out, _ = gpubox("engines")
+    values = {entry["name"]: entry for entry in gpubox.json("engines")["engines"]}
+
+    assert code == 0
+    assert f"{fake_engine}\n    no GPU device: this build computes on the CPU" in out
+    assert "✗ gone  /opt/gone/llama-server" in out
+    assert (values["fake"]["version"], values["fake"]["devices"]) == ("0.6.0-dev (build 11434, commit abc)", [])
+    assert values["fake"]["options"] > 100
+    assert "does not exist" in values["gone"]["problem"]
+
+
+def test_doctor_names_what_is_missing_and_changes_nothing(gpubox: Box, paths: Paths, write_profile: Write) -> None:
+    write_profile("mine", "oops")
+
+    code, out, _ = gpubox("doctor")
+    topics = {finding["topic"] for finding in gpubox.json("doctor")["findings"]}
+
+    assert code == 0
+    assert "! gpu       no GPU" in out
+    assert "2 profiles, 1 refused by their engine here" in out
+    assert "mine.toml is not valid TOML" in out
+    assert {"host", "gpu", "engine", "profiles", "models", "api key", "config", "state", "cache"} <= topics
+    assert not paths.state.exists()
+
+
+def test_doctor_calls_a_key_that_leaked_bad(gpubox: Box, paths: Paths) -> None:
+    paths.api_key_file.write_text("sesame")
+    paths.api_key_file.chmod(0o644)
+
+    code, out, _ = gpubox("doctor")
+
+    assert code == 1
+    assert "chmod 600" in out
+    assert "sesame" not in out
