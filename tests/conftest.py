@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import sys
 from collections.abc import Callable
@@ -14,6 +15,16 @@ from gpubox.paths import Paths
 
 HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
 _FOREIGN = ("GPUBOX_", "LLAMA_", "HF_", "HUGGINGFACE_")
+
+
+@pytest.fixture
+def need_ipv6() -> None:
+    """Skips where this machine has no IPv6 loopback."""
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
 
 
 @pytest.fixture

@@ -258,6 +258,7 @@ def test_a_port_whose_connections_linger_is_free() -> None:
     check_port("127.0.0.1", port)
 
 
+@pytest.mark.usefixtures("need_ipv6")
 def test_a_free_port_is_free_on_both_families() -> None:
     check_port("127.0.0.1", free_port("127.0.0.1"))
     check_port("::1", free_port("::1"))

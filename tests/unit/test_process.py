@@ -123,6 +123,7 @@ def test_a_listening_port_has_an_owner_and_another_state_has_none() -> None:
     assert process.port_owner(port) is None
 
 
+@pytest.mark.usefixtures("need_ipv6")
 def test_an_ipv6_listener_is_seen() -> None:
     with socket.socket(socket.AF_INET6) as held:
         held.bind(("::1", 0))
