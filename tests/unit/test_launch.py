@@ -68,9 +68,7 @@ def test_the_launch_of_a_whole_profile(
     assert not paths.state.exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "proven"), [({}, False), ({"embeddings": True}, True), ({"embedding": True}, True)]
-)
+@pytest.mark.parametrize(("flags", "proven"), [({}, False), ({"embeddings": True}, True), ({"embedding": True}, True)])
 def test_an_embedding_server_is_proven_by_an_embedding(
     flags: dict[str, Any], proven: bool, profile: Profile, paths: Paths, config: Config
 ) -> None:
