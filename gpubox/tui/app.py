@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -174,7 +174,7 @@ class GpuboxApp(App[bool]):
     @on(ProfilePane.Highlighted)
     def _highlighted(self, message: ProfilePane.Highlighted) -> None:
         if message.entry and message.entry.profile:
-            self.run_worker(self._preview(message.entry), group="preview", exclusive=True, exit_on_error=False)
+            self.bridge.run(partial(self._preview, message.entry), "preview", exclusive=True)
         else:
             self.workers.cancel_group(self, "preview")
 
@@ -189,7 +189,7 @@ class GpuboxApp(App[bool]):
 
     def action_verb(self, verb: str) -> None:
         """Runs a verb of the registry, as its key does."""
-        self.run_worker(self.run_action(verb), group="verb", exit_on_error=False)
+        self.bridge.run(partial(self.run_action, verb), "verb")
 
     @on(ProfilePane.Chosen)
     def _chosen(self, message: ProfilePane.Chosen) -> None:
@@ -197,17 +197,17 @@ class GpuboxApp(App[bool]):
 
     def choose(self, entry: Entry) -> None:
         """Enter on ``entry``."""
-        self.run_worker(self.flow.choose(entry), group="server", exit_on_error=False)
+        self.bridge.run(partial(self.flow.choose, entry), "server")
 
     def action_switch(self) -> None:
         if entry := self.dashboard.profiles.entry:
             self.choose(entry)
 
     def action_stop(self) -> None:
-        self.run_worker(self.flow.stop(self.dashboard.profiles.entry), group="server", exit_on_error=False)
+        self.bridge.run(partial(self.flow.stop, self.dashboard.profiles.entry), "server")
 
     def action_restart(self) -> None:
-        self.run_worker(self.flow.restart(), group="server", exit_on_error=False)
+        self.bridge.run(self.flow.restart, "server")
 
     def action_search(self) -> None:
         self.dashboard.profiles.find()

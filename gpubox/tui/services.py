@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -160,10 +160,15 @@ class Bridge:
 
     def begin(self) -> None:
         """Starts watching. Called after the first paint, so that nothing slow comes before it."""
-        self.app.run_worker(self._watch_now(), group="watch-now", exit_on_error=False)
-        self.app.run_worker(self._watch_entries(), group="watch-entries", exit_on_error=False)
+        self.run(self._watch_now, "watch-now")
+        self.run(self._watch_entries, "watch-entries")
         if self.services.url is None:
-            self.app.run_worker(self._watch_log(), group="watch-log", exit_on_error=False)
+            self.run(self._watch_log, "watch-log")
+
+    def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
+        """Runs ``work`` as a worker of the app. Called, not awaited: one that never starts leaves nothing behind."""
+        run: Any = work
+        self.app.run_worker(run, group=group, exclusive=exclusive, exit_on_error=False)
 
     async def look(self) -> None:
         """Reads what runs once, and says so when it is new."""
@@ -254,11 +259,11 @@ class Bridge:
             if self.abandoned:
                 raise GpuboxError("The download was stopped.", "The next start goes on where it was.")
             at = loop.time()
-            if at - shown >= 0.2 or done == total:
+            if at - shown >= 0.2 or (done and not shown) or done == total:
                 shown = at
                 self.app.post_message(StoryMoved(Downloading(profile.name, done, total, at - began)))
 
-        report(0, None)
+        self.app.post_message(StoryMoved(Downloading(profile.name, 0, None, 0.0)))
         try:
             await in_thread(self.services.fetch, profile, report)
         except GpuboxError as error:

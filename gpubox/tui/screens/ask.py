@@ -45,7 +45,7 @@ class AskScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = self.question
+            box.border_title = Content(self.question)  # a plain text would be read as markup
             yield Static(self.body, markup=False)
             yield OptionList(*[self._option(answer) for answer in self.answers], markup=False)
 

@@ -50,7 +50,7 @@ class Detail(VerticalScroll, can_focus=True):
         self.mount(self.text)
 
     def watch_entry(self, old: Entry | None, new: Entry | None) -> None:
-        self.border_title = plain(new.name) if new else "Profile"
+        self.border_title = Content(plain(new.name) if new else "Profile")  # a plain text would be markup
         if old is None or new is None or old.id != new.id:
             self.scroll_home(animate=False)
         self._draw()

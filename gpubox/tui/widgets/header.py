@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 
 from textual.app import RenderResult
@@ -14,6 +15,7 @@ from gpubox.tui.services import Now
 from gpubox.tui.text import plain, short
 
 GAP = "   "
+_BUILD = re.compile(r"\(build ([1-9]\d*)")
 
 
 class Header(Widget):
@@ -66,9 +68,11 @@ class Header(Widget):
 
 
 def _engine(path: str | None, version: str) -> str:
-    """``llama-server 11434``: the binary's name and the build without its commit."""
+    """``llama-server b11434``: the binary's name and the build; the version where it was built without one."""
     name = PurePath(path or "").name.split(".")[0]
-    return plain(f"{name} {version.split(' (')[0]}".strip())
+    build = _BUILD.search(version)
+    shown = f"b{build[1]}" if build else version.split(" (")[0].removeprefix(name).strip()
+    return plain(f"{name} {shown}".strip())
 
 
 def _length(parts: list[tuple[int, Content]]) -> int:

@@ -22,6 +22,12 @@ class Rows(OptionList):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LIST, Where.LISTS)]
 
+    class Resized(Message):
+        """The rows have another width and must be drawn for it."""
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
+
     def action_down(self) -> None:
         self.action_cursor_down()
 
@@ -98,9 +104,10 @@ class ProfilePane(Vertical):
     def watch_working(self) -> None:
         self._mark()
 
-    def on_resize(self) -> None:
+    @on(Rows.Resized)
+    def _redraw(self) -> None:
         self._drawn = []
-        self.call_after_refresh(self._mark)
+        self._mark()
 
     def find(self) -> None:
         """Opens the search line."""
@@ -175,6 +182,8 @@ class ProfilePane(Vertical):
         if not self.rows.is_attached:
             return
         width = self.rows.scrollable_content_region.width
+        if width <= 0:
+            return  # not laid out yet: the rows' first size draws them
         working, word = self.working
         for at, entry in enumerate(self.shown):
             drawn = (entry, mark_of(entry, self.running, working), word if entry.name == working else "")

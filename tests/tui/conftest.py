@@ -1,0 +1,57 @@
+"""The screen in a box: no personal files, no animation, a clock that stands, and polling that keeps nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from gpubox.tui import app, services
+from tests.tui.fake import FakeServices
+
+SIZE = (120, 36)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("STATUS_SECONDS", "CATALOG_SECONDS", "LOG_SECONDS"):
+        monkeypatch.setattr(services, name, 0.01)
+    monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
+
+
+@pytest.fixture
+def fake() -> FakeServices:
+    return FakeServices()
+
+
+async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") -> None:
+    """Returns as soon as ``true`` is; fails after ten seconds."""
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        if true():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"never came: {what or true}\n{text(pilot)}")
+
+
+async def opened(pilot: Pilot[bool]) -> None:
+    """Returns when the screen shows what there is to show."""
+    dashboard = pilot.app.dashboard  # type: ignore[attr-defined]
+    await until(pilot, lambda: dashboard.header.now, "a status")
+    await until(
+        pilot, lambda: all(e.fit or e.kind != "profile" for e in dashboard.profiles.shown) and dashboard.profiles.entry
+    )
+    entry = dashboard.profiles.entry
+    await until(pilot, lambda: entry.kind != "profile" or dashboard.detail.shown, "the engine's answer")
+    await pilot.pause()
+
+
+def text(pilot: Pilot[bool]) -> str:
+    """What stands on the screen."""
+    return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips())

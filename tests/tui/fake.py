@@ -1,0 +1,213 @@
+"""Services that do what a test tells them: no process, no network, no clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.profiles.loader import Catalog
+from gpubox.profiles.model import Needs, Profile, Reference
+from gpubox.server.client import Slot
+from gpubox.server.events import Finished, LoadProgress, StepDone, StepFailed, StepStarted
+from gpubox.server.fit import Fit
+from gpubox.server.launch import Preview
+from gpubox.server.log import parse_line
+from gpubox.server.status import ServerStatus
+from gpubox.server.supervisor import Step
+from gpubox.tui.services import Now
+
+RECORDING = Path(__file__).parent / "recordings" / "demo.log"
+"""The log of a real run of the demo profile on a CPU, home folders shortened."""
+GB = 1_000_000_000
+
+QWEN = Profile(
+    "qwen36-mtp-16gb",
+    "hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q4_K_M",
+    title="Qwen3.6 35B-A3B MTP, 16 GB",
+    description="The article's launch on a 16 GB card.",
+    port=8081,
+    flags={"ctx-size": 131072, "n-cpu-moe": 22},
+    needs=Needs(vram_gib=16),
+    references=(Reference("generation, server side", 56, "tok/s", "RTX 5060 Ti 16 GB", "an article"),),
+    shipped=True,
+)
+QWEN_256K = replace(QWEN, name="qwen36-256k", title="Qwen3.6 35B-A3B, 256K", flags={"ctx-size": 262144})
+FORK = replace(QWEN, name="qwen36-turbo", title="Qwen3.6, TurboQuant KV", flags={"cache-type-k": "turbo3"})
+DEMO = Profile("demo", "demo:smollm2", title="Demo: SmolLM2 135M on the CPU", port=0, engine="embedded", shipped=True)
+MINE = Profile("mine", "~/models/mine.gguf", title="my own", path=Path("~/.config/gpubox/profiles/mine.toml"))
+LAN = replace(
+    MINE, name="lan", title="open to the LAN", host="0.0.0.0", path=Path("~/.config/gpubox/profiles/lan.toml")
+)
+PROFILES = (QWEN, QWEN_256K, FORK, DEMO, MINE, LAN)
+BROKEN = {
+    "typo": UsageError("~/.config/gpubox/profiles/typo.toml: prot is not a key gpubox knows.", "Did you mean port?")
+}
+
+STOPPED = ServerStatus("main", "stopped")
+READY = ServerStatus(
+    "main", "ready", "qwen36-mtp-16gb", 4711, "http://127.0.0.1:8081", "~/models/Qwen3.6-35B-A3B-Q4_K_M.gguf",
+    "/usr/bin/llama-server", "1.0 (build 11434, commit abc)", "2026-11-21T09:00:00.000Z", 3.1,
+    slots=(Slot(0, False, 131072, 0, 0),),
+)  # fmt: skip
+BUSY = replace(READY, state="answering", slots=(Slot(0, True, 131072, 1200, 512),))
+
+
+@dataclass
+class Gate:
+    """A place in an operation where it waits until the test lets it go on."""
+
+    open: threading.Event
+
+
+class FakeServices:
+    """Every answer is an attribute; ``asked`` lists what was asked to be done."""
+
+    def __init__(self, status: ServerStatus = READY, profiles: Sequence[Profile] = PROFILES) -> None:
+        self.url: str | None = None
+        self.status = status
+        self.last: str | None = None
+        self.profiles = list(profiles)
+        self.broken = dict(BROKEN)
+        self.engine = True
+        self.found: list[Path] = []
+        self.absent: set[str] = {"demo"}
+        self.guarded = False
+        self.lines: list[str] = []
+        self.version = 0
+        self.script: list[Any] = []
+        self.error: GpuboxError | None = None
+        self.asked: list[tuple[Any, ...]] = []
+        self.cancelled = threading.Event()
+        self.kept = ""
+        self.asked_now: list[int] = []
+
+    def clock(self) -> datetime:
+        return datetime(2026, 11, 21, 13, 2)
+
+    async def now(self) -> Now:
+        self.asked_now.append(1)
+        return Now(self.status, (), self.last)
+
+    def stamp(self) -> object:
+        return self.version
+
+    def catalog(self) -> Catalog:
+        return Catalog({p.name: p for p in self.profiles}, dict(self.broken))
+
+    def fits(self, catalog: Catalog) -> dict[str, Fit]:
+        if not self.engine:
+            return {name: Fit("", False, "No engine was found.") for name in catalog.profiles}
+        fits = {name: Fit("default", True, model_present=name not in self.absent) for name in catalog.profiles}
+        if "qwen36-turbo" in fits:
+            fits["qwen36-turbo"] = Fit("default", False, "cache-type-k only in a TurboQuant fork", True, True)
+        return fits
+
+    def models(self, catalog: Catalog) -> list[Path]:
+        return self.found
+
+    def preview(self, profile: Profile) -> Preview:
+        argv = ["llama-server", "--model", profile.model, "--host", profile.host, "--port", str(profile.port)]
+        argv += [word for name, value in profile.flags.items() for word in (f"--{name}", str(value))]
+        refusal = None if self.engine else GpuboxError("No engine was found.", "pip install 'gpubox[embedded]'")
+        return Preview(tuple(argv), "llama-server 11434", profile.model, refusal)
+
+    def read_log(self) -> list[str]:
+        lines, self.lines = self.lines, []
+        return lines
+
+    def model_size(self, profile: Profile) -> int | None:
+        return 98_362_432 if profile.name == "demo" else 21_100_000_000
+
+    def to_fetch(self, profile: Profile) -> bool:
+        return profile.name in self.absent
+
+    def exposed_unguarded(self, profile: Profile) -> bool:
+        return not profile.loopback and not self.guarded
+
+    def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
+        self.asked.append(("fetch", profile.name))
+        self._play(lambda event: on_progress(*event), [e for e in self.script if isinstance(e, tuple | Gate)])
+        self.absent.discard(profile.name)
+        self.script = [e for e in self.script if not isinstance(e, tuple | Gate)]
+
+    def operate(
+        self, kind: str, profile: Profile | str, go_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
+    ) -> None:
+        name = profile if isinstance(profile, str) else profile.name
+        self.asked.append((kind, name, go_now, allow_exposed))
+        self._play(emit, self.script)
+        if self.error:
+            raise self.error
+
+    def _play(self, emit: Callable[[Any], None], script: list[Any]) -> None:
+        for event in script:
+            if isinstance(event, Gate):
+                assert event.open.wait(10)
+            elif isinstance(event, ServerStatus):
+                self.status = event
+            else:
+                emit(event)
+            if self.cancelled.is_set():
+                raise GpuboxError("Given up; what runs was not touched.")
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+        for event in self.script:
+            if isinstance(event, Gate):
+                event.open.set()
+
+    def make_profile(self, model: Path) -> Profile:
+        made = replace(MINE, name=model.stem, model=str(model))
+        self.profiles.append(made)
+        self.found = []
+        return made
+
+    def keep_traceback(self, text: str) -> None:
+        self.kept = text
+
+    def places(self) -> list[tuple[str, str]]:
+        return [("your profiles", "~/.config/gpubox/profiles"), ("the server's log", "~/.local/state/gpubox/logs")]
+
+
+def recorded(count: int = 200) -> list[str]:
+    """The last lines of the recording."""
+    lines = RECORDING.read_text(encoding="utf-8").splitlines()
+    assert all(parse_line(line) for line in lines)
+    return lines[-count:]
+
+
+def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[Any]:
+    """A switch that works; with ``gate`` it stands still in the middle of the load."""
+    ready = replace(READY, profile=name, pid=4712)
+    return [
+        StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
+        StepStarted(Step.STOP, READY.profile or ""), StepDone(Step.STOP, READY.profile or "", 0.4),
+        StepStarted(Step.SETTLE, name), StepDone(Step.SETTLE, name, 0.2),
+        replace(READY, state="loading", profile=name, pid=4712, slots=None),
+        StepStarted(Step.LOAD, name),
+        LoadProgress(name, "loading weights", int(12.9 * GB), int(21.1 * GB), 6.3),
+        *([gate] if gate else []),
+        StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROVE, name), StepDone(Step.PROVE, name, 0.31),
+        ready,
+        Finished("switch", name, True, name, 11.2, f"{name} answers."),
+    ]  # fmt: skip
+
+
+def rollback_story(name: str = "qwen36-256k") -> list[Any]:
+    """A switch that fails, and gives back what ran."""
+    why = "out of VRAM: KV cache on CUDA0 (4,096 MiB)"
+    back = f"{READY.profile} is back (3.1 s)."
+    return [
+        StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
+        StepStarted(Step.STOP, READY.profile or ""), StepDone(Step.STOP, READY.profile or "", 0.4),
+        StepStarted(Step.LOAD, name),
+        StepFailed(Step.LOAD, name, why, "Try n-cpu-moe 26 or cache-type-k/v q8_0.", "failed to allocate buffer"),
+        StepStarted(Step.RESTORE, READY.profile or ""), StepDone(Step.RESTORE, READY.profile or "", 3.1),
+        READY,
+        Finished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {back}"),
+    ]  # fmt: skip

@@ -1,0 +1,293 @@
+"""What an owner sees and does on the dashboard."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from gpubox.errors import GpuboxError
+from gpubox.server.events import Busy, Step, StepDone, StepStarted
+from gpubox.tui.actions import VERBS
+from gpubox.tui.app import GpuboxApp
+from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_story, switch_story
+
+
+async def test_shows_what_runs(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        first, *rest = text(pilot).splitlines()
+        for word in ("● qwen36-mtp-16gb ready", "llama-server b11434", "127.0.0.1:8081", "13:02"):
+            assert word in first
+        body = "\n".join(rest)
+        assert "needs a fork" in body
+        assert "prot is not a key" in body
+        assert "--ctx-size 131072" in body, "the highlighted profile is the one that runs, with its command line"
+        assert "measured generation, server side: 56 tok/s" in body
+
+
+async def test_says_who_can_reach_it(fake: FakeServices) -> None:
+    fake.status = replace(READY, exposed="LAN, no key")
+    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        assert "▲ LAN, no key" in text(pilot).splitlines()[0]
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (100, 30), (120, 36), (200, 50)])
+async def test_fits_every_terminal(fake: FakeServices, size: tuple[int, int]) -> None:
+    async with GpuboxApp(fake).run_test(size=size) as pilot:
+        await opened(pilot)
+        assert all(len(line) <= size[0] for line in text(pilot).splitlines())
+        assert "qwen36-mtp-16gb" in text(pilot)
+        for widget in pilot.app.screen.walk_children():
+            if widget.is_on_screen:
+                assert widget.region.right <= size[0], widget
+
+
+async def test_search_narrows_and_esc_shows_all(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("slash", *"256k")
+        await until(pilot, lambda: len(app.dashboard.profiles.shown) == 1)
+        assert app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "qwen36-256k"
+        await pilot.press("enter")
+        assert not fake.asked, "Enter in the search line only chooses the row"
+        await pilot.press("escape")
+        assert len(app.dashboard.profiles.shown) == 7
+
+
+async def test_letters_typed_right_behind_the_slash_reach_the_search(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("slash", "s", "q", "r")
+        assert app.dashboard.profiles.search.value == "sqr"
+        assert not fake.asked and app.screen is app.dashboard
+
+
+async def test_enter_switches_and_tells_the_story(fake: FakeServices) -> None:
+    gate = Gate(threading.Event())
+    fake.script = switch_story(gate=gate)
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "qwen36-256k")
+        await until(pilot, lambda: "12.9 of 21.1 GB ~4 s left" in text(pilot))
+        for part in ("◌ qwen36-256k", "check ✓", "stop ✓ 400 ms", "VRAM settled ✓", "load ▓▓▓▓▓▓░░░░", "load 61%"):
+            assert part in text(pilot)
+        gate.open.set()
+        await until(pilot, lambda: "✓ qwen36-256k answers in 11.2 s" in text(pilot))
+        await until(pilot, lambda: "● qwen36-256k ready" in text(pilot))
+        assert fake.asked == [("switch", "qwen36-256k", False, False)]
+
+
+async def test_a_failed_switch_says_why_and_what_is_back(fake: FakeServices) -> None:
+    fake.script = rollback_story()
+    fake.error = GpuboxError("x", "Try n-cpu-moe 26 or cache-type-k/v q8_0.")
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "qwen36-256k")
+        await until(pilot, lambda: "✗ qwen36-256k" in text(pilot) and "Try n-cpu-moe 26" in text(pilot))
+        for part in (
+            "out of VRAM: KV cache on CUDA0 (4,096 MiB)",
+            "qwen36-mtp-16gb is back (3.1 s)",
+            "Try n-cpu-moe 26",
+        ):
+            assert part in text(pilot)
+        await pilot.press("j", "j")
+        assert "out of VRAM" in text(pilot), "it stays until the next action"
+
+
+async def test_nothing_runs_enter_starts(fake: FakeServices) -> None:
+    fake.status = STOPPED
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        assert "⏎ start" in text(pilot)
+        await choose(pilot, "mine")
+        await until(pilot, lambda: fake.asked)
+        assert fake.asked == [("start", "mine", False, False)]
+
+
+async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
+    fake.status = BUSY
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "mine")
+        await until(pilot, lambda: "Slot 0 is answering (512 tokens so far)" in text(pilot))
+        await pilot.press("c")
+        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
+        assert not fake.asked
+        await pilot.press("enter")
+        await until(pilot, lambda: "is busy" in text(pilot))
+        await pilot.press("n")
+        await until(pilot, lambda: fake.asked)
+        assert fake.asked == [("switch", "mine", True, False)]
+
+
+async def test_esc_gives_up_waiting_for_busy_slots(fake: FakeServices) -> None:
+    fake.script = [StepDone(Step.CHECK, "mine", 0.1), StepStarted(Step.WAIT, "x"), Busy("x", ("slot 0 is answering",)),
+                   Gate(threading.Event())]  # fmt: skip
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "mine")
+        await until(pilot, lambda: "wait … slot 0 is answering" in text(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Given up; what runs was not touched" in text(pilot))
+
+
+async def test_an_open_port_is_asked_about(fake: FakeServices) -> None:
+    fake.status = STOPPED
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "lan")
+        await until(pilot, lambda: "Open to the network without a key?" in text(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
+        assert not fake.asked
+        await pilot.press("enter")
+        await until(pilot, lambda: "without a key?" in text(pilot))
+        await pilot.press("o")
+        await until(pilot, lambda: fake.asked == [("start", "lan", False, True)])
+
+
+async def test_a_missing_model_is_downloaded_first(fake: FakeServices) -> None:
+    fake.status = STOPPED
+    gate = Gate(threading.Event())
+    fake.script = [(49_000_000, 98_000_000), gate]
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, DEMO.name)
+        assert "Enter downloads 98 MB" in text(pilot)
+        await until(pilot, lambda: "download ▓▓▓▓▓░░░░░ 49 of 98 MB" in text(pilot))
+        gate.open.set()
+        await until(pilot, lambda: ("start", "demo", False, False) in fake.asked)
+
+
+async def test_stop_asks_first(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("s")
+        await until(pilot, lambda: "Stop qwen36-mtp-16gb?" in text(pilot))
+        await pilot.press("enter")  # the first answer is the safe one
+        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
+        assert not fake.asked
+        await pilot.press("s")
+        await until(pilot, lambda: "Stop qwen36" in text(pilot))
+        await pilot.press("y")
+        await until(pilot, lambda: fake.asked == [("stop", "main", False, False)])
+
+
+async def test_a_crash_is_named_and_r_starts_it_again(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        fake.last = "qwen36-mtp-16gb"
+        fake.status = replace(STOPPED, state="crashed", message="qwen36-mtp-16gb died: CUDA error: an illegal access.")
+        await until(pilot, lambda: "✗ crashed" in text(pilot))
+        await until(pilot, lambda: "died: CUDA error: an illegal access" in text(pilot))
+        assert "r starts qwen36-mtp-16gb again" in text(pilot)
+        await pilot.press("r")
+        await until(pilot, lambda: fake.asked == [("restart", "qwen36-mtp-16gb", False, False)])
+
+
+async def test_a_first_run_without_engine_says_what_to_do(fake: FakeServices) -> None:
+    fake.status, fake.engine, fake.profiles, fake.broken = STOPPED, False, [DEMO], {}
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        assert "No engine was found." in text(pilot)
+        assert "pip install 'gpubox[embedded]'" in text(pilot)
+        assert "Enter starts the highlighted profile" in text(pilot)
+
+
+async def test_without_any_profile(fake: FakeServices) -> None:
+    fake.status, fake.profiles, fake.broken = STOPPED, [], {}
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.dashboard.header.now)
+        await pilot.press("enter", "y", "s", "r", "j", "G")
+        assert app.is_running and not fake.asked
+
+
+async def test_a_model_without_a_profile_gets_one(fake: FakeServices) -> None:
+    fake.found = [Path("/data/models/new.gguf")]
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: "a model without a" in text(pilot))
+        await pilot.press("G")
+        await until(pilot, lambda: "⏎ make a profile" in text(pilot))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "new")
+
+
+async def test_profile_files_are_read_again_when_they_change(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        fake.profiles.append(replace(MINE, name="later"))
+        fake.version += 1
+        await until(pilot, lambda: any(e.name == "later" for e in app.dashboard.profiles.shown))
+        assert app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == READY.profile
+
+
+async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> None:
+    fake.url = "http://10.0.0.7:8080"
+    fake.status = replace(READY, slot=None, profile=None, pid=None, base_url=fake.url)
+    async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        assert "attached, read only" in text(pilot)
+        assert "10.0.0.7:8080" in text(pilot)
+        assert "switch" not in text(pilot).splitlines()[-1]
+        await pilot.press("s", "r", "enter")
+        await until(pilot, lambda: "gpubox did not start this server: it" in text(pilot))
+        assert not fake.asked
+
+
+async def test_a_server_can_be_started_as_the_screen_opens(fake: FakeServices) -> None:
+    fake.status = STOPPED
+    fake.absent = set()
+    async with GpuboxApp(fake, start="demo").run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: fake.asked == [("start", "demo", False, False)])
+
+
+async def test_copy_takes_the_command_line(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("y")
+        assert app.clipboard.startswith("llama-server --model hf:unsloth/")
+
+
+async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=(120, 120)) as pilot:
+        await opened(pilot)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Help" in text(pilot))
+        shown = text(pilot)
+        assert all(verb.title in shown for verb in VERBS)
+        assert all(word in shown for word in ("pp", "tg", "TTFT", "effective", "acceptance", "crashed", "~/.config"))
+        await pilot.press("escape")
+        assert pilot.app.screen is pilot.app.dashboard  # type: ignore[attr-defined]
+
+
+async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: pilot.app.screen.query(Input))
+        await pilot.press(*"to mine")
+        await until(pilot, lambda: "Switch to mine" in text(pilot))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: fake.asked == [("switch", "mine", False, False)])
+
+
+async def choose(pilot: object, name: str) -> None:
+    """Highlights a profile and presses Enter."""
+    app = pilot.app  # type: ignore[attr-defined]
+    app.dashboard.profiles.highlight(f"profile:{name}")
+    await until(pilot, lambda: app.dashboard.profiles.entry.name == name)  # type: ignore[arg-type]
+    await until(pilot, lambda: app.dashboard.detail.shown)  # type: ignore[arg-type]
+    await pilot.press("enter")  # type: ignore[attr-defined]

@@ -1,0 +1,80 @@
+"""Text that others wrote is shown, never obeyed: titles, log lines, model names, errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.errors import UsageError
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.text import bar, paragraph, plain, short
+from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.fake import MINE, READY, FakeServices
+
+HOSTILE = "[/foo] [INFO] [b]x[/b] \x1b[31mred\x1b[0m \x07\u202eevil\u200b $error [@click=app.quit]"
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred", "␛[31mred"),
+        ("a\tb", "a    b"),
+        ("two\nlines\r", "two lines "),
+        ("\x9b31m", "�31m"),
+        ("\u202eabc\u2066", "�abc�"),
+        ("\udc80", "�"),
+        ("größe 模型", "größe 模型"),
+    ],
+)
+def test_plain(raw: str, shown: str) -> None:
+    assert plain(raw) == shown
+
+
+def test_paragraph_keeps_its_lines() -> None:
+    assert paragraph("one\ntwo\x1b") == "one\ntwo␛"
+
+
+def test_short_cuts_at_words() -> None:
+    assert short("needs a fork: cache-type-k", 15) == "needs a fork…"
+    assert short("unbreakable", 6) == "unbre…"
+    assert short("fits", 4) == "fits"
+
+
+def test_bar_stays_in_its_cells() -> None:
+    assert [bar(share, 4) for share in (-1, 0, 0.5, 1, 9)] == ["░░░░", "░░░░", "▓▓░░", "▓▓▓▓", "▓▓▓▓"]
+
+
+async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
+    fake.profiles = [replace(MINE, title=HOSTILE, description=HOSTILE, model=HOSTILE, source=HOSTILE)]
+    fake.broken = {"bad": UsageError(f"~/bad.toml: {HOSTILE}")}
+    fake.found = [Path("/models/[$@click]\x1b[2J [b].gguf")]
+    fake.status = replace(READY, profile="[/foo]", message=HOSTILE, model_path=f"/m/{HOSTILE}", engine_version=HOSTILE)
+    fake.lines = [HOSTILE, f"0.00.001.000 E {HOSTILE}", "\x1b[2J" * 100]
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: app.dashboard.log_pane.view.line_count == 3)
+        for _ in range(3):
+            shown = text(pilot)
+            assert "[/foo]" in shown and "␛[" in shown
+            assert not any(ord(char) < 32 and char != "\n" for char in shown)
+            assert "\u202e" not in shown
+            assert all(len(line) <= SIZE[0] for line in shown.splitlines())
+            await pilot.press("j")
+        await pilot.press("f", *"[INFO]")
+        await until(pilot, lambda: "match" in str(app.dashboard.log_pane.border_subtitle))
+        await pilot.press("escape", "y")
+        assert app.is_running
+
+
+async def test_hostile_answers_in_questions_and_toasts(fake: FakeServices) -> None:
+    fake.status = replace(READY, profile="[/foo]\x1b[31m")
+    async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        await pilot.press("s")
+        await until(pilot, lambda: "Stop [/foo]␛[31m?" in text(pilot))
+        await pilot.press("escape", "r")
+        await until(pilot, lambda: "The profile [/foo]␛[31m is not in the list" in text(pilot))

@@ -1,0 +1,107 @@
+"""Leaving: the server stays, an operation is never cut off between two servers, and a broken screen says so."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from gpubox.errors import GpuboxError
+from gpubox.hardware.process import own_identity
+from gpubox.paths import Paths
+from gpubox.server.events import Step, StepDone, StepStarted
+from gpubox.server.record import Launch, Running, SlotState, now, save_state
+from gpubox.tui import app as app_module
+from gpubox.tui.app import GpuboxApp, run_app
+from gpubox.tui.farewell import farewell
+from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.fake import READY, FakeServices, Gate, switch_story
+from tests.tui.test_dashboard import choose
+
+
+async def test_q_leaves_at_once_when_nothing_is_under_way(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("q")
+        await until(pilot, lambda: app._exit)
+    assert app.return_value is False
+
+
+async def test_q_waits_for_the_end_of_a_switch(fake: FakeServices) -> None:
+    gate = Gate(threading.Event())
+    fake.script = switch_story(gate=gate)
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        await choose(pilot, "qwen36-256k")
+        await until(pilot, lambda: "12.9 of" in text(pilot))
+        await pilot.press("q")
+        await until(pilot, lambda: "The switch is under way" in text(pilot))
+        assert not app._exit
+        gate.open.set()
+        await until(pilot, lambda: app._exit)
+    assert app.return_value is False
+
+
+async def test_a_second_q_leaves_a_loading_server_to_itself(fake: FakeServices) -> None:
+    gate = Gate(threading.Event())
+    fake.script = switch_story(gate=gate)
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "qwen36-256k")
+        await until(pilot, lambda: "12.9 of" in text(pilot))
+        await pilot.press("q", "q")
+        await until(pilot, lambda: app._exit)
+    assert app.return_value is True, "the caller leaves the operation's thread behind"
+    gate.open.set()
+
+
+async def test_never_leaves_between_two_servers(fake: FakeServices) -> None:
+    gate = Gate(threading.Event())
+    fake.script = [StepStarted(Step.STOP, "a"), gate, StepDone(Step.STOP, "a", 0.1), StepStarted(Step.LOAD, "b"),
+                   Gate(threading.Event())]  # fmt: skip
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "mine")
+        await until(pilot, lambda: "stop …" in text(pilot))
+        await pilot.press("q", "q", "q")
+        assert not app._exit
+        gate.open.set()
+        await until(pilot, lambda: app._exit)
+    assert app.return_value is True
+    fake.cancel()
+
+
+def test_farewell_says_what_keeps_running(paths: Paths) -> None:
+    launch = Launch("demo", ("llama-server",), "127.0.0.1", 37121)
+    me = own_identity()
+    running = Running(launch, "id", now(), me, proven_at=now())
+    save_state(paths.slot_state("main"), SlotState(running=running))
+    said = farewell(paths)
+    assert f"demo keeps running at http://127.0.0.1:37121 (pid {me.pid})." in said
+    assert "gpubox stop" in said
+    save_state(paths.slot_state("main"), SlotState(running=replace(running, proven_at=None)))
+    assert "demo goes on loading" in farewell(paths)
+    save_state(paths.slot_state("main"), SlotState(message="demo was stopped."))
+    assert farewell(paths) == "Nothing runs: demo was stopped.\n"
+    assert farewell(replace(paths, state=paths.state / "none")) == ""
+
+
+def test_a_broken_screen_is_one_sentence(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeServices()
+
+    class Broken(GpuboxApp):
+        def on_mount(self) -> None:
+            raise RuntimeError("boom")
+
+        def run(self, **_: object) -> bool | None:
+            return super().run(headless=True)
+
+    monkeypatch.setattr(app_module, "GpuboxApp", lambda services, start: Broken(fake))
+    with pytest.raises(GpuboxError, match="The screen broke: RuntimeError: boom"):
+        run_app(paths, None)  # type: ignore[arg-type]
+    assert "boom" in fake.kept and READY.profile

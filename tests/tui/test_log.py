@@ -1,0 +1,93 @@
+"""The live log: follows, filters, folds, forgets the oldest, and draws nothing it need not."""
+
+from __future__ import annotations
+
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.widgets.log_view import KEEP, LogView
+from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.fake import FakeServices, recorded
+
+
+async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
+    fake.lines = recorded()
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: "all slots are idle" in text(pilot))
+        await pilot.press("l", "k", "k")
+        await until(pilot, lambda: "paused, G follows" in text(pilot))
+        fake.lines = ["0.09.000.000 W something new"]
+        await until(pilot, lambda: app.dashboard.log_pane.view.line_count > len(recorded()) - 20)
+        assert "something new" not in text(pilot)
+        await pilot.press("G")
+        await until(pilot, lambda: "something new" in text(pilot) and "paused" not in text(pilot))
+
+
+async def test_alone_and_back(fake: FakeServices) -> None:
+    fake.lines = recorded()
+    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        await pilot.press("l")
+        await until(pilot, lambda: "╭─ Log" in text(pilot).splitlines()[1])
+        await pilot.press("escape")
+        await until(pilot, lambda: "╭─ Profiles" in text(pilot).splitlines()[1])
+
+
+async def test_filter(fake: FakeServices) -> None:
+    fake.lines = recorded()
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("f", *"KV buffer")
+        view = app.dashboard.log_pane.view
+        await until(pilot, lambda: 0 < view.matches < 5)
+        assert "kv  1" not in text(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: view.matches > 100)
+
+
+async def test_levels_have_their_colours(fake: FakeServices) -> None:
+    fake.lines = ["0.00.001.000 E bad", "0.00.002.000 W odd", "0.00.003.000 I fine", "no prefix at all"]
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        view = app.dashboard.log_pane.view
+        await until(pilot, lambda: view.line_count == 4)
+        await pilot.pause()
+        colours = [list(view.render_line(y))[1].style.color for y in range(4)]  # type: ignore[union-attr]
+        assert len(set(colours)) == 3 and colours[2] == colours[3]
+
+
+def test_folds_repeats_and_keeps_a_limit() -> None:
+    view = LogView.__new__(LogView)
+    kept: list[str] = []
+    LogView.__init__(view)
+    view._add = lambda lines: (kept.extend(line.text for line in lines), view._lines.extend(lines))  # type: ignore
+    view.write(["0.00.001.000 I idle", "0.00.002.000 I idle", "0.00.003.000 I idle"])
+    view.write(["0.00.004.000 I idle"])
+    view.write(["0.00.005.000 I work"])
+    assert kept == ["idle", "(3 more of this line)", "work"]
+
+
+async def test_forgets_the_oldest_lines(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        view = app.dashboard.log_pane.view
+        fake.lines = [f"0.00.001.000 I line {n} {'word ' * 20}" for n in range(KEEP + 500)]
+        await until(pilot, lambda: f"line {KEEP + 499} word" in text(pilot))
+        assert view.line_count == KEEP
+        assert view.matches == sum(view._heights) == len(view._rows)
+
+
+async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.pause()
+        drawn: list[object] = []
+        for widget in app.dashboard.walk_children():
+            widget.refresh = lambda *a, w=widget, **k: drawn.append(w) or w  # type: ignore
+        asked = len(fake.asked_now)
+        await until(pilot, lambda: len(fake.asked_now) > asked + 10)
+        assert not drawn

@@ -1,0 +1,67 @@
+"""From events to the lines the owner reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubox.errors import GpuboxError
+from gpubox.server.events import Finished, LoadProgress, Step, StepDone, StepFailed, StepStarted
+from gpubox.tui.story import Downloading, Refused, Story, StoryEvent, pieces
+from gpubox.tui.widgets.lines import pack
+
+GB = 1_000_000_000
+
+
+def told(*events: StoryEvent, kind: str = "switch", name: str = "b") -> str:
+    story = Story(kind, name)
+    for event in events:
+        story = story.after(event)
+    return "  ".join(piece.plain for piece in pieces(story))
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([StepStarted(Step.CHECK, "b")], "◌ b  check …"),
+        ([StepDone(Step.CHECK, "b", 2.0)], "◌ b  check ✓"),
+        ([StepDone(Step.STOP, "a", 0.4), StepStarted(Step.SETTLE, "b")], "◌ b  stop ✓ 400 ms  VRAM settled …"),
+        ([StepStarted(Step.LOAD, "b"), LoadProgress("b", "starting", None, None, 0.2)], "◌ b  load … starting"),
+        (
+            [LoadProgress("b", "loading weights", 5 * GB, 20 * GB, 5.0)],
+            "◌ b  load ▓▓░░░░░░░░ 5.0 of 20.0 GB ~15 s left  loading weights",
+        ),
+        ([Downloading("b", 98_000_000, 2 * GB, 1.0)], "◌ b  download ░░░░░░░░░░ 98 MB of 2.0 GB ~19 s left"),
+        ([Downloading("b", 500_000, None, 1.0)], "◌ b  download … 0 MB"),
+        ([Refused(GpuboxError("Another gpubox is busy.", "Try again."))], "✗ b  Another gpubox is busy.  Try again."),
+        (
+            [StepDone(Step.LOAD, "b", 3.0), Finished("switch", "b", True, "b", 3.14, "b answers.")],
+            "✓ b answers in 3.1 s  load ✓ 3.0 s",
+        ),
+        ([Finished("stop", "a", True, None, 0.3, "a is stopped.")], "✓ a is stopped"),
+    ],
+)
+def test_words(events: list[StoryEvent], words: str) -> None:
+    assert told(*events) == words
+
+
+def test_failure_keeps_the_first_reason() -> None:
+    shown = told(
+        StepFailed(Step.LOAD, "b", "out of VRAM", "Try less.", "cudaMalloc failed"),
+        StepFailed(Step.RESTORE, "a", "also broken"),
+        Finished("switch", "b", False, None, 3.0, "b: out of VRAM. a could not be brought back. Nothing runs."),
+        Refused(GpuboxError("b: out of VRAM.", "Try less.")),
+    )
+    assert shown == "✗ b  out of VRAM. a could not be brought back. Nothing runs.  Try less.  log cudaMalloc failed"
+
+
+def test_no_estimate_while_nothing_is_read() -> None:
+    reading = [LoadProgress("b", "fitting", GB, 20 * GB, second) for second in (1.0, 2.0, 3.0, 4.0)]
+    assert "left" in told(*reading[:2])
+    assert "left" not in told(*reading)
+
+
+def test_lines_break_between_pieces() -> None:
+    story = Story("switch", "b").after(StepDone(Step.STOP, "a", 1.0)).after(LoadProgress("b", "x", GB, 2 * GB, 1.0))
+    lines = pack(pieces(story), 40).plain.splitlines()
+    assert lines == ["◌ b  stop ✓ 1.0 s", "  load ▓▓▓▓▓░░░░░ 1.0 of 2.0 GB ~1 s left", "  x"] or len(lines) == 2
+    assert all(len(line) <= 42 for line in lines)
