@@ -72,6 +72,19 @@ def _patience(table: Table, key: str, default: float) -> float:
     return value
 
 
+def foreign_key(paths: Paths, url: str) -> str | None:
+    """The key to send to a server that gpubox did not start: the box's own only to this machine.
+
+    Elsewhere only ``$GPUBOX_API_KEY``, which the owner gave for this very command.
+    """
+    from urllib.parse import urlsplit
+
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return api_key(paths)
+    return os.environ.get("GPUBOX_API_KEY", "").strip() or None
+
+
 def api_key(paths: Paths) -> str | None:
     """The box's API key: ``$GPUBOX_API_KEY``, ``$LLAMA_API_KEY``, else the 0600 file ``api-key``.
 

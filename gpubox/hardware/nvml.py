@@ -11,6 +11,11 @@ QUERY_SECONDS = 3.0
 """A driver that has not answered by then is not waited for: a lost GPU can block a query for ever."""
 
 
+HANGS = "the NVIDIA driver does not answer"
+_hung: list[threading.Thread] = []
+"""The query that never came back, if one did not: no other is sent behind it."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
     """One process on one card. ``vram_bytes`` is ``None`` under WSL2 and in most containers."""
@@ -51,11 +56,16 @@ def read_driver(*, details: bool = True) -> DriverReading:
 
     Takes at most QUERY_SECONDS: the driver is asked in a thread of its own that is left behind when it hangs.
     """
+    if _hung and _hung[0].is_alive():
+        return DriverReading((), problem=HANGS)
     box: list[DriverReading] = []
     thread = threading.Thread(target=lambda: box.append(_read_safely(details)), daemon=True, name="nvml")
     thread.start()
     thread.join(QUERY_SECONDS)
-    return box[0] if box else DriverReading((), problem="the NVIDIA driver does not answer")
+    if box:
+        return box[0]
+    _hung[:] = [thread]
+    return DriverReading((), problem=HANGS)
 
 
 def vram_used() -> tuple[int, ...] | None:

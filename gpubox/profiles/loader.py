@@ -133,6 +133,8 @@ def _flags(table: Table) -> dict[str, FlagValue]:
         name = key.replace("_", "-")
         if name in TOP_LEVEL_FLAGS:
             raise table.refuse(key, f"belongs at the top of the file: {TOP_LEVEL_FLAGS[name]}")
+        if name == "api-key-file":
+            raise table.refuse(key, "is gpubox's to give", "Put the key into the api-key file; every engine gets it.")
         if name in SECRET_FLAGS:
             raise table.refuse(
                 key, "would show a secret in the process list", f"Set {SECRET_FLAGS[name]} or the api-key file."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class Preview:
 
 def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
     """What would be run, without a look at ports and files: for showing, also where it cannot run here."""
-    profile = replace(profile, flags=_expand_home(profile.flags))
+    profile = with_full_paths(profile)
     source = resolve_model(profile.model, paths, config)
     path = str(source.path) if source.path and source.path.exists() else None
     model = source.argv or _absent(profile.model)
@@ -84,7 +84,7 @@ def prepare(
     engine = choose_engine(config, profile.engine)
     capabilities = probe(engine, paths)
     checked(f"engine {engine.name} {capabilities.version}".strip())
-    profile = replace(profile, flags=_expand_home(profile.flags))
+    profile = with_full_paths(profile)
     check_flags(profile, capabilities)
     source = resolve_model(profile.model, paths, config)
     if source.path is None:
@@ -178,12 +178,18 @@ def _refused(profile: Profile, engine: str, refusal: str) -> UsageError:
     return UsageError(f"{profile.name}: the engine {engine} refuses: {refusal}", "Correct [flags] in the profile.")
 
 
-def _expand_home(flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
-    # A shell would have done it: the flags of a pasted command line name files with "~/".
-    return {
-        name: str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
-        for name, value in flags.items()
-    }
+def with_full_paths(profile: Profile) -> Profile:
+    """``profile`` with ``~/`` expanded in its flags, as a shell would have, and files named from its own folder."""
+    folder = profile.path.parent if profile.path else Path.cwd()
+
+    def full(name: str, value: FlagValue) -> FlagValue:
+        if not isinstance(value, str):
+            return value
+        if value.startswith("~/"):
+            return str(Path(value).expanduser())
+        return str(folder / value) if name in _GGUF_FLAGS | _FILE_FLAGS else value
+
+    return replace(profile, flags={name: full(name, value) for name, value in profile.flags.items()})
 
 
 def _check_files(profile: Profile) -> None:

@@ -60,7 +60,7 @@ def stage_of(text: str) -> str | None:
 
 
 def rotate(path: Path) -> None:
-    """Moves the last launch's log aside (``main.log`` -> ``main.1.log`` ...), keeping KEEP of them.
+    """Moves the last launch's log aside (``main.log`` -> ``main.log.1`` ...), keeping KEEP of them.
 
     Raises GpuboxError when the folder cannot be written.
     """
@@ -78,7 +78,7 @@ def rotate(path: Path) -> None:
 
 
 def trim(path: Path) -> None:
-    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.1.log``.
+    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1``.
 
     The server writes in append mode, so it goes on at the start of the emptied file. Never raises.
     """
@@ -134,4 +134,4 @@ class LogReader:
 
 
 def _numbered(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.stem}.{number}{path.suffix}")
+    return path.with_name(f"{path.name}.{number}")

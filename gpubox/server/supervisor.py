@@ -110,7 +110,7 @@ class Supervisor:
             if old:
                 await self._stop(old)
             running = await self._bring_up(launch)
-        except (GpuboxError, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # whatever it was: the owner keeps a server
             if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
                 task.uncancel()  # Ctrl-C: go back to what ran; a second one leaves it at that
             await self._give_back(kind, name, old, _cause_of(error), began)
@@ -290,7 +290,9 @@ def _same(old: Launch, new: Launch) -> bool:
 def _cause_of(error: BaseException) -> Cause:
     if isinstance(error, LaunchError):
         return error.cause
+    if isinstance(error, asyncio.CancelledError):
+        return Cause(Kind.INTERRUPTED, "interrupted")
     if isinstance(error, GpuboxError):
         kind = Kind.HANG if error.code == ExitCode.UNHEALTHY else Kind.PORT
         return Cause(kind, error.message.rstrip("."), error.hint)
-    return Cause(Kind.INTERRUPTED, "interrupted")
+    return Cause(Kind.CRASH, f"gpubox failed: {type(error).__name__}: {error}", "Please report it.")

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubox.config import Config, api_key
+from gpubox.config import Config, api_key, foreign_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
 from gpubox.profiles.loader import Catalog, load_catalog
@@ -46,7 +46,7 @@ class LiveServices:
         from gpubox.server.status import read_foreign, read_status
 
         if self.url:
-            return Now(await read_foreign(self.url, api_key(self.paths)))
+            return Now(await read_foreign(self.url, foreign_key(self.paths, self.url)))
         reap()
         status = await read_status(self.paths, self.config, MAIN_SLOT)
         return Now(status, tuple(self._companions()), None if status.pid else self._last())

@@ -190,7 +190,7 @@ def test_rotation_keeps_five_and_the_newest_is_one(tmp_path: Path) -> None:
     kept = {file.name: file.read_text() for file in path.parent.iterdir()}
 
     assert KEEP == 5
-    assert kept == {"main.log": "launch 7"} | {f"main.{n}.log": f"launch {7 - n}" for n in range(1, 6)}
+    assert kept == {"main.log": "launch 7"} | {f"main.log.{n}": f"launch {7 - n}" for n in range(1, 6)}
 
 
 def test_an_empty_log_is_not_rotated(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_trim_cuts_under_a_server_that_goes_on_writing(tmp_path: Path, monkeypat
         trim(path)
 
     assert path.read_bytes() == b"more\n"
-    assert (tmp_path / "main.1.log").read_bytes() == b"0123456789\n"
+    assert (tmp_path / "main.log.1").read_bytes() == b"0123456789\n"
     trim(tmp_path / "nope.log")
 
 

@@ -12,7 +12,7 @@ import click
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context, check_url
-from gpubox.config import api_key
+from gpubox.config import foreign_key
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import DriverReading, read_driver
 from gpubox.paths import MAIN_SLOT
@@ -61,7 +61,7 @@ def command(context: Context, as_json: bool, watch: float | None, url: str | Non
 
 async def _read(context: Context, url: str | None) -> ServerStatus:
     if url:
-        return await read_foreign(url, api_key(context.paths))
+        return await read_foreign(url, foreign_key(context.paths, url))
     return await read_status(context.paths, context.config, MAIN_SLOT)
 
 
