@@ -97,11 +97,9 @@ class LiveServices:
         return preview(profile, self.paths, self.config)
 
     def make_profile(self, model: Path) -> Profile:
-        try:
-            from gpubox.interchange.importing import import_source
-            from gpubox.interchange.writing import save_profile
-        except ImportError:
-            raise GpuboxError("This gpubox cannot make profiles yet.", "`gpubox import` will.") from None
+        from gpubox.interchange.importing import import_source
+        from gpubox.profiles.writing import save_profile
+
         imported = import_source(str(model))
         if not imported:
             raise GpuboxError(f"No profile can be made of {model}.")
