@@ -21,6 +21,8 @@ from gpubox.tui.text import paragraph, plain
 if TYPE_CHECKING:
     from gpubox.server.launch import Preview
 
+LABEL_CELLS = 9
+_UNBUILT = re.compile(r" \(build 0[^)]*\)")  # a build that does not know its number has nothing to say there
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
 
 
@@ -63,6 +65,9 @@ class Detail(VerticalScroll, can_focus=True):
 
     def watch_one_line(self) -> None:
         self._draw()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)
 
     def action_down(self) -> None:
         self.scroll_down(animate=False)
@@ -111,7 +116,7 @@ class Detail(VerticalScroll, can_focus=True):
         head = Content.styled(plain(profile.title), "bold")
         if profile.description:
             head = Content.assemble(head, "\n" if profile.title else "", paragraph(profile.description))
-        return [head, self._verdict(entry), self._command(profile), self._facts(entry, profile), _figures(profile)]
+        return [head, self._verdict(entry), self._command(profile), self._facts(entry, profile), self._figures(profile)]
 
     def _refusal(self, entry: Entry) -> str:
         if self.shown and self.shown.refusal:
@@ -122,7 +127,9 @@ class Detail(VerticalScroll, can_focus=True):
         if refusal := self._refusal(entry):
             return Content.assemble(("! ", "$warning"), (refusal, "$warning"))
         if self.shown:
-            return Content.assemble(("✓ ", "$success"), f"{plain(self.shown.engine)} takes every flag")
+            return Content.assemble(
+                ("✓ ", "$success"), f"{plain(_UNBUILT.sub('', self.shown.engine))} takes every flag"
+            )
         return Content.styled("… asking the engine", "$quiet")
 
     def _command(self, profile: Profile) -> Content:
@@ -134,7 +141,7 @@ class Detail(VerticalScroll, can_focus=True):
         return model_words(entry, self.size_bytes)
 
     def _facts(self, entry: Entry, profile: Profile) -> Content:
-        address = f"{profile.host}:{profile.port or 'any free port'}"
+        address = f"{profile.host}:{profile.port}" if profile.port else f"{profile.host}, any free port"
         if not profile.loopback:
             address += "  (other machines can reach it)"
         rows = (
@@ -145,23 +152,21 @@ class Detail(VerticalScroll, can_focus=True):
             ("source", plain(profile.source)),
             ("file", plain(str(profile.path)) if profile.path and not profile.shipped else "shipped with gpubox"),
         )
-        return Content("\n").join(
-            [Content.assemble((f"{name:9}", "$quiet"), text.strip()) for name, text in rows if text]
-        )
+        return Content("\n").join([self._hanging(name, Content(text.strip())) for name, text in rows if text])
 
+    def _hanging(self, name: str, text: Content) -> Content:
+        """A name and its text, the text's further lines under its first."""
+        parts = text.wrap(max(20, (self.text.content_size.width or 80) - LABEL_CELLS))
+        label = Content.styled(name.ljust(LABEL_CELLS), "$quiet")
+        return Content("\n").join([(Content(" " * LABEL_CELLS) if at else label) + p for at, p in enumerate(parts)])
 
-def _figures(profile: Profile) -> Content:
-    """What others measured with this configuration."""
-    lines = []
-    for reference in profile.references:
-        value = f"{reference.value:g} {plain(reference.unit)}".strip()
-        more = f"  ({plain(reference.note)})" if reference.note else ""
-        lines.append(
-            Content.assemble(
-                ("measured ", "$quiet"),
-                f"{plain(reference.what)}: ",
-                (value, "bold"),
-                (f"  {plain(reference.hardware)}{more}", "$quiet"),
-            )
-        )
-    return Content("\n").join(lines)
+    def _figures(self, profile: Profile) -> Content:
+        """What others measured with this configuration."""
+        lines = []
+        for reference in profile.references:
+            value = f"{reference.value:g} {plain(reference.unit)}".strip()
+            more = f"  ({plain(reference.note)})" if reference.note else ""
+            where = (f"  {plain(reference.hardware)}{more}", "$quiet")
+            text = Content.assemble(f"{plain(reference.what)}: ", (value, "bold"), where)
+            lines.append(self._hanging("measured", text))
+        return Content("\n").join(lines)

@@ -18,7 +18,9 @@ def pack(pieces: Sequence[Content], width: int, indent: str = GAP) -> Content:
         if lines and lines[-1].cell_length + len(GAP) + piece.cell_length <= width:
             lines[-1] = lines[-1] + GAP + piece
         else:
-            lines.append(Content(indent) + piece if lines else piece)
+            room = max(10, width - len(indent))
+            parts = [piece] if piece.cell_length <= width and not lines else piece.wrap(room)
+            lines += [Content(indent) + part if lines or at else part for at, part in enumerate(parts)]
     return Content("\n").join(lines)
 
 
