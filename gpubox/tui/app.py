@@ -23,8 +23,9 @@ from gpubox.server.events import Step, StepStarted
 from gpubox.tui import theme
 from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
 from gpubox.tui.entries import Entry
+from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StoryMoved
 from gpubox.tui.screens.dashboard import DashboardScreen
-from gpubox.tui.services import Bridge, EntriesRead, LogRead, Now, NowRead, OperationEnded, Services, StoryMoved
+from gpubox.tui.services import Bridge, Services
 from gpubox.tui.story import Downloading, Story
 from gpubox.tui.text import plain
 from gpubox.tui.widgets.detail import shell_line

@@ -15,7 +15,7 @@ from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
 from gpubox.profiles.loader import Catalog, load_catalog
 from gpubox.profiles.model import Profile
 from gpubox.server.log import LogReader, tail_text
-from gpubox.tui.services import Now
+from gpubox.tui.messages import Now
 from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:

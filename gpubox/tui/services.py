@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-
-from textual.message import Message
 
 from gpubox.errors import GpuboxError
 from gpubox.profiles.loader import Catalog
 from gpubox.profiles.model import Profile
 from gpubox.tui.entries import Entry, make_entries
-from gpubox.tui.story import Downloading, Refused, StoryEvent
+from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StoryMoved
+from gpubox.tui.story import Downloading, Refused
 from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
@@ -25,28 +24,10 @@ if TYPE_CHECKING:
 
     from gpubox.server.fit import Fit
     from gpubox.server.launch import Preview
-    from gpubox.server.status import ServerStatus
 
 STATUS_SECONDS = 0.5
 CATALOG_SECONDS = 2.0
 LOG_SECONDS = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """What runs at this moment."""
-
-    status: ServerStatus
-    companions: tuple[str, ...] = ()
-    """Profiles that run beside the active one."""
-    last: str | None = None
-    """The profile that answered last, where none does now."""
-
-    @property
-    def running(self) -> frozenset[str]:
-        """Every profile whose process lives."""
-        main = self.status.profile if self.status.pid is not None else None
-        return frozenset({*self.companions, *([main] if main else [])})
 
 
 class Services(Protocol):
@@ -102,42 +83,6 @@ class Services(Protocol):
 
     def places(self) -> list[tuple[str, str]]:
         """What is where, for the help screen."""
-
-
-class NowRead(Message):
-    """A new reading of what runs; only sent when it differs from the last."""
-
-    def __init__(self, now: Now) -> None:
-        super().__init__()
-        self.now = now
-
-
-class EntriesRead(Message):
-    """The profile list, after a change of its files or of what is known about them."""
-
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
-        super().__init__()
-        self.entries = entries
-
-
-class LogRead(Message):
-    """New lines of the server's log."""
-
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__()
-        self.lines = lines
-
-
-class StoryMoved(Message):
-    """The operation under way has something to tell."""
-
-    def __init__(self, event: StoryEvent) -> None:
-        super().__init__()
-        self.event = event
-
-
-class OperationEnded(Message):
-    """The operation is over, well or not."""
 
 
 class Bridge:

@@ -19,7 +19,7 @@ from gpubox.server.launch import Preview
 from gpubox.server.log import parse_line
 from gpubox.server.status import ServerStatus
 from gpubox.server.supervisor import Step
-from gpubox.tui.services import Now
+from gpubox.tui.messages import Now
 
 RECORDING = Path(__file__).parent / "recordings" / "demo.log"
 """The log of a real run of the demo profile on a CPU, home folders shortened."""

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import Screen
 
 from gpubox.tui.entries import Entry
-from gpubox.tui.services import Now
+from gpubox.tui.messages import Now
 from gpubox.tui.story import Story, pieces
 from gpubox.tui.text import plain
 from gpubox.tui.widgets.detail import Detail

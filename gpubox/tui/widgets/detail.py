@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events, on
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
@@ -32,6 +34,22 @@ def shell_line(profile: Profile, argv: tuple[str, ...]) -> str:
     return command_line(argv, env)
 
 
+class Body(Static):
+    """The text; says when its width changed, because its hanging lines are broken for one width."""
+
+    class Widened(Message):
+        """It has another width."""
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False, id="detail-text")
+        self.width = 0
+
+    def on_resize(self, event: events.Resize) -> None:
+        if event.size.width != self.width:
+            self.width = event.size.width
+            self.post_message(self.Widened())
+
+
 class Detail(VerticalScroll, can_focus=True):
     """Scrolls where it does not fit. ``one_line`` for a screen that has no room: the sentence that matters most."""
 
@@ -45,7 +63,7 @@ class Detail(VerticalScroll, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.border_title = "Profile"
-        self.text = Static("", markup=False, id="detail-text")
+        self.text = Body()
 
     def fill(self) -> None:
         """Mounts what is inside; after the first paint, as the other panes."""
@@ -66,8 +84,9 @@ class Detail(VerticalScroll, can_focus=True):
     def watch_one_line(self) -> None:
         self._draw()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._draw)
+    @on(Body.Widened)
+    def _widened(self) -> None:
+        self._draw()
 
     def action_down(self) -> None:
         self.scroll_down(animate=False)
@@ -156,7 +175,7 @@ class Detail(VerticalScroll, can_focus=True):
 
     def _hanging(self, name: str, text: Content) -> Content:
         """A name and its text, the text's further lines under its first."""
-        parts = text.wrap(max(20, (self.text.content_size.width or 80) - LABEL_CELLS))
+        parts = text.wrap(max(20, (self.text.width or 80) - LABEL_CELLS))
         label = Content.styled(name.ljust(LABEL_CELLS), "$quiet")
         return Content("\n").join([(Content(" " * LABEL_CELLS) if at else label) + p for at, p in enumerate(parts)])
 

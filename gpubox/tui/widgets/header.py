@@ -11,7 +11,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from gpubox.tui.looks import STATES
-from gpubox.tui.services import Now
+from gpubox.tui.messages import Now
 from gpubox.tui.text import plain, short
 
 GAP = "   "

@@ -1,0 +1,67 @@
+"""What the bridge tells the screens: values and messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from gpubox.tui.entries import Entry
+from gpubox.tui.story import StoryEvent
+
+if TYPE_CHECKING:
+    from gpubox.server.status import ServerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What runs at this moment."""
+
+    status: ServerStatus
+    companions: tuple[str, ...] = ()
+    """Profiles that run beside the active one."""
+    last: str | None = None
+    """The profile that answered last, where none does now."""
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Every profile whose process lives."""
+        main = self.status.profile if self.status.pid is not None else None
+        return frozenset({*self.companions, *([main] if main else [])})
+
+
+class NowRead(Message):
+    """A new reading of what runs; only sent when it differs from the last."""
+
+    def __init__(self, now: Now) -> None:
+        super().__init__()
+        self.now = now
+
+
+class EntriesRead(Message):
+    """The profile list, after a change of its files or of what is known about them."""
+
+    def __init__(self, entries: tuple[Entry, ...]) -> None:
+        super().__init__()
+        self.entries = entries
+
+
+class LogRead(Message):
+    """New lines of the server's log."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+
+class StoryMoved(Message):
+    """The operation under way has something to tell."""
+
+    def __init__(self, event: StoryEvent) -> None:
+        super().__init__()
+        self.event = event
+
+
+class OperationEnded(Message):
+    """The operation is over, well or not."""
