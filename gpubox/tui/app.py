@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -99,6 +102,12 @@ class GpuboxApp(App[bool]):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
+        if not gc.isenabled():  # it was off for the first paint
+            gc.freeze()
+            gc.enable()
+        if not self.is_headless:
+            quit_ = partial(self.bridge.run, self.action_quit, "quit")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, quit_)
         self.dashboard.fill()
         self.bridge.begin()
 
@@ -268,15 +277,15 @@ class GpuboxApp(App[bool]):
 
 def run_app(paths: Paths, config: Config, url: str | None = None, start: str | None = None) -> None:
     """Opens the screen and returns when it is left; then says what keeps running."""
+    from gpubox.tui.farewell import farewell, leave_without_terminal
     from gpubox.tui.live import LiveServices
 
     app = GpuboxApp(LiveServices(paths, config, url), start=start)
+    signal.signal(signal.SIGHUP, lambda number, frame: leave_without_terminal(app.bridge.ended))
     in_the_middle = app.run()
     if not in_the_middle:
         app.bridge.ended.wait()  # the screen broke in the middle: the operation comes to its end first
     if url is None:
-        from gpubox.tui.farewell import farewell
-
         sys.stdout.write(farewell(paths))
         sys.stdout.flush()
     if app.broken:

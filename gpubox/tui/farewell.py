@@ -1,6 +1,10 @@
-"""What is said in the terminal after the screen is gone."""
+"""How gpubox goes: what it says in the terminal, and what it does when the terminal goes first."""
 
 from __future__ import annotations
+
+import os
+import signal
+import threading
 
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.server.slot import SlotView, observe, slots
@@ -26,3 +30,13 @@ def _one(view: SlotView) -> str:
     does = "keeps running" if view.running.proven_at else "goes on loading"
     pid = f" (pid {view.running.process.pid})" if view.running.process else ""
     return f"{launch.profile} {does} at {launch.base_url}{pid}"
+
+
+def leave_without_terminal(ended: threading.Event) -> None:
+    """A closed terminal or a lost SSH: what is under way comes to its end in its own thread, then this goes."""
+
+    def end() -> None:
+        ended.wait()
+        os._exit(128 + signal.SIGHUP)  # nothing can be drawn or put right in a terminal that is gone
+
+    threading.Thread(target=end, daemon=True).start()

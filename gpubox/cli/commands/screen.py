@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from gpubox.cli.context import Context
@@ -12,6 +13,7 @@ def open_screen(context: Context, url: str | None = None, start: str | None = No
     """Opens the screen; ``start`` names a profile to start in it, ``url`` a foreign server to watch."""
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise UsageError("The screen needs a terminal.", "`gpubox status` says the same in one go; so does every verb.")
+    gc.disable()  # until the first paint: what is imported for it stays, and looking through it takes a tenth of it
     from gpubox.tui.app import run_app
 
     run_app(context.paths, context.config, url=url, start=start)
