@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,6 +36,11 @@ class Slot:
     context_size_tokens: int | None
     context_used_tokens: int | None
     generated_tokens: int | None
+    task: int | None = None
+    processed_tokens: int | None = None
+    """Prompt tokens read for this request so far, without the reused ones."""
+    predict_limit: int | None = None
+    """The request's ``n_predict``; -1 or ``None``: no limit."""
 
     def __str__(self) -> str:
         if not self.generated_tokens:
@@ -107,6 +113,27 @@ class LlamaClient:
         """``/props`` as it stands, or ``None``."""
         values = await self._get("/props")
         return values if isinstance(values, dict) else None
+
+    async def counters(self) -> dict[str, float] | None:
+        """The counters of ``/metrics`` without their prefix, or ``None`` (``--metrics`` is off, a key is missing).
+
+        Gauges are left out: each scrape resets them, so that two watchers rob each other (build 11434). A labelled
+        counter keeps its label: ``name{position="0"}``.
+        """
+        try:
+            response = await self._http.get("/metrics")
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+            return None
+        self.denied = self.denied or response.status_code == 401
+        if response.status_code != 200:
+            return None
+        found = {}
+        for line in response.text.splitlines()[:1000]:
+            name, _, value = line.rpartition(" ")
+            if name.startswith("llamacpp:") and ("_total" in name):
+                with contextlib.suppress(ValueError):
+                    found[name.removeprefix("llamacpp:")] = float(value)
+        return found
 
     async def prove(self, *, embeddings: bool, timeout: float) -> float:
         """Has the server make one token (or one embedding). Returns the seconds it took.
@@ -208,12 +235,17 @@ def _slot(item: dict[str, Any]) -> Slot:
     following = item.get("next_token")
     following = following[0] if isinstance(following, list) and following else following
     generated = following.get("n_decoded") if isinstance(following, dict) else None
+    params = item.get("params")
+    limit = params.get("n_predict", params.get("max_tokens")) if isinstance(params, dict) else None
     return Slot(
         index=_whole(item.get("id")) or 0,
         busy=bool(item.get("is_processing")),
         context_size_tokens=_whole(item.get("n_ctx")),
         context_used_tokens=_whole(item.get("n_prompt_tokens")),
         generated_tokens=_whole(generated),
+        task=_whole(item.get("id_task")),
+        processed_tokens=_whole(item.get("n_prompt_tokens_processed")),
+        predict_limit=_whole(limit),
     )
 
 

@@ -110,6 +110,8 @@ class LogReader:
         self._inode = 0
         self._offset = 0
         self._partial = b""
+        self._cut = False
+        """Whether reading goes on in the middle of a line, whose rest says nothing."""
         if from_end:
             try:
                 found = path.stat()
@@ -130,7 +132,27 @@ class LogReader:
             return []
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
+        if lines and self._cut:
+            self._cut = False
+            del lines[0]
         return [line.decode("utf-8", errors="replace").rstrip("\r") for line in lines]
+
+
+    def behind(self) -> int:
+        """Bytes that are written and not read yet."""
+        try:
+            return max(0, self.path.stat().st_size - self._offset)
+        except OSError:
+            return 0
+
+    def skip(self, keep: int) -> int:
+        """Leaves out what is unread but for the last ``keep`` bytes; returns how many bytes that was."""
+        skipped = self.behind() - keep
+        if skipped <= 0:
+            return 0
+        self._offset += skipped
+        self._partial, self._cut = b"", True
+        return skipped
 
 
 def _numbered(path: Path, number: int) -> Path:

@@ -56,6 +56,8 @@ class Running:
     proven_at: str | None = None
     """When it answered its first token; ``None``: it never has."""
     load_seconds: float | None = None
+    loaded_vram: tuple[tuple[int, int], ...] = ()
+    """``(GPU index, bytes)`` in use when it was proven: its own where the driver tells, else the whole card's."""
     keyed: bool = False
     """Whether it was started with an API key, whatever the key file says today."""
 
@@ -135,9 +137,9 @@ def _state(values: dict[str, Any]) -> SlotState:
 
 def _running(values: dict[str, Any]) -> Running:
     process = values.get("process")
-    return Running(
-        **{**values, "launch": _launch(values["launch"]), "process": Identity(**process) if process else None}
-    )
+    vram = tuple((int(index), int(used)) for index, used in values.get("loaded_vram", ()))
+    parts = {"launch": _launch(values["launch"]), "process": Identity(**process) if process else None}
+    return Running(**{**values, **parts, "loaded_vram": vram})
 
 
 def _launch(values: dict[str, Any]) -> Launch:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from gpubox import units
-from gpubox.hardware.nvml import vram_used
+from gpubox.hardware.nvml import read_driver, vram_used
 
 STEADY_BYTES = 32 * 1024 * 1024
 INTERVAL_SECONDS = 0.1
@@ -28,3 +28,17 @@ async def settle() -> str:
             return f"{units.memory(sum(after))} in use"
         before = after
     return f"still moving after {LIMIT_SECONDS:.0f} s"
+
+
+def loaded_vram(pid: int) -> tuple[tuple[int, int], ...]:
+    """``(GPU index, bytes)`` that ``pid`` holds on each card now, or the card's whole use where that is hidden.
+
+    The zero line from which growth since the load is counted.
+    """
+    found = []
+    for gpu in read_driver().gpus:
+        own = next((p.vram_bytes for p in gpu.processes if p.pid == pid), None)
+        used = own if own is not None else gpu.vram_used_bytes
+        if used is not None:
+            found.append((gpu.index, used))
+    return tuple(found)

@@ -9,7 +9,7 @@ from gpubox.paths import Paths
 from gpubox.server.causes import find_cause
 from gpubox.server.log import tail_text
 from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, now
-from gpubox.server.spawn import marker
+from gpubox.server.spawn import exit_code, marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,10 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
     return None
 
 
+def _exit_code(process: Identity | None) -> int | None:
+    return exit_code(process) if process else None
+
+
 def _launch_from(pid: int, profile: str) -> Launch:
     argv = command_of(pid)
 
@@ -103,5 +107,5 @@ def _why_gone(paths: Paths, slot: str, state: SlotState, operation: Operation | 
     name = state.running.launch.profile
     if state.running.process and state.running.process.boot_id not in ("", boot_id()):
         return f"The machine was restarted; {name} is not running.", False
-    cause = find_cause(tail_text(paths.slot_log(slot)), None)
+    cause = find_cause(tail_text(paths.slot_log(slot)), _exit_code(state.running.process))
     return f"{name} died: {cause.sentence}.", True

@@ -54,12 +54,22 @@ async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
         may_ask_slots = not any("sleep-idle-seconds" in word for word in launch.argv)
         state, found = await _ask(client, may_ask_slots)
+    return from_view(view, state, found, denied=client.denied)
+
+
+def from_view(
+    view: SlotView, state: str, found: tuple[Slot, ...] | None = None, *, denied: bool = False
+) -> ServerStatus:
+    """The status that a view and what the server answered come to; ``state`` as its HTTP side gave it."""
+    if view.running is None:
+        return _gone(view)
+    launch = view.running.launch
     if view.operation and "stop" in (view.operation.kind, view.operation.step):
         state = "stopping"
     elif state == "unreachable" and view.running.proven_at is None:
         state = "loading"  # it does not listen yet
     return ServerStatus(
-        slot=slot,
+        slot=view.slot,
         state=state,
         profile=launch.profile,
         pid=view.process.pid if view.process else None,
@@ -70,7 +80,7 @@ async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
         started_at=view.running.started_at,
         load_seconds=view.running.load_seconds,
         exposed=exposure(launch, keyed=view.running.keyed),
-        message=view.message or (DENIED if client.denied else ""),
+        message=view.message or (DENIED if denied else ""),
         operation=_operation(view),
         slots=found,
     )
@@ -125,4 +135,4 @@ def _gone(view: SlotView) -> ServerStatus:
 
 def _operation(view: SlotView) -> str:
     operation = view.operation
-    return f"{operation.kind} {operation.profile}: {operation.step}" if operation else ""
+    return f"{operation.kind} {operation.profile}".rstrip() + f": {operation.step}" if operation else ""

@@ -25,7 +25,7 @@ from gpubox.server.launch import check_port, prepare
 from gpubox.server.loading import LaunchError, prove, wait_loaded
 from gpubox.server.log import rotate
 from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
-from gpubox.server.settle import settle
+from gpubox.server.settle import loaded_vram, settle
 from gpubox.server.slot import SlotView, observe, slot_marker
 from gpubox.server.spawn import reap, spawn, terminate
 
@@ -188,7 +188,8 @@ class Supervisor:
             await terminate(process, mark, self.config.stop_seconds)
             self._save(running=None)
             raise
-        running = replace(running, proven_at=record.now())
+        vram = await asyncio.to_thread(loaded_vram, process.pid)
+        running = replace(running, proven_at=record.now(), loaded_vram=vram)
         self._save(running=running, last_good=launch)
         return running
 

@@ -1,0 +1,372 @@
+"""Log line -> event, from one table. Pure and tolerant: an unknown line is no event, never an error.
+
+printf formats read in llama.cpp build 11434; older wordings beside them where they are known:
+  tools/server/server-context.cpp  new prompt, prompt processing, n_gen, prompt eval, eval, draft acceptance, release
+  src/llama-model.cpp              offloaded N/M layers, model buffer size
+  src/llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp   KV, RS, compute, output buffers
+  common/fit.cpp                   memory breakdown table
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from gpubox.server.log import parse_line
+
+MIB = 1024 * 1024
+BufferKind = Literal["model", "kv", "recurrent", "compute", "output"]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A marker that says what the following lines belong to."""
+
+    name: Literal["measure-main", "measure-extra", "table", "load", "context", "draft", "listening", "exit"]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRow:
+    """One row of the fit's memory table; MiB floored by llama.cpp."""
+
+    device: str
+    model_bytes: int
+    context_bytes: int
+    compute_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One allocated buffer."""
+
+    device: str
+    kind: BufferKind
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device the server uses, with its memory at start where it says so."""
+
+    device: str
+    name: str
+    bus_id: str = ""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """``offloaded N/M layers to GPU``."""
+
+    on_gpu: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """The size of one KV cache and its cells, over all devices."""
+
+    size_bytes: int
+    cells: int
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """``n_threads``."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A slot took a request."""
+
+    slot: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewPrompt:
+    """The whole length of the prompt that a slot begins to read."""
+
+    slot: int
+    task: int
+    context_size: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedTo:
+    """Tokens of the prompt that are in the cache now; the first of a task is what was reused."""
+
+    slot: int
+    task: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """The progress line of a long prompt."""
+
+    slot: int
+    task: int
+    tokens: int
+    progress: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationProgress:
+    """The speed line of a long answer."""
+
+    slot: int
+    task: int
+    tokens: int
+    tg: float
+    tg_3s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A final timing line. ``kind`` is ``prompt``, ``generation`` or ``total``."""
+
+    slot: int
+    task: int
+    kind: Literal["prompt", "generation", "total"]
+    seconds: float
+    tokens: int
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The acceptance of one finished request."""
+
+    slot: int
+    task: int
+    accepted: int
+    generated: int
+    mean_length: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PerPosition:
+    """Acceptance of the first, second, ... drafted token of one finished request."""
+
+    slot: int
+    task: int
+    rates: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A slot is done with a request."""
+
+    slot: int
+    task: int
+    tokens: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """The server reads a whole prompt again, and says why."""
+
+    slot: int
+    task: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A client went away."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """Prompt cache in host RAM."""
+
+    size_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A context checkpoint was made (``erased=False``) or dropped."""
+
+    slot: int
+    size_bytes: int
+    erased: bool
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeping:
+    """The server went to sleep or woke."""
+
+    asleep: bool
+
+
+Event = (
+    Section | BreakdownRow | Buffer | Device | Layers | KvCache | Threads | Taken | NewPrompt | CachedTo
+    | PromptProgress | GenerationProgress | Timing | Drafted | PerPosition | Released | Reread | Cancelled
+    | CacheState | Checkpoint | Sleeping
+)  # fmt: skip
+_Build = Callable[[re.Match[str]], "Event | None"]
+_TASK = r"id +(\d+) \| task +(-?\d+) \| +"
+_NUM = r"([\d.]+|nan|inf)"
+
+
+def _mib(text: str) -> int:
+    return round(float(text) * MIB)
+
+
+def _section(name: str) -> _Build:
+    return lambda m: Section(name)  # type: ignore[arg-type]
+
+
+def _buffer(kind: BufferKind) -> _Build:
+    return lambda m: Buffer(m[1], kind, _mib(m[2]))
+
+
+def _timing(kind: Literal["prompt", "generation"]) -> _Build:
+    return lambda m: Timing(int(m[1]), int(m[2]), kind, float(m[3]) / 1e3, int(m[4]), _rate(m[5]))
+
+
+def _rate(text: str) -> float | None:
+    value = float(text)
+    return value if 0 < value < 1e9 else None  # "inf" and "nan" where nothing was timed
+
+
+def _row(m: re.Match[str]) -> Event:
+    return BreakdownRow(m[1].strip(), *(int(m[i]) * MIB for i in (2, 3, 4)))
+
+
+_DEVICE = r"(\S+(?: \([^)]*\))?)"
+_TABLE: tuple[tuple[str, str, _Build], ...] = (
+    # needle that must be in the line (cheap), pattern, builder
+    ("initial parameters", r"getting device memory data for initial parameters", _section("measure-main")),
+    ("extra model", r"getting device memory data for the extra model", _section("measure-extra")),
+    ("memory breakdown", r"\| memory breakdown \[MiB\]", _section("table")),
+    ("common_memory_breakdown", r"\|   - (.+?) +\|.*?= +\d+ \+ \( *\d+ = +(\d+) \+ +(\d+) \+ +(\d+)\) \+", _row),
+    ("common_memory_breakdown", r"\|   - (.+?) +\| +\d+ = +(\d+) \+ +(\d+) \+ +(\d+) +\|", _row),
+    ("loading model tensors", r"load_tensors: loading model tensors", _section("load")),
+    ("constructing llama_context", r"constructing llama_context", _section("context")),
+    ("MTP draft context", r"creating MTP draft context", _section("draft")),
+    ("loading draft model", r"loading draft model", _section("draft")),
+    ("listening on", r"listening on http", _section("listening")),
+    ("cleaning up before exit", r"cleaning up before exit", _section("exit")),
+    ("model buffer size", rf"{_DEVICE} model buffer size = +{_NUM} MiB", _buffer("model")),
+    ("KV buffer size", rf"{_DEVICE} KV buffer size = +{_NUM} MiB", _buffer("kv")),
+    ("RS buffer size", rf"{_DEVICE} RS buffer size = +{_NUM} MiB", _buffer("recurrent")),
+    ("compute buffer size", rf"{_DEVICE} compute buffer size = +{_NUM} MiB", _buffer("compute")),
+    ("output buffer size", rf"{_DEVICE} +output buffer size = +{_NUM} MiB", _buffer("output")),
+    (
+        "using device",
+        r"using device (\S+) \((.*)\) \(([^()]*)\) - (\d+) MiB free",
+        lambda m: Device(m[1], m[2], m[3], None, int(m[4]) * MIB),
+    ),
+    (
+        "MiB free)",
+        r"  - (\S+) +: (.+) \((\d+) MiB, (\d+) MiB free\)",
+        lambda m: Device(m[1], m[2], "", int(m[3]) * MIB, int(m[4]) * MIB),
+    ),
+    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", lambda m: Layers(int(m[1]), int(m[2]))),
+    (
+        "llama_kv_cache: size",
+        rf"size = +{_NUM} MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs\)",
+        lambda m: KvCache(_mib(m[1]), int(m[2]), int(m[3])),
+    ),
+    ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: Threads(int(m[1]))),
+    ("processing task", rf"{_TASK}processing task", lambda m: Taken(int(m[1]), int(m[2]))),
+    (
+        "new prompt",
+        rf"{_TASK}new prompt, n_ctx_slot = (\d+),.*?task\.n_tokens = (\d+)",
+        lambda m: NewPrompt(int(m[1]), int(m[2]), int(m[3]), int(m[4])),
+    ),
+    ("cached n_tokens", rf"{_TASK}cached n_tokens = (\d+)", lambda m: CachedTo(int(m[1]), int(m[2]), int(m[3]))),
+    (
+        "prompt processing",
+        rf"{_TASK}prompt processing.*?n_tokens = +(\d+), .*?progress = {_NUM}.*?/ +{_NUM} tokens per second",
+        lambda m: PromptProgress(int(m[1]), int(m[2]), int(m[3]), float(m[4]), float(m[5])),
+    ),
+    (
+        "n_gen =",
+        rf"{_TASK}n_gen = +(\d+), tg = +{_NUM} t/s(?:, tg_3s = +{_NUM} t/s)?",
+        lambda m: GenerationProgress(int(m[1]), int(m[2]), int(m[3]), float(m[4]), float(m[5]) if m[5] else None),
+    ),
+    (
+        "prompt eval time",
+        rf"{_TASK}prompt eval time = +{_NUM} ms / +(\d+) tokens \(.*?, +{_NUM} tokens per second\)",
+        _timing("prompt"),
+    ),
+    (
+        " eval time",
+        rf"{_TASK}eval time = +{_NUM} ms / +(\d+) tokens \(.*?, +{_NUM} tokens per second\)",
+        _timing("generation"),
+    ),
+    (
+        "total time",
+        rf"{_TASK}total time = +{_NUM} ms / +(\d+) tokens",
+        lambda m: Timing(int(m[1]), int(m[2]), "total", float(m[3]) / 1e3, int(m[4]), None),
+    ),
+    (
+        "draft acceptance",
+        rf"{_TASK}draft acceptance.*?\( *(\d+) accepted / +(\d+) generated\)(?:, mean (?:acceptance )?len(?:gth)? = +{_NUM})?",
+        lambda m: Drafted(int(m[1]), int(m[2]), int(m[3]), int(m[4]), float(m[5]) if m[5] else None),
+    ),
+    (
+        "acc per pos",
+        rf"{_TASK}acc per pos = \(([^)]*)\)",
+        lambda m: PerPosition(int(m[1]), int(m[2]), tuple(float(v) for v in m[3].split(",") if v.strip())),
+    ),
+    (
+        "stop processing",
+        rf"{_TASK}stop processing: n_tokens = (\d+), truncated = (\d)",
+        lambda m: Released(int(m[1]), int(m[2]), int(m[3]), m[4] == "1"),
+    ),
+    (
+        "full prompt re-processing",
+        rf"{_TASK}(forcing full prompt re-processing.*)",
+        lambda m: Reread(int(m[1]), int(m[2]), m[3]),
+    ),
+    ("cancel task", r"cancel task, id_task = (\d+)", lambda m: Cancelled(int(m[1]))),
+    (
+        "cache state",
+        rf"cache state: \d+ prompts, {_NUM} MiB \(limits: {_NUM} MiB",
+        lambda m: CacheState(_mib(m[1]), _mib(m[2])),
+    ),
+    (
+        "created context checkpoint",
+        rf"{_TASK}created context checkpoint (\d+) of \d+ .*?size = {_NUM} MiB",
+        lambda m: Checkpoint(int(m[1]), _mib(m[4]), False, int(m[3])),
+    ),
+    (
+        "erasing old context checkpoint",
+        rf"{_TASK}erasing old context checkpoint .*?size = {_NUM} MiB",
+        lambda m: Checkpoint(int(m[1]), _mib(m[3]), True, 0),
+    ),
+    ("entering sleeping state", r"(?<!exiting )\bentering sleeping state", lambda m: Sleeping(True)),
+    ("exiting sleeping state", r"exiting sleeping state", lambda m: Sleeping(False)),
+)
+_COMPILED = tuple((needle, re.compile(pattern), build) for needle, pattern, build in _TABLE)
+
+
+def event_of(line: str) -> tuple[float | None, Event | None]:
+    """``(seconds since the server's start, event)`` of one log line; ``None`` for what it does not say."""
+    for needle, pattern, build in _COMPILED:
+        if needle in line:
+            parsed = parse_line(line)
+            match = pattern.search(parsed.text)
+            if match:
+                try:
+                    return parsed.seconds, build(match)
+                except (ValueError, OverflowError):
+                    return parsed.seconds, None
+    return None, None

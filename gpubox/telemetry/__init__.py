@@ -1,0 +1,1 @@
+"""Telemetry: readers of driver, host and server make Samples; the Sampler makes them Snapshots."""

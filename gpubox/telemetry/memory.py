@@ -1,0 +1,136 @@
+"""The split of the log against the driver's own numbers: what each card holds, reconciled. Pure."""
+
+from __future__ import annotations
+
+from gpubox.hardware.host import HostReading, ProcessReading
+from gpubox.hardware.nvml import Gpu
+from gpubox.telemetry.model import DeviceMemory
+from gpubox.telemetry.split import HOST, SplitLog
+
+
+def reconcile(
+    split: SplitLog | None,
+    gpus: tuple[Gpu, ...],
+    host: HostReading | None,
+    process: ProcessReading | None,
+    server_pid: int | None,
+    loaded_used: dict[int, int],
+) -> tuple[DeviceMemory, ...]:
+    """Every device: cards first, then RPC devices, then the host.
+
+    ``loaded_used`` is what the server (or, where processes are hidden, the whole card) used when the load was
+    proven, by the driver's index: growth is counted from there.
+    """
+    keys = split.keys if split else []
+    devices: list[DeviceMemory] = []
+    taken: set[str] = set()
+    for gpu in gpus:
+        key = _key_of(gpu, split, keys)
+        if key:
+            taken.add(key)
+        devices.append(_card(gpu, key, split, server_pid, loaded_used.get(gpu.index)))
+    for key in keys:
+        if key != HOST and key not in taken and split:
+            devices.append(_unseen(key, split))
+    if split and HOST in keys:
+        devices.append(_host(split, host, process))
+    return tuple(devices)
+
+
+def server_vram(gpu: Gpu, server_pid: int | None) -> int | None:
+    """Bytes the driver says the server holds on a card; ``None`` where it does not say."""
+    return next((p.vram_bytes for p in gpu.processes if p.pid == server_pid and p.vram_bytes is not None), None)
+
+
+def _key_of(gpu: Gpu, split: SplitLog | None, keys: list[str]) -> str | None:
+    """llama.cpp's name of a card: by PCI address, which both print; else by position."""
+    if split is None:
+        return None
+    bus = (gpu.bus_id or "").lower()
+    for key, device in split.devices.items():
+        if bus and device.bus_id and device.bus_id.lower() != "unknown id" and bus.endswith(device.bus_id.lower()[-7:]):
+            return key
+    named = [k for k in keys if k.startswith(("CUDA", "ROCm", "Vulkan", "SYCL")) and k[-1:].isdigit()]
+    known_by_bus = any(split.devices[k].bus_id not in ("", "unknown id") for k in named if k in split.devices)
+    guess = [k for k in named if k.lstrip("CUDAROMmVulkanSYCL") == str(gpu.index)]
+    return guess[0] if guess and not known_by_bus else None
+
+
+def _card(
+    gpu: Gpu, key: str | None, split: SplitLog | None, server_pid: int | None, loaded_used: int | None
+) -> DeviceMemory:
+    total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
+    others = tuple(
+        sorted(
+            (
+                (p.name or f"pid {p.pid}", p.vram_bytes)
+                for p in gpu.processes
+                if p.pid != server_pid and p.vram_bytes is not None
+            ),
+            key=lambda pair: -pair[1],
+        )
+    )
+    others_sum = sum(size for _, size in others)
+    hidden = any(p.vram_bytes is None for p in gpu.processes)
+    mine = server_vram(gpu, server_pid)
+    parts = split.known_of(key) if split and key else 0
+    holding = mine if mine is not None else used
+    growth = max(0, holding - loaded_used) if key and holding is not None and loaded_used is not None else None
+    unaccounted = used - parts - others_sum - (growth or 0) if used is not None else None
+    held = split if key else None
+    return DeviceMemory(
+        device=key or f"GPU {gpu.index}",
+        kind="gpu",
+        name=gpu.name,
+        gpu_index=gpu.index,
+        total_bytes=total,
+        weights_bytes=held.weights_of(key) if held and key else None,
+        kv_bytes=held.kv.get(key) if held and key else None,
+        recurrent_bytes=held.recurrent.get(key) if held and key else None,
+        compute_bytes=held.compute.get(key) if held and key else None,
+        draft_bytes=held.draft_of(key) if held and key else None,
+        growth_bytes=growth,
+        other_processes=others,
+        other_processes_bytes=None if hidden and not others else others_sum,
+        unaccounted_bytes=unaccounted,
+        free_bytes=total - used if total is not None and used is not None else None,
+    )
+
+
+def _unseen(key: str, split: SplitLog) -> DeviceMemory:
+    """A device the driver here does not know (RPC, or no driver): the log's numbers, its total as at the start."""
+    device = split.devices.get(key)
+    return DeviceMemory(
+        device=f"{device.device}[{device.name}]" if device and key.startswith("RPC") else key,
+        kind="rpc" if key.startswith("RPC") else "gpu",
+        name=device.name if device else None,
+        total_bytes=device.total_bytes if device else None,
+        weights_bytes=split.weights_of(key),
+        kv_bytes=split.kv.get(key),
+        recurrent_bytes=split.recurrent.get(key),
+        compute_bytes=split.compute.get(key),
+        draft_bytes=split.draft_of(key),
+    )
+
+
+def _host(split: SplitLog, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
+    total = host.ram_total_bytes if host else None
+    free = host.ram_available_bytes if host else None
+    rss = process.rss_bytes if process else None
+    used = total - free if total is not None and free is not None else None
+    others = max(0, used - process.anon_bytes) if used is not None and process else None
+    return DeviceMemory(
+        device=HOST,
+        kind="host",
+        name="RAM",
+        total_bytes=total,
+        weights_bytes=split.weights_of(HOST),
+        kv_bytes=split.kv.get(HOST),
+        recurrent_bytes=split.recurrent.get(HOST),
+        compute_bytes=split.compute.get(HOST),
+        draft_bytes=split.draft_of(HOST),
+        other_processes_bytes=others,
+        unaccounted_bytes=rss - split.known_of(HOST) if rss is not None else None,
+        free_bytes=free,
+        estimated=split.weights_are_estimated(HOST),
+    )

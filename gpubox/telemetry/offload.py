@@ -1,0 +1,153 @@
+"""How the model is spread over GPU and CPU, and the one word for what limits it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpubox.hardware.host import ProcessReading
+from gpubox.hardware.nvml import Gpu
+from gpubox.telemetry.model import Offload
+from gpubox.telemetry.sources import LogSource
+from gpubox.telemetry.split import HOST
+
+FAULTS_PER_SECOND = 50.0
+BUSY_THREADS, BUSY_GPU, BUSY_MEMORY, BUSY_LINK = 0.7, 90, 65, 0.5
+"""Shares (of 1, of 100, of 100, of 1) from which a part counts as the one that is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What the GGUF says that the log does not."""
+
+    layers: int | None = None
+    """Trunk layers: ``block_count`` without the MTP blocks."""
+    has_experts: bool = False
+
+
+def shape_of(metadata: Mapping[str, object], architecture: str) -> ModelShape:
+    """The shape in a GGUF's metadata (keys ``ARCH.block_count``, ``.nextn_predict_layers``, ``.expert_count``)."""
+
+    def number(name: str) -> int:
+        value = metadata.get(f"{architecture}.{name}")
+        return value if isinstance(value, int) else 0
+
+    blocks = number("block_count")
+    return ModelShape(blocks - number("nextn_predict_layers") if blocks else None, number("expert_count") > 0)
+
+
+def expert_layers_on_cpu(argv: Sequence[str], layers: int | None) -> int | None:
+    """Layers whose experts stay on the CPU by the launch's own flags; ``None`` where a pattern decides.
+
+    ``--n-cpu-moe N`` takes the first N layers, ``--cpu-moe`` all (common/arg.cpp, build 11434).
+    """
+    words = list(argv)
+    if any(word in ("-cmoe", "--cpu-moe") for word in words):
+        return layers
+    for name in ("--n-cpu-moe", "-ncmoe"):
+        if name in words[:-1]:
+            value = words[len(words) - 1 - words[::-1].index(name) + 1]
+            if value.isdigit():
+                return min(int(value), layers) if layers is not None else int(value)
+    if any(word in ("-ot", "--override-tensor") for word in words):
+        return None
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What moved between two readings of the server's process, per second."""
+
+    threads_busy: float | None = None
+    major_faults_per_second: float | None = None
+    read_bytes_per_second: float | None = None
+
+
+def pace(before: ProcessReading | None, after: ProcessReading | None, seconds: float) -> Pace:
+    """The pace between two readings of the same process; all ``None`` where there are not two."""
+    if before is None or after is None or before.pid != after.pid or seconds <= 0:
+        return Pace()
+    read = None
+    if before.read_bytes is not None and after.read_bytes is not None:
+        read = (after.read_bytes - before.read_bytes) / seconds
+    return Pace(
+        (after.cpu_seconds - before.cpu_seconds) / seconds, (after.major_faults - before.major_faults) / seconds, read
+    )
+
+
+def offload(
+    log: LogSource | None,
+    shape: ModelShape,
+    argv: Sequence[str],
+    moved: Pace,
+    gpus: tuple[Gpu, ...],
+    state: str,
+    seconds_since_request: float | None,
+) -> Offload:
+    """The whole pane as one value."""
+    on_gpu = total = None
+    split = log.split if log else None
+    accelerated = bool(split and any(key != HOST for key in split.keys))
+    if split and split.layers:
+        # a build that could offload says 31/31 even where it found no device
+        on_gpu, total = (split.layers.on_gpu if accelerated else 0), split.layers.total
+    experts = expert_layers_on_cpu(argv, shape.layers) if shape.has_experts else None
+    if experts is not None and not accelerated and split and split.keys:
+        experts = shape.layers
+    threads = split.threads if split else None
+    word, evidence = bottleneck(
+        state, moved, threads, gpus if accelerated else (), bool(experts), accelerated, seconds_since_request
+    )
+    return Offload(
+        layers_on_gpu=on_gpu,
+        layers_total=total,
+        expert_layers_on_cpu=experts,
+        expert_layers_total=shape.layers if shape.has_experts else None,
+        threads_busy=moved.threads_busy,
+        threads_asked=threads,
+        major_faults_per_second=moved.major_faults_per_second,
+        read_bytes_per_second=moved.read_bytes_per_second,
+        pinned_bytes=split.pinned_bytes or None if split else None,
+        prompt_cache_bytes=log.cache_bytes if log else None,
+        prompt_cache_limit_bytes=log.cache_limit_bytes if log else None,
+        checkpoints_bytes=log.checkpoints_bytes if log else None,
+        bottleneck=word,
+        evidence=evidence,
+    )
+
+
+def bottleneck(
+    state: str,
+    moved: Pace,
+    threads: int | None,
+    gpus: tuple[Gpu, ...],
+    experts_on_cpu: bool,
+    accelerated: bool,
+    seconds_since_request: float | None,
+) -> tuple[str | None, str]:
+    """``(word, evidence)``: the part that the others wait for, judged from this instant's readings."""
+    if state == "idle" and seconds_since_request is not None and seconds_since_request < 10:
+        return "client", f"the server has waited {seconds_since_request:.0f} s for the next request"
+    if state not in ("prefill", "answering", "thinking"):
+        return None, ""
+    faults, busy = moved.major_faults_per_second, moved.threads_busy
+    if faults is not None and faults > FAULTS_PER_SECOND:
+        return "paging", f"{faults:.0f} major faults/s: mmap is paging, load-mode none reads it all at once"
+    share = busy / threads if busy is not None and threads else None
+    cpu = f"threads {busy:.1f} of {threads}" if share is not None else ""
+    gpu = max(gpus, key=lambda g: g.utilization_percent or 0, default=None)
+    util = gpu.utilization_percent if gpu else None
+    words = f"GPU {util}%" if util is not None else ""
+    both = ", ".join(text for text in (words, cpu) if text)
+    if gpu and gpu.pcie_link_bytes_per_second and gpu.pcie_rx_bytes_per_second is not None:
+        link = gpu.pcie_rx_bytes_per_second / gpu.pcie_link_bytes_per_second
+        if link >= BUSY_LINK:
+            return "PCIe", f"{link:.0%} of the link, {words}"
+    if util is not None and util >= BUSY_GPU:
+        memory = gpu.memory_utilization_percent if gpu else None
+        if memory is not None and memory >= BUSY_MEMORY:
+            return "GPU bandwidth", f"{words}, memory controller {memory}%"
+        return "GPU compute", words
+    if share is not None and share >= BUSY_THREADS:
+        return ("CPU experts" if experts_on_cpu and accelerated else "CPU"), both
+    return None, both

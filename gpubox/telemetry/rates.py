@@ -1,0 +1,73 @@
+"""Speeds from counters that move: the slots' own token counts between polls. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from gpubox.server.client import Slot
+
+WINDOW_SECONDS = 3.0
+LEAST_SECONDS = 0.4
+"""A shorter stretch says more about the poll's jitter than about the model."""
+STUCK_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class SlotTrack:
+    """The last polls of one slot while it works on one request."""
+
+    task: int | None = None
+    since: float = 0.0
+    moved: float = 0.0
+    used: int = 0
+    polls: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
+
+    def feed(self, at: float, slot: Slot) -> None:
+        """Takes in one poll taken at ``at`` (monotonic seconds)."""
+        generated = slot.generated_tokens or 0
+        used = slot.context_used_tokens or 0
+        if slot.task != self.task or (self.polls and generated < self.polls[-1][1]):
+            self.task, self.since, self.moved = slot.task, at, at
+            self.polls.clear()
+        if not self.polls or generated != self.polls[-1][1] or used != self.used:
+            self.moved = at
+        self.used = used
+        if generated:
+            self.polls.append((at, generated))
+
+    def tg(self, at: float) -> float | None:
+        """Tokens per second over the last WINDOW_SECONDS of generation; ``None`` before it means anything."""
+        recent = [poll for poll in self.polls if at - poll[0] <= WINDOW_SECONDS + 0.05]
+        if len(recent) < 2 or recent[-1][0] - recent[0][0] < LEAST_SECONDS:
+            return None
+        return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+
+class SlotRates:
+    """The tracks of all slots of one server."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[int, SlotTrack] = {}
+
+    def feed(self, at: float, slots: tuple[Slot, ...]) -> None:
+        """Takes in one poll of /slots. An idle slot is forgotten."""
+        for slot in slots:
+            if slot.busy:
+                self._tracks.setdefault(slot.index, SlotTrack()).feed(at, slot)
+            else:
+                self._tracks.pop(slot.index, None)
+
+    def tg(self, index: int, at: float) -> float | None:
+        """The speed of one slot now."""
+        track = self._tracks.get(index)
+        return track.tg(at) if track else None
+
+    def seconds(self, index: int, at: float) -> float | None:
+        """How long the slot has worked on its request, as far as it was watched."""
+        track = self._tracks.get(index)
+        return at - track.since if track else None
+
+    def stuck(self, at: float) -> bool:
+        """Whether a busy slot has not moved by one token for STUCK_SECONDS."""
+        return any(at - track.moved > STUCK_SECONDS for track in self._tracks.values())

@@ -1,0 +1,177 @@
+"""Requests, folded from the server's log events: those in flight by slot, and the finished ones. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from gpubox.server.logevents import (
+    CachedTo,
+    Cancelled,
+    Drafted,
+    Event,
+    GenerationProgress,
+    NewPrompt,
+    PerPosition,
+    PromptProgress,
+    Released,
+    Reread,
+    Taken,
+    Timing,
+)
+from gpubox.telemetry.model import Request
+
+KEEP = 300
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One request a slot works on; what the log has said of it so far. Times in seconds of the server's clock."""
+
+    slot: int
+    task: int
+    began: float
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    done_tokens: int | None = None
+    context_size: int | None = None
+    pp: float | None = None
+    tg_3s: float | None = None
+    tg_at: float | None = None
+    generated: int | None = None
+    prompt: Timing | None = None
+    generation: Timing | None = None
+    total: Timing | None = None
+    drafted: Drafted | None = None
+    per_position: tuple[float, ...] = ()
+    reread: str | None = None
+    predict_limit: int | None = None
+    """``n_predict`` of the request where /slots told it."""
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """Folds events of one launch. ``started`` is the wall time of the server's second 0."""
+
+    started: datetime
+    in_flight: dict[int, InFlight] = field(default_factory=dict)
+    finished: deque[Request] = field(default_factory=lambda: deque(maxlen=KEEP))
+    count: int = 0
+    generated_tokens: int = 0
+    first_began: float | None = None
+    last_ended: float | None = None
+    _cancelled: set[int] = field(default_factory=set)
+    _seen_slots: set[int] = field(default_factory=set)
+
+    def feed(self, at: float | None, event: Event) -> Request | None:
+        """Takes in one event; returns the request that it finished, if it did."""
+        if isinstance(event, Cancelled):
+            self._cancelled.add(event.task)
+            return None
+        if isinstance(event, Taken):
+            # The server's clock has no date; a line without one cannot begin a request.
+            self.in_flight[event.slot] = InFlight(event.slot, event.task, at if at is not None else 0.0)
+            return None
+        found = self._found(event)
+        if found is None:
+            return None
+        match event:
+            case NewPrompt():
+                found.prompt_tokens, found.context_size = event.tokens, event.context_size
+            case CachedTo():
+                if found.cached_tokens is None:
+                    found.cached_tokens = event.tokens
+                found.done_tokens = event.tokens
+            case PromptProgress():
+                found.done_tokens, found.pp = event.tokens, event.tokens_per_second
+                if found.prompt_tokens is None and event.progress > 0:
+                    found.prompt_tokens = round(event.tokens / event.progress)
+            case GenerationProgress():
+                found.generated, found.tg_3s, found.tg_at = event.tokens, event.tg_3s or event.tg, at
+            case Timing():
+                setattr(found, event.kind, event)
+            case Drafted():
+                found.drafted = event
+            case PerPosition():
+                found.per_position = event.rates
+            case Reread():
+                found.reread = event.reason
+            case Released():
+                return self._finish(found, at, event)
+            case _:
+                pass
+        return None
+
+    def _found(self, event: Event) -> InFlight | None:
+        slot, task = getattr(event, "slot", None), getattr(event, "task", None)
+        found = self.in_flight.get(slot) if slot is not None else None
+        return found if found and found.task == task else None
+
+    def _finish(self, found: InFlight, at: float | None, event: Released) -> Request | None:
+        del self.in_flight[found.slot]
+        if found.prompt is None and found.generation is None and found.task not in self._cancelled:
+            return None  # a slot save, an erase: no request of a client
+        ended = at if at is not None else found.began
+        generated = found.generation.tokens if found.generation else found.generated
+        self.count += 1
+        self.generated_tokens += generated or 0
+        self.first_began = found.began if self.first_began is None else self.first_began
+        self.last_ended = ended
+        request = _request(found, ended, generated, self.started, self.count)
+        request = replace(
+            request,
+            stop_reason=self._reason(found, event, generated),
+            reread=_why_reread(found, first=found.slot not in self._seen_slots),
+        )
+        self._seen_slots.add(found.slot)
+        self.finished.appendleft(request)
+        return request
+
+    def _reason(self, found: InFlight, event: Released, generated: int | None) -> str | None:
+        if found.task in self._cancelled:
+            self._cancelled.discard(found.task)
+            return "cancelled"
+        if event.truncated:
+            return "context full"
+        if found.predict_limit is not None and found.predict_limit > 0 and generated is not None:
+            return "length" if generated >= found.predict_limit else "stop"
+        return None
+
+
+def _request(found: InFlight, ended: float, generated: int | None, started: datetime, number: int) -> Request:
+    prompt, generation, drafted = found.prompt, found.generation, found.drafted
+    cached = found.cached_tokens
+    total = found.prompt_tokens
+    if total is None and prompt:
+        total = prompt.tokens + (cached or 0)
+    # print_timing comes with the release: the first token came when the generation's time began
+    first = ended - generation.seconds if generation and generated else None
+    return Request(
+        number=number,
+        at=(started + timedelta(seconds=found.began)).astimezone(UTC).isoformat(timespec="milliseconds"),
+        slot=found.slot,
+        task=found.task,
+        prompt_tokens=total,
+        cached_tokens=total - prompt.tokens if total is not None and prompt else cached,
+        generated_tokens=generated,
+        ttft_seconds=max(0.0, first - found.began) if first is not None else None,
+        pp_tokens_per_second=prompt.tokens_per_second if prompt else None,
+        tg_tokens_per_second=generation.tokens_per_second if generation else None,
+        prompt_seconds=prompt.seconds if prompt else None,
+        generation_seconds=generation.seconds if generation else None,
+        duration_seconds=ended - found.began,
+        draft_tokens=drafted.generated if drafted else None,
+        draft_tokens_accepted=drafted.accepted if drafted else None,
+        mean_accepted_length=drafted.mean_length if drafted else None,
+        accepted_per_position=found.per_position,
+    )
+
+
+def _why_reread(found: InFlight, *, first: bool) -> str | None:
+    """Why nothing was reused of a prompt on a slot that had one; ``None`` where it was, or nothing could be."""
+    if found.reread:
+        return "no checkpoint before the change (hybrid or SWA model)"
+    if first or found.cached_tokens or not found.prompt_tokens or found.prompt_tokens < 64:
+        return None
+    return "prefix changed, or the slot was another client's"

@@ -1,0 +1,299 @@
+"""The Sampler: turns the sources into one frozen Snapshot a tick. Knows no screen; used by both front ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gpubox.config import Config, api_key, foreign_key
+from gpubox.errors import GpuboxError
+from gpubox.hardware.host import HostReader, ProcessReading, read_process
+from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.process import Identity
+from gpubox.models.gguf import check_gguf
+from gpubox.paths import MAIN_SLOT, Paths
+from gpubox.server.log import trim
+from gpubox.server.record import Running
+from gpubox.server.slot import SlotView, observe
+from gpubox.server.status import ServerStatus, from_view, read_foreign
+from gpubox.telemetry.memory import reconcile
+from gpubox.telemetry.model import SlotReading, Snapshot
+from gpubox.telemetry.offload import ModelShape, Pace, offload, pace, shape_of
+from gpubox.telemetry.rates import SlotRates
+from gpubox.telemetry.sources import STALE_SECONDS, LogSource, ServerAnswer, ServerSource
+from gpubox.telemetry.throughput import read_slots, throughput, totals
+
+STUCK_SECONDS = 20.0
+PACE_SECONDS = 1.0
+SHOWN_REQUESTS = 200
+Driver = Callable[[], DriverReading]
+
+
+class Launched:
+    """The sources of one launch. Made anew when another server runs."""
+
+    def __init__(self, paths: Paths, slot: str, running: Running) -> None:
+        launch = running.launch
+        self.running = running
+        assert running.process is not None
+        self.started = started_at(running.process)
+        self.log = LogSource(paths.slot_log(slot), self.started)
+        may_ask = not any("sleep-idle-seconds" in word for word in launch.argv)
+        self.source = ServerSource(launch.base_url, _key(paths), may_ask_slots=may_ask)
+        self.rates = SlotRates()
+        self.shape = ModelShape()
+        self.before: tuple[float, ProcessReading] | None = None
+        self.pace = Pace()
+
+    def keep_pace(self, at: float, process: ProcessReading) -> None:
+        """Renews the pace once a second: shorter stretches say more about the clock tick than about the work."""
+        if self.before is None:
+            self.before = (at, process)
+        elif at - self.before[0] >= PACE_SECONDS:
+            self.pace = pace(self.before[1], process, at - self.before[0])
+            self.before = (at, process)
+
+    async def look_at_model(self) -> None:
+        """Reads the GGUF's header once, in a thread."""
+        path = self.running.launch.model_path
+        if path:
+            with contextlib.suppress(GpuboxError):
+                file = await asyncio.to_thread(check_gguf, Path(path))
+                self.shape = shape_of(file.metadata, file.architecture)
+
+
+class Sampler:
+    """One owner of the sources. ``sample`` never raises for what the world does; ``problems`` says what is missing."""
+
+    def __init__(
+        self, paths: Paths, config: Config, driver: Driver, *, slot: str = MAIN_SLOT, url: str | None = None
+    ) -> None:
+        self.paths, self.config, self.slot, self.url = paths, config, slot, url
+        self._driver = driver
+        self._host = HostReader()
+        self._launched: Launched | None = None
+        self._foreign: ServerSource | None = None
+        self._foreign_status: ServerStatus | None = None
+        self._foreign_rates = SlotRates()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Ends every task of the sources."""
+        await self._forget()
+        if self._foreign:
+            await self._foreign.close()
+            self._foreign = None
+
+    async def sample(self, *, wait: bool = False) -> Snapshot:
+        """The snapshot of this instant. ``wait`` asks the server first instead of taking its last answer."""
+        if self.url:
+            return await self._sample_foreign(wait)
+        trim(self.paths.slot_log(self.slot))
+        view = observe(self.paths, self.slot)
+        await self._follow(view, wait)
+        launched = self._launched
+        if launched is None:
+            return self._assemble(from_view(view, "stopped"), "down", None, None)
+        finished = launched.log.read()
+        if finished:
+            launched.source.want_counters()
+        if finished or launched.log.requests.in_flight:
+            launched.source.hurry()
+        if wait:
+            await launched.source.ask()
+        at = time.monotonic()
+        for answer in launched.source.take():
+            if answer.slots is not None:
+                launched.rates.feed(answer.at, answer.slots)
+        process = read_process(view.process) if view.process else None
+        state, problems = self._state(launched, launched.source.latest, process, at)
+        http = {"loading": "loading", "down": "unreachable"}.get(state, "ready")
+        latest = launched.source.latest
+        if latest is None or latest.status == "unreachable":
+            http = "unreachable"
+        if state in ("prefill", "answering", "stuck") and http == "ready":
+            http = "answering"
+        status = from_view(view, http, latest.slots if latest else None, denied=bool(latest and latest.denied))
+        return self._assemble(status, state, launched, process, tuple(problems), at)
+
+    async def _sample_foreign(self, wait: bool) -> Snapshot:
+        assert self.url is not None
+        if self._foreign is None:
+            key = foreign_key(self.paths, self.url)
+            self._foreign = ServerSource(self.url, key, may_ask_slots=True)
+            self._foreign_status = await read_foreign(self.url, key)
+            if not wait:
+                self._foreign.start()
+        if wait or self._foreign.latest is None:
+            await self._foreign.ask()
+        at = time.monotonic()
+        for answer in self._foreign.take():
+            if answer.slots is not None:
+                self._foreign_rates.feed(answer.at, answer.slots)
+        answer = self._foreign.latest
+        assert answer is not None and self._foreign_status is not None
+        if self._foreign_status.state == "unreachable" and answer.status == "ok":
+            self._foreign_status = await read_foreign(self.url, foreign_key(self.paths, self.url))
+        slots = read_slots(answer.slots or (), None, self._foreign_rates, at, None)
+        state = _slot_state([s.state for s in slots]) if answer.status == "ok" else "loading"
+        state = "down" if answer.status in ("unreachable", "error") else state
+        http = {"down": "unreachable", "loading": "loading", "idle": "ready"}.get(state, "answering")
+        status = replace(self._foreign_status, state=http, slots=answer.slots)
+        return self._build(status, state, at, slots, answer)
+
+    async def _follow(self, view: SlotView, wait: bool) -> None:
+        running = view.running
+        known = self._launched.running if self._launched else None
+        if running is None or running.process is None:
+            await self._forget()
+        elif known is None or known.launch_id != running.launch_id or known.process != running.process:
+            await self._forget()
+            self._launched = Launched(self.paths, self.slot, running)
+            if wait:
+                await self._launched.look_at_model()
+            else:
+                self._looking = asyncio.create_task(self._launched.look_at_model())
+                self._launched.source.start()
+        elif self._launched:
+            self._launched.running = running
+
+    async def _forget(self) -> None:
+        if self._looking:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking
+            self._looking = None
+        if self._launched:
+            await self._launched.source.close()
+            self._launched = None
+
+    def _state(
+        self, launched: Launched, answer: ServerAnswer | None, process: ProcessReading | None, at: float
+    ) -> tuple[str, list[str]]:
+        problems: list[str] = []
+        if launched.log.skipped_bytes and not launched.log.complete:
+            problems.append("the log is long: requests before its last part are not listed")
+        if process and process.stopped:
+            return "stuck", [*problems, "the server process is suspended (SIGSTOP)"]
+        if launched.log.asleep:
+            return "sleeping", problems
+        if answer is None:
+            return ("loading" if launched.running.proven_at is None else "idle"), problems
+        silent = at - (launched.source.asking_since or at)
+        if silent > STALE_SECONDS:
+            problems.append(f"the server has not answered for {silent:.0f} s")
+        if silent > STUCK_SECONDS:
+            return "stuck", problems
+        if answer.denied:
+            problems.append("/slots and /metrics want an API key that gpubox does not have")
+        elif answer.status == "ok" and answer.slots is None and launched.source.may_ask_slots:
+            problems.append("/slots is off or unreadable: no live speed, no context fill")
+        if answer.status == "ok" and answer.counters is None and not answer.denied:
+            problems.append("/metrics is off: no totals")
+        if answer.status != "ok":
+            return ("loading" if launched.running.proven_at is None else "down"), problems
+        if launched.rates.stuck(at):
+            return "stuck", [*problems, "a busy slot has not moved for 20 s"]
+        slots = answer.slots or ()
+        states = ["idle" if not s.busy else "answering" if s.generated_tokens else "prefill" for s in slots]
+        if not states and launched.log.requests.in_flight:
+            return "answering", problems
+        return _slot_state(states), problems
+
+    def _assemble(
+        self,
+        status: ServerStatus,
+        state: str,
+        launched: Launched | None,
+        process: ProcessReading | None,
+        problems: tuple[str, ...] = (),
+        at: float | None = None,
+    ) -> Snapshot:
+        at = time.monotonic() if at is None else at
+        if launched is None:
+            state = {"loading": "loading", "stopping": "stopping"}.get(status.state, "down")
+            return self._build(status, state, at)
+        if process:
+            launched.keep_pace(at, process)
+        clock = (datetime.now(UTC) - launched.started).total_seconds()
+        answer = launched.source.latest
+        asked = answer.slots or () if answer else ()
+        slots = read_slots(asked, launched.log.requests, launched.rates, at, clock)
+        if status.state == "stopping":
+            state = "stopping"
+        return self._build(status, state, at, slots, answer, launched, process, clock, problems)
+
+    def _build(
+        self,
+        status: ServerStatus,
+        state: str,
+        at: float,
+        slots: tuple[SlotReading, ...] = (),
+        answer: ServerAnswer | None = None,
+        launched: Launched | None = None,
+        process: ProcessReading | None = None,
+        clock: float | None = None,
+        problems: tuple[str, ...] = (),
+    ) -> Snapshot:
+        driver, host = self._driver(), self._host.read()
+        log = launched.log if launched else None
+        requests = log.requests if log else None
+        finished = list(requests.finished) if requests else []
+        ended = requests.last_ended if requests else None
+        return Snapshot(
+            at=at,
+            time=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            server=status,
+            driver=driver,
+            host=host,
+            process=process,
+            memory=reconcile(
+                log.split if log else None,
+                driver.gpus,
+                host,
+                process,
+                status.pid,
+                dict(launched.running.loaded_vram) if launched else {},
+            ),
+            offload=offload(
+                log,
+                launched.shape if launched else ModelShape(),
+                launched.running.launch.argv if launched else (),
+                launched.pace if launched else Pace(),
+                driver.gpus,
+                state,
+                clock - ended if clock is not None and ended is not None else None,
+            ),
+            throughput=throughput(state, slots, finished),
+            slots=slots,
+            requests=tuple(finished[:SHOWN_REQUESTS]),
+            totals=totals(answer.counters if answer else None, requests, complete=bool(log and log.complete)),
+            kv_bytes_per_token=log.split.kv_bytes_per_token if log else None,
+            problems=problems,
+        )
+
+
+def started_at(process: Identity) -> datetime:
+    """The wall time at which ``process`` started, to the clock tick; the zero of its log's clock."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    return datetime.now(UTC) - timedelta(seconds=uptime - process.start_ticks / ticks)
+
+
+def _slot_state(states: list[str]) -> str:
+    if "answering" in states:
+        return "answering"
+    return "prefill" if "prefill" in states else "idle"
+
+
+def _key(paths: Paths) -> str | None:
+    try:
+        return api_key(paths)
+    except GpuboxError:
+        return None  # said by /slots answering 401

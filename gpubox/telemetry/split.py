@@ -1,0 +1,161 @@
+"""The memory split of a launch, folded from its log events. Pure.
+
+Sources: the buffer lines of llama.cpp (exact to 0.01 MiB) and, for host weights, the fit's breakdown table
+(floored MiB), because a mapped file's buffer (``CPU_Mapped``) spans GPU tensors that lie between CPU ones and
+over-counts. Lines after ``creating MTP draft context`` or ``loading draft model`` belong to the draft.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from gpubox.server.logevents import BreakdownRow, Buffer, Device, Event, KvCache, Layers, Section, Threads
+
+HOST = "Host"
+_HOST_BUFFERS = re.compile(r"^(CPU\w*|\w+_Host|Host)$")
+_RPC = re.compile(r"^RPC\d+ ?[\[(]([^\])]+)[\])]$")
+
+
+def device_key(name: str) -> str:
+    """One key for all spellings of a device: ``CUDA0 (RTX 4090)`` and ``CUDA0``; an RPC device by its endpoint.
+
+    The index in an RPC buffer's name counts per endpoint, the one of the device over all: only the endpoint agrees.
+    """
+    name = name.strip()
+    if match := _RPC.match(name):
+        return f"RPC {match[1]}"
+    bare = name.partition(" (")[0]
+    return HOST if _HOST_BUFFERS.match(bare) else bare
+
+
+class SplitLog:
+    """Folds the events of one launch; every attribute is what the log has said so far, by device key."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, int] = {}
+        self.kv: dict[str, int] = {}
+        self.recurrent: dict[str, int] = {}
+        self.compute: dict[str, int] = {}
+        self.output_bytes = 0
+        self.pinned_bytes = 0
+        self.devices: dict[str, Device] = {}
+        self.layers: Layers | None = None
+        self.threads: int | None = None
+        self.kv_cells = 0
+        self.kv_size_bytes = 0
+        self.mapped = False
+        self._draft: dict[str, dict[str, int]] = defaultdict(dict)
+        self._rows: dict[str, dict[str, BreakdownRow]] = {"measure-main": {}, "measure-extra": {}}
+        self._table: str | None = None
+        self._in_draft = False
+        self._ended = False
+
+    def feed(self, event: Event) -> None:
+        """Takes in one event of the launch's log, in order."""
+        if self._ended:
+            return  # the table at exit counts live memory and lacks the draft: the one before the load is right
+        match event:
+            case Section():
+                self._section(event.name)
+            case BreakdownRow() if self._table:
+                self._rows[self._table][device_key(event.device)] = event
+            case Buffer():
+                self._buffer(event)
+            case Device():
+                key = event.device if not event.device.startswith("RPC") else f"RPC {event.name}"
+                if key != "CPU" and (key not in self.devices or not self.devices[key].total_bytes):
+                    self.devices[key] = event
+                elif key in self.devices and event.bus_id:
+                    known = self.devices[key]
+                    self.devices[key] = Device(
+                        known.device, known.name, event.bus_id, known.total_bytes, known.free_bytes
+                    )
+            case Layers():
+                self.layers = self.layers or event
+            case KvCache() if not self._in_draft:
+                self.kv_cells = max(self.kv_cells, event.cells * event.streams)
+                self.kv_size_bytes += event.size_bytes
+            case Threads():
+                self.threads = event.count
+            case _:
+                pass
+
+    def _section(self, name: str) -> None:
+        if name in self._rows:
+            self._table = name
+        elif name == "table" and self._table:
+            self._rows[self._table] = {}  # a fit that adjusts measures again: the last table counts
+        elif name == "load":
+            self._table = None
+            (self._draft["model"] if self._in_draft else self.weights).clear()
+        elif name == "draft":
+            self._in_draft = True
+        elif name == "context":
+            if self._in_draft:
+                self._draft["kv"].clear()
+                self._draft["recurrent"].clear()
+            else:
+                self.kv.clear()
+                self.recurrent.clear()
+                self.kv_cells = self.kv_size_bytes = 0
+        elif name == "exit":
+            self._ended = True
+
+    def _buffer(self, event: Buffer) -> None:
+        key = device_key(event.device)
+        if event.kind == "model":
+            self.mapped = self.mapped or event.device == "CPU_Mapped"
+            if event.device.endswith("_Host"):
+                self.pinned_bytes += event.size_bytes
+        if event.kind == "output":
+            self.output_bytes += event.size_bytes
+            return
+        if self._in_draft:
+            held = self._draft[event.kind]
+        else:
+            held = {"model": self.weights, "kv": self.kv, "recurrent": self.recurrent, "compute": self.compute}[
+                event.kind
+            ]
+        if event.kind == "compute":
+            held[key] = event.size_bytes  # reserved anew: the last size is the one in force
+        else:
+            held[key] = held.get(key, 0) + event.size_bytes
+
+    # -- what it comes to ---------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> list[str]:
+        """The devices that hold anything, accelerators first, the host last."""
+        held = {*self.weights, *self.kv, *self.recurrent, *self.compute}
+        for part in self._draft.values():
+            held |= set(part)
+        return sorted(held, key=lambda key: (key == HOST, key))
+
+    def weights_of(self, key: str) -> int | None:
+        """Bytes of weights on a device."""
+        row = self._rows["measure-main"].get(key)
+        if key == HOST and self.mapped and row and any(k != HOST for k in self.weights):
+            return row.model_bytes
+        return self.weights.get(key)
+
+    def weights_are_estimated(self, key: str) -> bool:
+        """Whether the host weights are only an upper bound (mapped, partly offloaded, no fit table)."""
+        offloaded = any(k != HOST for k in self.weights)
+        return key == HOST and self.mapped and offloaded and key not in self._rows["measure-main"]
+
+    def draft_of(self, key: str) -> int | None:
+        """Bytes of the draft model or MTP context on a device; ``None`` where there is no draft."""
+        if not self._in_draft:
+            return None
+        return sum(part.get(key, 0) for part in self._draft.values())
+
+    def known_of(self, key: str) -> int:
+        """All bytes of the server on a device that its log accounts for."""
+        held = (self.weights_of(key), self.kv.get(key), self.recurrent.get(key), self.compute.get(key))
+        return sum(v or 0 for v in held) + (self.draft_of(key) or 0)
+
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """Bytes of KV cache for one token of context, over all devices."""
+        return self.kv_size_bytes / self.kv_cells if self.kv_cells else None

@@ -1,0 +1,137 @@
+"""Slots, speeds and totals now, from the log, the polls and the counters. Pure but for the values handed in."""
+
+from __future__ import annotations
+
+import statistics
+from datetime import datetime
+
+from gpubox.server.client import Slot
+from gpubox.telemetry.model import Request, SlotReading, Throughput, Totals
+from gpubox.telemetry.rates import SlotRates
+from gpubox.telemetry.requests import InFlight, RequestLog
+
+SESSION_GAP_SECONDS = 120.0
+"""Requests further apart than this belong to different sessions."""
+LOG_SPEED_SECONDS = 4.0
+"""How long the speed of a ``tg_3s`` line is now; the server writes one every 3 s."""
+
+
+def read_slots(
+    slots: tuple[Slot, ...], log: RequestLog | None, rates: SlotRates, at: float, server_clock: float | None
+) -> tuple[SlotReading, ...]:
+    """One reading for each slot. ``server_clock`` is the server's own second now, where it is known."""
+    return tuple(_slot(slot, _in_flight(slot, log), rates, at, server_clock) for slot in slots)
+
+
+def _in_flight(slot: Slot, log: RequestLog | None) -> InFlight | None:
+    found = log.in_flight.get(slot.index) if log else None
+    if found and slot.busy and slot.task is not None and found.task == slot.task:
+        found.predict_limit = slot.predict_limit
+        return found
+    return None
+
+
+def _slot(
+    slot: Slot, found: InFlight | None, rates: SlotRates, at: float, server_clock: float | None
+) -> SlotReading:
+    used, size = slot.context_used_tokens, slot.context_size_tokens
+    if not slot.busy:
+        return SlotReading(slot.index, "idle", None, used, size)
+    generated = slot.generated_tokens or 0
+    elapsed = server_clock - found.began if found and server_clock is not None else rates.seconds(slot.index, at)
+    prompt, cached = (found.prompt_tokens, found.cached_tokens) if found else (None, None)
+    if generated:
+        tg = rates.tg(slot.index, at) or _logged_tg(found, server_clock)
+        return SlotReading(
+            slot.index, "answering", slot.task, used, size, prompt, prompt, cached, generated, tg, None, None, None, elapsed
+        )
+    read = slot.processed_tokens
+    done = read + (cached or 0) if read is not None else used
+    pp = read / elapsed if read and elapsed and elapsed > 0.2 else None
+    left = prompt - done if prompt is not None and done is not None else None
+    return SlotReading(
+        index=slot.index,
+        state="prefill",
+        task=slot.task,
+        context_used_tokens=used,
+        context_size_tokens=size,
+        prompt_tokens=prompt,
+        prompt_done_tokens=done,
+        cached_tokens=cached,
+        generated_tokens=0,
+        pp_tokens_per_second=pp,
+        prefill_progress=min(1.0, done / prompt) if prompt and done is not None else None,
+        eta_seconds=left / pp if left is not None and pp else None,
+        seconds=elapsed,
+    )
+
+
+def _logged_tg(found: InFlight | None, server_clock: float | None) -> float | None:
+    if found is None or found.tg_3s is None or found.tg_at is None or server_clock is None:
+        return None
+    return found.tg_3s if server_clock - found.tg_at <= LOG_SPEED_SECONDS else None
+
+
+def session(finished: list[Request]) -> tuple[list[Request], float | None]:
+    """The requests of the current session (newest first) and its wall seconds, gaps included."""
+    chosen: list[Request] = []
+    earliest = latest = None
+    for request in finished:
+        began = datetime.fromisoformat(request.at).timestamp()
+        ended = began + (request.duration_seconds or 0)
+        if earliest is not None and earliest - ended > SESSION_GAP_SECONDS:
+            break
+        chosen.append(request)
+        earliest = min(began, earliest) if earliest is not None else began
+        latest = max(ended, latest) if latest is not None else ended
+    wall = latest - earliest if earliest is not None and latest is not None else None
+    return chosen, wall or None
+
+
+def throughput(
+    state: str, slots: tuple[SlotReading, ...], finished: list[Request]
+) -> Throughput:
+    """The labelled numbers. ``finished`` newest first."""
+    speeds = [slot.tg_tokens_per_second for slot in slots if slot.tg_tokens_per_second is not None]
+    reading = next((s for s in slots if s.state == "prefill"), None)
+    last = finished[0] if finished else None
+    drafted = next((r for r in finished if r.draft_tokens), None)
+    recent, wall = session(finished)
+    past = [r.tg_tokens_per_second for r in recent if r.tg_tokens_per_second and (r.generated_tokens or 0) >= 8]
+    generated = sum(r.generated_tokens or 0 for r in recent)
+    fullest = max(slots, key=lambda s: s.context_used_tokens or 0, default=None)
+    return Throughput(
+        state=state,
+        tg_tokens_per_second=sum(speeds) if speeds else None,
+        tg_peak=max(past, default=None),
+        tg_median=statistics.median(past) if past else None,
+        effective_tokens_per_second=generated / wall if wall and generated else None,
+        pp_tokens_per_second=reading.pp_tokens_per_second if reading else last.pp_tokens_per_second if last else None,
+        prefill_progress=reading.prefill_progress if reading else None,
+        eta_seconds=reading.eta_seconds if reading else None,
+        ttft_seconds=last.ttft_seconds if last else None,
+        draft_acceptance=drafted.draft_acceptance if drafted else None,
+        mean_accepted_length=drafted.mean_accepted_length if drafted else None,
+        accepted_per_position=drafted.accepted_per_position if drafted else (),
+        context_used_tokens=fullest.context_used_tokens if fullest else None,
+        context_size_tokens=fullest.context_size_tokens if fullest else None,
+        busy_slots=sum(s.state != "idle" for s in slots) if slots else None,
+        slots=len(slots) or None,
+    )
+
+
+def totals(counters: dict[str, float] | None, log: RequestLog | None, *, complete: bool) -> Totals:
+    """The server's own counters; the number of requests only where the whole log was read."""
+    found = counters or {}
+
+    def count(name: str) -> int | None:
+        return int(found[name]) if name in found else None
+
+    return Totals(
+        requests=log.count if log and complete else None,
+        prompt_tokens=count("prompt_tokens_total"),
+        cached_tokens=count("prompt_tokens_cached_total"),
+        generated_tokens=count("tokens_predicted_total"),
+        draft_tokens=count("spec_decode_num_draft_tokens_total"),
+        draft_tokens_accepted=count("spec_decode_num_accepted_tokens_total"),
+    )
