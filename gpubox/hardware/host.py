@@ -1,0 +1,146 @@
+"""The host: memory, cores, and what one process uses of them. psutil and /proc; Linux."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gpubox.hardware.process import Identity, boot_id
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """RAM and cores at one instant."""
+
+    ram_total_bytes: int
+    ram_available_bytes: int
+    swap_used_bytes: int
+    cpu_percent: tuple[float, ...]
+    """Of each core since the last reading; empty at the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """One process at one instant; counters since its start."""
+
+    pid: int
+    cpu_seconds: float
+    threads: int
+    rss_bytes: int
+    anon_bytes: int
+    """Resident memory of its own: weights that were read in, caches, checkpoints."""
+    file_bytes: int
+    """Resident pages of mapped files: mapped weights."""
+    shared_bytes: int
+    major_faults: int
+    read_bytes: int | None
+    """Bytes really fetched from storage; ``None`` where the kernel hides it."""
+    stopped: bool = False
+    """Whether it is suspended (SIGSTOP, state T)."""
+
+
+class HostReader:
+    """Reads the host; keeps the last reading, because a percentage is of the time between two."""
+
+    def __init__(self) -> None:
+        self._times: list[tuple[float, float]] = []
+        self._percent: tuple[float, ...] = ()
+        self._last: HostReading | None = None
+
+    def read(self) -> HostReading | None:
+        """RAM and swap in bytes, each core's load in percent. Where the kernel hides them: the last reading, if any."""
+        try:
+            memory, swap = psutil.virtual_memory(), psutil.swap_memory().used
+            percent = self._cpu_percent()
+        except (psutil.Error, OSError, RuntimeError, ValueError):
+            return self._last
+        self._last = HostReading(memory.total, memory.available, swap, percent)
+        return self._last
+
+    def _cpu_percent(self) -> tuple[float, ...]:
+        # Not psutil.cpu_percent: it keeps its last reading per process, and who calls it between spoils the interval.
+        times = [_busy_and_all(core) for core in psutil.cpu_times(percpu=True)]
+        before, self._times = self._times, times
+        if len(before) != len(times):  # the first reading, or a core came or went
+            self._percent = ()
+        elif any(now[1] > then[1] for now, then in zip(times, before, strict=True)):
+            self._percent = tuple(_percent(now, then) for now, then in zip(times, before, strict=True))
+        return self._percent  # within one tick of the kernel's clock: as before
+
+
+def _busy_and_all(core: Any) -> tuple[float, float]:
+    """Seconds at work, and seconds at all. The guests' are in user and nice already; waiting for a disk is rest."""
+    everything = sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0)
+    return everything - core.idle - getattr(core, "iowait", 0.0), everything
+
+
+def _percent(now: tuple[float, float], then: tuple[float, float]) -> float:
+    busy, everything = now[0] - then[0], now[1] - then[1]
+    return round(min(max(100 * busy / everything, 0.0), 100.0), 1) if everything > 0 else 0.0
+
+
+def read_process(identity: Identity, proc: Path = _PROC) -> ProcessReading | None:
+    """What exactly this process uses; ``None`` when it is gone, or its number is another's by now. Never raises."""
+    try:
+        if identity.boot_id != boot_id():
+            return None
+        # Files below an open folder stay those of one process, even if its number is given away between two reads.
+        folder = os.open(proc / str(identity.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _read_process(identity, folder)
+    except (OSError, ValueError, IndexError):  # it ended meanwhile
+        return None
+    finally:
+        os.close(folder)
+
+
+def _read_process(identity: Identity, folder: int) -> ProcessReading | None:
+    # man 5 proc: the fields after the name, which may hold spaces and brackets; the state is field 3.
+    stat = _read(folder, "stat").rpartition(b")")[2].split()
+    state, major_faults, user, system, threads, start_ticks = (stat[n - 3] for n in (3, 12, 14, 15, 20, 22))
+    if state in (b"Z", b"X") or int(start_ticks) != identity.start_ticks:
+        return None
+    sizes = _fields(_read(folder, "status"))
+    try:
+        read_bytes = int(_fields(_read(folder, "io"))[b"read_bytes"])
+    except (PermissionError, FileNotFoundError, KeyError):  # another user's, or a kernel without it
+        read_bytes = None
+    return ProcessReading(
+        pid=identity.pid,
+        cpu_seconds=(int(user) + int(system)) / _TICKS_PER_SECOND,
+        threads=int(threads),
+        rss_bytes=_size(sizes, b"VmRSS"),
+        anon_bytes=_size(sizes, b"RssAnon"),
+        file_bytes=_size(sizes, b"RssFile"),
+        shared_bytes=_size(sizes, b"RssShmem"),
+        major_faults=int(major_faults),
+        read_bytes=read_bytes,
+        stopped=state in (b"T", b"t"),
+    )
+
+
+def _read(folder: int, name: str) -> bytes:
+    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.read(file, 65536)  # a file of /proc comes whole
+    finally:
+        os.close(file)
+
+
+def _fields(text: bytes) -> dict[bytes, bytes]:
+    """``Name:\tvalue`` a line."""
+    return {name: value.strip() for name, _, value in (line.partition(b":") for line in text.splitlines())}
+
+
+def _size(fields: dict[bytes, bytes], name: bytes) -> int:
+    """Kibibytes as bytes; a process that is just going away has no memory left."""
+    return int(fields.get(name, b"0 kB").split()[0]) * 1024
