@@ -1,0 +1,141 @@
+"""AMD and Intel cards, from what the kernel shows of them. NVIDIA's own driver shows nothing there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpubox.hardware.gpu import Gpu, unknown_gpu
+
+SYSFS = Path("/sys")
+_NVIDIA = "0x10de"
+_MAKERS = {"amdgpu": "AMD", "i915": "Intel", "xe": "Intel"}
+_INTEGRATED_INTEL = "0000:00:02.0"
+"""Where every graphics unit inside an Intel processor sits; it has no memory of its own and runs no model."""
+
+
+def read_sysfs_gpus(root: Path = SYSFS) -> tuple[Gpu, ...]:
+    """The AMD and Intel cards below ``root``, numbered from 0 in the kernel's order; never raises.
+
+    A sleeping card is not woken: only its name and memory are read. Link and processes are not shown by sysfs.
+    """
+    gpus: list[Gpu] = []
+    for card in _cards(root):
+        facts = _facts(card / "device")
+        driver = facts.get("DRIVER", "")
+        if driver not in _MAKERS or facts.get("PCI_SLOT_NAME") == _INTEGRATED_INTEL:
+            continue
+        fields = {**_identity(card / "device", facts, driver), **_memory(card, driver)}
+        if _text(card / "device/power/runtime_status") != "suspended":
+            fields |= _activity(card, driver) | _sensors(card / "device/hwmon", driver)
+        gpus.append(replace(unknown_gpu(len(gpus)), driver=driver, processes_known=False, **fields))
+    return tuple(gpus)
+
+
+def has_nvidia_card(root: Path = SYSFS) -> bool:
+    """Whether a graphics card of NVIDIA is plugged in, with or without its driver."""
+    try:
+        devices = sorted((root / "bus/pci/devices").iterdir())
+    except OSError:
+        return False
+    display = ("0x0300", "0x0302")  # PCI classes: VGA and 3D controller
+    return any(
+        _text(device / "vendor") == _NVIDIA and (_text(device / "class") or "").startswith(display)
+        for device in devices
+    )
+
+
+def _cards(root: Path) -> list[Path]:
+    """``card0``, ``card1``: without their connectors (``card0-DP-1``)."""
+    try:
+        found = [path for path in (root / "class/drm").iterdir() if re.fullmatch(r"card\d+", path.name)]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: int(path.name[4:]))
+
+
+def _facts(device: Path) -> dict[str, str]:
+    """DRIVER, PCI_ID and PCI_SLOT_NAME, as the kernel tells them to udev."""
+    lines = (_text(device / "uevent") or "").splitlines()
+    return {key: value for key, _, value in (line.partition("=") for line in lines)}
+
+
+def _identity(device: Path, facts: dict[str, str], driver: str) -> dict[str, Any]:
+    slot, pci_id = facts.get("PCI_SLOT_NAME"), facts.get("PCI_ID")
+    nameless = f"{_MAKERS[driver]} GPU {pci_id.lower()}" if pci_id else f"{_MAKERS[driver]} GPU"
+    return {
+        "name": _text(device / "product_name") or nameless,  # only some cards carry one
+        "uuid": _text(device / "unique_id"),
+        "bus_id": f"{slot:0>16}" if slot else None,  # NVML writes the domain with 8 digits
+    }
+
+
+def _memory(card: Path, driver: str) -> dict[str, Any]:
+    device = card / "device"
+    if driver == "amdgpu":
+        return {
+            "vram_total_bytes": _number(device / "mem_info_vram_total"),
+            "vram_used_bytes": _number(device / "mem_info_vram_used"),
+        }
+    # Kernels differ: some tell how large it is, none tells how much is in use without root.
+    total = _number(device / "tile0/physical_vram_size_bytes") or _number(card / "lmem_total_bytes")
+    free = _number(card / "lmem_avail_bytes")
+    return {
+        "vram_total_bytes": total,
+        "vram_used_bytes": total - free if total is not None and free is not None else None,
+    }
+
+
+def _activity(card: Path, driver: str) -> dict[str, Any]:
+    device = card / "device"
+    if driver == "amdgpu":
+        return {
+            "utilization_percent": _number(device / "gpu_busy_percent"),
+            "memory_utilization_percent": _number(device / "mem_busy_percent"),
+        }
+    clock = _number(device / "tile0/gt0/freq0/act_freq")
+    return {"clock_sm_mhz": clock if clock is not None else _number(card / "gt_act_freq_mhz")}
+
+
+def _sensors(folder: Path, driver: str) -> dict[str, Any]:
+    """hwmon counts in microwatts, millidegrees, hertz and 255ths."""
+    try:
+        hwmon = min(folder.iterdir())
+    except (OSError, ValueError):
+        return {}
+    power = _number(hwmon / "power1_average")
+    if power is None:
+        power = _number(hwmon / "power1_input")
+    cap = _number(hwmon / "power1_cap") or _number(hwmon / "power1_max")
+    first = "temp2" if driver == "xe" else "temp1"  # xe counts from 2: package, then memory
+    temperature, limit = _number(hwmon / f"{first}_input"), _number(hwmon / f"{first}_crit")
+    fan, full = _number(hwmon / "pwm1"), _number(hwmon / "pwm1_max")
+    fields: dict[str, Any] = {
+        "power_watts": power / 1e6 if power is not None else None,
+        "power_limit_watts": cap / 1e6 if cap else None,
+        "temperature_celsius": round(temperature / 1000) if temperature is not None else None,
+        "temperature_limit_celsius": round(limit / 1000) if limit else None,
+        "fan_percent": round(100 * fan / full) if fan is not None and full else None,
+    }
+    if driver == "amdgpu":
+        core, memory = _number(hwmon / "freq1_input"), _number(hwmon / "freq2_input")
+        fields["clock_sm_mhz"] = round(core / 1e6) if core is not None else None
+        fields["clock_memory_mhz"] = round(memory / 1e6) if memory is not None else None
+    return fields
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:  # not there, or the card is asleep or in reset
+        return None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
