@@ -1,65 +1,52 @@
-"""The one funnel to the NVIDIA driver. A query it does not support is ``None``, never an exception."""
+"""The one funnel to the NVIDIA driver, asked once. A query it does not support is ``None``, never an exception.
+
+What is watched goes through ``nvml_reader.DriverReader``. AMD and Intel cards are in the same readings (``sysfs``).
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
+from gpubox.hardware.nvml_card import Binding, fast_fields, memory_fields, slow_fields, traffic_fields
+from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
+
+__all__ = [
+    "HANGS",
+    "QUERY_SECONDS",
+    "DriverReading",
+    "Gpu",
+    "GpuProcess",
+    "import_nvml",
+    "init_problem",
+    "lost_problem",
+    "read_driver",
+    "vram_used",
+    "with_sysfs_gpus",
+]
 
 QUERY_SECONDS = 3.0
 """A driver that has not answered by then is not waited for: a lost GPU can block a query for ever."""
 
-
 HANGS = "the NVIDIA driver does not answer"
+NO_DRIVER = "no NVIDIA driver"
+NO_GPU = "the driver sees no GPU"
 _hung: list[threading.Thread] = []
 """The query that never came back, if one did not: no other is sent behind it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """One process on one card. ``vram_bytes`` is ``None`` under WSL2 and in most containers."""
-
-    pid: int
-    name: str | None
-    vram_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One card as the driver describes it now; ``None`` where it does not say."""
-
-    index: int
-    name: str | None
-    vram_total_bytes: int | None
-    vram_used_bytes: int | None
-    utilization_percent: int | None
-    temperature_celsius: int | None
-    power_watts: float | None
-    power_limit_watts: float | None
-    pcie_rx_bytes_per_second: int | None
-    pcie_tx_bytes_per_second: int | None
-    processes: tuple[GpuProcess, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class DriverReading:
-    """All cards at one instant, or the reason why there are none."""
-
-    gpus: tuple[Gpu, ...]
-    driver_version: str | None = None
-    problem: str = ""
-
-
-def read_driver(*, details: bool = True) -> DriverReading:
-    """Asks the driver about every card; ``details=False`` asks for memory only.
+def read_driver(*, details: bool = True, sysfs: Path = SYSFS) -> DriverReading:
+    """Asks the drivers about every card; ``details=False`` asks for memory only. A lost card is in ``problem``.
 
     Takes at most QUERY_SECONDS: the driver is asked in a thread of its own that is left behind when it hangs.
     """
     if _hung and _hung[0].is_alive():
         return DriverReading((), problem=HANGS)
     box: list[DriverReading] = []
-    thread = threading.Thread(target=lambda: box.append(_read_safely(details)), daemon=True, name="nvml")
+    thread = threading.Thread(target=lambda: box.append(_read_safely(details, sysfs)), daemon=True, name="nvml")
     thread.start()
     thread.join(QUERY_SECONDS)
     if box:
@@ -74,91 +61,71 @@ def vram_used() -> tuple[int, ...] | None:
     return tuple(u for u in used if u is not None) or None
 
 
-def _read_safely(details: bool) -> DriverReading:
-    try:
-        return _read(details)
-    except Exception as error:  # a broken binding or driver must not print a traceback from its thread
-        return DriverReading((), problem=f"the NVIDIA driver cannot be asked: {error}")
-
-
-def _read(details: bool) -> DriverReading:
+def import_nvml() -> Any:
+    """The binding. Imported late: a machine without the driver pays nothing. Raises whatever a broken one raises."""
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return DriverReading((), problem=_no_driver(pynvml, error))
-    try:
-        count = _ask(pynvml, pynvml.nvmlDeviceGetCount) or 0
-        version = _ask(pynvml, pynvml.nvmlSystemGetDriverVersion)
-        gpus = [_card(pynvml, index, details) for index in range(count)]
-        return DriverReading(tuple(gpu for gpu in gpus if gpu), version, _problem(pynvml, count))
-    finally:
-        _ask(pynvml, pynvml.nvmlShutdown)
+    return pynvml
 
 
-def _ask(pynvml: Any, query: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return query(*args)
-    except (pynvml.NVMLError, UnicodeDecodeError):  # the binding decodes names as UTF-8
-        return None
-
-
-def _no_driver(pynvml: Any, error: Exception) -> str:
-    if isinstance(error, pynvml.NVMLError_LibraryNotFound):
-        return "no NVIDIA driver"
+def init_problem(module: Any, error: Exception) -> str:
+    """Why NVML could not be opened, in the owner's words."""
+    if isinstance(error, module.NVMLError_LibraryNotFound):
+        return NO_DRIVER
     return f"the NVIDIA driver fails: {error}"
 
 
-def _problem(pynvml: Any, count: int) -> str:
-    if not count:
-        return "the driver sees no GPU"
-    lost = []
-    for index in range(count):
-        try:
-            pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index))
-        except pynvml.NVMLError_GpuIsLost:
-            lost.append(str(index))
-        except pynvml.NVMLError:
-            continue  # not supported here, which is no fault
-    return f"GPU {', '.join(lost)} LOST: it fell off the bus; only a reboot brings it back" if lost else ""
+def lost_problem(cards: list[int], since: str = "", why: str = "") -> str:
+    """What is said of lost ``cards``: ``since`` a time of day, ``why`` where the driver says otherwise."""
+    numbers, when = ", ".join(str(card) for card in cards), f" at {since}" if since else ""
+    return f"GPU {numbers} LOST{when}: {why or 'it fell off the bus; only a reboot brings it back'}"
 
 
-def _card(pynvml: Any, index: int, details: bool) -> Gpu | None:
-    handle = _ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index)
-    if handle is None:
-        return None
-    memory = _ask(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle)
-    total, used = (memory.total, memory.used) if memory else (None, None)
+def with_sysfs_gpus(reading: DriverReading, others: tuple[Gpu, ...], nvidia_card: bool) -> DriverReading:
+    """``reading`` and behind it the cards of ``others``. A box without ``nvidia_card`` lacks no driver for it."""
+    if not others:
+        return reading
+    first = 1 + max((gpu.index for gpu in reading.gpus), default=-1)
+    gpus = (*reading.gpus, *(replace(gpu, index=first + i) for i, gpu in enumerate(others)))
+    needless = reading.problem in (NO_DRIVER, NO_GPU) and not nvidia_card
+    return replace(reading, gpus=gpus, problem="" if needless else reading.problem)
+
+
+def _read_safely(details: bool, sysfs: Path) -> DriverReading:
+    try:
+        reading = _read(details)
+    except Exception as error:  # a broken binding or driver must not print a traceback from its thread
+        reading = DriverReading((), problem=f"the NVIDIA driver cannot be asked: {error}")
+    others = read_sysfs_gpus(sysfs)
+    return with_sysfs_gpus(reading, others, bool(others) and has_nvidia_card(sysfs))
+
+
+def _read(details: bool) -> DriverReading:
+    module = import_nvml()
+    nvml = Binding(module)
+    try:
+        module.nvmlInit()
+    except module.NVMLError as error:
+        return DriverReading((), problem=init_problem(module, error))
+    try:
+        count = nvml.ask("DeviceGetCount") or 0
+        version = nvml.text("SystemGetDriverVersion")
+        gpus, lost = [], []
+        for index in range(count):
+            nvml.begin()
+            handle = nvml.ask("DeviceGetHandleByIndex", index)
+            if handle is not None:
+                fields = _fields(nvml, handle, details)
+                gpus.append(replace(unknown_gpu(index), **fields, lost=nvml.lost))
+            if nvml.lost:
+                lost.append(index)
+        problem = NO_GPU if not count else lost_problem(lost) if lost else ""
+        return DriverReading(tuple(gpus), version, problem)
+    finally:
+        nvml.ask("Shutdown")
+
+
+def _fields(nvml: Binding, handle: Any, details: bool) -> dict[str, Any]:
     if not details:
-        return Gpu(index, None, total, used, None, None, None, None, None, None)
-    name = _ask(pynvml, pynvml.nvmlDeviceGetName, handle)
-    utilization = _ask(pynvml, pynvml.nvmlDeviceGetUtilizationRates, handle)
-    power = _ask(pynvml, pynvml.nvmlDeviceGetPowerUsage, handle)
-    limit = _ask(pynvml, pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-    throughput = pynvml.nvmlDeviceGetPcieThroughput
-    rx = _ask(pynvml, throughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)  # KB/s over the last 20 ms
-    tx = _ask(pynvml, throughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-    return Gpu(
-        index=index,
-        name=name.decode() if isinstance(name, bytes) else name,
-        vram_total_bytes=total,
-        vram_used_bytes=used,
-        utilization_percent=utilization.gpu if utilization else None,
-        temperature_celsius=_ask(pynvml, pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-        power_watts=power / 1000 if power is not None else None,
-        power_limit_watts=limit / 1000 if limit is not None else None,
-        pcie_rx_bytes_per_second=rx * 1000 if rx is not None else None,
-        pcie_tx_bytes_per_second=tx * 1000 if tx is not None else None,
-        processes=_processes(pynvml, handle),
-    )
-
-
-def _processes(pynvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
-    found: dict[int, GpuProcess] = {}
-    for query in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
-        for process in _ask(pynvml, query, handle) or ():
-            name = _ask(pynvml, pynvml.nvmlSystemGetProcessName, process.pid)
-            text = name.decode(errors="replace") if isinstance(name, bytes) else name
-            found[process.pid] = GpuProcess(process.pid, text and text.strip(), process.usedGpuMemory)
-    return tuple(found.values())
+        return memory_fields(nvml, handle)
+    return {**slow_fields(nvml, handle), **fast_fields(nvml, handle, {}), **traffic_fields(nvml, handle)}

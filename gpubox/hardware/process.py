@@ -114,6 +114,14 @@ def activity(pid: int) -> Activity | None:
     return Activity(times.user + times.system, rss, file_rss, read_chars)
 
 
+def name_of(pid: int) -> str | None:
+    """The name that ``pid`` gives itself (15 characters at most), or ``None`` when it is gone or hidden."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
 def _file_rss(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("RssFile:"):

@@ -2,57 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpubox.hardware import nvml
+from gpubox.hardware import nvml, nvml_card
 from gpubox.hardware.nvml import GpuProcess, read_driver, vram_used
+from tests.fake_nvml import GIB, MIB, NOT_AVAILABLE, Driver, process
 
-GIB = 1024**3
 
-
-class Driver(ModuleType):
-    """The functions of pynvml that gpubox calls, for a box of ``cards``; ``refuse`` makes one raise."""
-
-    def __init__(self, cards: int = 1) -> None:
-        super().__init__("pynvml")
-        self.NVMLError = type("NVMLError", (Exception,), {})
-        for name in ("LibraryNotFound", "NotSupported", "GpuIsLost", "DriverNotLoaded"):
-            setattr(self, f"NVMLError_{name}", type(name, (self.NVMLError,), {}))
-        self.NVML_TEMPERATURE_GPU, self.NVML_PCIE_UTIL_TX_BYTES, self.NVML_PCIE_UTIL_RX_BYTES = 0, 0, 1
-        answers: dict[str, Callable[..., Any]] = {
-            "Init": lambda: None,
-            "Shutdown": lambda: None,
-            "DeviceGetCount": lambda: cards,
-            "SystemGetDriverVersion": lambda: "580.65",
-            "DeviceGetHandleByIndex": lambda index: index,
-            "DeviceGetMemoryInfo": lambda card: SimpleNamespace(total=16 * GIB, used=(card + 1) * GIB),
-            "DeviceGetName": lambda card: b"NVIDIA GeForce RTX 5060 Ti",
-            "DeviceGetUtilizationRates": lambda card: SimpleNamespace(gpu=0),
-            "DeviceGetTemperature": lambda card, kind: 41,
-            "DeviceGetPowerUsage": lambda card: 36_500,
-            "DeviceGetEnforcedPowerLimit": lambda card: 180_000,
-            "DeviceGetPcieThroughput": lambda card, kind: 7 if kind == 1 else 0,
-            "DeviceGetComputeRunningProcesses": lambda card: [SimpleNamespace(pid=7, usedGpuMemory=None)],
-            "DeviceGetGraphicsRunningProcesses": lambda card: [SimpleNamespace(pid=8, usedGpuMemory=GIB)],
-            "SystemGetProcessName": lambda pid: b"/opt/llama-server\n" if pid == 7 else "Xorg",
-        }
-        for name, answer in answers.items():
-            setattr(self, f"nvml{name}", answer)
-
-    def refuse(self, function: str, error: str = "NotSupported") -> None:
-        kind = getattr(self, f"NVMLError_{error}")
-
-        def raises(*args: object) -> None:
-            raise kind(error)
-
-        setattr(self, f"nvml{function}", raises)
+@pytest.fixture(autouse=True)
+def only_nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No card and no process of the machine that runs the tests is seen."""
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: ())
+    monkeypatch.setattr(nvml_card, "name_of", lambda pid: None)
 
 
 @pytest.fixture
@@ -77,6 +46,14 @@ def test_a_card_that_answers_everything(driver: Driver) -> None:
     assert (gpu.power_watts, gpu.power_limit_watts) == (36.5, 180.0)
     assert (gpu.pcie_rx_bytes_per_second, gpu.pcie_tx_bytes_per_second) == (7000, 0)
     assert gpu.processes == (GpuProcess(7, "/opt/llama-server", None), GpuProcess(8, "Xorg", GIB))
+    assert (gpu.uuid, gpu.bus_id, gpu.driver) == ("GPU-0", "00000000:01:00.0", "nvidia")
+    assert (gpu.memory_utilization_percent, gpu.clock_sm_mhz, gpu.clock_memory_mhz) == (3, 2600, 14001)
+    assert (gpu.fan_percent, gpu.temperature_limit_celsius, gpu.throttle_reasons) == (30, 90, ("power cap",))
+    assert (gpu.pcie_generation, gpu.pcie_width, gpu.pcie_max_generation, gpu.pcie_max_width) == (4, 8, 5, 8)
+    assert gpu.pcie_link_bytes_per_second == 15_753_846_154
+    assert gpu.vram_reserved_bytes == 300 * MIB
+    assert (gpu.lost, gpu.lost_at, gpu.processes_known) == (False, None, True)
+    assert reading.stale_seconds is None
 
 
 @pytest.mark.parametrize(
@@ -91,6 +68,19 @@ def test_a_card_that_answers_everything(driver: Driver) -> None:
         ("DeviceGetEnforcedPowerLimit", "power_limit_watts"),
         ("DeviceGetPcieThroughput", "pcie_rx_bytes_per_second"),
         ("DeviceGetPcieThroughput", "pcie_tx_bytes_per_second"),
+        ("DeviceGetUUID", "uuid"),
+        ("DeviceGetPciInfo", "bus_id"),
+        ("DeviceGetUtilizationRates", "memory_utilization_percent"),
+        ("DeviceGetClockInfo", "clock_sm_mhz"),
+        ("DeviceGetClockInfo", "clock_memory_mhz"),
+        ("DeviceGetFanSpeed", "fan_percent"),
+        ("DeviceGetCurrentClocksEventReasons", "throttle_reasons"),
+        ("DeviceGetCurrPcieLinkGeneration", "pcie_generation"),
+        ("DeviceGetCurrPcieLinkGeneration", "pcie_link_bytes_per_second"),
+        ("DeviceGetCurrPcieLinkWidth", "pcie_width"),
+        ("DeviceGetMaxPcieLinkGeneration", "pcie_max_generation"),
+        ("DeviceGetMaxPcieLinkWidth", "pcie_max_width"),
+        ("DeviceGetMemoryInfo", "vram_reserved_bytes"),
     ],
 )
 def test_what_the_card_does_not_say_is_unknown_and_the_rest_is_there(driver: Driver, function: str, field: str) -> None:
@@ -173,16 +163,21 @@ def test_a_broken_binding_is_said_and_prints_no_traceback(
 
 
 def test_a_driver_that_hangs_is_not_waited_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
-    driver.nvmlDeviceGetMemoryInfo = lambda card: release.wait(30) and None
+    driver.hang()
     monkeypatch.setattr(nvml, "QUERY_SECONDS", 0.05)
     began = time.monotonic()
     try:
         assert read_driver().problem == "the NVIDIA driver does not answer"
         assert vram_used() is None
         assert time.monotonic() - began < 5
+        assert driver.calls.count("Init") == 1, "nothing is sent behind a query that hangs"
     finally:
-        release.set()
+        driver.gate.set()
+    (left_behind,) = (thread for thread in threading.enumerate() if thread.name == "nvml")
+    left_behind.join(10)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    assert len(read_driver().gpus) >= 1
 
 
 def test_without_details_only_memory_is_asked(driver: Driver) -> None:
@@ -196,3 +191,105 @@ def test_memory_is_only_used_where_it_is_known(driver: Driver) -> None:
     driver.refuse("DeviceGetMemoryInfo")
 
     assert vram_used() is None
+
+
+def test_what_the_binding_does_not_know_is_unknown(driver: Driver) -> None:
+    for function in ("DeviceGetCurrentClocksEventReasons", "DeviceGetUUID", "DeviceGetMarginTemperature"):
+        delattr(driver, f"nvml{function}")
+    driver.answer("DeviceGetCurrentClocksThrottleReasons", lambda card: 0x20)
+    del driver.nvmlMemory_v2
+
+    (gpu,) = read_driver().gpus
+
+    assert (gpu.uuid, gpu.vram_reserved_bytes, gpu.throttle_reasons) == (None, None, ("thermal",))
+
+
+def test_a_number_that_means_not_available_is_unknown(driver: Driver) -> None:
+    driver.answer("DeviceGetComputeRunningProcesses", lambda card: [process(7, NOT_AVAILABLE)])
+    driver.answer("DeviceGetFanSpeed", lambda card: 2**32 - 1)
+
+    (gpu,) = read_driver().gpus
+
+    assert gpu.processes[0] == GpuProcess(7, "/opt/llama-server", None)
+    assert gpu.fan_percent is None
+
+
+@pytest.mark.parametrize(
+    ("computes", "draws", "bytes_"),
+    [
+        (GIB, GIB, GIB),
+        (None, GIB, GIB),
+        (GIB, None, GIB),
+        (NOT_AVAILABLE, NOT_AVAILABLE, None),
+        (2 * GIB, GIB, 2 * GIB),
+    ],
+)
+def test_a_process_on_both_lists_is_one_process(
+    driver: Driver, computes: int | None, draws: int | None, bytes_: int | None
+) -> None:
+    driver.answer("DeviceGetComputeRunningProcesses", lambda card: [process(7, computes)])
+    driver.answer("DeviceGetGraphicsRunningProcesses", lambda card: [process(7, draws)])
+
+    assert read_driver().gpus[0].processes == (GpuProcess(7, "/opt/llama-server", bytes_),)
+
+
+def test_a_driver_that_lists_no_processes_is_not_one_that_has_none(driver: Driver) -> None:
+    driver.answer("DeviceGetComputeRunningProcesses", lambda card: [])
+    driver.answer("DeviceGetGraphicsRunningProcesses", lambda card: [])
+    assert (read_driver().gpus[0].processes, read_driver().gpus[0].processes_known) == ((), True)
+
+    driver.refuse("DeviceGetComputeRunningProcesses")
+    driver.refuse("DeviceGetGraphicsRunningProcesses")
+    assert (read_driver().gpus[0].processes, read_driver().gpus[0].processes_known) == ((), False)
+
+
+def test_a_process_is_called_what_it_calls_itself(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml_card, "name_of", lambda pid: "llama-server" if pid == 7 else None)
+
+    assert [p.name for p in read_driver().gpus[0].processes] == ["llama-server", "Xorg"]
+
+
+def test_a_card_that_gives_only_the_distance_to_its_limit(driver: Driver) -> None:
+    driver.refuse("DeviceGetTemperatureThreshold")
+    assert read_driver().gpus[0].temperature_limit_celsius == 41 + 46
+
+    driver.refuse("DeviceGetMarginTemperature")
+    assert read_driver().gpus[0].temperature_limit_celsius is None
+
+
+def test_a_card_lost_between_two_queries_is_marked(driver: Driver) -> None:
+    driver.refuse("DeviceGetMemoryInfo", "GpuIsLost")
+
+    reading = read_driver()
+
+    assert reading.problem == "GPU 0 LOST: it fell off the bus; only a reboot brings it back"
+    assert reading.gpus[0].lost
+
+
+def test_cards_of_other_makes_come_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (nvml.Gpu(0, "Radeon", 8, 2, *[None] * 6),))
+
+    assert [(gpu.index, gpu.name) for gpu in read_driver(sysfs=tmp_path).gpus] == [
+        (0, "NVIDIA GeForce RTX 5060 Ti"),
+        (1, "Radeon"),
+    ]
+    assert vram_used() == (GIB, 2)
+
+
+@pytest.mark.parametrize(("plugged", "problem"), [(False, ""), (True, "no NVIDIA driver")])
+def test_a_box_without_nvidia_card_lacks_no_driver(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, plugged: bool, problem: str
+) -> None:
+    driver.refuse("Init", "LibraryNotFound")
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (nvml.Gpu(0, "Radeon", 8, 2, *[None] * 6),))
+    monkeypatch.setattr(nvml, "has_nvidia_card", lambda root: plugged)
+
+    reading = read_driver()
+
+    assert ([gpu.index for gpu in reading.gpus], reading.problem) == ([0], problem)
+
+
+def test_a_reading_is_json(driver: Driver) -> None:
+    values: dict[str, Any] = json.loads(json.dumps(asdict(read_driver())))
+
+    assert values["gpus"][0]["throttle_reasons"] == ["power cap"]
