@@ -1,0 +1,169 @@
+"""The thread that watches the driver: its paces, a driver that hangs, and its end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpubox.hardware import nvml, nvml_card, nvml_reader
+from gpubox.hardware.gpu import DriverReading, unknown_gpu
+from gpubox.hardware.nvml_reader import DriverReader
+from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, used, watching
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, clock: Clock, tmp_path: Path) -> Iterator[Start]:
+    yield from watching(monkeypatch, clock, tmp_path)
+
+
+def test_the_first_reading_has_everything(start: Start) -> None:
+    reading = start(Driver(cards=2)).fresh(LONG)
+
+    assert (reading.driver_version, reading.problem, reading.stale_seconds) == ("580.65", "", None)
+    assert used(reading) == [GIB, 2 * GIB]
+    assert [(gpu.uuid, gpu.name, gpu.pcie_rx_bytes_per_second, gpu.fan_percent) for gpu in reading.gpus] == [
+        ("GPU-0", "NVIDIA GeForce RTX 5060 Ti", 7000, 30),
+        ("GPU-1", "NVIDIA GeForce RTX 5060 Ti", 7000, 30),
+    ]
+
+
+def test_nothing_is_known_before_the_first_answer(start: Start) -> None:
+    driver = Driver()
+    driver.hang()
+    reader = start(driver)
+
+    assert reader.latest() == DriverReading((), problem="the GPU driver has not answered yet")
+
+
+def test_equal_readings_are_equal(start: Start) -> None:
+    reader = start(Driver())
+
+    assert reader.fresh(LONG) == reader.fresh(LONG)
+
+
+def test_slow_fields_and_traffic_have_their_own_pace(start: Start, clock: Clock) -> None:
+    driver = Driver()
+    reader = start(driver)
+    reader.fresh(LONG)
+
+    def asked(seconds: float) -> tuple[int, ...]:
+        driver.calls.clear()
+        clock.now += seconds
+        reader.fresh(LONG)
+        return tuple(map(driver.calls.count, ("DeviceGetPowerUsage", "DeviceGetPcieThroughput", "DeviceGetName")))
+
+    assert asked(0.25) == (1, 0, 0)
+    assert asked(0.75) == (1, 2, 0)
+    assert asked(1.0) == (1, 2, 1)
+    assert driver.calls.count("Init") == 0, "the driver stays open"
+
+
+def test_a_slow_field_is_kept_between(start: Start, clock: Clock) -> None:
+    driver = Driver()
+    reader = start(driver)
+    reader.fresh(LONG)
+    driver.answer("DeviceGetTemperature", lambda card, kind: 80)
+
+    assert reader.fresh(LONG).gpus[0].temperature_celsius == 41
+    clock.now += 2
+    assert reader.fresh(LONG).gpus[0].temperature_celsius == 80
+
+
+def test_a_driver_that_hangs_leaves_the_last_values_and_their_age_and_recovers(start: Start, clock: Clock) -> None:
+    driver = Driver()
+    reader = start(driver)
+    before = reader.fresh(LONG)
+    driver.hang()
+    waiting = threading.Thread(target=reader.fresh, args=(LONG,))
+    waiting.start()
+    assert driver.blocked.wait(LONG)
+
+    assert reader.latest() == before, "slow is not hanging"
+    clock.now += nvml.QUERY_SECONDS + 1
+    during = reader.latest()
+    assert (during.problem, during.stale_seconds) == ("the NVIDIA driver does not answer", 4.0)
+    assert during.gpus == before.gpus
+
+    driver.gate.set()
+    waiting.join(LONG)
+    after = reader.fresh(LONG)
+    assert (after.problem, after.stale_seconds, used(after)) == ("", None, [GIB])
+
+
+def test_a_query_that_never_comes_back_is_left_behind(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml_reader, "CLOSE_SECONDS", 0.01)
+    driver = Driver()
+    driver.hang()
+    reader = start(driver)
+    assert driver.blocked.wait(LONG)
+
+    reader.close()
+
+    assert reader._thread.is_alive(), "close came back although the query did not"
+    assert reader._thread.daemon
+    driver.gate.set()
+    reader._thread.join(LONG)
+    assert driver.calls[-1] == "Shutdown"
+
+
+def test_close_interrupts_the_rest_between_two_readings(start: Start) -> None:
+    driver = Driver()
+    with start(driver) as reader:
+        reader.fresh(LONG)
+
+    assert not reader._thread.is_alive()
+    assert driver.calls.count("Shutdown") == 1
+    assert reader.fresh(LONG).problem == "", "a closed reader answers with what it has"
+
+
+def test_names_are_asked_for_again_because_a_pid_gets_a_new_owner(
+    start: Start, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = start(Driver())
+    assert [p.name for p in reader.fresh(LONG).gpus[0].processes] == ["/opt/llama-server", "Xorg"]
+    monkeypatch.setattr(nvml_card, "name_of", lambda pid: "blender")
+
+    assert [p.name for p in reader.fresh(LONG).gpus[0].processes] == ["/opt/llama-server", "Xorg"]
+    clock.now += 2
+    assert [p.name for p in reader.fresh(LONG).gpus[0].processes] == ["blender", "blender"]
+
+
+def test_cards_of_other_makes_are_behind_and_alone_they_are_enough(
+    start: Start, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_reader, "read_sysfs_gpus", lambda root: (unknown_gpu(0),))
+    driver = Driver()
+    found = driver.nvmlInit
+    driver.refuse("Init", "LibraryNotFound")
+    reader = start(driver)
+    assert reader.fresh(LONG) == DriverReading((unknown_gpu(0),))
+
+    driver.nvmlInit = found
+    clock.now += 6
+    reading = reader.fresh(LONG)
+    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, "GPU-0"), (1, None)]
+
+
+def test_it_reads_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    driver = Driver()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    third = threading.Event()
+
+    def power(card: int) -> int:
+        if driver.calls.count("DeviceGetPowerUsage") == 3:
+            third.set()
+        return 36_500
+
+    driver.answer("DeviceGetPowerUsage", power)
+
+    with DriverReader(period=0.001, sysfs=tmp_path):
+        assert third.wait(LONG)
