@@ -160,3 +160,11 @@ def listens(pid: int, port: int) -> bool | None:
     except (psutil.Error, OSError):
         return None
     return any(c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port for c in connections)
+
+
+def descendants(pid: int) -> list[int]:
+    """The pids of all children of ``pid`` and theirs; empty when it is gone."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []

@@ -49,6 +49,14 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """One proven answer: how long it took, and its prompt and generated tokens."""
+
+    seconds: float
+    tokens: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One whole chat answer and the server's own timings of it."""
 
@@ -135,8 +143,8 @@ class LlamaClient:
                     found[name.removeprefix("llamacpp:")] = float(value)
         return found
 
-    async def prove(self, *, embeddings: bool, timeout: float) -> float:
-        """Has the server make one token (or one embedding). Returns the seconds it took.
+    async def prove(self, *, embeddings: bool, timeout: float) -> Proof:
+        """Has the server make one token (or one embedding). Returns the seconds and tokens it took.
 
         Raises GpuboxError with the server's words when it answers anything else.
         """
@@ -152,7 +160,10 @@ class LlamaClient:
         proven = "data" in values if embeddings else "content" in values
         if response.status_code != 200 or not proven:
             raise GpuboxError(f"It answers a one-token request with: {error_text(response)}.", code=ExitCode.UNHEALTHY)
-        return response.elapsed.total_seconds()
+        timings = values.get("timings")
+        timings = timings if isinstance(timings, dict) else {}
+        counts = (_whole(timings.get("prompt_n")) or 0, _whole(timings.get("predicted_n")) or 0)
+        return Proof(response.elapsed.total_seconds(), counts)
 
     async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> Answer:
         """One chat answer, not streamed. Raises GpuboxError when the server refuses or leaves."""

@@ -15,7 +15,7 @@ from gpubox.engines.find import choose_engine
 from gpubox.engines.probe import probe, validate
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import port_owner
-from gpubox.models.gguf import check_gguf
+from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
@@ -115,8 +115,16 @@ def prepare(
         engine_version=capabilities.version,
         model_path=str(source.path),
         model_bytes=model.size,
+        layers=_layers(model),
+        has_experts=bool(model.metadata.get(f"{model.architecture}.expert_count")),
         embeddings=any(profile.flags.get(flag) for flag in _EMBEDDING_FLAGS),
     )
+
+
+def _layers(model: GgufFile) -> int | None:
+    blocks = model.metadata.get(f"{model.architecture}.block_count")
+    draft = model.metadata.get(f"{model.architecture}.nextn_predict_layers", 0)
+    return blocks - draft if isinstance(blocks, int) and isinstance(draft, int) else None
 
 
 def check_flags(profile: Profile, capabilities: Capabilities) -> None:

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpubox import units
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import Activity, Identity, activity, is_alive, listens
+from gpubox.hardware.process import Activity, Identity, activity, descendants, identity_of, is_alive, listens
 from gpubox.server.causes import Cause, Kind, find_cause
-from gpubox.server.client import LlamaClient, connect
+from gpubox.server.client import LlamaClient, Proof, connect
 from gpubox.server.events import LoadProgress, ServerEvent
 from gpubox.server.log import LogReader, stage_of, tail_text
 from gpubox.server.record import Running
@@ -57,15 +56,18 @@ class StallWatch:
 
 async def wait_loaded(
     running: Running, log: Path, key: str | None, stall_seconds: float, emit: Callable[[ServerEvent], None]
-) -> None:
-    """Returns when the server says that it is up and its own process holds the port. Raises LaunchError."""
+) -> Identity:
+    """Returns the process that holds the port, when the server says that it is up. Raises LaunchError.
+
+    That is the process that was started, or a child of it: engines are often wrapped in a script.
+    """
     assert running.process is not None
     began = reported = time.monotonic()
     watch = StallWatch(stall_seconds, began)
     reader, stage, read = LogReader(log), "starting", 0
     launch = running.launch
     async with connect(launch.base_url, key, timeout=1.0) as client:
-        while (await client.health()).status != "ok" or listens(running.process.pid, launch.port) is False:
+        while (await client.health()).status != "ok" or (serving := _serving(running)) is None:
             at = time.monotonic()
             _check_alive(running.process, log)
             for line in reader.read():
@@ -79,11 +81,22 @@ async def wait_loaded(
                 total = launch.model_bytes
                 emit(LoadProgress(launch.profile, stage, min(read, total) if total else None, total, at - began))
             await asyncio.sleep(POLL_SECONDS)
-    _check_alive(running.process, log)
+    _check_alive(serving, log)
+    return serving
 
 
-async def prove(running: Running, log: Path, key: str | None) -> str:
-    """Has the server make one token; the time it took, in words. Raises LaunchError when it dies or refuses."""
+def _serving(running: Running) -> Identity | None:
+    """Who of the launch listens on its port: another program's answer on that port is not this launch's."""
+    process, port = running.process, running.launch.port
+    assert process is not None
+    if listens(process.pid, port) is not False:
+        return process
+    children = (identity_of(pid) for pid in descendants(process.pid) if listens(pid, port))
+    return next((child for child in children if child), None)
+
+
+async def prove(running: Running, log: Path, key: str | None) -> Proof:
+    """Has the server make one token. Raises LaunchError when it dies or refuses."""
     assert running.process is not None
     async with connect(running.launch.base_url, key) as client:
         asking = asyncio.ensure_future(_ask(client, running))
@@ -92,7 +105,7 @@ async def prove(running: Running, log: Path, key: str | None) -> str:
                 await asyncio.wait({asking}, timeout=0.2)
                 if not asking.done():
                     _check_alive(running.process, log)
-            took = asking.result()
+            proof = asking.result()
         except GpuboxError as error:
             await _check_not_dying(running.process, log)
             words = error.message.rstrip(".")
@@ -100,10 +113,10 @@ async def prove(running: Running, log: Path, key: str | None) -> str:
         finally:
             asking.cancel()
     _check_alive(running.process, log)
-    return units.seconds(took)
+    return proof
 
 
-async def _ask(client: LlamaClient, running: Running) -> float:
+async def _ask(client: LlamaClient, running: Running) -> Proof:
     return await client.prove(embeddings=running.launch.embeddings, timeout=PROVE_SECONDS)
 
 

@@ -137,7 +137,6 @@ class LogReader:
             del lines[0]
         return [line.decode("utf-8", errors="replace").rstrip("\r") for line in lines]
 
-
     def behind(self) -> int:
         """Bytes that are written and not read yet."""
         try:

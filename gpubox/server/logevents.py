@@ -1,5 +1,7 @@
 """Log line -> event, from one table. Pure and tolerant: an unknown line is no event, never an error.
 
+Events are named tuples: two dozen frozen dataclasses would cost each verb 10 ms at import.
+
 printf formats read in llama.cpp build 11434; older wordings beside them where they are known:
   tools/server/server-context.cpp  new prompt, prompt processing, n_gen, prompt eval, eval, draft acceptance, release
   src/llama-model.cpp              offloaded N/M layers, model buffer size
@@ -11,8 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Literal, NamedTuple
 
 from gpubox.server.log import parse_line
 
@@ -20,15 +22,13 @@ MIB = 1024 * 1024
 BufferKind = Literal["model", "kv", "recurrent", "compute", "output"]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A marker that says what the following lines belong to."""
 
     name: Literal["measure-main", "measure-extra", "table", "load", "context", "draft", "listening", "exit"]
 
 
-@dataclass(frozen=True, slots=True)
-class BreakdownRow:
+class BreakdownRow(NamedTuple):
     """One row of the fit's memory table; MiB floored by llama.cpp."""
 
     device: str
@@ -37,8 +37,7 @@ class BreakdownRow:
     compute_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """One allocated buffer."""
 
     device: str
@@ -46,8 +45,7 @@ class Buffer:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """A device the server uses, with its memory at start where it says so."""
 
     device: str
@@ -57,16 +55,14 @@ class Device:
     free_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """``offloaded N/M layers to GPU``."""
 
     on_gpu: int
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class KvCache:
+class KvCache(NamedTuple):
     """The size of one KV cache and its cells, over all devices."""
 
     size_bytes: int
@@ -74,23 +70,20 @@ class KvCache:
     streams: int
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(NamedTuple):
     """``n_threads``."""
 
-    count: int
+    asked: int
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """A slot took a request."""
 
     slot: int
     task: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewPrompt:
+class NewPrompt(NamedTuple):
     """The whole length of the prompt that a slot begins to read."""
 
     slot: int
@@ -99,8 +92,7 @@ class NewPrompt:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class CachedTo:
+class CachedTo(NamedTuple):
     """Tokens of the prompt that are in the cache now; the first of a task is what was reused."""
 
     slot: int
@@ -108,8 +100,7 @@ class CachedTo:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class PromptProgress:
+class PromptProgress(NamedTuple):
     """The progress line of a long prompt."""
 
     slot: int
@@ -119,8 +110,7 @@ class PromptProgress:
     tokens_per_second: float
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationProgress:
+class GenerationProgress(NamedTuple):
     """The speed line of a long answer."""
 
     slot: int
@@ -130,8 +120,7 @@ class GenerationProgress:
     tg_3s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """A final timing line. ``kind`` is ``prompt``, ``generation`` or ``total``."""
 
     slot: int
@@ -142,8 +131,7 @@ class Timing:
     tokens_per_second: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
+class Drafted(NamedTuple):
     """The acceptance of one finished request."""
 
     slot: int
@@ -153,8 +141,7 @@ class Drafted:
     mean_length: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PerPosition:
+class PerPosition(NamedTuple):
     """Acceptance of the first, second, ... drafted token of one finished request."""
 
     slot: int
@@ -162,8 +149,7 @@ class PerPosition:
     rates: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """A slot is done with a request."""
 
     slot: int
@@ -172,8 +158,7 @@ class Released:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reread:
+class Reread(NamedTuple):
     """The server reads a whole prompt again, and says why."""
 
     slot: int
@@ -181,23 +166,20 @@ class Reread:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(NamedTuple):
     """A client went away."""
 
     task: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheState:
+class CacheState(NamedTuple):
     """Prompt cache in host RAM."""
 
     size_bytes: int
     limit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A context checkpoint was made (``erased=False``) or dropped."""
 
     slot: int
@@ -206,8 +188,7 @@ class Checkpoint:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sleeping:
+class Sleeping(NamedTuple):
     """The server went to sleep or woke."""
 
     asleep: bool
@@ -318,7 +299,8 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     (
         "draft acceptance",
-        rf"{_TASK}draft acceptance.*?\( *(\d+) accepted / +(\d+) generated\)(?:, mean (?:acceptance )?len(?:gth)? = +{_NUM})?",
+        rf"{_TASK}draft acceptance.*?\( *(\d+) accepted / +(\d+) generated\)"
+        rf"(?:, mean (?:acceptance )?len(?:gth)? = +{_NUM})?",
         lambda m: Drafted(int(m[1]), int(m[2]), int(m[3]), int(m[4]), float(m[5]) if m[5] else None),
     ),
     (
@@ -355,15 +337,19 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("entering sleeping state", r"(?<!exiting )\bentering sleeping state", lambda m: Sleeping(True)),
     ("exiting sleeping state", r"exiting sleeping state", lambda m: Sleeping(False)),
 )
-_COMPILED = tuple((needle, re.compile(pattern), build) for needle, pattern, build in _TABLE)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)  # when it is first needed: forty at import would slow every verb down
 
 
 def event_of(line: str) -> tuple[float | None, Event | None]:
     """``(seconds since the server's start, event)`` of one log line; ``None`` for what it does not say."""
-    for needle, pattern, build in _COMPILED:
+    for needle, pattern, build in _TABLE:
         if needle in line:
             parsed = parse_line(line)
-            match = pattern.search(parsed.text)
+            match = _compiled(pattern).search(parsed.text)
             if match:
                 try:
                     return parsed.seconds, build(match)

@@ -34,6 +34,9 @@ class Launch:
     engine_version: str = ""
     model_path: str | None = None
     model_bytes: int | None = None
+    layers: int | None = None
+    """Trunk layers of the model, from its GGUF (``block_count`` without the MTP blocks)."""
+    has_experts: bool = False
     embeddings: bool = False
     """Proven by an embedding instead of a token."""
 
@@ -58,6 +61,8 @@ class Running:
     load_seconds: float | None = None
     loaded_vram: tuple[tuple[int, int], ...] = ()
     """``(GPU index, bytes)`` in use when it was proven: its own where the driver tells, else the whole card's."""
+    proof_tokens: tuple[int, int] = (0, 0)
+    """Prompt and generated tokens of gpubox's own proof: no client's, so no total counts them."""
     keyed: bool = False
     """Whether it was started with an API key, whatever the key file says today."""
 
@@ -139,7 +144,8 @@ def _running(values: dict[str, Any]) -> Running:
     process = values.get("process")
     vram = tuple((int(index), int(used)) for index, used in values.get("loaded_vram", ()))
     parts = {"launch": _launch(values["launch"]), "process": Identity(**process) if process else None}
-    return Running(**{**values, **parts, "loaded_vram": vram})
+    proof = tuple(int(count) for count in values.get("proof_tokens", (0, 0)))
+    return Running(**{**values, **parts, "loaded_vram": vram, "proof_tokens": proof})
 
 
 def _launch(values: dict[str, Any]) -> Launch:

@@ -9,7 +9,7 @@ from gpubox.paths import Paths
 from gpubox.server.causes import find_cause
 from gpubox.server.log import tail_text
 from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, now
-from gpubox.server.spawn import exit_code, marker
+from gpubox.server.spawn import exit_code, life_held, marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
     recorded = state.running
     if recorded and is_alive(recorded.process):
         return recorded
-    if recorded is None and not state.damaged:
+    if not life_held(paths.slot_life(slot)):
         return None
-    # gpubox died between the fork and the record, or the disk refused the record: the marker is the witness.
+    # gpubox died between the fork and the record, or the disk refused the record: the lock that the server holds
+    # as long as it lives says that there is one, and its marker which.
     found = find_marked(f"{paths.state}|{slot}|")
     for identity, mark in found:
         if recorded and mark == slot_marker(paths, slot, recorded):

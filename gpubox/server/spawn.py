@@ -116,6 +116,19 @@ def _appended(log: Path) -> BinaryIO:
         raise GpuboxError(f"The log {log} cannot be written: {error.strerror}.") from None
 
 
+def life_held(path: Path) -> bool:
+    """Whether some process holds the life lock ``path``, seen in /proc/locks: looking must not take it.
+
+    Only the inode is compared: btrfs and overlayfs give another device there than stat does.
+    """
+    try:
+        inode = str(path.stat().st_ino)
+        lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any("FLOCK" in line and line.split()[5].rpartition(":")[2] == inode for line in lines if "->" not in line)
+
+
 @contextmanager
 def _life_lock(path: Path) -> Iterator[int]:
     try:

@@ -89,9 +89,15 @@ def from_view(
 async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     """A server that somebody else runs, by its URL; read only."""
     async with connect(base_url, key, timeout=5.0) as client:
-        state, found = await _ask(client, True)
-        props = await client.props() if state in ("ready", "answering") else None
-    message = f"Nothing answers at {base_url}." if state == "unreachable" else DENIED if client.denied else ""
+        health = await client.health()
+        found = await client.slots() if health.status == "ok" else None
+        props = await client.props() if health.status == "ok" else None
+    state = _state(health.status, found)
+    message = DENIED if client.denied else ""
+    if state == "unreachable":
+        message = f"Nothing answers at {base_url}."
+    elif state == "error":
+        message = f"It answers /health with {health.detail}: that is no llama-server."
     props = props or {}
     return ServerStatus(
         slot=None,
@@ -99,7 +105,7 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
         base_url=base_url,
         model_path=_text(props.get("model_path")),
         engine_version=_text(props.get("build_info")),
-        slots=found,
+        slots=tuple(found) if found is not None else None,
         message=message,
     )
 
@@ -117,12 +123,14 @@ def exposure(launch: Launch, *, keyed: bool) -> str:
 
 async def _ask(client: LlamaClient, may_ask_slots: bool) -> tuple[str, tuple[Slot, ...] | None]:
     health = await client.health()
-    if health.status != "ok":
-        return health.status, None
-    found = await client.slots() if may_ask_slots else None
-    if found is None:
-        return "ready", None
-    return ("answering" if any(s.busy for s in found) else "ready"), tuple(found)
+    found = await client.slots() if health.status == "ok" and may_ask_slots else None
+    return _state(health.status, found), tuple(found) if found is not None else None
+
+
+def _state(health: str, slots: list[Slot] | None) -> str:
+    if health != "ok":
+        return health
+    return "answering" if any(slot.busy for slot in slots or ()) else "ready"
 
 
 def _gone(view: SlotView) -> ServerStatus:

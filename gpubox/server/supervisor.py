@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from gpubox import units
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive, own_identity
@@ -96,7 +97,8 @@ class Supervisor:
         name = profile.name
         try:
             launch = await self._check(profile, old, allow_exposed)
-            if old and kind != "restart" and _same(old.launch, launch) and old.proven_at:
+            keyed = api_key(self.paths) is not None
+            if old and kind != "restart" and old.proven_at and old.keyed == keyed and _same(old.launch, launch):
                 self._finish(kind, name, began, name, f"{name} is already running.")
                 return old
             if old and not go_now:
@@ -136,15 +138,21 @@ class Supervisor:
     async def _wait_idle(self, old: Running) -> None:
         if any("sleep-idle-seconds" in word for word in old.launch.argv):
             return  # asking /slots would wake a sleeping server, and a sleeping one is idle
-        began = None
+        began, note = None, ""
         async with connect(old.launch.base_url, api_key(self.paths)) as client:
-            while busy := [str(s) for s in await client.slots() or () if s.busy]:
+            while True:
+                slots = await client.slots()
+                busy = [str(s) for s in slots or () if s.busy]
+                if slots is None:
+                    note = "it does not say whether it is busy"
+                if not busy:
+                    break
                 if began is None:
                     began = self._step(Step.WAIT, old.launch.profile)
                 self.emit(Busy(old.launch.profile, tuple(busy)))
                 await asyncio.sleep(BUSY_POLL_SECONDS)
-        if began is not None:
-            self._done(Step.WAIT, old.launch.profile, began)
+        if began is not None or note:
+            self._done(Step.WAIT, old.launch.profile, began or time.monotonic(), note)
 
     async def _stop(self, old: Running, *, settled: bool = True) -> None:
         assert old.process is not None  # the view found it alive
@@ -176,20 +184,20 @@ class Supervisor:
         self._save(running=running)
         try:
             log = self.paths.slot_log(self.slot)
-            await wait_loaded(running, log, key, self.config.stall_seconds, self.emit)
-            running = replace(running, load_seconds=round(time.monotonic() - began, 3))
+            process = await wait_loaded(running, log, key, self.config.stall_seconds, self.emit)
+            running = replace(running, process=process, load_seconds=round(time.monotonic() - began, 3))
             self._done(Step.LOAD, launch.profile, began)
             began = self._step(Step.PROVE, launch.profile)
-            note = await prove(running, log, key)
-            self._done(Step.PROVE, launch.profile, began, note)
-        except (GpuboxError, asyncio.CancelledError) as error:
+            proof = await prove(running, log, key)
+            self._done(Step.PROVE, launch.profile, began, units.seconds(proof.seconds))
+        except (Exception, asyncio.CancelledError) as error:
             if restoring and isinstance(error, asyncio.CancelledError):
                 raise
             await terminate(process, mark, self.config.stop_seconds)
             self._save(running=None)
             raise
         vram = await asyncio.to_thread(loaded_vram, process.pid)
-        running = replace(running, proven_at=record.now(), loaded_vram=vram)
+        running = replace(running, proven_at=record.now(), loaded_vram=vram, proof_tokens=proof.tokens)
         self._save(running=running, last_good=launch)
         return running
 

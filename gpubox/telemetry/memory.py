@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.hardware.nvml import Gpu
 from gpubox.telemetry.model import DeviceMemory
@@ -52,7 +54,7 @@ def _key_of(gpu: Gpu, split: SplitLog | None, keys: list[str]) -> str | None:
             return key
     named = [k for k in keys if k.startswith(("CUDA", "ROCm", "Vulkan", "SYCL")) and k[-1:].isdigit()]
     known_by_bus = any(split.devices[k].bus_id not in ("", "unknown id") for k in named if k in split.devices)
-    guess = [k for k in named if k.lstrip("CUDAROMmVulkanSYCL") == str(gpu.index)]
+    guess = [k for k in named if re.sub(r"\D", "", k) == str(gpu.index)]
     return guess[0] if guess and not known_by_bus else None
 
 

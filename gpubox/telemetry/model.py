@@ -182,7 +182,6 @@ class Totals:
     generated_tokens: int | None = None
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
-    sessions_wall_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

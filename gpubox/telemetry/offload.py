@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubox.hardware.host import ProcessReading
 from gpubox.hardware.nvml import Gpu
+from gpubox.server.record import Launch
 from gpubox.telemetry.model import Offload
 from gpubox.telemetry.sources import LogSource
 from gpubox.telemetry.split import HOST
@@ -14,26 +15,6 @@ from gpubox.telemetry.split import HOST
 FAULTS_PER_SECOND = 50.0
 BUSY_THREADS, BUSY_GPU, BUSY_MEMORY, BUSY_LINK = 0.7, 90, 65, 0.5
 """Shares (of 1, of 100, of 100, of 1) from which a part counts as the one that is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """What the GGUF says that the log does not."""
-
-    layers: int | None = None
-    """Trunk layers: ``block_count`` without the MTP blocks."""
-    has_experts: bool = False
-
-
-def shape_of(metadata: Mapping[str, object], architecture: str) -> ModelShape:
-    """The shape in a GGUF's metadata (keys ``ARCH.block_count``, ``.nextn_predict_layers``, ``.expert_count``)."""
-
-    def number(name: str) -> int:
-        value = metadata.get(f"{architecture}.{name}")
-        return value if isinstance(value, int) else 0
-
-    blocks = number("block_count")
-    return ModelShape(blocks - number("nextn_predict_layers") if blocks else None, number("expert_count") > 0)
 
 
 def expert_layers_on_cpu(argv: Sequence[str], layers: int | None) -> int | None:
@@ -77,8 +58,7 @@ def pace(before: ProcessReading | None, after: ProcessReading | None, seconds: f
 
 def offload(
     log: LogSource | None,
-    shape: ModelShape,
-    argv: Sequence[str],
+    launch: Launch | None,
     moved: Pace,
     gpus: tuple[Gpu, ...],
     state: str,
@@ -91,9 +71,10 @@ def offload(
     if split and split.layers:
         # a build that could offload says 31/31 even where it found no device
         on_gpu, total = (split.layers.on_gpu if accelerated else 0), split.layers.total
-    experts = expert_layers_on_cpu(argv, shape.layers) if shape.has_experts else None
-    if experts is not None and not accelerated and split and split.keys:
-        experts = shape.layers
+    experts = layers = None
+    if launch and launch.has_experts:
+        layers = launch.layers
+        experts = expert_layers_on_cpu(launch.argv, layers) if accelerated else layers
     threads = split.threads if split else None
     word, evidence = bottleneck(
         state, moved, threads, gpus if accelerated else (), bool(experts), accelerated, seconds_since_request
@@ -102,7 +83,7 @@ def offload(
         layers_on_gpu=on_gpu,
         layers_total=total,
         expert_layers_on_cpu=experts,
-        expert_layers_total=shape.layers if shape.has_experts else None,
+        expert_layers_total=layers,
         threads_busy=moved.threads_busy,
         threads_asked=threads,
         major_faults_per_second=moved.major_faults_per_second,

@@ -61,6 +61,8 @@ class RequestLog:
     generated_tokens: int = 0
     first_began: float | None = None
     last_ended: float | None = None
+    skip_proof: bool = False
+    """Whether the first request is gpubox's own one-token proof, which is no client's."""
     _cancelled: set[int] = field(default_factory=set)
     _seen_slots: set[int] = field(default_factory=set)
 
@@ -112,6 +114,10 @@ class RequestLog:
         del self.in_flight[found.slot]
         if found.prompt is None and found.generation is None and found.task not in self._cancelled:
             return None  # a slot save, an erase: no request of a client
+        if self.skip_proof:
+            self.skip_proof = False
+            if found.generation is None or found.generation.tokens <= 1:
+                return None
         ended = at if at is not None else found.began
         generated = found.generation.tokens if found.generation else found.generated
         self.count += 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -16,7 +14,6 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.host import HostReader, ProcessReading, read_process
 from gpubox.hardware.nvml import DriverReading
 from gpubox.hardware.process import Identity
-from gpubox.models.gguf import check_gguf
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.server.log import trim
 from gpubox.server.record import Running
@@ -24,7 +21,7 @@ from gpubox.server.slot import SlotView, observe
 from gpubox.server.status import ServerStatus, from_view, read_foreign
 from gpubox.telemetry.memory import reconcile
 from gpubox.telemetry.model import SlotReading, Snapshot
-from gpubox.telemetry.offload import ModelShape, Pace, offload, pace, shape_of
+from gpubox.telemetry.offload import Pace, offload, pace
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.sources import STALE_SECONDS, LogSource, ServerAnswer, ServerSource
 from gpubox.telemetry.throughput import read_slots, throughput, totals
@@ -43,11 +40,10 @@ class Launched:
         self.running = running
         assert running.process is not None
         self.started = started_at(running.process)
-        self.log = LogSource(paths.slot_log(slot), self.started)
+        self.log = LogSource(paths.slot_log(slot), self.started, proof=running.proof_tokens != (0, 0))
         may_ask = not any("sleep-idle-seconds" in word for word in launch.argv)
         self.source = ServerSource(launch.base_url, _key(paths), may_ask_slots=may_ask)
         self.rates = SlotRates()
-        self.shape = ModelShape()
         self.before: tuple[float, ProcessReading] | None = None
         self.pace = Pace()
 
@@ -58,14 +54,6 @@ class Launched:
         elif at - self.before[0] >= PACE_SECONDS:
             self.pace = pace(self.before[1], process, at - self.before[0])
             self.before = (at, process)
-
-    async def look_at_model(self) -> None:
-        """Reads the GGUF's header once, in a thread."""
-        path = self.running.launch.model_path
-        if path:
-            with contextlib.suppress(GpuboxError):
-                file = await asyncio.to_thread(check_gguf, Path(path))
-                self.shape = shape_of(file.metadata, file.architecture)
 
 
 class Sampler:
@@ -81,7 +69,6 @@ class Sampler:
         self._foreign: ServerSource | None = None
         self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
-        self._looking: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Ends every task of the sources."""
@@ -136,16 +123,16 @@ class Sampler:
         for answer in self._foreign.take():
             if answer.slots is not None:
                 self._foreign_rates.feed(answer.at, answer.slots)
-        answer = self._foreign.latest
-        assert answer is not None and self._foreign_status is not None
-        if self._foreign_status.state == "unreachable" and answer.status == "ok":
+        latest = self._foreign.latest
+        assert latest is not None and self._foreign_status is not None
+        if self._foreign_status.state == "unreachable" and latest.status == "ok":
             self._foreign_status = await read_foreign(self.url, foreign_key(self.paths, self.url))
-        slots = read_slots(answer.slots or (), None, self._foreign_rates, at, None)
-        state = _slot_state([s.state for s in slots]) if answer.status == "ok" else "loading"
-        state = "down" if answer.status in ("unreachable", "error") else state
+        slots = read_slots(latest.slots or (), None, self._foreign_rates, at, None)
+        state = _slot_state([s.state for s in slots]) if latest.status == "ok" else "loading"
+        state = "down" if latest.status in ("unreachable", "error") else state
         http = {"down": "unreachable", "loading": "loading", "idle": "ready"}.get(state, "answering")
-        status = replace(self._foreign_status, state=http, slots=answer.slots)
-        return self._build(status, state, at, slots, answer)
+        status = replace(self._foreign_status, state=http, slots=latest.slots)
+        return self._build(status, state, at, slots, latest)
 
     async def _follow(self, view: SlotView, wait: bool) -> None:
         running = view.running
@@ -155,20 +142,12 @@ class Sampler:
         elif known is None or known.launch_id != running.launch_id or known.process != running.process:
             await self._forget()
             self._launched = Launched(self.paths, self.slot, running)
-            if wait:
-                await self._launched.look_at_model()
-            else:
-                self._looking = asyncio.create_task(self._launched.look_at_model())
+            if not wait:
                 self._launched.source.start()
         elif self._launched:
             self._launched.running = running
 
     async def _forget(self) -> None:
-        if self._looking:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
-            self._looking = None
         if self._launched:
             await self._launched.source.close()
             self._launched = None
@@ -263,8 +242,7 @@ class Sampler:
             ),
             offload=offload(
                 log,
-                launched.shape if launched else ModelShape(),
-                launched.running.launch.argv if launched else (),
+                launched.running.launch if launched else None,
                 launched.pace if launched else Pace(),
                 driver.gpus,
                 state,
@@ -273,7 +251,12 @@ class Sampler:
             throughput=throughput(state, slots, finished),
             slots=slots,
             requests=tuple(finished[:SHOWN_REQUESTS]),
-            totals=totals(answer.counters if answer else None, requests, complete=bool(log and log.complete)),
+            totals=totals(
+                answer.counters if answer else None,
+                requests,
+                launched.running.proof_tokens if launched else (0, 0),
+                complete=bool(log and log.complete),
+            ),
             kv_bytes_per_token=log.split.kv_bytes_per_token if log else None,
             problems=problems,
         )

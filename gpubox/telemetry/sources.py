@@ -28,9 +28,10 @@ STALE_SECONDS = 2.0
 class LogSource:
     """Follows the log of one launch and folds its events."""
 
-    def __init__(self, path: Path, started: datetime) -> None:
+    def __init__(self, path: Path, started: datetime, *, proof: bool = False) -> None:
+        """``proof``: the first request is gpubox's own."""
         self.split = SplitLog()
-        self.requests = RequestLog(started)
+        self.requests = RequestLog(started, skip_proof=proof)
         self.cache_bytes: int | None = None
         self.cache_limit_bytes: int | None = None
         self.checkpoints: dict[int, dict[int, int]] = {}
@@ -172,7 +173,9 @@ class ServerSource:
         if status == "ok" and self._want_counters:
             self._want_counters = False
             self._counters = await self.client.counters()
-        answer = ServerAnswer(at, status, tuple(slots) if slots is not None else None, self._counters, self.client.denied)
+        answer = ServerAnswer(
+            at, status, tuple(slots) if slots is not None else None, self._counters, self.client.denied
+        )
         self.asking_since = None
         self.latest = answer
         self.answers = [*self.answers[-63:], answer]

@@ -77,7 +77,7 @@ class SplitLog:
                 self.kv_cells = max(self.kv_cells, event.cells * event.streams)
                 self.kv_size_bytes += event.size_bytes
             case Threads():
-                self.threads = event.count
+                self.threads = event.asked
             case _:
                 pass
 

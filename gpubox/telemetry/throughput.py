@@ -31,9 +31,7 @@ def _in_flight(slot: Slot, log: RequestLog | None) -> InFlight | None:
     return None
 
 
-def _slot(
-    slot: Slot, found: InFlight | None, rates: SlotRates, at: float, server_clock: float | None
-) -> SlotReading:
+def _slot(slot: Slot, found: InFlight | None, rates: SlotRates, at: float, server_clock: float | None) -> SlotReading:
     used, size = slot.context_used_tokens, slot.context_size_tokens
     if not slot.busy:
         return SlotReading(slot.index, "idle", None, used, size)
@@ -43,7 +41,20 @@ def _slot(
     if generated:
         tg = rates.tg(slot.index, at) or _logged_tg(found, server_clock)
         return SlotReading(
-            slot.index, "answering", slot.task, used, size, prompt, prompt, cached, generated, tg, None, None, None, elapsed
+            slot.index,
+            "answering",
+            slot.task,
+            used,
+            size,
+            prompt,
+            prompt,
+            cached,
+            generated,
+            tg,
+            None,
+            None,
+            None,
+            elapsed,
         )
     read = slot.processed_tokens
     done = read + (cached or 0) if read is not None else used
@@ -88,9 +99,7 @@ def session(finished: list[Request]) -> tuple[list[Request], float | None]:
     return chosen, wall or None
 
 
-def throughput(
-    state: str, slots: tuple[SlotReading, ...], finished: list[Request]
-) -> Throughput:
+def throughput(state: str, slots: tuple[SlotReading, ...], finished: list[Request]) -> Throughput:
     """The labelled numbers. ``finished`` newest first."""
     speeds = [slot.tg_tokens_per_second for slot in slots if slot.tg_tokens_per_second is not None]
     reading = next((s for s in slots if s.state == "prefill"), None)
@@ -120,18 +129,20 @@ def throughput(
     )
 
 
-def totals(counters: dict[str, float] | None, log: RequestLog | None, *, complete: bool) -> Totals:
-    """The server's own counters; the number of requests only where the whole log was read."""
+def totals(
+    counters: dict[str, float] | None, log: RequestLog | None, proof: tuple[int, int], *, complete: bool
+) -> Totals:
+    """The server's own counters less gpubox's ``proof``; the number of requests only where the whole log was read."""
     found = counters or {}
 
-    def count(name: str) -> int | None:
-        return int(found[name]) if name in found else None
+    def count(name: str, own: int = 0) -> int | None:
+        return max(0, int(found[name]) - own) if name in found else None
 
     return Totals(
         requests=log.count if log and complete else None,
-        prompt_tokens=count("prompt_tokens_total"),
+        prompt_tokens=count("prompt_tokens_total", proof[0]),
         cached_tokens=count("prompt_tokens_cached_total"),
-        generated_tokens=count("tokens_predicted_total"),
+        generated_tokens=count("tokens_predicted_total", proof[1]),
         draft_tokens=count("spec_decode_num_draft_tokens_total"),
         draft_tokens_accepted=count("spec_decode_num_accepted_tokens_total"),
     )

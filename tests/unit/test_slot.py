@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -22,16 +23,25 @@ Spawn = Callable[..., Identity]
 
 
 @pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    """Starts a process that carries a marker and lives until the test ends."""
+def spawn(paths: Paths) -> Iterator[Spawn]:
+    """Starts a process that carries a marker and the life lock of the slot, and lives until the test ends."""
     children: list[subprocess.Popen[bytes]] = []
 
-    def start(mark: str, *argv: str) -> Identity:
+    def start(mark: str, *argv: str, where: Paths = paths) -> Identity:
         # The words stand in its command line as llama-server's would; it only waits for its stdin to close.
         command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *argv]
+        life = where.slot_life("main")
+        life.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(life, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, MARKER: mark}
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, MARKER: mark},
+            pass_fds=(lock,),
         )
+        os.close(lock)
         assert child.stdout is not None
         child.stdout.readline()
         children.append(child)
@@ -187,7 +197,7 @@ def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(
 def test_a_lost_record_is_made_again_from_the_process(paths: Paths, spawn: Spawn) -> None:
     mark = slot_marker(paths, "main", running())
     process = spawn(mark, "--model", "/m.gguf", "--host", "0.0.0.0", "--port", "8123")
-    paths.slot_state("main").parent.mkdir(parents=True)
+    paths.slot_state("main").parent.mkdir(parents=True, exist_ok=True)
     paths.slot_state("main").write_text("{ not json")
 
     view = observe(paths, "main")
@@ -203,7 +213,7 @@ def test_a_lost_record_of_a_strange_command_line_is_no_error(
     words: tuple[str, ...], paths: Paths, spawn: Spawn
 ) -> None:
     process = spawn(slot_marker(paths, "main", running()), *words)
-    paths.slot_state("main").parent.mkdir(parents=True)
+    paths.slot_state("main").parent.mkdir(parents=True, exist_ok=True)
     paths.slot_state("main").write_text("")
 
     assert observe(paths, "main").process == process
@@ -211,19 +221,19 @@ def test_a_lost_record_of_a_strange_command_line_is_no_error(
 
 def test_a_state_folder_with_a_bar_in_its_name(tmp_path: Path, spawn: Spawn) -> None:
     odd = Paths(tmp_path / "c", tmp_path / "a|b|c", tmp_path / "d")
-    process = spawn(slot_marker(odd, "main", running()))
+    process = spawn(slot_marker(odd, "main", running()), where=odd)
     save_state(odd.slot_state("main"), SlotState(running()))
 
     assert observe(odd, "main").process == process
 
 
-def test_nothing_is_looked_for_where_the_record_says_that_nothing_ran(
+def test_a_server_that_the_disk_refused_to_record_is_found_by_its_lock(
     paths: Paths, save: Callable[..., Path], spawn: Spawn
 ) -> None:
-    spawn(slot_marker(paths, "main", running()))
+    process = spawn(slot_marker(paths, "main", running()))
     save(message="a was stopped.")
 
-    assert observe(paths, "main").running is None
+    assert observe(paths, "main").process == process
 
 
 def test_the_slots_are_the_state_files(paths: Paths, save: Callable[..., Path]) -> None:

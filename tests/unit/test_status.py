@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ from gpubox.server import status as module
 from gpubox.server.client import Health, Slot
 from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
 from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign, read_status
+from gpubox.telemetry.model import Offload, Snapshot, Throughput, Totals
+from gpubox.telemetry.rates import SlotRates
+from gpubox.telemetry.throughput import read_slots
+from gpubox.telemetry.throughput import throughput as throughput_of
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, {}, "fork", "/opt/llama-server", "b1", "/m.gguf", 9)
 NO_DRIVER = DriverReading((), problem="no NVIDIA driver")
@@ -177,20 +182,26 @@ async def test_a_foreign_server_that_is_not_there(serve: Callable[..., FakeClien
 
 
 def test_every_documented_key_is_there_and_unknown_is_null() -> None:
-    values = json.loads(json.dumps(as_values(ServerStatus("main", "stopped"), NO_DRIVER), allow_nan=False))
+    values = json.loads(json.dumps(as_values(snapshot(ServerStatus("main", "stopped"))), allow_nan=False))
 
     for table, keys in DOCUMENTED.items():
         assert keys <= set(values[table])
-    assert {key: v for table in DOCUMENTED for key, v in values[table].items() if v is not None} == {"state": "stopped"}
+    known = {(table, key): v for table in DOCUMENTED for key, v in values[table].items() if v not in (None, [])}
+    assert known == {("server", "state"): "stopped", ("throughput", "state"): "down"}
     assert (values["gpus"], values["memory"]) == ([], [])
     assert values["driver"] == {"version": None, "problem": "no NVIDIA driver"}
+
+
+def snapshot(status: ServerStatus, driver: DriverReading = NO_DRIVER) -> Snapshot:
+    state = "down" if status.state == "stopped" else "idle"
+    return Snapshot(1.0, "t", status, driver, None, None, (), Offload(), Throughput(state), (), (), Totals())
 
 
 def test_the_numbers_of_the_slots() -> None:
     never_used, busy = Slot(0, False, 4096, None, None), Slot(1, True, 4096, 512, 17)
 
     def throughput(*slots: Slot) -> dict[str, Any]:
-        return dict(as_values(ServerStatus("main", "ready", slots=slots), NO_DRIVER)["throughput"])
+        return asdict(throughput_of("idle", read_slots(slots, None, SlotRates(), 0.0, None), []))
 
     both = throughput(never_used, busy)
     assert (both["slots"], both["busy_slots"], both["context_used_tokens"], both["context_size_tokens"]) == (
@@ -202,15 +213,15 @@ def test_the_numbers_of_the_slots() -> None:
     unused = throughput(never_used)
     assert (unused["busy_slots"], unused["context_used_tokens"]) == (0, None)
     none = throughput()
-    assert (none["slots"], none["busy_slots"], none["context_size_tokens"]) == (0, 0, None)
+    assert (none["slots"], none["busy_slots"], none["context_size_tokens"]) == (None, None, None)
 
 
 def test_a_card_has_the_documented_keys() -> None:
     gpu = Gpu(0, "RTX", 2, 1, None, 41, 36.5, None, None, 0, (GpuProcess(7, None, None),))
 
-    (values,) = as_values(ServerStatus("main", "ready"), DriverReading((gpu,), "580"))["gpus"]
+    (values,) = as_values(snapshot(ServerStatus("main", "ready"), DriverReading((gpu,), "580")))["gpus"]
 
-    assert values == {
+    documented = {
         "index": 0,
         "name": "RTX",
         "vram_total_bytes": 2,
@@ -223,11 +234,12 @@ def test_a_card_has_the_documented_keys() -> None:
         "pcie_tx_bytes_per_second": 0,
         "processes": ({"pid": 7, "name": None, "vram_bytes": None},),
     }
+    assert {key: values[key] for key in documented} == documented
 
 
 def test_the_engine_is_null_where_neither_path_nor_version_is_known() -> None:
-    assert as_values(ServerStatus("main", "ready"), NO_DRIVER)["server"]["engine"] is None
-    assert as_values(ServerStatus(None, "ready", engine_version="b1"), NO_DRIVER)["server"]["engine"] == {
+    assert as_values(snapshot(ServerStatus("main", "ready")))["server"]["engine"] is None
+    assert as_values(snapshot(ServerStatus(None, "ready", engine_version="b1")))["server"]["engine"] == {
         "path": None,
         "version": "b1",
     }

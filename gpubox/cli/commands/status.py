@@ -12,31 +12,12 @@ import click
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context, check_url
-from gpubox.config import foreign_key
 from gpubox.errors import ExitCode
-from gpubox.hardware.nvml import DriverReading, read_driver
-from gpubox.paths import MAIN_SLOT
-from gpubox.server.status import ServerStatus, read_foreign, read_status
+from gpubox.hardware.nvml import read_driver
+from gpubox.telemetry.model import DeviceMemory, Snapshot
+from gpubox.telemetry.sampler import Sampler
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
-# Documented, and not read by this version.
-_OFFLOAD = ("layers_on_gpu", "layers_total", "expert_layers_on_cpu", "major_faults_per_second", "bottleneck")
-_THROUGHPUT = (
-    "state",
-    "tg_tokens_per_second",
-    "pp_tokens_per_second",
-    "prefill_progress",
-    "draft_acceptance",
-    "mean_accepted_length",
-)
-_TOTALS = (
-    "requests",
-    "prompt_tokens",
-    "cached_tokens",
-    "generated_tokens",
-    "draft_tokens",
-    "draft_tokens_accepted",
-)
 
 
 @click.command("status")
@@ -47,31 +28,57 @@ _TOTALS = (
 def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
     """What runs now. Exits 3 when nothing does, 4 when it runs but does not answer."""
     check_url(url)
-    while True:
-        status = asyncio.run(_read(context, url))
-        driver = read_driver()
-        if as_json:
-            output.emit_json(as_values(status, driver), one_line=watch is not None)
-        else:
-            _print(status, driver)
-        if watch is None:
-            return _CODES.get(status.state, ExitCode.OK)
-        time.sleep(watch)
+    if watch is not None:
+        asyncio.run(_watch(context, url, watch, as_json))
+        return ExitCode.OK
+    snapshot = asyncio.run(_once(context, url))
+    _show(snapshot, as_json, one_line=False)
+    if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
+        return ExitCode.UNHEALTHY
+    return _CODES.get(snapshot.server.state, ExitCode.OK)
 
 
-async def _read(context: Context, url: str | None) -> ServerStatus:
-    if url:
-        return await read_foreign(url, foreign_key(context.paths, url))
-    return await read_status(context.paths, context.config, MAIN_SLOT)
+async def _once(context: Context, url: str | None) -> Snapshot:
+    reading = read_driver()
+    sampler = Sampler(context.paths, context.config, lambda: reading, url=url)
+    try:
+        return await sampler.sample(wait=True)
+    finally:
+        await sampler.close()
 
 
-def as_values(status: ServerStatus, driver: DriverReading) -> dict[str, Any]:
-    """The documented JSON object, without its version. ``null``: not known, or not read by this version."""
-    used = [s.context_used_tokens for s in status.slots or () if s.context_used_tokens is not None]
-    busy = [s for s in status.slots if s.busy] if status.slots is not None else None
-    sized = next((s for s in status.slots or () if s.context_size_tokens), None)
+async def _watch(context: Context, url: str | None, period: float, as_json: bool) -> None:
+    """Samples as often as the screen does and shows every ``period`` seconds, until the reader leaves."""
+    from gpubox.hardware.nvml_reader import DriverReader
+
+    driver = DriverReader()
+    sampler = Sampler(context.paths, context.config, driver.latest, url=url)
+    try:
+        due = time.monotonic()
+        while True:
+            snapshot = await sampler.sample()
+            if time.monotonic() >= due:
+                _show(snapshot, as_json, one_line=True)
+                due = max(due + period, time.monotonic())
+            await asyncio.sleep(min(0.25, period))
+    finally:
+        await sampler.close()
+        driver.close()
+
+
+def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
+    if as_json:
+        output.emit_json(as_values(snapshot), one_line=one_line)
+    else:
+        _print(snapshot)
+
+
+def as_values(snapshot: Snapshot) -> dict[str, Any]:
+    """The documented JSON object, without its version. ``null``: not known."""
+    status, through = snapshot.server, snapshot.throughput
     engine = {"path": status.engine_path, "version": status.engine_version}
     return {
+        "time": snapshot.time,
         "server": {
             "state": status.state,
             "profile": status.profile,
@@ -85,45 +92,79 @@ def as_values(status: ServerStatus, driver: DriverReading) -> dict[str, Any]:
             "message": status.message or None,
             "operation": status.operation or None,
         },
-        "gpus": [asdict(gpu) for gpu in driver.gpus],
-        "driver": {"version": driver.driver_version, "problem": driver.problem or None},
-        "memory": [],
-        "offload": dict.fromkeys(_OFFLOAD),
-        "throughput": {
-            **dict.fromkeys(_THROUGHPUT),
-            "state": status.state,
-            "busy_slots": len(busy) if busy is not None else None,
-            "slots": len(status.slots) if status.slots is not None else None,
-            "context_used_tokens": max(used, default=None),
-            "context_size_tokens": sized.context_size_tokens if sized else None,
-        },
-        "totals": dict.fromkeys(_TOTALS),
+        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
+        "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
+        "memory": [_device(device) for device in snapshot.memory],
+        "offload": {**asdict(snapshot.offload), "evidence": snapshot.offload.evidence or None},
+        "throughput": asdict(through),
+        "slots": [asdict(slot) for slot in snapshot.slots],
+        "totals": asdict(snapshot.totals),
+        "problems": list(snapshot.problems),
     }
 
 
-def _print(status: ServerStatus, driver: DriverReading) -> None:
+def _device(device: DeviceMemory) -> dict[str, Any]:
+    values = asdict(device)
+    values["other_processes"] = [{"name": name, "vram_bytes": size} for name, size in device.other_processes]
+    return values
+
+
+def _print(snapshot: Snapshot) -> None:
+    status, through = snapshot.server, snapshot.throughput
     mark = "●" if status.up else "○"
-    output.emit(f"{mark} {status.profile or status.base_url or 'no server'}  {status.state}")
+    state = through.state if status.up or through.state == "stuck" else status.state
+    output.emit(f"{mark} {status.profile or status.base_url or 'no server'}  {state}")
     for name, value in (
         ("address", status.base_url and f"{status.base_url}{'  ' + status.exposed if status.exposed else ''}"),
         ("model", status.model_path),
         ("engine", " ".join(filter(None, (status.engine_path, status.engine_version)))),
         ("pid", status.pid and f"{status.pid}  since {status.started_at}"),
-        ("slots", _slots(status)),
+        ("slots", f"{through.busy_slots} of {through.slots} busy" if through.slots else ""),
+        ("speed", _speed(snapshot)),
+        ("context", _context(snapshot)),
         ("doing", status.operation),
         ("note", status.message),
     ):
         if value:
             output.emit(f"  {name:8} {value}")
-    for gpu in driver.gpus:
-        used = f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)}"
-        output.emit(f"  {'gpu ' + str(gpu.index):8} {gpu.name or units.UNKNOWN}  VRAM {used}")
-    if driver.problem:
-        output.emit(f"  {'gpu':8} {units.UNKNOWN}  {driver.problem}")
+    for device in snapshot.memory:
+        output.emit(f"  {_device_line(device)}")
+    if snapshot.driver.problem:
+        output.emit(f"  {'gpu':8} {units.UNKNOWN}  {snapshot.driver.problem}")
+    for problem in snapshot.problems:
+        output.emit(f"  {'missing':8} {problem}")
 
 
-def _slots(status: ServerStatus) -> str:
-    if not status.slots:
+def _speed(snapshot: Snapshot) -> str:
+    through = snapshot.throughput
+    words = [
+        f"{label} {units.rate(value)} tok/s"
+        for label, value in (
+            ("tg now", through.tg_tokens_per_second),
+            ("tg median", through.tg_median),
+            ("pp", through.pp_tokens_per_second),
+            ("effective", through.effective_tokens_per_second),
+        )
+        if value is not None
+    ]
+    if through.draft_acceptance is not None:
+        words.append(f"acceptance {through.draft_acceptance:.1%}")
+    return "   ".join(words)
+
+
+def _context(snapshot: Snapshot) -> str:
+    through = snapshot.throughput
+    if through.context_size_tokens is None:
         return ""
-    busy = sum(s.busy for s in status.slots)
-    return f"{busy} of {len(status.slots)} busy"
+    return f"{units.tokens(through.context_used_tokens)} of {units.tokens(through.context_size_tokens)}"
+
+
+def _device_line(device: DeviceMemory) -> str:
+    named = [f"{name} {units.memory(size)}" for name, size in device.parts]
+    for name, size in (("other", device.other_processes_bytes), ("unaccounted", device.unaccounted_bytes)):
+        if size and device.kind == "gpu":
+            named.append(f"{name} {units.memory(size)}")
+    used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
+    total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""
+    estimate = "~" if device.estimated else ""
+    return f"{'memory':8} {device.device}{total}  {estimate}{'  '.join(named)}".rstrip()

@@ -1,0 +1,98 @@
+"""Recordings: Snapshots as JSON lines, written as they come and read back as the same values.
+
+The same file serves bug reports, tests and pictures. The home folder is written as ``~``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.telemetry.model import Snapshot
+
+HEADER = "gpubox-recording"
+VERSION = 1
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+    gpubox: str
+
+
+class Recorder:
+    """Appends Snapshots to one file, a line each, flushed. A disk that fills up ends the recording, not the program."""
+
+    def __init__(self, path: Path, version: str) -> None:
+        """Raises GpuboxError when the file cannot be made."""
+        self.path = path
+        self.problem = ""
+        """Why the recording ended before it was told to; empty while all is well."""
+        self.count = 0
+        self._home = str(Path.home()).encode()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("xb")
+        except FileExistsError:
+            raise UsageError(f"{path} exists already.", "Name another file.") from None
+        except OSError as error:
+            raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+        self._line(msgspec.json.encode(_Header(HEADER, VERSION, version)))
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Adds one Snapshot. Never raises; see ``problem``."""
+        if not self.problem:
+            self._line(msgspec.json.encode(snapshot).replace(self._home, b"~"))
+            self.count += not self.problem
+
+    def close(self) -> None:
+        """Ends the recording."""
+        try:
+            self._file.close()
+        except OSError as error:
+            self.problem = self.problem or f"{self.path}: {error.strerror}"
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _line(self, data: bytes) -> None:
+        try:
+            self._file.write(data + b"\n")
+            self._file.flush()
+        except OSError as error:
+            self.problem = f"the recording ended: {self.path}: {error.strerror}"
+
+
+def read_recording(path: Path) -> list[Snapshot]:
+    """Every Snapshot of a recording, in order. A last line that was cut off (a crash) is left out.
+
+    Raises UsageError where the file is no recording, or one of another version.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    try:
+        header = msgspec.json.decode(lines[0], type=_Header)
+    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError):
+        raise UsageError(f"{path} is not a gpubox recording.", "`gpubox record FILE` makes one.") from None
+    if header.format != HEADER or header.version != VERSION:
+        raise UsageError(f"{path} is a recording of another gpubox ({header.gpubox}).")
+    decoder = msgspec.json.Decoder(Snapshot)
+    found: list[Snapshot] = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            found.append(decoder.decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if number == len(lines):
+                break
+            raise UsageError(f"{path}, line {number} is damaged: {error}.") from None
+    return found
