@@ -59,7 +59,7 @@ def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
     shown = Preview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
     try:
         check_flags(profile, capabilities)
-        if refusal := validate(engine, argv, profile.env):
+        if refusal := validate(engine, _checkable(argv), profile.env):
             raise _refused(profile, engine.name, refusal)
     except GpuboxError as error:
         return replace(shown, refusal=error)
@@ -101,7 +101,7 @@ def prepare(
         check_port(profile.host, port)
     _check_disk(paths)
     argv = server_argv(profile, source.argv, port=port, defaults=missing_defaults(capabilities, profile.flags))
-    if refusal := validate(engine, argv, profile.env):
+    if refusal := validate(engine, _checkable(argv), profile.env):
         raise _refused(profile, engine.name, refusal)
     checked("flags accepted")
     return Launch(
@@ -119,6 +119,14 @@ def prepare(
         has_experts=bool(model.metadata.get(f"{model.architecture}.expert_count")),
         embeddings=any(profile.flags.get(flag) for flag in _EMBEDDING_FLAGS),
     )
+
+
+def _checkable(argv: list[str]) -> list[str]:
+    """``argv`` without RPC devices: parsing ``--rpc`` connects, and a ggml-rpc-server that serves a client waits."""
+    if "--rpc" not in argv:
+        return argv
+    left_out = {"--rpc", "--device", "--tensor-split", "--main-gpu"}  # the last ones name what --rpc brings
+    return [word for i, word in enumerate(argv) if word not in left_out and (i == 0 or argv[i - 1] not in left_out)]
 
 
 def _layers(model: GgufFile) -> int | None:
