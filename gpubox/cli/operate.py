@@ -11,7 +11,7 @@ from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError
-from gpubox.models.resolve import resolve_model
+from gpubox.models.resolve import model_of
 from gpubox.profiles.model import Profile
 from gpubox.server.events import Busy, Finished, LoadProgress, ServerEvent, StepDone, StepFailed, StepStarted
 from gpubox.server.supervisor import Supervisor
@@ -103,7 +103,7 @@ def _json(finished: Finished | None, error: GpuboxError | None) -> None:
 
 def ensure_model(context: Context, profile: Profile) -> None:
     """Downloads the profile's model where it names one to download; nothing is stopped meanwhile."""
-    source = resolve_model(profile.model, context.paths, context.config)
+    source = model_of(profile, context.paths, context.config)
     if source.path is not None or not source.fetch:
         return
     from gpubox.models.fetch import fetch_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,8 @@ from gpubox.models.find import find_models, hub_cache, model_roots
 from gpubox.models.gguf import SHARD
 from gpubox.models.quants import HfReference, choose_files, group_shards, parse_reference
 from gpubox.paths import Paths
+from gpubox.profiles.files import GGUF_FLAGS, map_paths
+from gpubox.profiles.model import FlagValue, Profile
 from gpubox.tables import nearest
 
 
@@ -37,11 +39,17 @@ class ModelSource:
     """Bytes of all its files, where they are known."""
 
 
-def resolve_model(text: str, paths: Paths, config: Config) -> ModelSource:
+def model_of(profile: Profile, paths: Paths, config: Config) -> ModelSource:
+    """The model of ``profile``; a relative path is meant from the profile file's folder. As ``resolve_model``."""
+    return resolve_model(profile.model, paths, config, _folder(profile))
+
+
+def resolve_model(text: str, paths: Paths, config: Config, folder: Path | None = None) -> ModelSource:
     """The model that ``text`` names: a path, ``hf:user/repo[:quant]`` or ``demo:NAME``.
 
-    A path may hold ``~`` and ``$VARIABLES``; one without a folder that is not in the current folder is looked up
-    by its file name wherever models are found. Raises GpuboxError; a missing absolute path is left to check_gguf.
+    A path may hold ``~`` and ``$VARIABLES``; a relative one is meant from ``folder``, else looked up wherever models
+    are found, never in the current folder: the same words mean the same file wherever gpubox is called from.
+    Raises GpuboxError; a missing absolute path is left to check_gguf.
     """
     if text.startswith("demo:"):
         demo = parse_demo(text)
@@ -50,7 +58,30 @@ def resolve_model(text: str, paths: Paths, config: Config) -> ModelSource:
     if text.startswith("hf:"):
         reference = parse_reference(text)
         return _source(text, cached_hf(reference), "hf", name=str(reference).removeprefix("hf:"))
-    return _source(text, _local(text, paths, config), "hf")
+    return _source(text, _local(text, paths, config, folder), "hf")
+
+
+def with_files_found(profile: Profile, paths: Paths, config: Config) -> Profile:
+    """``profile`` with every relative path in its flags made absolute, by the rule of ``resolve_model``."""
+    folder = _folder(profile)
+
+    def full(name: str, text: str) -> str:
+        if folder is None or text.startswith(("/", "~", "$")):
+            return text
+        beside = folder / text
+        if name in GGUF_FLAGS and not beside.exists():
+            with contextlib.suppress(GpuboxError):
+                return str(_local(text, paths, config, folder))
+        return str(beside)
+
+    def value(name: str, old: FlagValue) -> FlagValue:
+        return map_paths(name, old, lambda text: full(name, text))
+
+    return replace(profile, flags={name: value(name, old) for name, old in profile.flags.items()})
+
+
+def _folder(profile: Profile) -> Path | None:
+    return profile.path.parent.absolute() if profile.path else None
 
 
 def cached_hf(reference: HfReference) -> Path | None:
@@ -96,7 +127,7 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _local(text: str, paths: Paths, config: Config) -> Path:
+def _local(text: str, paths: Paths, config: Config, folder: Path | None) -> Path:
     expanded = os.path.expandvars(text)
     if unset := re.search(r"\$(?:\{(\w+)\}|(\w+))", expanded):
         variable = unset[1] or unset[2]
@@ -107,8 +138,8 @@ def _local(text: str, paths: Paths, config: Config) -> Path:
         raise GpuboxError(f"The model {text!r} names a user that this machine does not have.") from None
     if path.is_absolute():
         return path
-    if path.exists():
-        return path.absolute()
+    if folder and (folder / path).exists():
+        return folder / path
     for root in model_roots(config, paths):
         if (root / path).is_file():
             return root / path
@@ -122,4 +153,5 @@ def _local(text: str, paths: Paths, config: Config) -> Path:
         return same[0]
     near = nearest(path.name, [model.name for model in models])
     hint = f"Did you mean {near}?" if near else "Write its full path, or add its folder to model-dirs in config.toml."
-    raise GpuboxError(f"There is no model {text!r}: not here, and not where models are found.", hint)
+    beside = f"not in {folder}, and " if folder else ""
+    raise GpuboxError(f"There is no model {text!r}: {beside}not where models are found.", hint)

@@ -10,7 +10,7 @@ from gpubox.engines.capabilities import Capabilities, judge
 from gpubox.engines.find import choose_engine
 from gpubox.engines.probe import probe
 from gpubox.errors import GpuboxError
-from gpubox.models.resolve import resolve_model
+from gpubox.models.resolve import model_of
 from gpubox.paths import Paths
 from gpubox.profiles.model import Profile
 
@@ -67,7 +67,7 @@ def _fit(profile: Profile, found: Capabilities | GpuboxError, present: bool) -> 
 
 def _present(profile: Profile, paths: Paths, config: Config) -> bool:
     try:
-        path = resolve_model(profile.model, paths, config).path
+        path = model_of(profile, paths, config).path
         return path is not None and path.exists()
     except GpuboxError:
         return False

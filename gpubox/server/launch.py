@@ -16,16 +16,15 @@ from gpubox.engines.probe import probe, validate
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import port_owner
 from gpubox.models.gguf import GgufFile, check_gguf
-from gpubox.models.resolve import resolve_model
+from gpubox.models.resolve import model_of, with_files_found
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
+from gpubox.profiles.files import FILE_FLAGS, GGUF_FLAGS
 from gpubox.profiles.model import FlagValue, Profile
 from gpubox.server.record import Launch
 
 LOG_ROOM = 100 * 1000 * 1000
 """Bytes of disk that must be free for the log and the state."""
-_GGUF_FLAGS = {"model-draft", "spec-draft-model", "md", "mmproj", "mm"}
-_FILE_FLAGS = {"chat-template-file", "grammar-file", "json-schema-file", "ssl-key-file", "ssl-cert-file"}
 _EMBEDDING_FLAGS = {"embeddings", "embedding"}
 
 Checked = Callable[[str], None]
@@ -45,8 +44,8 @@ class Preview:
 
 def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
     """What would be run, without a look at ports and files: for showing, also where it cannot run here."""
-    profile = with_full_paths(profile)
-    source = resolve_model(profile.model, paths, config)
+    profile = with_full_paths(profile, paths, config)
+    source = model_of(profile, paths, config)
     path = str(source.path) if source.path and source.path.exists() else None
     model = source.argv or _absent(profile.model)
     try:
@@ -84,9 +83,9 @@ def prepare(
     engine = choose_engine(config, profile.engine)
     capabilities = probe(engine, paths)
     checked(f"engine {engine.name} {capabilities.version}".strip())
-    profile = with_full_paths(profile)
+    profile = with_full_paths(profile, paths, config)
     check_flags(profile, capabilities)
-    source = resolve_model(profile.model, paths, config)
+    source = model_of(profile, paths, config)
     if source.path is None:
         raise GpuboxError(
             f"{profile.name}: the model {profile.model} is not on this machine.",
@@ -194,27 +193,26 @@ def _refused(profile: Profile, engine: str, refusal: str) -> UsageError:
     return UsageError(f"{profile.name}: the engine {engine} refuses: {refusal}", "Correct [flags] in the profile.")
 
 
-def with_full_paths(profile: Profile) -> Profile:
-    """``profile`` with ``~/`` expanded in its flags, as a shell would have, and files named from its own folder."""
-    folder = profile.path.parent if profile.path else Path.cwd()
+def with_full_paths(profile: Profile, paths: Paths, config: Config) -> Profile:
+    """``profile`` with ``~/`` expanded in its flags, as a shell would have, and its files found (``with_files_found``).
 
-    def full(name: str, value: FlagValue) -> FlagValue:
-        if not isinstance(value, str):
-            return value
-        if value.startswith("~/"):
-            return str(Path(value).expanduser())
-        return str(folder / value) if name in _GGUF_FLAGS | _FILE_FLAGS else value
+    The server runs in another folder than gpubox: no relative path may reach it.
+    """
 
-    return replace(profile, flags={name: full(name, value) for name, value in profile.flags.items()})
+    def full(value: FlagValue) -> FlagValue:
+        return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
+
+    profile = replace(profile, flags={name: full(value) for name, value in profile.flags.items()})
+    return with_files_found(profile, paths, config)
 
 
 def _check_files(profile: Profile) -> None:
     for name, value in profile.flags.items():
         if not isinstance(value, str):
             continue
-        if name in _GGUF_FLAGS:
+        if name in GGUF_FLAGS:
             check_gguf(Path(value))
-        elif name in _FILE_FLAGS and not Path(value).is_file():
+        elif name in FILE_FLAGS and not Path(value).is_file():
             raise GpuboxError(f"{profile.name}: {name} names {value}, which is not there.")
 
 

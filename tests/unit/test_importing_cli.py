@@ -60,6 +60,55 @@ def test_a_key_that_was_pasted_is_nowhere(paths: Paths, capsys: pytest.CaptureFi
     assert "hush" not in out + err + (paths.profiles / "a.toml").read_text()
 
 
+def test_files_of_the_current_folder_are_written_with_their_whole_path(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here"
+    (here / "sub").mkdir(parents=True)
+    for name in ("x.gguf", "sub/mm.gguf", "t.jinja", "l.gguf"):
+        (here / name).touch()
+    monkeypatch.chdir(here / "sub")
+    line = (
+        "llama-server -m ../x.gguf --mmproj mm.gguf --chat-template-file ../t.jinja -md gone.gguf"
+        " --lora-scaled ../l.gguf:0.5,no.gguf:1 --alias x.gguf"
+    )
+
+    assert run(["import", line, "--name", "mine", "--json"]) == 0
+
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert profile["model"] == str(here / "x.gguf")
+    assert profile["flags"] == {
+        "mmproj": str(here / "sub/mm.gguf"), "chat-template-file": str(here / "t.jinja"), "model-draft": "gone.gguf",
+        "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf",
+    }  # fmt: skip
+    assert profile["notes"] == []
+    assert run(["import", "llama-server", "--name", "other", "--model", "../x.gguf"]) == 0
+    assert f'model = "{here}/x.gguf"' in (paths.profiles / "other.toml").read_text()
+
+
+def test_a_script_names_files_beside_it_too(paths: Paths, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/x.gguf").touch()
+    (tmp_path / "s/start.sh").write_text("llama-server -m ./x.gguf")
+
+    assert run(["import", str(tmp_path / "s/start.sh")]) == 0
+
+    assert f'model = "{tmp_path}/s/x.gguf"' in (paths.profiles / "start.toml").read_text()
+    assert "relative" not in capsys.readouterr().err
+
+
+def test_export_writes_whole_paths(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    paths.profiles.mkdir(parents=True)
+    (paths.profiles / "x.gguf").touch()
+    (paths.profiles / "mine.toml").write_text('model = "x.gguf"\n[flags]\nmmproj = "mm.gguf"\n')
+
+    assert run(["export", "mine", "--as", "sh"]) == 0
+
+    out = capsys.readouterr().out
+    assert f"--model {paths.profiles}/x.gguf" in out
+    assert f"--mmproj {paths.profiles}/mm.gguf" in out
+
+
 def test_import_reads_stdin_and_answers_in_json(
     paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

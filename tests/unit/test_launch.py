@@ -195,6 +195,18 @@ def test_a_home_in_the_model_is_expanded(
     assert prepare(replace(profile, model="~/m.gguf"), paths, config).model_path == str(own_home / "m.gguf")
 
 
+def test_relative_files_are_found_beside_the_profile_wherever_gpubox_is_called(
+    profile: Profile, paths: Paths, config: Config, tmp_path: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = replace(profile, model="tiny.gguf", flags={"mmproj": "tiny.gguf"}, path=tmp_path / "p.toml")
+    monkeypatch.chdir("/")
+
+    launch = prepare(own, paths, config)
+
+    assert launch.argv[launch.argv.index("--mmproj") + 1] == launch.model_path == str(tiny_gguf)
+    assert preview(own, paths, config).model_path == str(tiny_gguf)
+
+
 def test_a_template_file_must_be_there(profile: Profile, paths: Paths, config: Config) -> None:
     error = refusal(replace(profile, flags={"chat-template-file": "/x/t.jinja"}), paths, config)
 

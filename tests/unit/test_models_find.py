@@ -12,8 +12,9 @@ from gpubox.errors import GpuboxError
 from gpubox.models.demo import SMOLLM2, demo_target
 from gpubox.models.find import find_models
 from gpubox.models.quants import HfReference, choose_files, group_shards, parse_reference, quant_label
-from gpubox.models.resolve import resolve_model
+from gpubox.models.resolve import model_of, resolve_model, with_files_found
 from gpubox.paths import Paths
+from gpubox.profiles.model import Profile
 
 
 def put(path: Path, size: int = 10) -> Path:
@@ -62,6 +63,30 @@ def test_a_path(own_home: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch) -
         assert (source.path, source.argv, source.fetch, source.size) == (model, ("--model", str(model)), "", 10)
     missing = resolve_model("/no/such/m.gguf", paths, Config())
     assert (missing.path, missing.size) == (Path("/no/such/m.gguf"), None)
+
+
+def test_a_relative_path_is_meant_from_the_profile_and_never_from_the_current_folder(
+    own_home: Path, tmp_path: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, here = tmp_path / "profiles", tmp_path / "here"
+    put(here / "a.gguf")
+    monkeypatch.chdir(here)
+    with pytest.raises(GpuboxError, match=r"no model 'a\.gguf': not where"):
+        resolve_model("a.gguf", paths, Config())
+    profile = Profile("p", "a.gguf", path=beside / "p.toml", flags={"mmproj": "mm.gguf", "lora": "x.gguf,/y.gguf"})
+    with pytest.raises(GpuboxError) as error:
+        model_of(profile, paths, Config())
+    assert f"not in {beside}, and not where models are found" in error.value.message
+
+    found = put(own_home / "models/a.gguf")
+    assert model_of(profile, paths, Config()).path == found
+    near = put(beside / "a.gguf")
+    assert model_of(profile, paths, Config()).path == near
+    assert with_files_found(profile, paths, Config()).flags == {
+        "mmproj": str(beside / "mm.gguf"), "lora": f"{beside}/x.gguf,/y.gguf",
+    }  # fmt: skip
+    projector = put(own_home / "models/mm.gguf")
+    assert with_files_found(profile, paths, Config()).flags["mmproj"] == str(projector)
 
 
 @pytest.mark.parametrize(

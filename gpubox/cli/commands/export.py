@@ -13,7 +13,7 @@ from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.interchange.exporting import KINDS, export_profile, slot_context
 from gpubox.interchange.recorded import model_argv
-from gpubox.models.resolve import resolve_model
+from gpubox.models.resolve import model_of, with_files_found
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.model import Profile
 
@@ -49,11 +49,14 @@ def _argv(profile: Profile, context: Context) -> list[str]:
         binary = choose_engine(context.config, profile.engine).command if profile.engine else _default(context)
     model = model_argv(profile.model)
     if profile.model.startswith("demo:"):
-        source = resolve_model(profile.model, context.paths, context.config)
+        source = model_of(profile, context.paths, context.config)
         if not source.argv:
             raise GpuboxError(f"The model {profile.model} is not on this machine yet.", "`gpubox demo` fetches it.")
         model = list(source.argv)
-    return [*binary, *server_argv(profile, model)]
+    elif not profile.model.startswith(("hf:", "/", "~", "$")):
+        with contextlib.suppress(GpuboxError):  # no other program knows what a relative path is meant from
+            model = list(model_of(profile, context.paths, context.config).argv)
+    return [*binary, *server_argv(with_files_found(profile, context.paths, context.config), model)]
 
 
 def _default(context: Context) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from gpubox.errors import UsageError
 from gpubox.interchange.commandline import Imported
 from gpubox.interchange.importing import import_source, import_text
 from gpubox.interchange.limits import MAX_TEXT
+from gpubox.interchange.local import with_local_files
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.writing import profile_toml, save_profile
 
@@ -35,9 +36,10 @@ def command(
 
     Files: .sh, .bat, a systemd unit, llama-swap's config.yaml, llama.cpp's models.ini. Nothing in them is run.
     """
-    found, label = _read(source, name, context)
+    found, label, folders = _read(source, name, context)
     if model:
         found = [_with_model(imported, model) for imported in found]
+    found = [with_local_files(imported, folders) for imported in found]
     headers = ["\n".join([f"Imported by gpubox from {label}.", *(f"! {n}" for n in i.notes)]) for i in found]
     written: list[Path | None] = [None] * len(found)
     if only_print:
@@ -62,17 +64,19 @@ def command(
             diagnostics.note(f"  ! {note}")
 
 
-def _read(source: str, name: str | None, context: Context) -> tuple[list[Imported], str]:
-    """The profiles, and what to call the source: never a pasted text itself, which may hold a key."""
-    engines = context.config.engines
+def _read(source: str, name: str | None, context: Context) -> tuple[list[Imported], str, list[Path]]:
+    """The profiles, what to call the source (never a pasted text itself, which may hold a key), and where it was."""
+    engines, here = context.config.engines, Path.cwd()
     if source == "-":
-        return import_text(sys.stdin.read(MAX_TEXT + 1), name=name, engines=engines), "a text on stdin"
+        return import_text(sys.stdin.read(MAX_TEXT + 1), name=name, engines=engines), "a text on stdin", [here]
     found = import_source(source, name=name, engines=engines)
     try:
         path = Path(source).expanduser()
-        return found, path.name if path.is_file() else "a pasted text"
+        if path.is_file():
+            return found, path.name, [here, path.absolute().parent]
     except (OSError, RuntimeError):
-        return found, "a pasted text"
+        pass
+    return found, "a pasted text", [here]
 
 
 def _with_model(imported: Imported, model: str) -> Imported:
