@@ -59,6 +59,11 @@ class Paths:
     def logs(self) -> Path:
         return self.state / "logs"
 
+    @property
+    def crashes(self) -> Path:
+        """Post-mortem files, one for each server that died."""
+        return self.state / "crashes"
+
     def slot_state(self, slot: str) -> Path:
         return self.state / "servers" / f"{slot}.json"
 

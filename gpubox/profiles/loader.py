@@ -75,6 +75,7 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
         host=top.text("host", "127.0.0.1"),
         port=top.integer("port", 8080),
         companion=top.flag("companion"),
+        restart=top.flag("restart"),
         env=_env(top.table("env")),
         flags=_flags(top.table("flags")),
         sampling=_sampling(top.table("sampling")),

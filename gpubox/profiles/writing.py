@@ -30,7 +30,7 @@ def profile_toml(profile: Profile, header: str = "") -> str:
     default = Profile(name="", model="")
     top = {
         key: value
-        for key in ("title", "description", "source", "engine", "model", "host", "port", "companion")
+        for key in ("title", "description", "source", "engine", "model", "host", "port", "companion", "restart")
         if (value := getattr(profile, key)) != getattr(default, key) or key == "model"
     }
     needs = {"vram-gib": profile.needs.vram_gib, "ram-gib": profile.needs.ram_gib, "engine": profile.needs.engine}

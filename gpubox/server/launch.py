@@ -114,6 +114,7 @@ def prepare(
         engine_version=capabilities.version,
         model_path=str(source.path),
         model_bytes=model.size,
+        restart=profile.restart,
         layers=_layers(model),
         has_experts=bool(model.metadata.get(f"{model.architecture}.expert_count")),
         embeddings=any(profile.flags.get(flag) for flag in _EMBEDDING_FLAGS),

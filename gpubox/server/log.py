@@ -77,6 +77,14 @@ def rotate(path: Path) -> None:
         raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
 
 
+def is_long(path: Path) -> bool:
+    """Whether ``trim`` has something to do."""
+    try:
+        return path.stat().st_size > ROTATE_BYTES
+    except OSError:
+        return False
+
+
 def trim(path: Path) -> None:
     """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1``.
 

@@ -34,6 +34,8 @@ class Launch:
     engine_version: str = ""
     model_path: str | None = None
     model_bytes: int | None = None
+    restart: bool = False
+    """Whether the profile wants it started again when it dies."""
     layers: int | None = None
     """Trunk layers of the model, from its GGUF (``block_count`` without the MTP blocks)."""
     has_experts: bool = False
@@ -88,6 +90,8 @@ class SlotState:
     """The last launch that was proven."""
     message: str = ""
     """Why nothing runs, in a sentence."""
+    restarts: tuple[str, ...] = ()
+    """When it was started again after a crash, lately: ISO-8601 UTC."""
     damaged: bool = False
     """The file could not be read: what it said is lost."""
 
@@ -137,6 +141,7 @@ def _state(values: dict[str, Any]) -> SlotState:
         operation=Operation(**{**operation, "owner": Identity(**operation["owner"])}) if operation else None,
         last_good=_launch(last) if last else None,
         message=str(values.get("message", "")),
+        restarts=tuple(str(at) for at in values.get("restarts", ())),
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
 from gpubox.hardware.process import Identity, boot_id, command_of, find_marked, is_alive
 from gpubox.paths import Paths
-from gpubox.server.causes import find_cause
+from gpubox.server.causes import Cause, find_cause
 from gpubox.server.log import tail_text
 from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, now
 from gpubox.server.spawn import exit_code, life_held, marker
@@ -74,8 +76,20 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
     return None
 
 
-def _exit_code(process: Identity | None) -> int | None:
-    return exit_code(process) if process else None
+def cause_of(paths: Paths, slot: str, process: Identity | None) -> Cause:
+    """Why the slot's dead server died; found anew only when its log has changed."""
+    path = paths.slot_log(slot)
+    try:
+        found = path.stat()
+        stamp = (found.st_mtime_ns, found.st_size)
+    except OSError:
+        stamp = (0, 0)
+    return _cause_of(path, stamp, exit_code(process) if process else None)
+
+
+@lru_cache(maxsize=8)
+def _cause_of(path: Path, stamp: tuple[int, int], code: int | None) -> Cause:
+    return find_cause(tail_text(path), code)
 
 
 def _launch_from(pid: int, profile: str) -> Launch:
@@ -108,5 +122,5 @@ def _why_gone(paths: Paths, slot: str, state: SlotState, operation: Operation | 
     name = state.running.launch.profile
     if state.running.process and state.running.process.boot_id not in ("", boot_id()):
         return f"The machine was restarted; {name} is not running.", False
-    cause = find_cause(tail_text(paths.slot_log(slot)), _exit_code(state.running.process))
+    cause = cause_of(paths, slot, state.running.process)
     return f"{name} died: {cause.sentence}.", True

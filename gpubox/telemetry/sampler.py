@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from gpubox.hardware.host import HostReader, ProcessReading, read_process
 from gpubox.hardware.nvml import DriverReading
 from gpubox.hardware.process import Identity
 from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.log import trim
+from gpubox.server.log import is_long, trim
 from gpubox.server.record import Running
 from gpubox.server.slot import SlotView, observe
 from gpubox.server.status import ServerStatus, from_view, read_foreign
@@ -81,7 +82,8 @@ class Sampler:
         """The snapshot of this instant. ``wait`` asks the server first instead of taking its last answer."""
         if self.url:
             return await self._sample_foreign(wait)
-        trim(self.paths.slot_log(self.slot))
+        if is_long(log := self.paths.slot_log(self.slot)):
+            await asyncio.to_thread(trim, log)
         view = observe(self.paths, self.slot)
         await self._follow(view, wait)
         launched = self._launched

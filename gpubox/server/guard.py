@@ -1,0 +1,89 @@
+"""What happens after a server died: a post-mortem file, and a restart where the profile wants one.
+
+Used by whoever watches all the time (the screen). Bounded: RESTARTS in RESTART_SECONDS, never into a lost GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gpubox.hardware.gpu import DriverReading
+from gpubox.paths import Paths
+from gpubox.profiles.argv import command_line
+from gpubox.server.log import tail_text
+from gpubox.server.record import Running, SlotState, load_state, now, save_state
+from gpubox.server.slot import SlotView, cause_of
+
+RESTARTS = 3
+RESTART_SECONDS = 15 * 60
+LAST_LINES = 60
+
+
+def post_mortem(paths: Paths, view: SlotView, driver: DriverReading, series: str = "") -> Path | None:
+    """Writes down how the slot's server died, once for each launch. Returns the file; ``None`` if nothing died.
+
+    ``series`` is text about its last minute. Holds no key: keys are in no argv and no log. Never raises for the disk.
+    """
+    dead = view.state.running
+    if not view.crashed or dead is None:
+        return None
+    path = paths.crashes / f"{dead.launch.profile}-{dead.launch_id[:8]}.txt"
+    if path.exists():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_text(paths, view, dead, driver, series), encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return path
+
+
+def _text(paths: Paths, view: SlotView, dead: Running, driver: DriverReading, series: str) -> str:
+    cause = cause_of(paths, view.slot, dead.process)
+    cards = [f"GPU {g.index} {g.name}: {g.vram_used_bytes} of {g.vram_total_bytes} bytes in use" for g in driver.gpus]
+    parts = [
+        f"{dead.launch.profile} died. Seen {now()}; started {dead.started_at}.",
+        f"Cause: {cause.sentence}. {cause.hint}".rstrip(),
+        f"Log line: {cause.line}" if cause.line else "",
+        f"Engine: {dead.launch.engine_path} {dead.launch.engine_version}",
+        f"Command: {command_line(dead.launch.argv)}",
+        "\n".join([*cards, driver.problem]).strip(),
+        series,
+        f"The last {LAST_LINES} lines of its log:",
+        "\n".join(tail_text(paths.slot_log(view.slot)).splitlines()[-LAST_LINES:]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def may_restart(view: SlotView, driver: DriverReading, at: datetime | None = None) -> str | None:
+    """``None`` when the dead server is to be started again; else why not, in a sentence (empty: it never wanted to)."""
+    dead = view.state.running
+    if not view.crashed or dead is None or not dead.launch.restart:
+        return ""
+    if any(gpu.lost for gpu in driver.gpus):
+        return "It is not started again: a GPU is lost."
+    if len(lately(view.state, at)) >= RESTARTS:
+        return f"It is not started again: it died {RESTARTS} times in {RESTART_SECONDS // 60} minutes."
+    return None
+
+
+def lately(state: SlotState, at: datetime | None = None) -> tuple[str, ...]:
+    """The restarts that still count."""
+    since = (at or datetime.now(UTC)) - timedelta(seconds=RESTART_SECONDS)
+    return tuple(when for when in state.restarts if _is_after(when, since))
+
+
+def note_restart(paths: Paths, slot: str) -> None:
+    """Records that a restart is made now. Raises GpuboxError when it cannot be recorded: unbounded is worse."""
+    path = paths.slot_state(slot)
+    state = load_state(path)
+    save_state(path, replace(state, restarts=(*lately(state), now())))
+
+
+def _is_after(when: str, since: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(when) > since
+    except ValueError:
+        return False

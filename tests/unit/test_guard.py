@@ -1,0 +1,70 @@
+"""After a death: what is written down, and when a server is started again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpubox.hardware.gpu import DriverReading, unknown_gpu
+from gpubox.hardware.process import Identity
+from gpubox.paths import Paths
+from gpubox.server.guard import RESTARTS, lately, may_restart, note_restart, post_mortem
+from gpubox.server.record import Launch, Running, SlotState, load_state, save_state
+from gpubox.server.slot import SlotView, observe
+
+LAUNCH = Launch("coder", ("llama-server", "--model", "/m.gguf", "--port", "1"), "127.0.0.1", 1, restart=True)
+DEAD = Running(LAUNCH, "f00dcafe99", "2026-01-01T00:00:00.000Z", Identity(2**22 + 9, 1, ""), "t")
+NO_GPU = DriverReading((), problem="no NVIDIA driver")
+LOG = "0.01.000.000 E srv: something\nCUDA error: an illegal memory access was encountered\n[/bold] last line\n"
+
+
+@pytest.fixture
+def view(paths: Paths) -> SlotView:
+    """The slot of a server that died."""
+    save_state(paths.slot_state("main"), SlotState(DEAD))
+    paths.logs.mkdir(parents=True)
+    paths.slot_log("main").write_text(LOG)
+    return observe(paths, "main")
+
+
+def test_a_death_is_written_down_once_with_cause_command_and_last_lines(paths: Paths, view: SlotView) -> None:
+    path = post_mortem(paths, view, NO_GPU, "its last minute: 70 tok/s")
+
+    assert path is not None
+    text = path.read_text()
+    for words in ("coder died", "illegal memory access", "--model /m.gguf", "70 tok/s", "[/bold] last line"):
+        assert words in text
+    path.write_text("kept")
+    assert post_mortem(paths, view, NO_GPU) == path
+    assert path.read_text() == "kept"
+
+
+def test_nothing_is_written_where_nothing_died(paths: Paths) -> None:
+    assert post_mortem(paths, observe(paths, "main"), NO_GPU) is None
+    assert not paths.crashes.exists()
+
+
+def test_it_is_started_again_at_most_three_times_in_fifteen_minutes(paths: Paths, view: SlotView) -> None:
+    for _ in range(RESTARTS):
+        assert may_restart(observe(paths, "main"), NO_GPU) is None
+        note_restart(paths, "main")
+
+    assert "died 3 times" in (may_restart(observe(paths, "main"), NO_GPU) or "")
+    later = datetime.now(UTC) + timedelta(minutes=16)
+    assert may_restart(observe(paths, "main"), NO_GPU, later) is None
+    assert lately(load_state(paths.slot_state("main")), later) == ()
+
+
+def test_it_is_never_started_into_a_lost_gpu(view: SlotView) -> None:
+    lost = DriverReading((replace(unknown_gpu(0), lost=True),))
+
+    assert "lost" in (may_restart(view, lost) or "")
+
+
+def test_a_profile_that_does_not_ask_for_it_stays_down(paths: Paths) -> None:
+    calm = replace(DEAD, launch=replace(LAUNCH, restart=False))
+    save_state(paths.slot_state("main"), SlotState(calm))
+
+    assert may_restart(observe(paths, "main"), NO_GPU) == ""
