@@ -5,6 +5,8 @@ What is watched goes through ``nvml_reader.DriverReader``. AMD and Intel cards a
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +102,20 @@ def _read_safely(details: bool, sysfs: Path) -> DriverReading:
     return with_sysfs_gpus(reading, others, bool(others) and has_nvidia_card(sysfs))
 
 
+def _has_library() -> bool:
+    # Half a millisecond against the eight that importing the binding takes, on every box without the driver.
+    if "pynvml" in sys.modules:
+        return True
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def _read(details: bool) -> DriverReading:
+    if not _has_library():
+        return DriverReading((), problem=NO_DRIVER)
     module = import_nvml()
     nvml = Binding(module)
     try:

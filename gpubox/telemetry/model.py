@@ -150,6 +150,7 @@ class Throughput:
     tg_tokens_per_second: float | None = None
     """All slots together over the last 3 s; ``None`` while nothing is generated."""
     tg_peak: float | None = None
+    """The fastest finished request of this session."""
     tg_median: float | None = None
     """Of the finished requests of this session."""
     effective_tokens_per_second: float | None = None

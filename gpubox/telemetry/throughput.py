@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from datetime import datetime
 
 from gpubox.server.client import Slot
@@ -99,6 +98,14 @@ def session(finished: list[Request]) -> tuple[list[Request], float | None]:
     return chosen, wall or None
 
 
+def _median(values: list[float]) -> float | None:
+    if not values:
+        return None
+    import statistics  # drags in fractions and random: only where there is something to sum up
+
+    return statistics.median(values)
+
+
 def throughput(state: str, slots: tuple[SlotReading, ...], finished: list[Request]) -> Throughput:
     """The labelled numbers. ``finished`` newest first."""
     speeds = [slot.tg_tokens_per_second for slot in slots if slot.tg_tokens_per_second is not None]
@@ -113,7 +120,7 @@ def throughput(state: str, slots: tuple[SlotReading, ...], finished: list[Reques
         state=state,
         tg_tokens_per_second=sum(speeds) if speeds else None,
         tg_peak=max(past, default=None),
-        tg_median=statistics.median(past) if past else None,
+        tg_median=_median(past),
         effective_tokens_per_second=generated / wall if wall and generated else None,
         pp_tokens_per_second=reading.pp_tokens_per_second if reading else last.pp_tokens_per_second if last else None,
         prefill_progress=reading.prefill_progress if reading else None,
