@@ -4,26 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpubox.errors import ExitCode, GpuboxError
 
 
-def guarded(work: Callable[[], int], logs: Callable[[], Path]) -> int:
-    """The exit code of ``work``, its errors told to the owner; no traceback leaves here."""
+def guarded(
+    work: Callable[[], int], logs: Callable[[], Path], tell: Callable[[GpuboxError], None] = lambda error: None
+) -> int:
+    """The exit code of ``work``, its errors told to the owner and to ``tell``; no traceback leaves here."""
     try:
         return work()
-    except GpuboxError as error:
-        show_error(error)
-        return error.code
+    except GpuboxError as caught:
+        error = caught
     except KeyboardInterrupt:
-        note("gpubox: interrupted")
-        return ExitCode.INTERRUPTED
+        error = interrupted()
     except Exception:
-        show_bug(logs())
-        return ExitCode.FAILED
+        error = bug(logs())
+    with _undisturbed(error.code == ExitCode.INTERRUPTED), contextlib.suppress(OSError):
+        show_error(error)
+        tell(error)
+    return error.code
+
+
+@contextlib.contextmanager
+def _undisturbed(interrupted: bool) -> Iterator[None]:
+    """Whoever presses Ctrl-C three times still reads one sentence."""
+    if not interrupted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def interrupted() -> GpuboxError:
+    """Ctrl-C or SIGTERM, as an error."""
+    return GpuboxError("interrupted", code=ExitCode.INTERRUPTED)
 
 
 def note(text: str) -> None:
@@ -39,8 +63,8 @@ def show_error(error: GpuboxError) -> None:
         note(f"        {error.hint}")
 
 
-def show_bug(folder: Path) -> None:
-    """One sentence for an error that gpubox did not foresee; the traceback goes into a file in ``folder``."""
+def bug(folder: Path) -> GpuboxError:
+    """One sentence for the error being handled, which gpubox did not foresee; its traceback goes into ``folder``."""
     import traceback
 
     kind, error, _ = sys.exc_info()
@@ -51,7 +75,7 @@ def show_bug(folder: Path) -> None:
         where = f"The traceback is in {path}."
     except OSError:
         where = "It could not be written down."
-    show_error(GpuboxError(f"internal error: {kind.__name__ if kind else ''}: {error}", where))
+    return GpuboxError(f"internal error: {kind.__name__ if kind else ''}: {error}", where)
 
 
 def stderr_is_terminal() -> bool:

@@ -14,8 +14,11 @@ from gpubox.cli.context import Context
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
     if len(sys.argv) > 1:
+        import signal
+
         from gpubox.cli.main import run
 
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
         sys.exit(run())
     sys.exit(diagnostics.guarded(_screen, lambda: Context().paths.logs))
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gpubox import __version__
-from gpubox.cli import diagnostics
+from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.errors import ExitCode, UsageError
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 
 VERBS = {
     "demo": "a first run: the embedded engine with a small model",
@@ -96,15 +97,23 @@ def cli(ctx: click.Context, config: Path | None, url: str | None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Runs one command line and returns its exit code; no traceback leaves here."""
-    return diagnostics.guarded(lambda: _run(arguments), lambda: Context().paths.logs)
+    """Runs one command line and returns its exit code; no traceback leaves here.
+
+    With --json every error is a JSON object too, whatever verb it comes from.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in words[: words.index("--") if "--" in words else None]
+    output.begin()
+    tell = output.emit_error if as_json else (lambda error: None)
+    return diagnostics.guarded(lambda: _run(words, tell), lambda: Context().paths.logs, tell)
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run(arguments: list[str], tell: Callable[[GpuboxError], None]) -> int:
     try:
         result = cli.main(args=arguments, prog_name="gpubox", standalone_mode=False)
     except click.ClickException as error:
         error.show()
+        tell(UsageError(error.format_message()))
         return ExitCode.USAGE
     except click.Abort:
         raise KeyboardInterrupt from None

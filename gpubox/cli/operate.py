@@ -14,6 +14,7 @@ from gpubox.errors import GpuboxError
 from gpubox.models.resolve import model_of
 from gpubox.profiles.model import Profile
 from gpubox.server.events import Busy, Finished, LoadProgress, ServerEvent, StepDone, StepFailed, StepStarted
+from gpubox.server.slot import observe
 from gpubox.server.supervisor import Supervisor
 
 Operate = Callable[[Supervisor], Coroutine[Any, Any, Any]]
@@ -61,44 +62,61 @@ def _progress(event: LoadProgress) -> str:
 
 
 def operate(context: Context, slot: str, work: Operate, *, as_json: bool) -> None:
-    """Runs ``work`` on the slot's Supervisor and prints how it ended. Raises its GpuboxError."""
+    """Runs ``work`` on the slot's Supervisor and prints how it ended. Raises its GpuboxError, or KeyboardInterrupt."""
     progress = Progress()
-    supervisor = Supervisor(context.paths, context.config, slot, progress)
     try:
-        asyncio.run(unhurried(work(supervisor)))
-    except GpuboxError as error:
+        run_operation(work(Supervisor(context.paths, context.config, slot, progress)))
+    except (GpuboxError, KeyboardInterrupt) as caught:
         if as_json:
-            _json(progress.finished, error)
+            error = caught if isinstance(caught, GpuboxError) else diagnostics.interrupted()
+            output.emit_json(outcome(context, slot, progress.finished, error))
         raise
     if as_json:
-        _json(progress.finished, None)
+        output.emit_json(outcome(context, slot, progress.finished, None))
     elif progress.finished:
         output.emit(f"{progress.finished.message} ({units.seconds(progress.finished.seconds)})")
 
 
-async def unhurried(work: Coroutine[Any, Any, Any]) -> Any:
-    """Awaits ``work`` so that SIGTERM ends it as Ctrl-C does, and a lost terminal does not end it at all."""
+def outcome(context: Context, slot: str, finished: Finished | None, error: GpuboxError | None) -> dict[str, Any]:
+    """How one operation ended, for --json. One that was cut short is told by what answers now."""
+    running = None if finished else observe(context.paths, slot).running
+    return {
+        **output.error_values(error),
+        "operation": finished.kind if finished else None,
+        "profile": finished.profile if finished else None,
+        "answering": finished.answering if finished else running.launch.profile if running else None,
+        "seconds": round(finished.seconds, 3) if finished else None,
+        "message": finished.message if finished else error.message if error else None,
+    }
+
+
+def run_operation(work: Coroutine[Any, Any, Any]) -> Any:
+    """What ``work`` answers. SIGTERM interrupts it as Ctrl-C does, and a lost terminal does not.
+
+    Raises KeyboardInterrupt where it was interrupted.
+    """
+    try:
+        return asyncio.run(_unhurried(work))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _unhurried(work: Coroutine[Any, Any, Any]) -> Any:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    return await work
 
+    def cancel(number: int, frame: object) -> None:
+        # Only that, also the second time: what tidies up may go on to its end.
+        loop.call_soon_threadsafe(task.cancel)
 
-def _json(finished: Finished | None, error: GpuboxError | None) -> None:
-    output.emit_json(
-        {
-            "ok": error is None,
-            "operation": finished.kind if finished else None,
-            "profile": finished.profile if finished else None,
-            "answering": finished.answering if finished else None,
-            "seconds": round(finished.seconds, 3) if finished else None,
-            "message": finished.message if finished else str(error.message if error else ""),
-            "error": error.message if error else None,
-            "hint": (error.hint or None) if error else None,
-            "exit_code": int(error.code) if error else 0,
-        }
-    )
+    # Not the loop's own handlers: it would leave SIGTERM deadly where it ends.
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: None)
+    try:
+        return await work
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def ensure_model(context: Context, profile: Profile) -> None:

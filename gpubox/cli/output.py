@@ -8,7 +8,17 @@ from typing import Any
 
 import click
 
+from gpubox.errors import GpuboxError
+
 SCHEMA_VERSION = 1
+_printed = False
+"""Whether this command line has printed JSON."""
+
+
+def begin() -> None:
+    """Called once for each command line."""
+    global _printed
+    _printed = False
 
 
 def emit(text: str = "") -> None:
@@ -18,7 +28,25 @@ def emit(text: str = "") -> None:
 
 def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
     """One JSON object with its ``schema_version``; ``one_line`` for streams."""
+    global _printed
+    _printed = True
     click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2))
+
+
+def emit_error(error: GpuboxError) -> None:
+    """The error as the one JSON object of a verb called with --json, unless that has printed its own."""
+    if not _printed:
+        emit_json(error_values(error))
+
+
+def error_values(error: GpuboxError | None) -> dict[str, Any]:
+    """What every JSON object of an outcome has; ``None``: it went well."""
+    return {
+        "ok": error is None,
+        "error": error.message if error else None,
+        "hint": (error.hint or None) if error else None,
+        "exit_code": int(error.code) if error else 0,
+    }
 
 
 def emit_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:

@@ -1,6 +1,7 @@
 """What a fake engine runs when it is really started: a server that answers health, slots and one token at once.
 
-It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM.
+It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM. FAKE_CHAT_SECONDS and
+FAKE_STOP_SECONDS make an answer of the chat and the leaving take that long.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import json
 import os
 import signal
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ANSWERS = {
     "/health": {"status": "ok"},
     "/slots": [{"id": 0, "n_ctx": 4096, "speculative": False, "is_processing": False}],
     "/completion": {"content": "x"},
+    "/v1/chat/completions": {"choices": [{"message": {"content": "A chip."}, "finish_reason": "stop"}], "model": "m"},
     "/props": {"model_path": "/m.gguf", "build_info": "b11434-abc"},
 }
 
@@ -23,6 +26,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         key = os.environ.get("LLAMA_API_KEY")
+        if self.path == "/v1/chat/completions":
+            time.sleep(float(os.environ.get("FAKE_CHAT_SECONDS", "0")))
         locked = key and self.path != "/health" and self.headers.get("Authorization") != f"Bearer {key}"
         body = {"error": {"message": "Invalid API Key"}} if locked else ANSWERS.get(self.path, {})
         self.send_response(401 if locked else 200)
@@ -35,8 +40,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def leave(number: int, frame: object) -> None:
+    time.sleep(float(os.environ.get("FAKE_STOP_SECONDS", "0")))
+    os._exit(0)
+
+
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    signal.signal(signal.SIGTERM, leave)
     host, port = (sys.argv[sys.argv.index(name) + 1] for name in ("--host", "--port"))
     with ThreadingHTTPServer((host, int(port)), Handler) as server:
         print(f"0.00.100.000 I srv  llama_server: listening on http://{host}:{port}", file=sys.stderr, flush=True)

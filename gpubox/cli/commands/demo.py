@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.cli.operate import Progress, ensure_model, unhurried
+from gpubox.cli.once import clear_leftovers, end, end_after_failure, own_slot
+from gpubox.cli.operate import Progress, ensure_model, run_operation
 from gpubox.config import api_key
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
@@ -20,7 +19,6 @@ from gpubox.server.slot import observe
 from gpubox.server.supervisor import Supervisor
 
 PROFILE = "demo"
-ONCE_SLOT = "demo-once"
 QUESTION = "In one sentence: what is a GPU?"
 MAX_TOKENS = 64
 
@@ -42,7 +40,8 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
         return
     ensure_model(context, profile)
     progress = Progress()
-    answer = asyncio.run(unhurried(_once(context, profile, ask, progress)))
+    with own_slot(context.paths) as slot:
+        answer = run_operation(_once(context, profile, ask, Supervisor(context.paths, context.config, slot, progress)))
     if as_json:
         output.emit_json(_values(profile, ask, answer))
     else:
@@ -61,16 +60,17 @@ def _open(context: Context, profile: Profile) -> None:
     open_screen(context, start=profile.name)
 
 
-async def _once(context: Context, profile: Profile, question: str, progress: Progress) -> Answer:
-    supervisor = Supervisor(context.paths, context.config, ONCE_SLOT, progress)
-    await supervisor.stop()  # what a killed demo left behind
+async def _once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> Answer:
+    await clear_leftovers(context.paths, context.config)
     try:
         running = await supervisor.start(profile)
         async with connect(running.launch.base_url, api_key(context.paths)) as client:
-            return await client.chat([{"role": "user", "content": question}], max_tokens=MAX_TOKENS)
-    finally:
-        await supervisor.stop()
-        context.paths.slot_state(ONCE_SLOT).unlink(missing_ok=True)
+            answer = await client.chat([{"role": "user", "content": question}], max_tokens=MAX_TOKENS)
+    except BaseException:
+        await end_after_failure(supervisor)
+        raise
+    await end(supervisor)
+    return answer
 
 
 def _values(profile: Profile, question: str, answer: Answer) -> dict[str, object]:

@@ -1,0 +1,117 @@
+"""``gpubox demo --once``: each run has a slot of its own, and nothing of it stays, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpubox.hardware.process import find_marked
+from gpubox.paths import Paths
+from gpubox.server.slot import observe, slots
+
+Write = Callable[[str, str], Path]
+ONCE = [sys.executable, "-m", "gpubox", "demo", "--once", "--json"]
+
+
+@pytest.fixture(autouse=True)
+def box(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    write_profile("demo", f'model = "{tiny_gguf}"\nport = 0\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    monkeypatch.setenv("FAKE_CHAT_SECONDS", "0")
+    yield
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)
+
+
+def begin(seconds: str, monkeypatch: pytest.MonkeyPatch) -> subprocess.Popen[str]:
+    monkeypatch.setenv("FAKE_CHAT_SECONDS", seconds)
+    return subprocess.Popen(ONCE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def asking(paths: Paths, count: int = 1) -> Callable[[], bool]:
+    """Whether ``count`` servers are proven: their question is being answered."""
+    return lambda: sum(bool((v := observe(paths, s).running) and v.proven_at) for s in slots(paths)) == count
+
+
+def left(paths: Paths) -> list[str]:
+    folders = (paths.slot_state("x").parent, paths.logs)
+    files = [file.name for folder in folders if folder.is_dir() for file in folder.iterdir() if "once" in file.name]
+    return files + [mark for _, mark in find_marked(f"{paths.state}|")]
+
+
+def test_it_answers_and_leaves_nothing(paths: Paths) -> None:
+    done = subprocess.run(ONCE, capture_output=True, text=True, timeout=60, check=True)
+
+    assert json.loads(done.stdout)["answer"] == "A chip."
+    assert left(paths) == []
+
+
+def test_two_at_once_both_answer(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [begin("2", monkeypatch) for _ in range(2)]
+    until(asking(paths, 2))
+
+    ended = [(run.communicate(timeout=60)[0], run.returncode) for run in runs]
+
+    assert [(json.loads(out)["answer"], code) for out, code in ended] == [("A chip.", 0)] * 2
+    assert left(paths) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_leaves_nothing(number: int, times: int, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_STOP_SECONDS", "0.5")
+    run = begin("30", monkeypatch)
+    until(asking(paths))
+
+    for _ in range(times):
+        run.send_signal(number)
+        time.sleep(0.1)
+    out, err = run.communicate(timeout=60)
+
+    assert run.returncode == 130
+    assert "Traceback" not in err
+    assert err.count("gpubox: interrupted\n") == 1
+    assert json.loads(out) == {
+        "schema_version": 1, "ok": False, "error": "interrupted", "hint": None, "exit_code": 130,
+    }  # fmt: skip
+    assert left(paths) == []
+
+
+def test_the_next_run_clears_away_what_a_killed_one_left(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begin("30", monkeypatch)
+    until(asking(paths))
+    run.kill()
+    run.communicate()
+    assert len(find_marked(f"{paths.state}|")) == 1
+
+    monkeypatch.setenv("FAKE_CHAT_SECONDS", "0")
+    subprocess.run(ONCE, capture_output=True, timeout=60, check=True)
+
+    assert left(paths) == []
+
+
+def test_the_real_error_is_told_and_nothing_is_left(paths: Paths, write_profile: Write) -> None:
+    write_profile("demo", 'model = "/no/such.gguf"\nport = 0\n')
+
+    done = subprocess.run(ONCE, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert "/no/such.gguf does not exist" in json.loads(done.stdout)["error"]
+    assert left(paths) == []
