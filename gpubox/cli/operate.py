@@ -62,19 +62,26 @@ def _progress(event: LoadProgress) -> str:
 
 
 def operate(context: Context, slot: str, work: Operate, *, as_json: bool) -> None:
-    """Runs ``work`` on the slot's Supervisor and prints how it ended. Raises its GpuboxError, or KeyboardInterrupt."""
+    """Runs ``work`` on the slot's Supervisor and prints how it ended. Raises its GpuboxError."""
+    finished, error = perform(context, slot, work)
+    if as_json:
+        output.emit_json(outcome(context, slot, finished, error))
+    elif finished and not error:
+        output.emit(f"{finished.message} ({units.seconds(finished.seconds)})")
+    if error:
+        raise error
+
+
+def perform(context: Context, slot: str, work: Operate) -> tuple[Finished | None, GpuboxError | None]:
+    """Runs ``work`` on the slot's Supervisor: how it ended, and what went wrong, an interrupt included."""
     progress = Progress()
     try:
         run_operation(work(Supervisor(context.paths, context.config, slot, progress)))
-    except (GpuboxError, KeyboardInterrupt) as caught:
-        if as_json:
-            error = caught if isinstance(caught, GpuboxError) else diagnostics.interrupted()
-            output.emit_json(outcome(context, slot, progress.finished, error))
-        raise
-    if as_json:
-        output.emit_json(outcome(context, slot, progress.finished, None))
-    elif progress.finished:
-        output.emit(f"{progress.finished.message} ({units.seconds(progress.finished.seconds)})")
+    except GpuboxError as error:
+        return progress.finished, error
+    except KeyboardInterrupt:
+        return progress.finished, diagnostics.interrupted()
+    return progress.finished, None
 
 
 def outcome(context: Context, slot: str, finished: Finished | None, error: GpuboxError | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a fake engine runs when it is really started: a server that answers health, slots and one token at once.
 
 It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM. FAKE_CHAT_SECONDS and
-FAKE_STOP_SECONDS make an answer of the chat and the leaving take that long.
+FAKE_STOP_SECONDS make an answer of the chat and the leaving take that long; FAKE_BUSY is a request without end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ANSWERS = {
     "/health": {"status": "ok"},
-    "/slots": [{"id": 0, "n_ctx": 4096, "speculative": False, "is_processing": False}],
+    "/slots": [{"id": 0, "n_ctx": 4096, "speculative": False, "is_processing": bool(os.environ.get("FAKE_BUSY"))}],
     "/completion": {"content": "x"},
     "/v1/chat/completions": {"choices": [{"message": {"content": "A chip."}, "finish_reason": "stop"}], "model": "m"},
     "/props": {"model_path": "/m.gguf", "build_info": "b11434-abc"},

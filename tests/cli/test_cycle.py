@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,3 +120,38 @@ def test_the_key_is_in_no_output_no_file_and_no_command_line(
     assert (status["state"], status["exposed"]) == ("ready", "LAN, key")
     assert "wants an API key" in status["message"]
     assert run(["stop"]) == 0
+
+
+def test_stop_all_is_one_json_object(box: int, write_profile: Write, tiny_gguf: Path, capfd: Any) -> None:
+    write_profile("beside", f'model = "{tiny_gguf}"\nport = 0\ncompanion = true\n')
+    assert gpubox(capfd, "start", "a")[0] == gpubox(capfd, "start", "beside")[0] == 0
+
+    code, stopped = gpubox(capfd, "stop", "--all")
+
+    assert (code, stopped["ok"], stopped["exit_code"]) == (0, True, 0)
+    assert [(r["ok"], r["operation"], r["profile"]) for r in stopped["results"]] == [
+        (True, "stop", "beside"), (True, "stop", "a"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupt_while_it_waits_is_one_json_object_and_130(
+    number: int, box: int, paths: Paths, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_BUSY", "1")
+    assert gpubox(capfd, "start", "a")[0] == 0
+    command = [sys.executable, "-m", "gpubox", "switch", "b", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as switch:
+        assert switch.stderr is not None
+        said = ""
+        while "is busy" not in said:
+            said = switch.stderr.readline()
+            assert said
+        switch.send_signal(number)
+        out, err = switch.communicate(timeout=60)
+
+    assert switch.returncode == 130
+    assert err == "gpubox: interrupted\n"
+    values = json.loads(out)
+    assert (values["ok"], values["error"], values["exit_code"]) == (False, "interrupted", 130)
+    assert values["answering"] == "a"

@@ -81,6 +81,23 @@ def test_an_interrupted_follow_exits_130(paths: Paths) -> None:
     assert b"Traceback" not in err
 
 
+def test_a_follow_as_json_is_one_object_a_line(paths: Paths) -> None:
+    paths.logs.mkdir(parents=True)
+    paths.slot_log("main").write_text("0.00.500.000 I one\n")
+    with run_gpubox("logs", "-f", "--json", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        with paths.slot_log("main").open("a") as log:
+            log.write("two\n")
+        second = json.loads(process.stdout.readline())
+        process.send_signal(15)
+        rest, err = process.communicate(timeout=60)
+
+    assert first == {"schema_version": 1, "text": "one", "seconds": 0.5, "level": "I"}
+    assert second == {"schema_version": 1, "text": "two", "seconds": None, "level": None}
+    assert (process.returncode, rest, err.strip()) == (130, b"", b"gpubox: interrupted")
+
+
 def test_python_m_gpubox_and_the_script_are_the_same() -> None:
     with run_gpubox("--version", stdout=subprocess.PIPE) as process:
         out, _ = process.communicate(timeout=60)

@@ -180,6 +180,27 @@ def test_a_bug_is_one_sentence_and_the_traceback_is_in_a_file(
     assert "Traceback" in (paths.logs / "gpubox-error.log").read_text()
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("stop",), 3, "Nothing is running."),
+        (("logs",), 3, "There is no log yet."),
+        (("show", "smal"), 2, "There is no profile 'smal'."),
+        (("--config", "/nope.toml", "ls"), 2, "/nope.toml does not exist."),
+        (("start",), 2, "Missing argument 'PROFILE'."),
+        (("stauts",), 2, "There is no verb 'stauts'. Did you mean 'status'?"),
+    ],
+)
+def test_an_error_of_a_verb_with_json_is_one_json_object(
+    words: tuple[str, ...], code: int, says: str, gpubox: Box
+) -> None:
+    values = gpubox.json(*words)
+
+    assert values.pop("hint") or True
+    assert values == {"schema_version": 1, "ok": False, "error": says, "exit_code": code}
+    assert gpubox(*words, "--json")[0] == code
+
+
 # -- ls and show ----------------------------------------------------------------------------------------
 
 
@@ -368,6 +389,18 @@ def test_logs_show_the_last_lines_as_they_stand(gpubox: Box, paths: Paths) -> No
     assert gpubox("logs", "-n", "0") == (0, "", "")
     assert gpubox("logs")[1].count("\n") == 3
     assert gpubox("logs", "--path") == (0, f"{paths.slot_log('main')}\n", "")
+
+
+@pytest.mark.usefixtures("crashed")
+def test_logs_as_json(gpubox: Box, paths: Paths) -> None:
+    values = gpubox.json("logs", "-n", "2")
+
+    assert values["path"] == str(paths.slot_log("main"))
+    assert values["lines"] == [
+        {"text": "CUDA error: out of memory", "seconds": 60.0, "level": "E"},
+        {"text": "[bold]not markup[/bold]", "seconds": None, "level": None},
+    ]
+    assert gpubox.json("logs", "--path")["path"] == str(paths.slot_log("main"))
 
 
 def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:

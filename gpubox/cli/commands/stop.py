@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from gpubox import units
+from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.cli.operate import operate
+from gpubox.cli.operate import operate, outcome, perform
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_SLOT
 from gpubox.server.slot import observe, slots
@@ -14,7 +16,9 @@ from gpubox.server.slot import observe, slots
 @click.command("stop")
 @click.argument("profile", required=False)
 @click.option("--all", "everything", is_flag=True, help="Companions too.")
-@click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="The outcome as one JSON object; of --all with a list of results."
+)
 @click.pass_obj
 def command(context: Context, profile: str | None, everything: bool, as_json: bool) -> None:
     """Stop the active server, or the companion PROFILE. Requests in flight are cut off."""
@@ -23,8 +27,28 @@ def command(context: Context, profile: str | None, everything: bool, as_json: bo
     if not alive:
         message = observe(context.paths, wanted[0]).message if wanted else ""
         raise GpuboxError("Nothing is running.", message, code=ExitCode.NOT_RUNNING)
-    for slot in alive:
-        operate(context, slot, lambda s: s.stop(), as_json=as_json)
+    if everything:
+        _stop_all(context, alive, as_json)
+    else:
+        operate(context, alive[0], lambda s: s.stop(), as_json=as_json)
+
+
+def _stop_all(context: Context, wanted: list[str], as_json: bool) -> None:
+    """One that does not stop keeps none of the others running; the first error is raised at the end."""
+    first: GpuboxError | None = None
+    results = []
+    for slot in wanted:
+        finished, error = perform(context, slot, lambda s: s.stop())
+        results.append(outcome(context, slot, finished, error))
+        first = first or error
+        if finished and not error and not as_json:
+            output.emit(f"{finished.message} ({units.seconds(finished.seconds)})")
+        if error and error.code == ExitCode.INTERRUPTED:
+            break
+    if as_json:
+        output.emit_json({**output.error_values(first), "results": results})
+    if first:
+        raise first
 
 
 def _slot(context: Context, profile: str | None) -> str:
