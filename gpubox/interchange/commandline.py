@@ -24,7 +24,6 @@ _DEPENDENT = re.compile(r"\$[A-Za-z_{(]|`|%[A-Za-z_]\w*%")
 _TRUE, _FALSE = {"1", "true", "on", "enabled"}, {"0", "false", "off", "disabled"}
 _EVERYWHERE = {"PATH", "HOME", "PWD", "USER", "SHELL", "LANG", "TERM"}
 """Variables that belong to the machine, not to a profile."""
-_LLAMA_SWAP_PORT = "${PORT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Draft:
     flags: dict[str, FlagValue] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
     template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
+    port_word: str = ""
 
     def profile(self, name: str, **more: Any) -> Profile:
         return Profile(
@@ -63,12 +63,16 @@ class Draft:
         )
 
 
-def read_arguments(args: Sequence[str], env: Mapping[str, str], notes: Sequence[str] = ()) -> Draft:
+def read_arguments(
+    args: Sequence[str], env: Mapping[str, str], notes: Sequence[str] = (), port_word: str = ""
+) -> Draft:
     """What the arguments after ``llama-server`` and the environment it was given say.
+
+    ``port_word`` is llama-swap's word for a port that it chooses at each start.
 
     Short options take their long name, long ones stay as typed, unknown ones are kept. Never raises.
     """
-    draft = Draft(notes=list(notes))
+    draft = Draft(notes=list(notes), port_word=port_word)
     args = [*_from_environment(env, draft), *args]
     given: dict[str, str] = {}
     for typed, value in _options(args, draft.notes):
@@ -182,7 +186,7 @@ def _take_model(draft: Draft, canonical: str, value: str) -> None:
 def _take_port(draft: Draft, value: str) -> None:
     if value.isdecimal() and int(value) <= 65535:
         draft.port = int(value)
-    elif value == _LLAMA_SWAP_PORT:
+    elif value == draft.port_word:
         draft.notes.append(f"llama-swap chooses the port at each start; the profile has {draft.port}.")
     else:
         draft.notes.append(f"The port is written as {value}; the profile has {draft.port}.")

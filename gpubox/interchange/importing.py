@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.commandline import Imported, engine_of, profile_name, read_arguments
 from gpubox.interchange.limits import MAX_TEXT
-from gpubox.interchange.llama_swap import read_llama_swap
-from gpubox.interchange.locate import find_server, only_flags
+from gpubox.interchange.llama_swap import PORT_MACRO, read_llama_swap
+from gpubox.interchange.locate import Found, find_server, only_flags
 from gpubox.interchange.models_ini import read_models_ini
 from gpubox.interchange.shell import Command, read_shell
 from gpubox.interchange.systemd import read_unit
@@ -88,7 +88,7 @@ def _sane_flags(model: GgufFile) -> dict[str, FlagValue]:
 
 def _path(source: str) -> Path | None:
     """The file that ``source`` names, or ``None`` for a pasted text."""
-    if "\n" in source or len(source) > 1024 or source.lstrip().startswith("-"):
+    if not source.strip() or "\n" in source or len(source) > 1024 or source.lstrip().startswith("-"):
         return None
     try:
         path = Path(source.strip()).expanduser()
@@ -154,7 +154,7 @@ def _from_unit(text: str, name: str, engines: Engines) -> list[Imported]:
 def _from_llama_swap(text: str, name: str, engines: Engines) -> list[Imported]:
     found: list[Imported] = []
     for model in read_llama_swap(text):
-        for imported in _from_commands([model.command], model.name, engines):
+        for imported in _from_commands([model.command], model.name, engines, PORT_MACRO):
             profile = replace(imported.profile, title=model.title, description=model.description)
             found.append(Imported(profile, (*imported.notes, *model.notes)))
     return found
@@ -168,17 +168,28 @@ def _from_ini(text: str, name: str, engines: Engines) -> list[Imported]:
     return found
 
 
-def _from_commands(commands: Iterable[Command], name: str, engines: Engines) -> list[Imported]:
+def _from_commands(commands: Iterable[Command], name: str, engines: Engines, port_word: str = "") -> list[Imported]:
+    """``port_word`` is what stands for a port that another program chooses at each start."""
     commands = list(commands)
     found: list[Imported] = []
     for server in filter(None, map(find_server, commands)):
         engine, note = engine_of(server.binary, engines)
-        draft = read_arguments(server.args, server.env, (*server.notes, *([note] if note else [])))
+        notes = (*server.notes, *_open_questions(server, port_word), *([note] if note else []))
+        draft = read_arguments(server.args, server.env, notes, port_word)
         found.append(Imported(draft.profile(name, engine=engine), tuple(draft.notes)))
     if not found and (flags := only_flags(commands)):
         draft = read_arguments(flags.words, {})
         found.append(Imported(draft.profile(name), tuple(draft.notes)))
     return found
+
+
+def _open_questions(server: Found, port_word: str) -> Iterator[str]:
+    if raws := [raw for raw in server.unresolved if raw != port_word]:
+        shown = ", ".join(raw if len(raw) < 40 else f"{raw[:36]}..." for raw in raws[:5])
+        yield f"Not resolved, because gpubox runs nothing: {shown}."
+    if server.branched:
+        names = ", ".join(server.branched)
+        yield f"The script sets {names} in branches (if, case); the last value written was taken: check it."
 
 
 def _distinct(found: list[Imported]) -> list[Imported]:

@@ -14,6 +14,8 @@ from gpubox.interchange.batch import read_batch
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import Command
 
+PORT_MACRO = "${PORT}"
+"""The port that llama-swap chooses at each start."""
 _MACRO = re.compile(r"\$\{([A-Za-z][\w.-]*)\}")
 _MACRO_DEPTH = 16
 _READ = {"cmd", "macros", "name", "description", "env", "aliases", "metadata", "proxy", "checkEndpoint", "cmdStop"}

@@ -25,6 +25,18 @@ _OTHER_VERBS = {
 """Commands that speak of llama-server without starting it."""
 
 
+_CARRIERS = {
+    "tmux", "screen", "byobu", "zellij", "dtach", "abduco", "ssh", "mosh", "su", "runuser", "script", "xterm",
+    "gnome-terminal", "konsole", "kitty", "alacritty", "wsl", "watch",
+}  # fmt: skip
+"""Programs that are given a whole command line as one word."""
+_NAMES = {
+    "--name", "--hostname", "--unit", "--target", "--network-alias", "--container-name", "--session", "--title",
+    "--description", "--slice", "--entrypoint", "--label", "--tag", "--network", "--profile",
+}  # fmt: skip
+"""Options whose value may be called like the server without being it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A llama-server that a command starts."""
@@ -33,6 +45,10 @@ class Found:
     args: tuple[str, ...]
     env: Mapping[str, str]
     notes: tuple[str, ...]
+    unresolved: tuple[str, ...]
+    """Expansions that only a shell or another program could have done, as written."""
+    branched: tuple[str, ...]
+    """Variables that the script sets in branches, and that the command uses."""
 
 
 def find_server(command: Command, depth: int = 0) -> Found | None:
@@ -40,21 +56,27 @@ def find_server(command: Command, depth: int = 0) -> Found | None:
     words = command.words
     if not words or _base(words[0]) in _OTHER_VERBS:
         return None
-    if depth < 3 and (inner := _inner(words)):
+    for inner in _inner(words) if depth < 3 else ():
         for nested in read_batch(inner) if looks_like_batch(inner) else read_shell(inner):
-            merged = replace(nested, env={**command.env, **nested.env}, unresolved=nested.unresolved)
+            branched = (*command.branched, *nested.branched)
+            merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
             if found := find_server(merged, depth + 1):
                 return found
+    return _plain(command, sure=True) or _plain(command, sure=False)
+
+
+def _plain(command: Command, *, sure: bool) -> Found | None:
+    """The server among the words themselves; with ``sure`` not one that may be the value of an option before it."""
+    words = command.words
     for at, word in enumerate(words):
         if match := _IMAGE.search(word):
             rest = words[at + 1 :]
             rest = rest[1:] if match[1] == "full" and rest[:1] in (("--server",), ("-s",)) else rest
             notes = (f"It ran in the container image {word}: paths and port are those inside it.",)
-            return Found("", rest, _container_env(words[:at]), _unresolved(command, notes))
-        if end := _program(words, at):
-            return Found(
-                word, words[end:], _assigned(words[:at], command.env), _unresolved(command, _before(words[:at]))
-            )
+            return Found("", rest, _container_env(words[:at]), notes, command.unresolved, command.branched)
+        if end := _program(words, at, sure=sure):
+            env = _assigned(words[:at], command.env)
+            return Found(word, words[end:], env, _before(words[:at]), command.unresolved, command.branched)
     return None
 
 
@@ -66,14 +88,17 @@ def only_flags(commands: Sequence[Command]) -> Command | None:
     return Command(tuple(words), {}, tuple(raw for command in commands for raw in command.unresolved))
 
 
-def _program(words: Sequence[str], at: int) -> int:
+def _program(words: Sequence[str], at: int, *, sure: bool) -> int:
     """Where the arguments begin if ``words[at]`` is the server, else 0."""
     base, following = _base(words[at]), words[at + 1] if at + 1 < len(words) else ""
     if words[at] == "gpubox.engines.embedded_server":
         return at + 1
     if _BINARY.fullmatch(base) and not _NOT_A_PROGRAM.search(base):
-        # "--name llama-server" names something else
-        return 0 if at and words[at - 1].startswith("--") else at + 1
+        before = words[at - 1] if at else ""
+        if not before.startswith("--") or "=" in before:
+            return at + 1
+        # "--name llama-server" names something, "systemd-run --user llama-server -m ..." starts it
+        return 0 if sure or before in _NAMES or not following.startswith("-") else at + 1
     if base == "server" and (following.startswith("-") or "llama" in words[at]):
         return at + 1
     return at + 2 if base == "llama" and following in {"serve", "server"} else 0
@@ -84,12 +109,15 @@ def _base(word: str) -> str:
     return base[:-4] if base.lower().endswith(".exe") else base
 
 
-def _inner(words: Sequence[str]) -> str:
-    """The text that ``sh -c TEXT`` runs."""
+def _inner(words: Sequence[str]) -> list[str]:
+    """The texts that ``sh -c TEXT`` and ``tmux new TEXT`` run."""
     for at, word in enumerate(words[:-2]):
         if _base(word).lower() in _SHELLS and re.fullmatch(r"-[a-z]*c|/c", words[at + 1], re.I):
-            return words[at + 2] if words[at + 1] != "/c" else " ".join(words[at + 2 :])
-    return ""
+            return [words[at + 2] if words[at + 1] != "/c" else " ".join(words[at + 2 :])]
+    launcher = next((word for word in words if not (_ASSIGNMENT.fullmatch(word) or _silent(word))), "")
+    if _base(launcher) == "sudo":
+        launcher = next((word for word in words if _base(word) in _CARRIERS), "")
+    return [word for word in words if re.search(r"\s", word)] if _base(launcher) in _CARRIERS else []
 
 
 def _assigned(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
@@ -115,9 +143,3 @@ def _before(words: Sequence[str]) -> tuple[str, ...]:
 
 def _silent(word: str) -> bool:
     return not word or _base(word) in _SILENT or bool(re.fullmatch(r"/[a-z]{1,5}", word, re.I))
-
-
-def _unresolved(command: Command, notes: tuple[str, ...]) -> tuple[str, ...]:
-    raws = [raw for raw in command.unresolved if raw != "${PORT}"]
-    shown = ", ".join(raw if len(raw) < 40 else f"{raw[:36]}..." for raw in raws[:5])
-    return (*notes, f"Not resolved, because gpubox runs nothing: {shown}.") if raws else notes

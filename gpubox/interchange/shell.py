@@ -33,6 +33,8 @@ class Command:
     """What it finds in its environment because the script put it there."""
     unresolved: tuple[str, ...] = ()
     """The expansions that only a shell could have done, as written."""
+    branched: tuple[str, ...] = ()
+    """Variables in it that the script sets in a branch (``if``, ``case``): every branch is read as if it were taken."""
 
 
 def read_shell(text: str) -> list[Command]:
@@ -49,6 +51,12 @@ class _Shell:
         self.exported: set[str] = set()
         self.own: dict[str, Value] = {}
         self.unresolved: list[str] = []
+        self.depth = 0
+        """Of ``if`` and ``case``."""
+        self.branched: dict[str, set[str]] = {}
+        """Of each variable, those it is made of that were set in branches."""
+        self.used: set[str] = set()
+        """The branched variables that the current command has used."""
 
     def commands(self) -> list[Command]:
         found = []
@@ -60,6 +68,8 @@ class _Shell:
     def _command(self) -> Command | None:
         words: list[str] = []
         self.own, self.unresolved = {}, []
+        self.used = set()
+        made_of: dict[str, set[str]] = {}
         while True:
             self._blanks()
             if self.at >= len(self.text):
@@ -67,24 +77,36 @@ class _Shell:
             if match := _REDIRECTION.match(self.text, self.at):
                 self.at = match.end()
                 self._blanks()
+                used = set(self.used)
                 self.word()
+                self.used = used  # where its output goes is nothing of the server's
             elif self.text[self.at] in _ENDS:
                 self.at += 1
                 break
             elif (not words or words[0] in _DECLARES) and (match := _ASSIGNMENT.match(self.text, self.at)):
                 self.at = match.end()
+                used, self.used = self.used, set()
                 value = self._value()
                 self.own[match[1]] = _joined(self._lookup(match[1]), value) if match[2] == "+=" else value
+                made_of[match[1]], self.used = self.used, used
+                if match[2] == "+=":
+                    made_of[match[1]] |= self.branched.get(match[1], set())
             else:
-                words += [word for word in self.word() if words or word not in _RESERVED]
+                for word in self.word():
+                    if words or word not in _RESERVED:
+                        words.append(word)
+                    self.depth += word == "if" and not words
+        self.depth = max(0, self.depth + (words[:1] == ["case"]) - (words[:1] in (["fi"], ["esac"])))
         if not words or words[0] in _DECLARES:
             self.variables.update(self.own)
+            self.branched |= {name: used | ({name} if self.depth else set()) for name, used in made_of.items()}
             if words and (words[0] == "export" or "-x" in words):
                 self.exported |= self.own.keys() | set(words[1:])
             return None
         values = {name: self.variables[name] for name in sorted(self.exported & self.variables.keys())} | self.own
         env = {name: value for name, value in values.items() if isinstance(value, str)}
-        return Command(tuple(words), env, tuple(dict.fromkeys(self.unresolved)))
+        sets = [self.used, *(made_of.get(name) or self.branched.get(name, set()) for name in env)]
+        return Command(tuple(words), env, tuple(dict.fromkeys(self.unresolved)), tuple(sorted(set().union(*sets))))
 
     def _blanks(self) -> None:
         while self.at < len(self.text):
@@ -164,6 +186,7 @@ class _Shell:
         self.budget.spend(len(raw))
         self.at = start + len(raw)
         value: Value | None = self._lookup(name)
+        self.used |= self.branched.get(name, set())
         if name == "HOME" and value is None and not fields.current:
             value = "~"
         if not value and default is not None:

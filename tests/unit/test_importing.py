@@ -136,6 +136,14 @@ def test_variables_of_llama_server_itself_are_its_options() -> None:
         "pkill llama-server; sleep 1; llama-server -m a.gguf; systemctl status llama-server",
         "python -m gpubox.engines.embedded_server -m a.gguf",
         "llama-server -m a.gguf\nllama-server -m a.gguf",
+        "numactl --interleave=all llama-server -m a.gguf",
+        "numactl --localalloc llama-server -m a.gguf",
+        "systemd-run --user --scope llama-server -m a.gguf",
+        'tmux new -d "llama-server -m a.gguf"',
+        "tmux new-session -d -s llm 'cd ~/llama.cpp && ./build/bin/llama-server -m a.gguf'",
+        'tmux send-keys -t llm "llama-server -m a.gguf" Enter',
+        "ssh box 'llama-server -m a.gguf'",
+        "sudo su - llm -c 'llama-server -m a.gguf'",
     ],
 )
 def test_the_server_is_found_behind_what_stands_before_it(text: str) -> None:
@@ -151,6 +159,7 @@ def test_a_container_keeps_its_own_environment() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "hello world", "ollama run qwen", "systemctl restart llama-server", "vllm serve x", "# llama-server -m a",
+     "docker run --name llama-server -p 8080:8080 some/image", "notify-send 'llama-server is up'",
      "cmake --build build --target llama-server -j", "echo 'llama-server -m a.gguf'"],
 )  # fmt: skip
 def test_what_starts_no_server_is_an_error_with_a_hint(text: str) -> None:
@@ -187,6 +196,31 @@ def test_a_shell_script_with_variables_and_an_array() -> None:
     assert dict(profile.chat.template_kwargs) == {"enable_thinking": False}
     assert profile.env == {"CUDA_VISIBLE_DEVICES": "0,1"}
     assert noted(imported, "Not resolved", "$(nproc)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'if [ "$1" = big ]; then\n  MODEL=b.gguf\nelse\n  MODEL=a.gguf\nfi\nllama-server -m $MODEL',
+        'MODEL=b.gguf\nif true; then MODEL=a.gguf; fi\nARGS=(-m "$MODEL")\nARGS+=(-c 8)\nllama-server "${ARGS[@]}"',
+        'case "$1" in\n big) MODEL=b.gguf ;;\n *) MODEL=a.gguf ;;\nesac\nllama-server -m "$MODEL"',
+        "if true; then export MODEL=a.gguf; fi; bash -c 'llama-server -m '$MODEL",
+    ],
+)
+def test_a_variable_set_in_branches_is_said_to_be(text: str) -> None:
+    imported = one(text)
+    assert imported.profile.model == "a.gguf"
+    assert noted(imported, "sets MODEL in branches")
+
+
+def test_a_branch_that_the_command_does_not_use_is_no_note() -> None:
+    assert one("if [ -z $X ]; then LOG=/dev/null; fi\nCTX=8\nllama-server -m a.gguf -c $CTX >> $LOG").notes == ()
+    assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ()
+
+
+def test_both_branches_that_start_a_server_are_profiles() -> None:
+    found = import_text("if true; then llama-server -m a.gguf; else llama-server -m b.gguf; fi")
+    assert [imported.profile.model for imported in found] == ["a.gguf", "b.gguf"]
 
 
 def test_a_batch_file_with_variables_and_quotes() -> None:
@@ -234,6 +268,15 @@ Restart=always
     assert profile.env["CUDA_VISIBLE_DEVICES"] == "0"
     assert noted(imported, "/etc/llama-generate.conf")
     assert noted(imported, "Not resolved", "$NAME")
+
+
+def test_a_port_variable_is_llama_swaps_only_in_its_own_file() -> None:
+    unit = one("[Service]\nExecStart=/usr/bin/llama-server -m /a.gguf --port ${PORT}\n", file="a.service")
+    assert not noted(unit, "llama-swap")
+    assert noted(unit, "Not resolved", "${PORT}")
+    assert noted(unit, "The port is written as ${PORT}; the profile has 8080.")
+    swap = one("models:\n  a: {cmd: 'llama-server -m a.gguf --port ${PORT}'}")
+    assert swap.notes == ("llama-swap chooses the port at each start; the profile has 8080.",)
 
 
 # --- files with several models
@@ -397,6 +440,12 @@ def test_a_source_is_a_path_or_the_text_itself(tmp_path: Path) -> None:
     assert import_source(str(tmp_path / "w.bat"))[0].profile.model == r"C:\a.gguf"
     assert import_source("llama-server -m a.gguf")[0].profile.name == "a"
     assert import_source("llama-server " + "-c 1 " * 2000)[0].profile.flags == {"ctx-size": 1}
+
+
+@pytest.mark.parametrize("source", ["", "  "])
+def test_nothing_is_no_folder(source: str) -> None:
+    with pytest.raises(UsageError, match="nothing here that starts llama-server"):
+        import_source(source)
 
 
 @pytest.mark.parametrize("source", ["nothere.sh", "/no/such/file", "~nobodyhere/x.gguf", "x.gguf"])

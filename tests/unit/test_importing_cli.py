@@ -140,6 +140,14 @@ def test_several_profiles_are_written_all_or_none(paths: Paths, tmp_path: Path) 
     assert run(["import", str(config), "--name", "a"]) == 0
 
 
+def test_print_of_several_profiles_says_which_is_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("models:\n  a: {cmd: llama-server -m a.gguf}\n  b: {cmd: llama-server -m b.gguf}\n")
+    assert run(["import", "--print", str(config)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.index("# a.toml") < lines.index('model = "a.gguf"') < lines.index("# b.toml")
+
+
 @pytest.mark.parametrize("source", ["ollama run x", "nothere.bat"])
 def test_nothing_to_import_is_exit_code_2(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", source]) == 2

@@ -43,6 +43,8 @@ def command(
     headers = ["\n".join([f"Imported by gpubox from {label}.", *(f"! {n}" for n in i.notes)]) for i in found]
     written: list[Path | None] = [None] * len(found)
     if only_print:
+        if len(found) > 1:
+            headers = [f"{i.profile.name}.toml\n{header}" for i, header in zip(found, headers, strict=True)]
         texts = [profile_toml(i.profile, header) for i, header in zip(found, headers, strict=True)]
         if not as_json:
             output.emit("\n".join(texts))
