@@ -59,6 +59,7 @@ def make_entries(catalog: Catalog, fits: Mapping[str, Fit], models: Iterable[Pat
 
 
 def narrow(entries: Iterable[Entry], search: str) -> tuple[Entry, ...]:
-    """The rows that hold every word of ``search``."""
+    """The rows that hold every word of ``search``: those that hold it in their name first."""
     words = search.lower().split()
-    return tuple(entry for entry in entries if all(word in entry.text for word in words))
+    found = [entry for entry in entries if all(word in entry.text for word in words)]
+    return tuple(sorted(found, key=lambda entry: not all(word in entry.name.lower() for word in words)))

@@ -68,9 +68,13 @@ class LogPane(Vertical):
         empty = self.view.line_count == 0
         self.empty.display, self.view.display = empty, not empty
         words = [
-            f"{self.view.matches} match" if self.filter.value else "",
+            _matches(self.view.matches) if self.filter.value else "",
             "" if self.view.follow else "paused, G follows",
         ]
         subtitle = "  ".join(word for word in words if word)
         if self.border_subtitle != subtitle:
             self.border_subtitle = subtitle
+
+
+def _matches(count: int) -> str:
+    return "1 line matches" if count == 1 else f"{count:,} lines match"

@@ -63,8 +63,8 @@ class LogView(ScrollView, can_focus=True):
 
     @property
     def matches(self) -> int:
-        """How many rows are shown."""
-        return len(self._rows)
+        """How many lines are shown; a long one takes several rows."""
+        return sum(1 for height in self._heights if height)
 
     def write(self, lines: Iterable[str]) -> None:
         """Adds lines of the server's log. A line that repeats the last one only counts: an idle server repeats."""
