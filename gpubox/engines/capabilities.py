@@ -73,6 +73,11 @@ class Capabilities:
         return f"no-{option.long}" if bare in option.negatives else option.long
 
 
+def shown_version(version: str) -> str:
+    """``version`` for people: a build that knows neither its number nor its commit says nothing about them."""
+    return re.sub(r" \(build 0(?:, commit (?:unknown)?)?\)", "", version)
+
+
 def parse_help(text: str, version: str = "") -> Capabilities:
     """The capabilities that a ``--help`` text states; an unknown line is skipped, never an error."""
     options = [option for block in _blocks(text) if (option := _parse_block(block))]

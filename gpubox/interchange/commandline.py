@@ -12,12 +12,10 @@ from typing import Any
 from gpubox.engines.capabilities import judge
 from gpubox.engines.find import EMBEDDED
 from gpubox.interchange.recorded import long_name, long_names, option_of_variable, recorded
-from gpubox.profiles.argv import SAMPLING_FLAGS
+from gpubox.profiles.argv import SAMPLING_FLAGS, SECRET_NAME
 from gpubox.profiles.loader import SECRET_FLAGS
 from gpubox.profiles.model import Chat, FlagValue, Profile, is_loopback
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.I)
-"""Environment variables that never enter a profile."""
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
 _SAMPLING = {recorded().canonical(flag): key for key, flag in SAMPLING_FLAGS.items()}
 _DEPENDENT = re.compile(r"\$[A-Za-z_{(]|`|%[A-Za-z_]\w*%")
@@ -206,7 +204,7 @@ def _from_environment(env: Mapping[str, str], draft: Draft) -> list[str]:
     words: list[str] = []
     for name, value in env.items():
         option = option_of_variable(name)
-        if SECRET.search(name):
+        if SECRET_NAME.search(name):
             draft.notes.append(f"The variable {name} was left out, because profiles hold no secrets.")
         elif option is not None and name.startswith("LLAMA_ARG_"):
             words += flag_words(option.long, value)

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from gpubox.errors import UsageError
-from gpubox.interchange.commandline import SECRET
 from gpubox.interchange.recorded import recorded
+from gpubox.profiles.argv import SECRET_NAME
 from gpubox.profiles.model import FlagValue, Profile
 
 
@@ -40,7 +40,7 @@ class _Export:
 
     @property
     def env(self) -> dict[str, str]:
-        return {name: value for name, value in self.profile.env.items() if not SECRET.search(name)}
+        return {name: value for name, value in self.profile.env.items() if not SECRET_NAME.search(name)}
 
     @property
     def title(self) -> str:

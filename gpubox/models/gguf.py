@@ -142,8 +142,12 @@ def _missing(path: Path) -> GpuboxError:
     near = nearest(path.name, there)
     return GpuboxError(
         f"The model {path} does not exist.",
-        f"Did you mean {near}?" if near else f"That folder holds {len(there) or 'no'} .gguf file(s).",
+        f"Did you mean {near}?" if near else f"That folder holds {_counted(len(there))}.",
     )
+
+
+def _counted(files: int) -> str:
+    return f"{files or 'no'} .gguf file{'' if files == 1 else 's'}"
 
 
 def _not_gguf(path: Path, begin: bytes) -> GpuboxError:
@@ -152,13 +156,16 @@ def _not_gguf(path: Path, begin: bytes) -> GpuboxError:
             f"{path} is a git-LFS pointer, not the model itself.", "Fetch the model: git lfs pull, in that folder."
         )
     text = begin.decode(errors="replace")
+    again = "Download the model again."
     if begin.lstrip()[:1] == b"<":
         shown = f"a web page was saved instead ({text.strip()[:24]!r})"
-    elif text.isprintable() or text.isascii():
+    elif "\ufffd" not in text[:24] and "".join(text.split()).isprintable():
         shown = f"it begins with {text.strip()[:24]!r}"
+        failed = ", or download it again" if path.suffix.lower() == ".gguf" else ""  # an error may have been saved
+        again = f"Correct `model` in the profile{failed}."
     else:
         shown = f"it begins with the bytes {begin[:4].hex(' ')}"
-    return GpuboxError(f"{path} is not a GGUF: {shown}.", "Download the model again.")
+    return GpuboxError(f"{path} is not a GGUF: {shown}.", again)
 
 
 def _incomplete(path: Path, has: int, needs: int | None) -> GpuboxError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -20,6 +21,15 @@ SAMPLING_FLAGS = {
     "seed": "seed",
 }
 """``[sampling]`` keys (the API's names) -> llama-server's option for the same default."""
+
+
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.I)
+"""Environment variables whose values are shown to nobody."""
+
+
+def public_env(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` for the eye: what is secret by its name is ``***``."""
+    return {name: "***" if SECRET_NAME.search(name) else value for name, value in env.items()}
 
 
 def flag_argv(name: str, value: FlagValue) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, judge
@@ -24,13 +24,19 @@ class Fit:
     why: str = ""
     needs_fork: bool = False
     model_present: bool = False
+    fetchable: bool = False
+    """The model is not here, and a start downloads it."""
+    missing: str = ""
+    """Where the model should be and is not, in a few words; empty where it is here or fetchable."""
 
     @property
     def words(self) -> str:
         """One short line; empty when there is nothing to say."""
         if not self.ok:
             return f"needs a fork: {self.why}" if self.needs_fork else self.why
-        return "" if self.model_present else "model not here yet"
+        if self.model_present:
+            return ""
+        return self.missing or f"model not here yet{', start downloads it' if self.fetchable else ''}"
 
 
 def engine_fits(profiles: Iterable[Profile], paths: Paths, config: Config) -> dict[str, Fit]:
@@ -40,7 +46,9 @@ def engine_fits(profiles: Iterable[Profile], paths: Paths, config: Config) -> di
     for profile in profiles:
         if profile.engine not in probed:
             probed[profile.engine] = _probe(profile.engine, paths, config)
-        fits[profile.name] = _fit(profile, probed[profile.engine], _present(profile, paths, config))
+        present, fetchable, missing = look_for_model(profile, paths, config)
+        fit = _fit(profile, probed[profile.engine], present)
+        fits[profile.name] = replace(fit, fetchable=fetchable, missing=missing)
     return fits
 
 
@@ -65,9 +73,14 @@ def _fit(profile: Profile, found: Capabilities | GpuboxError, present: bool) -> 
     )
 
 
-def _present(profile: Profile, paths: Paths, config: Config) -> bool:
+def look_for_model(profile: Profile, paths: Paths, config: Config) -> tuple[bool, bool, str]:
+    """Whether the profile's model is here; if not, whether a start downloads it, else what is missing."""
     try:
-        path = model_of(profile, paths, config).path
-        return path is not None and path.exists()
-    except GpuboxError:
-        return False
+        source = model_of(profile, paths, config)
+        if source.path is not None and source.path.exists():
+            return True, False, ""
+    except GpuboxError as error:
+        return False, False, error.message
+    except OSError as error:
+        return False, False, f"model {profile.model}: {error.strerror}"
+    return False, bool(source.fetch), "" if source.fetch else f"model missing: {source.path}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.config import Config, api_key
-from gpubox.engines.capabilities import Capabilities, judge, missing_defaults
+from gpubox.engines.capabilities import Capabilities, judge, missing_defaults, shown_version
 from gpubox.engines.find import choose_engine
 from gpubox.engines.probe import probe, validate
 from gpubox.errors import ExitCode, GpuboxError, UsageError
@@ -45,9 +45,11 @@ class Preview:
 def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
     """What would be run, without a look at ports and files: for showing, also where it cannot run here."""
     profile = with_full_paths(profile, paths, config)
-    source = model_of(profile, paths, config)
-    path = str(source.path) if source.path and source.path.exists() else None
-    model = source.argv or _absent(profile.model)
+    path, model = None, _absent(profile.model)
+    with contextlib.suppress(GpuboxError):  # where there is no such model the command can be shown all the same
+        source = model_of(profile, paths, config)
+        path = str(source.path) if source.path and source.path.exists() else None
+        model = source.argv or model
     try:
         engine = choose_engine(config, profile.engine)
         capabilities = probe(engine, paths)
@@ -82,7 +84,7 @@ def prepare(
     check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed)
     engine = choose_engine(config, profile.engine)
     capabilities = probe(engine, paths)
-    checked(f"engine {engine.name} {capabilities.version}".strip())
+    checked(f"engine {engine.name} {shown_version(capabilities.version)}".strip())
     profile = with_full_paths(profile, paths, config)
     check_flags(profile, capabilities)
     source = model_of(profile, paths, config)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.profiles.argv import SAMPLING_FLAGS, command_line, flag_argv, server_argv
+from gpubox.profiles.argv import SAMPLING_FLAGS, command_line, flag_argv, public_env, server_argv
 from gpubox.profiles.model import Chat, Profile
 
 MODEL = ["--model", "/m.gguf"]
@@ -103,3 +103,8 @@ def test_the_command_line_pastes_back_into_the_same_words() -> None:
 
     assert line.startswith("CUDA_VISIBLE_DEVICES=0,1 X='a b' '/opt/my engine/llama-server'")
     assert shlex.split(line)[2:] == words
+
+
+def test_secrets_are_shown_to_nobody() -> None:
+    env = {"HF_TOKEN": "x", "DB_PASSWD": "x", "My_Key": "x", "CUDA_VISIBLE_DEVICES": "0"}
+    assert public_env(env) == {"HF_TOKEN": "***", "DB_PASSWD": "***", "My_Key": "***", "CUDA_VISIBLE_DEVICES": "0"}

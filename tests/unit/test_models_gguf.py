@@ -74,7 +74,7 @@ def test_quantised_tensors_have_their_block_size(write) -> None:  # type: ignore
         (b"<!DOCTYPE html><html>", "a web page was saved"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git-LFS pointer"),
         (b"Invalid username or password.", "it begins with 'Invalid username"),
-        (b"\x00\x01\x02\x03" * 20, "it begins with"),
+        (b"\x00\x01\x02\x03" * 20, "00 01 02 03"),
         (b"PK\x03\x04\xff\xfe" * 20, "50 4b 03 04"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "GGUF version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
@@ -83,6 +83,21 @@ def test_quantised_tensors_have_their_block_size(write) -> None:  # type: ignore
 )
 def test_what_is_no_gguf(write, data: bytes, said: str) -> None:  # type: ignore[no-untyped-def]
     assert said in refused(write(data))
+
+
+def test_what_to_do_about_a_file_that_is_no_model(write) -> None:  # type: ignore[no-untyped-def]
+    assert refused(write(b"# Notes\nabout models", "notes.md")).endswith("  Correct `model` in the profile.")
+    assert refused(write(b"Not found")).endswith("  Correct `model` in the profile, or download it again.")
+    assert refused(write(b"<html>")).endswith("  Download the model again.")
+    assert refused(write(b"\0" * 99)).endswith("  Download the model again.")
+
+
+def test_how_many_models_a_folder_holds(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert "That folder holds no .gguf files." in refused(tmp_path / "m.gguf")
+    write(b"x", "quite-another.gguf")
+    assert "That folder holds 1 .gguf file." in refused(tmp_path / "m.gguf")
+    write(b"x", "something-else.gguf")
+    assert "That folder holds 2 .gguf files." in refused(tmp_path / "m.gguf")
 
 
 BIG = 2**63 - 1

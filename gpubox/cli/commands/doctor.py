@@ -14,6 +14,7 @@ from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.config import api_key
+from gpubox.engines.capabilities import shown_version
 from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
 from gpubox.engines.probe import devices, probe
 from gpubox.errors import ExitCode, GpuboxError
@@ -91,7 +92,7 @@ def _engines(context: Context) -> Iterator[Finding]:
             yield Finding("engine", "warn", error.message, error.hint)
             continue
         where = ", ".join(names) if names else "CPU only"
-        yield Finding("engine", "ok", f"{engine.name} {capabilities.version}, {where}")
+        yield Finding("engine", "ok", f"{engine.name} {shown_version(capabilities.version)}, {where}")
 
 
 def _profiles(context: Context) -> Iterator[Finding]:

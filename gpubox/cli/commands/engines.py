@@ -6,6 +6,7 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
+from gpubox.engines.capabilities import shown_version
 from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
 from gpubox.engines.probe import devices, probe
 from gpubox.errors import ExitCode, GpuboxError
@@ -40,7 +41,9 @@ def _print(entry: dict[str, object]) -> None:
     if entry["problem"]:
         output.emit(f"✗ {entry['name']}  {entry['path']}\n    {entry['problem']}")
         return
-    output.emit(f"✓ {entry['name']}  {entry['version']}  {entry['options']} options  {entry['path']}")
+    output.emit(
+        f"✓ {entry['name']}  {shown_version(str(entry['version']))}  {entry['options']} options  {entry['path']}"
+    )
     found = entry["devices"]
     names = found if isinstance(found, list) and found else ["no GPU device: this build computes on the CPU"]
     for name in names:

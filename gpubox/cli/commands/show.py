@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
+from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.profiles.argv import command_line
+from gpubox.profiles.argv import command_line, public_env
 from gpubox.profiles.model import Profile
+from gpubox.server.fit import look_for_model
 from gpubox.server.launch import Preview, preview
-
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
 
 
 @click.command("show")
@@ -26,18 +25,14 @@ def command(context: Context, profile: str, as_json: bool, only_command: bool) -
     """One profile: what it is for, its exact command line, and whether its engine takes it (exit 2: it does not)."""
     found = context.profile(profile)
     shown = preview(found, context.paths, context.config)
-    line = command_line(shown.argv, _redacted(found))
+    line = command_line(shown.argv, public_env(found.env))
     if only_command:
         output.emit(line)
     elif as_json:
         output.emit_json(_values(found, shown, line))
     else:
-        _print(found, shown, line)
+        _print(found, shown, line, context)
     return ExitCode.USAGE if shown.refusal else ExitCode.OK
-
-
-def _redacted(profile: Profile) -> dict[str, str]:
-    return {name: "***" if _SECRET.search(name) else value for name, value in profile.env.items()}
 
 
 def _values(profile: Profile, shown: Preview, line: str) -> dict[str, Any]:
@@ -68,7 +63,7 @@ def _refusal(error: GpuboxError | None) -> str | None:
     return f"{error.message} {error.hint}".strip() if error else None
 
 
-def _print(profile: Profile, shown: Preview, line: str) -> None:
+def _print(profile: Profile, shown: Preview, line: str, context: Context) -> None:
     output.emit(f"{profile.name}  {profile.title}".rstrip())
     if profile.description:
         output.emit(f"{profile.description}")
@@ -78,9 +73,11 @@ def _print(profile: Profile, shown: Preview, line: str) -> None:
     if shown.refusal:
         output.emit(f"✗ {_refusal(shown.refusal)}")
     else:
-        output.emit(f"✓ {shown.engine} takes every flag")
+        output.emit(f"✓ {shown_version(shown.engine)} takes every flag")
     if shown.model_path is None:
-        output.emit(f"! the model is not on this machine yet: {profile.model}")
+        _, fetchable, missing = look_for_model(profile, context.paths, context.config)
+        absent = f"the model is not on this machine yet, start downloads it: {profile.model}"
+        output.emit(f"! {absent if fetchable else missing}")
     needs = profile.needs
     words = [
         f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else "",
