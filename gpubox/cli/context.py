@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def check_url(url: str | None) -> None:
-    """Raises UsageError where ``--url`` is no http address."""
+    """Raises UsageError where ``--url`` is no http address, or one with a password in it, which is not repeated."""
+    if url is not None and "@" in url:  # it would stand on the screen and in every output
+        raise UsageError(
+            "The address holds a user name or a password.", "Write http://HOST:PORT; a key: GPUBOX_API_KEY."
+        )
     if url is not None and not re.match(r"https?://[^/\s]+", url):
         raise UsageError(f"{url!r} is not the address of a server.", "Write http://HOST:PORT.")
 

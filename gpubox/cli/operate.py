@@ -47,7 +47,9 @@ class Progress:
             extra = f"  {event.note}" if event.note else ""
             self._line(f"✓ {event.step} {event.profile}  {units.seconds(event.seconds)}{extra}")
         elif isinstance(event, StepFailed):
-            self._line(f"✗ {event.step} {event.profile}  {event.line or event.sentence}")
+            # The sentence is the error's, told at the end; here stands the line of the log that it was read from.
+            line = event.line if event.line not in event.sentence else ""
+            self._line(f"✗ {event.step} {event.profile}  {line}".rstrip())
 
     def _line(self, text: str) -> None:
         if self.live:

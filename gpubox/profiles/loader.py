@@ -50,8 +50,12 @@ def load_catalog(paths: Paths) -> Catalog:
                 broken[path.stem] = error
             else:
                 broken.pop(path.stem, None)
-    own_first = sorted(profiles.values(), key=lambda profile: profile.shipped)
-    return Catalog({profile.name: profile for profile in own_first}, broken)
+    return Catalog({profile.name: profile for profile in sorted(profiles.values(), key=_rank)}, broken)
+
+
+def _rank(profile: Profile) -> int:
+    """The owner's own first; of the shipped ones the demos, where a newcomer starts."""
+    return 1 + (not profile.model.startswith("demo:")) if profile.shipped else 0
 
 
 def load_profile(path: Path, *, shipped: bool = False) -> Profile:

@@ -158,6 +158,43 @@ def test_a_url_that_is_none_is_usage(url: str, gpubox: Box) -> None:
     assert "is not the address of a server" in err
 
 
+@pytest.mark.parametrize(
+    "url", ["http://me:sesame@box:8080", "http://me:se/same@box", "me:sesame@box", "http://me@box"]
+)
+@pytest.mark.parametrize("words", [("status", "--url"), ("--url",), ("status", "--json", "--url")])
+def test_a_password_in_a_url_is_never_repeated(url: str, words: tuple[str, ...], gpubox: Box) -> None:
+    code, out, err = gpubox(*words, url)
+
+    assert code == 2
+    assert "The address holds a user name or a password." in err
+    assert "same" not in out + err
+
+
+def test_the_screen_without_a_terminal_says_what_needs_none(gpubox: Box, write_profile: Write, tiny_gguf: Path) -> None:
+    write_profile("demo", f'model = "{tiny_gguf}"')
+
+    assert "`gpubox demo --once` needs none." in gpubox("demo")[2]
+    assert "`gpubox status`" in gpubox("--url", "http://box")[2]
+
+
+def test_a_failure_is_told_once(gpubox: Box) -> None:
+    code, out, err = gpubox("start", "small")
+
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == "✗ check small"
+    assert err.count("/m/small.gguf does not exist") == 1
+
+
+def test_a_build_that_does_not_know_itself_says_only_its_version(gpubox: Box, fake_engine: Path) -> None:
+    fake_engine.write_text(fake_engine.read_text().replace("build 11434, commit abc", "build 0, commit unknown"))
+
+    for words in (("engines",), ("doctor",), ("show", "small"), ("start", "small")):
+        out = "".join(map(str, gpubox(*words)))
+        assert "0.6.0-dev" in out or words[0] == "start"
+        assert "build 0" not in out
+    assert gpubox.json("engines")["engines"][0]["version"] == "0.6.0-dev (build 0, commit unknown)"
+
+
 def test_a_server_that_is_not_there_is_unreachable(gpubox: Box) -> None:
     code, out, _ = gpubox("status", "--url", "http://127.0.0.1:1")
 
@@ -208,14 +245,46 @@ def test_ls(gpubox: Box) -> None:
     assert gpubox("ls") == (
         0,
         "!  big    A big one    needs a fork: cache-type-k only in a TurboQuant fork\n"
-        "✓  small  A small one  model not here yet\n",
+        "!  small  A small one  model missing: /m/small.gguf\n",
         "",
     )
 
 
 def test_ls_narrows_by_name_and_text(gpubox: Box) -> None:
     assert gpubox("ls", "SMALL ONE")[1].count("\n") == 1
-    assert gpubox("ls", "zzz") == (0, "", "")
+    assert gpubox("ls", "zzz") == (1, "", "gpubox: No profile matches 'zzz'.\n        `gpubox ls` lists them all.\n")
+    assert gpubox("ls", "zzz", "--json")[0] == 1
+    assert gpubox.json("ls", "zzz")["profiles"] == []
+
+
+def test_ls_tells_a_model_to_download_from_one_that_is_missing(
+    gpubox: Box, write_profile: Write, tiny_gguf: Path
+) -> None:
+    write_profile("here", f'model = "{tiny_gguf}"')
+    write_profile("later", 'model = "hf:u/m:Q4_K_M"')
+    write_profile("lost", 'model = "lost.gguf"')
+
+    rows = {line.split()[1]: line for line in gpubox("ls")[1].splitlines()}
+
+    assert rows["here"] == "✓  here"
+    assert rows["later"].split("  ", 1)[0] == "✓"
+    assert rows["later"].endswith("model not here yet, start downloads it")
+    assert rows["lost"].startswith("!")
+    assert "There is no model 'lost.gguf'" in rows["lost"]
+    values = {row["name"]: row for row in gpubox.json("ls")["profiles"]}
+    assert [values[n]["model_fetchable"] for n in ("here", "later", "lost")] == [False, True, False]
+    assert values["here"]["model_missing"] is None
+    assert "lost.gguf" in values["lost"]["model_missing"]
+    code, out, _ = gpubox("show", "lost")
+    assert (code, "! There is no model 'lost.gguf'" in out, "--model lost.gguf" in out) == (0, True, True)
+    assert "start downloads it: hf:u/m:Q4_K_M" in gpubox("show", "later")[1]
+
+
+def test_the_demos_are_the_first_of_the_shipped_profiles(gpubox: Box, tmp_path: Path, write_profile: Write) -> None:
+    (tmp_path / "shipped/tour.toml").write_text('model = "demo:smollm2"\n')
+    write_profile("zz", 'model = "m"')
+
+    assert [row["name"] for row in gpubox.json("ls")["profiles"]] == ["zz", "tour", "big", "small"]
 
 
 def test_ls_of_a_broken_profile_lists_the_others_and_says_one_sentence(gpubox: Box, write_profile: Write) -> None:
@@ -243,6 +312,8 @@ def test_ls_as_json(gpubox: Box, write_profile: Write) -> None:
         "engine_accepts": False,
         "refusal": "cache-type-k only in a TurboQuant fork",
         "model_present": False,
+        "model_fetchable": True,
+        "model_missing": None,
     }
     assert list(values["broken"]) == ["mine"]
 
@@ -267,7 +338,7 @@ def test_show(gpubox: Box, fake_engine: Path, paths: Paths, tmp_path: Path) -> N
         " --log-verbosity 4 --log-colors off --metrics --slots --jinja\n"
         "\n"
         "✓ fake 0.6.0-dev (build 11434, commit abc) takes every flag\n"
-        "! the model is not on this machine yet: /m/small.gguf\n"
+        "! model missing: /m/small.gguf\n"
         "  file     TMP/shipped/small.toml\n"
     )
 

@@ -6,6 +6,7 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.errors import ExitCode, GpuboxError
 from gpubox.server.fit import Fit, engine_fits
 from gpubox.server.slot import observe, slots
 
@@ -14,8 +15,8 @@ from gpubox.server.slot import observe, slots
 @click.argument("search", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_obj
-def command(context: Context, search: str | None, as_json: bool) -> None:
-    """The profiles: ● runs, ✓ its engine takes it, ! it does not, and why. SEARCH narrows by name or text."""
+def command(context: Context, search: str | None, as_json: bool) -> int:
+    """The profiles: ● runs, ✓ can be started, ! cannot, and why. SEARCH narrows by name or text (exit 1: none)."""
     running = {v.launch.profile for s in slots(context.paths) if (v := observe(context.paths, s).running)}
     profiles = [
         p
@@ -37,18 +38,23 @@ def command(context: Context, search: str | None, as_json: bool) -> None:
                         "engine_accepts": fits[p.name].ok,
                         "refusal": fits[p.name].why or None,
                         "model_present": fits[p.name].model_present,
+                        "model_fetchable": fits[p.name].fetchable,
+                        "model_missing": fits[p.name].missing or None,
                     }
                     for p in profiles
                 ],
                 "broken": {name: str(error) for name, error in context.catalog.broken.items()},
             }
         )
-        return
+        return ExitCode.OK if profiles or not search else ExitCode.FAILED
     rows = [(_mark(p.name in running, fits[p.name]), p.name, p.title, fits[p.name].words) for p in profiles]
     output.emit_table(rows)
     for error in context.catalog.broken.values():
         diagnostics.show_error(error)
+    if not profiles and search:
+        raise GpuboxError(f"No profile matches {search!r}.", "`gpubox ls` lists them all.")
+    return ExitCode.OK
 
 
 def _mark(running: bool, fit: Fit) -> str:
-    return "●" if running else "✓" if fit.ok else "!"
+    return "●" if running else "✓" if fit.ok and (fit.model_present or fit.fetchable) else "!"

@@ -12,7 +12,8 @@ from gpubox.errors import UsageError
 def open_screen(context: Context, url: str | None = None, start: str | None = None) -> None:
     """Opens the screen; ``start`` names a profile to start in it, ``url`` a foreign server to watch."""
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        raise UsageError("The screen needs a terminal.", "`gpubox status` says the same in one go; so does every verb.")
+        once = "`gpubox demo --once` needs none." if start else "`gpubox status` says the same in one go."
+        raise UsageError("The screen needs a terminal.", once)
     gc.disable()  # until the first paint: what is imported for it stays, and looking through it takes a tenth of it
     from gpubox.tui.app import run_app
 
