@@ -21,6 +21,9 @@ from gpubox.server.record import Launch
 POLL_SECONDS = 0.02
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """The servers this very process started: only a parent can see an exit code, and must reap."""
+_started: dict[int, Identity] = {}
+_exits: dict[Identity, int] = {}
+"""How the reaped ones ended: the reason is asked for after the reaping."""
 
 
 def marker(state: Path, slot: str, profile: str, launch_id: str) -> str:
@@ -53,14 +56,15 @@ def spawn(launch: Launch, *, log: Path, life: Path, mark: str, key: str | None) 
             raise GpuboxError(f"{launch.argv[0]} cannot be started: {error.strerror}.") from None
     _children[child.pid] = child
     # A child that is already dead has no identity any more; one that cannot match stands for it.
-    return identity_of(child.pid) or Identity(child.pid, -1, "")
+    _started[child.pid] = identity_of(child.pid) or Identity(child.pid, -1, "")
+    return _started[child.pid]
 
 
 def exit_code(process: Identity) -> int | None:
     """The exit code of a dead server (negative: the signal); ``None`` when this gpubox was not its parent."""
     child = _children.get(process.pid)
     if child is None:
-        return None
+        return _exits.get(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
         return child.wait(timeout=1.0)
     return None
@@ -69,8 +73,9 @@ def exit_code(process: Identity) -> int | None:
 def reap() -> None:
     """Collects the servers of ours that ended, so that no zombie is left under a long-running screen."""
     for pid, child in list(_children.items()):
-        if child.poll() is not None:
+        if (code := child.poll()) is not None:
             del _children[pid]
+            _exits[_started.pop(pid)] = code
 
 
 async def terminate(process: Identity, mark: str, grace: float) -> str:
