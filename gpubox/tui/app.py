@@ -8,12 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on
-from textual.app import App, SystemCommand
+from textual import events, on
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
 from textual.reactive import reactive
@@ -26,41 +26,40 @@ from gpubox.server.events import Step, StepStarted
 from gpubox.tui import theme
 from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
 from gpubox.tui.entries import Entry
-from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StoryMoved
+from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, SnapshotTaken, StoryMoved
 from gpubox.tui.screens.dashboard import DashboardScreen
 from gpubox.tui.services import Bridge, Services
-from gpubox.tui.story import Downloading, Story
+from gpubox.tui.story import Story
 from gpubox.tui.text import plain
-from gpubox.tui.widgets.detail import shell_line
+from gpubox.tui.verbs import Verbs
 from gpubox.tui.widgets.profile_list import ProfilePane
+from gpubox.tui.widgets.requests_pane import RequestRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.screen import Screen
 
-    from gpubox.tui.flow import Flow
-
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked: scrolling through the list asks nobody."""
-_SAFE_TO_LEAVE = {Step.LOAD, Step.PROVE, Step.RESTORE}
-"""Steps in which a server is there that goes on without gpubox."""
+STALE_SECONDS = 2.0
+"""Readings older than this are drawn as old ones."""
 
 
-def _verbs() -> type[Provider]:
-    from gpubox.tui.palette import Verbs
+def _palette() -> type[Provider]:
+    from gpubox.tui.palette import VerbProvider
 
-    return Verbs
+    return VerbProvider
 
 
-class GpuboxApp(App[bool]):
+class GpuboxApp(Verbs):
     """Returns whether it was left in the middle of an operation."""
 
     TITLE = "gpubox"
     # The app's, not the screen's: a screen's own styles cost a second pass over all of them before the first paint.
     CSS_PATH = Path(__file__).parent / "screens" / "dashboard.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.ANYWHERE)]
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_verbs}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     DEFAULT_MODE = "dashboard"
     COMMAND_PALETTE_BINDING = BY_ID["command_palette"].key
     ENABLE_COMMAND_PALETTE = True
@@ -75,20 +74,16 @@ class GpuboxApp(App[bool]):
         self.animation_level = "none"
         self.bridge = Bridge(self, services)
         self.entries: tuple[Entry, ...] = ()
-        self.dashboard = DashboardScreen(read_only=services.url is not None, url=services.url)
+        self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
         self.add_mode("dashboard", lambda: self.dashboard)
         self._start = start
         self._placed = False
-        self._leaving = 0
-        """How often quitting was asked for while an operation is under way."""
         self.broken = ""
         """What broke the screen, where it did."""
 
-    @cached_property
-    def flow(self) -> Flow:
-        from gpubox.tui.flow import Flow
-
-        return Flow(self)
+    @property
+    def told(self) -> Story | None:
+        return self.story
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
@@ -113,6 +108,9 @@ class GpuboxApp(App[bool]):
 
     def _tick(self) -> None:
         self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
+        taken = self.bridge.watch.taken_at
+        if taken is not None:
+            self.dashboard.show_stale(asyncio.get_running_loop().time() - taken > STALE_SECONDS)
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """A sentence that goes away by itself."""
@@ -135,6 +133,22 @@ class GpuboxApp(App[bool]):
         self.dashboard.show_now(message.now)
         self._place()
 
+    @on(SnapshotTaken)
+    def _snapshot_taken(self) -> None:
+        if snapshot := self.bridge.watch.take():
+            self.dashboard.show_snapshot(snapshot, self.bridge.watch.history)
+
+    @on(events.AppBlur)
+    def _blurred(self) -> None:
+        self.dashboard.calm = True
+
+    @on(events.AppFocus)
+    def _focused(self) -> None:
+        self.dashboard.calm = False
+
+    async def on_unmount(self) -> None:
+        await self.bridge.services.close()
+
     @on(EntriesRead)
     def _entries_read(self, message: EntriesRead) -> None:
         self.entries = message.entries
@@ -150,7 +164,7 @@ class GpuboxApp(App[bool]):
         if isinstance(message.event, StepStarted) and message.event.step in (Step.LOAD, Step.RESTORE):
             self.dashboard.log_pane.note(f"── {message.event.step} {plain(message.event.profile)} ──")
         if self._leaving > 1:
-            self._leave_when_safe()
+            self.leave_when_safe()
 
     @on(OperationEnded)
     def _operation_ended(self) -> None:
@@ -192,100 +206,48 @@ class GpuboxApp(App[bool]):
         preview, size = await self.bridge.preview(entry, PREVIEW_DELAY)
         self.dashboard.show_preview(entry, preview, size)
 
-    # -- verbs --------------------------------------------------------------------------------------
+    # -- keys ---------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return not (action in OPENS_INPUT and isinstance(self.focused, Input))
-
-    def action_verb(self, verb: str) -> None:
-        """Runs a verb of the registry, as its key does."""
-        self.bridge.run(partial(self.run_action, verb), "verb")
 
     @on(ProfilePane.Chosen)
     def _chosen(self, message: ProfilePane.Chosen) -> None:
         self.choose(message.entry)
 
-    def choose(self, entry: Entry) -> None:
-        """Enter on ``entry``."""
-        self.bridge.run(partial(self.flow.choose, entry), "server")
+    @on(RequestRows.Opened)
+    def _opened(self, message: RequestRows.Opened) -> None:
+        from gpubox.tui.screens.request import RequestScreen
 
-    def action_switch(self) -> None:
-        if entry := self.dashboard.profiles.entry:
-            self.choose(entry)
-
-    def action_stop(self) -> None:
-        self.bridge.run(partial(self.flow.stop, self.dashboard.profiles.entry), "server")
-
-    def action_restart(self) -> None:
-        self.bridge.run(self.flow.restart, "server")
-
-    def action_search(self) -> None:
-        self.dashboard.profiles.find()
-
-    def action_filter_log(self) -> None:
-        self.dashboard.log_pane.open_filter()
-
-    def action_focus_log(self) -> None:
-        self.dashboard.alone("log")
-
-    def action_focus_detail(self) -> None:
-        self.dashboard.alone("detail")
-
-    def action_copy(self) -> None:
-        entry, shown = self.dashboard.detail.entry, self.dashboard.detail.shown
-        if not (entry and entry.profile and shown):
-            self.say("There is no command line to copy here.")
-            return
-        self.copy_to_clipboard(shell_line(entry.profile, shown.argv))
-        self.say(f"Copied the command line of {entry.name}. (Terminals that know OSC 52; tmux: set-clipboard on.)")
-
-    def action_help(self) -> None:
-        from gpubox.tui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen(self.bridge.services.places()))
-
-    async def action_back(self) -> None:
-        waiting = self.bridge.busy and self.story is not None and self.story.step is Step.WAIT
-        if self.screen is self.dashboard and not self.dashboard.back() and waiting:
-            self.bridge.services.cancel()
-
-    async def action_quit(self) -> None:
-        """Leaves at once when nothing is under way; else when it is done, or at the second asking."""
-        if not self.bridge.busy:
-            self.exit(False)
-            return
-        self._leaving += 1
-        story = self.story or Story("", "")
-        if isinstance(story.progress, Downloading):
-            self.bridge.abandoned = True
-            self.exit(False)
-        elif self._leaving == 1:
-            self.say(f"The {story.kind} is under way; gpubox closes when it is done. q again leaves at once.")
-        else:
-            self._leave_when_safe()
-
-    def _leave_when_safe(self) -> None:
-        """Leaves where a server is loading that goes on by itself; never in the moment between two servers."""
-        story = self.story
-        if story and story.step is Step.WAIT:
-            self.bridge.services.cancel()
-        elif story and story.step in _SAFE_TO_LEAVE:
-            self.exit(True)
-        else:
-            self.say("Between two servers: gpubox closes as soon as the new one is loading.")
+        self.push_screen(RequestScreen(message.request))
 
 
-def run_app(paths: Paths, config: Config, url: str | None = None, start: str | None = None) -> None:
-    """Opens the screen and returns when it is left; then says what keeps running."""
+def run_app(
+    paths: Paths,
+    config: Config,
+    url: str | None = None,
+    start: str | None = None,
+    *,
+    replay: Path | None = None,
+) -> None:
+    """Opens the screen and returns when it is left; then says what keeps running.
+
+    ``replay`` plays a recording instead of looking at this machine.
+    """
     from gpubox.tui.farewell import farewell, leave_without_terminal
     from gpubox.tui.live import LiveServices
 
-    app = GpuboxApp(LiveServices(paths, config, url), start=start)
+    services = LiveServices(paths, config, url)
+    if replay:
+        from gpubox.tui.replay import open_recording
+
+        services = open_recording(replay, paths, config)
+    app = GpuboxApp(services, start=start)
     signal.signal(signal.SIGHUP, lambda number, frame: leave_without_terminal(app.bridge.ended))
     in_the_middle = app.run()
     if not in_the_middle:
         app.bridge.ended.wait()  # the screen broke in the middle: the operation comes to its end first
-    if url is None:
+    if url is None and replay is None:
         sys.stdout.write(farewell(paths))
         sys.stdout.flush()
     if app.broken:

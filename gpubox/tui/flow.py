@@ -15,8 +15,6 @@ from gpubox.tui.text import plain
 if TYPE_CHECKING:
     from gpubox.tui.app import GpuboxApp
 
-ATTACHED = "gpubox did not start this server: it is watched read only."
-
 
 class Flow:
     """Runs inside workers of the app, because it waits for answers."""
@@ -27,12 +25,12 @@ class Flow:
 
     def refused(self) -> bool:
         """Says why nothing can be changed now; whether that is so."""
-        if self.services.url:
-            self.app.say(ATTACHED, bad=True)
+        if self.services.read_only:
+            self.app.say(self.services.read_only, bad=True)
         elif self.bridge.busy:
             story = self.app.story
             self.app.say(f"A {story.kind} is under way; one thing at a time." if story else "One thing at a time.")
-        return bool(self.services.url) or self.bridge.busy
+        return bool(self.services.read_only) or self.bridge.busy
 
     async def choose(self, entry: Entry) -> None:
         """Enter on a row."""

@@ -19,10 +19,14 @@ from gpubox.tui.messages import Now
 from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
+    from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.server.fit import Fit
     from gpubox.server.launch import Preview
     from gpubox.server.supervisor import Supervisor
+    from gpubox.telemetry.model import Snapshot
+    from gpubox.telemetry.sampler import Sampler
 
+ATTACHED = "gpubox did not start this server: it is watched read only."
 FIRST_LOG_BYTES = 512 * 1024
 
 
@@ -31,7 +35,10 @@ class LiveServices:
 
     def __init__(self, paths: Paths, config: Config, url: str | None = None) -> None:
         self.paths, self.config, self.url = paths, config, url
+        self.read_only = ATTACHED if url else ""
         self._imported = False
+        self._sampler: Sampler | None = None
+        self._driver: DriverReader | None = None
         self._log: LogReader | None = None
         self._cancel: Callable[[], None] | None = None
 
@@ -50,6 +57,29 @@ class LiveServices:
         reap()
         status = await read_status(self.paths, self.config, MAIN_SLOT)
         return Now(status, tuple(self._companions()), None if status.pid else self._last())
+
+    async def snapshot(self) -> Snapshot:
+        if self._sampler is None:  # the first: the driver's library and HTTP take longer to import than a frame
+            await in_thread(_import_sampler)
+            self._imported = True
+            from gpubox.hardware.nvml_reader import DriverReader
+            from gpubox.telemetry.sampler import Sampler
+
+            self._driver = DriverReader()
+            self._sampler = Sampler(self.paths, self.config, self._driver.latest, url=self.url)
+        from gpubox.server.spawn import reap
+
+        reap()
+        return await self._sampler.sample()
+
+    def beside(self) -> tuple[tuple[str, ...], str | None]:
+        return ((), None) if self.url else (tuple(self._companions()), self._last())
+
+    async def close(self) -> None:
+        if self._sampler:
+            await self._sampler.close()
+        if self._driver:
+            await in_thread(self._driver.close)
 
     def _companions(self) -> list[str]:
         from gpubox.server.slot import observe, slots
@@ -198,3 +228,10 @@ def _work(
 
 def _import_server() -> None:
     import gpubox.server.status  # noqa: F401
+
+
+def _import_sampler() -> None:
+    import gpubox.hardware.nvml_reader
+    import gpubox.server.spawn
+    import gpubox.telemetry.history
+    import gpubox.telemetry.sampler  # noqa: F401

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from textual.message import Message
@@ -25,6 +25,11 @@ class Now:
     """The profile that answered last, where none does now."""
 
     @property
+    def without_slots(self) -> Now:
+        """The same without what moves with every token."""
+        return replace(self, status=replace(self.status, slots=None)) if self.status.slots else self
+
+    @property
     def running(self) -> frozenset[str]:
         """Every profile whose process lives."""
         main = self.status.profile if self.status.pid is not None else None
@@ -37,6 +42,10 @@ class NowRead(Message):
     def __init__(self, now: Now) -> None:
         super().__init__()
         self.now = now
+
+
+class SnapshotTaken(Message):
+    """A new snapshot waits with the bridge. It carries none: what is drawn is the newest by then."""
 
 
 class EntriesRead(Message):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpubox.tui.app import GpuboxApp
 
 
-class Verbs(Provider):
+class VerbProvider(Provider):
     """Finds verbs and profiles by any letters of their name."""
 
     def _all(self) -> Iterator[tuple[str, str, Callable[[], None]]]:

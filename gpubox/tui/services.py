@@ -17,15 +17,17 @@ from gpubox.profiles.model import Profile
 from gpubox.tui.entries import Entry, make_entries
 from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StoryMoved
 from gpubox.tui.story import Downloading, Refused
+from gpubox.tui.text import plain
 from gpubox.tui.threads import in_thread
+from gpubox.tui.watch import Watch
 
 if TYPE_CHECKING:
     from textual.app import App
 
     from gpubox.server.fit import Fit
     from gpubox.server.launch import Preview
+    from gpubox.telemetry.model import Snapshot
 
-STATUS_SECONDS = 0.5
 CATALOG_SECONDS = 2.0
 LOG_SECONDS = 0.25
 
@@ -37,11 +39,23 @@ class Services(Protocol):
     """
 
     url: str | None
-    """The server that is watched read only; ``None`` where gpubox owns it."""
+    """The server that somebody else started; ``None`` where gpubox owns it."""
+    read_only: str
+    """Why nothing can be changed here; empty where it can."""
 
     def clock(self) -> datetime: ...
 
-    async def now(self) -> Now: ...
+    async def now(self) -> Now:
+        """What runs, asked anew."""
+
+    async def snapshot(self) -> Snapshot:
+        """All readings of this instant."""
+
+    def beside(self) -> tuple[tuple[str, ...], str | None]:
+        """The profiles that run beside the active one, and the one that answered last."""
+
+    async def close(self) -> None:
+        """Ends what watches in the background."""
 
     def stamp(self) -> object:
         """Changes when a profile file does."""
@@ -98,6 +112,7 @@ class Bridge:
         self.ended.set()
         self.log_wanted = True
         """Cleared while nothing shows the log."""
+        self.watch = Watch(self)
         self._last: Now | None = None
         self._fits: dict[str, Fit] = {}
         self._models: list[Path] = []
@@ -105,9 +120,9 @@ class Bridge:
 
     def begin(self) -> None:
         """Starts watching. Called after the first paint, so that nothing slow comes before it."""
-        self.run(self._watch_now, "watch-now")
+        self.run(self.watch.run, "watch-now")
         self.run(self._watch_entries, "watch-entries")
-        if self.services.url is None:
+        if not self.services.read_only:
             self.run(self._watch_log, "watch-log")
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
@@ -117,20 +132,19 @@ class Bridge:
 
     async def look(self) -> None:
         """Reads what runs once, and says so when it is new."""
-        now = await self.services.now()
+        self.heard(await self.services.now())
+
+    def heard(self, now: Now) -> None:
+        """Says what runs, when it is new."""
         if self.busy:  # the story tells it better than the record of our own operation
             now = replace(now, status=replace(now.status, operation="", message=""))
         if now != self._last:
             self._last = now
             self.app.post_message(NowRead(now))
 
-    async def _watch_now(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except (GpuboxError, OSError) as error:
-                self.app.log.error(str(error))
-            await asyncio.sleep(STATUS_SECONDS)
+    def complain(self, text: str) -> None:
+        """Says that a reading failed."""
+        self.app.notify(plain(text), severity="warning", markup=False, timeout=8)
 
     async def _watch_entries(self) -> None:
         seen: object = None

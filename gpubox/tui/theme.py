@@ -10,6 +10,7 @@ MEMORY_COLOURS = {
     "mem-recurrent": "#c58bc0",
     "mem-compute": "#4fb3a5",
     "mem-draft": "#d8a657",
+    "mem-growth": "#d98bb0",
     "mem-other": "#8c95a1",
     "mem-unaccounted": "#c9736b",
     "mem-free": "#2b333d",
@@ -20,9 +21,10 @@ QUIET_COLOURS = {
     "quiet": "#7f8a97",
     "line": "#2c3540",
     "line-focus": "#5f8f9e",
+    "graph": "#3d7685",
     "cursor": "#1f2a34",
 }
-"""Text that matters less, borders, the border of the pane that has the keys, and the highlighted row."""
+"""Quiet text, borders, the border of the pane that has the keys, the history graph, and the highlighted row."""
 
 _VARIABLES = {
     **MEMORY_COLOURS,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gpubox.tui import app, services
+from gpubox.tui import app, services, watch
 from tests.tui.fake import FakeServices
 
 SIZE = (120, 36)
@@ -20,8 +20,10 @@ SIZE = (120, 36)
 def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     monkeypatch.setenv("COLUMNS", "120")
-    for name in ("STATUS_SECONDS", "CATALOG_SECONDS", "LOG_SECONDS"):
+    for name in ("CATALOG_SECONDS", "LOG_SECONDS"):
         monkeypatch.setattr(services, name, 0.01)
+    monkeypatch.setattr(watch, "SNAPSHOT_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "BESIDE_SECONDS", 0.0)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
 
 

@@ -19,7 +19,9 @@ from gpubox.server.launch import Preview
 from gpubox.server.log import parse_line
 from gpubox.server.status import ServerStatus
 from gpubox.server.supervisor import Step
+from gpubox.telemetry.model import Snapshot
 from gpubox.tui.messages import Now
+from tests.tui.snapshots import snapshot
 
 RECORDING = Path(__file__).parent / "recordings" / "demo.log"
 """The log of a real run of the demo profile on a CPU, home folders shortened."""
@@ -69,6 +71,7 @@ class FakeServices:
 
     def __init__(self, status: ServerStatus = READY, profiles: Sequence[Profile] = PROFILES) -> None:
         self.url: str | None = None
+        self.read_only = ""
         self.status = status
         self.last: str | None = None
         self.profiles = list(profiles)
@@ -85,6 +88,10 @@ class FakeServices:
         self.cancelled = threading.Event()
         self.kept = ""
         self.asked_now: list[int] = []
+        self.reading: Snapshot | None = None
+        """What is read, as long as it is about ``status``; else readings that go with the status."""
+        self.at = 1000.0
+        self.closed = False
 
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
@@ -92,6 +99,19 @@ class FakeServices:
     async def now(self) -> Now:
         self.asked_now.append(1)
         return Now(self.status, (), self.last)
+
+    async def snapshot(self) -> Snapshot:
+        self.asked_now.append(1)
+        self.at += 0.25
+        if self.reading and self.reading.server is self.status:
+            return self.reading
+        return snapshot(self.status, self.at)
+
+    def beside(self) -> tuple[tuple[str, ...], str | None]:
+        return (), self.last
+
+    async def close(self) -> None:
+        self.closed = True
 
     def stamp(self) -> object:
         return self.version

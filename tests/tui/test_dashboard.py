@@ -13,6 +13,7 @@ from gpubox.errors import GpuboxError
 from gpubox.server.events import Busy, Step, StepDone, StepStarted
 from gpubox.tui.actions import VERBS
 from gpubox.tui.app import GpuboxApp
+from gpubox.tui.live import ATTACHED
 from tests.tui.conftest import SIZE, opened, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_story, switch_story
 
@@ -26,6 +27,8 @@ async def test_shows_what_runs(fake: FakeServices) -> None:
         body = "\n".join(rest)
         assert "needs a fork" in body
         assert "prot is not a key" in body
+        await pilot.press("d")
+        body = text(pilot)
         assert "--ctx-size 131072" in body, "the highlighted profile is the one that runs, with its command line"
         assert "measured generation, server side: 56 tok/s" in body
 
@@ -234,7 +237,7 @@ async def test_profile_files_are_read_again_when_they_change(fake: FakeServices)
 
 
 async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> None:
-    fake.url = "http://10.0.0.7:8080"
+    fake.url, fake.read_only = "http://10.0.0.7:8080", ATTACHED
     fake.status = replace(READY, slot=None, profile=None, pid=None, base_url=fake.url)
     async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)

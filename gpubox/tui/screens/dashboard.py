@@ -1,86 +1,161 @@
-"""The first screen: what runs, the profiles, the one that is highlighted, and the log."""
+"""The first screen: what runs, where its memory is, how fast it is; and the profiles, the log and the requests."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.screen import Screen
+from textual.widget import Widget
 
 from gpubox.tui.entries import Entry
 from gpubox.tui.messages import Now
 from gpubox.tui.story import Story, pieces
 from gpubox.tui.text import plain
 from gpubox.tui.widgets.detail import Detail
-from gpubox.tui.widgets.header import Header
+from gpubox.tui.widgets.header import Header, cards_words
 from gpubox.tui.widgets.key_bar import KeyBar
+from gpubox.tui.widgets.line_pane import LinePane
 from gpubox.tui.widgets.lines import Lines
 from gpubox.tui.widgets.log_pane import LogPane
+from gpubox.tui.widgets.offload_pane import OffloadPane
 from gpubox.tui.widgets.profile_list import ProfilePane
+from gpubox.tui.widgets.requests_pane import RequestsPane
+from gpubox.tui.widgets.throughput_pane import ThroughputPane
+from gpubox.tui.widgets.vram_pane import VramPane
 
 if TYPE_CHECKING:
     from gpubox.server.launch import Preview
+    from gpubox.telemetry.history import History
+    from gpubox.telemetry.model import Snapshot
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
+ALONE = ("profiles", "memory", "requests", "log", "detail")
+"""What can have the screen for itself; the class ``-only-<name>`` says which."""
+LOW_ROWS = 30
+"""Below this many rows the memory panes take a line or two, as on a narrow screen."""
+REQUESTS_SECONDS, CALM_SECONDS = 0.5, 1.0
 
 
 class DashboardScreen(Screen[None]):
-    """Draws what the app knows; the app's reactives feed it."""
+    """Draws what the app knows; the app feeds it."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-roomy")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy"), (190, "-huge")]  # noqa: RUF012
     AUTO_FOCUS = ""
 
-    def __init__(self, *, read_only: bool, url: str | None) -> None:
+    def __init__(self, *, read_only: str, url: str | None) -> None:
         # The class of the width from the start: the first paint need not be done twice.
         width = shutil.get_terminal_size().columns
         super().__init__(classes=[name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1])
-        self.read_only = read_only
+        self.read_only = bool(read_only)
         self.header, self.lines, self.keys = Header(), Lines("now"), KeyBar()
-        self.profiles, self.detail, self.log_pane = ProfilePane(), Detail(), LogPane()
-        self.header.url = url
-        self.keys.read_only = read_only
+        self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
+        self.throughput, self.requests = ThroughputPane(), RequestsPane()
+        self.detail, self.log_pane = Detail(), LogPane()
+        self.numbers: tuple[LinePane, ...] = (self.vram, self.offload, self.throughput)
+        for pane, name in zip(self.numbers, ("VRAM", "CPU offload", "Throughput"), strict=True):
+            pane.border_title = name
+        self.header.note = "attached, read only" if url else "recording" if read_only else ""
+        self.keys.read_only = self.read_only
         self.lines.display = False
         self.log_pane.say(NO_FOREIGN_LOG if url else NO_LOG)
+        self.calm = False
+        """Whether somebody types elsewhere: the screen is still looked at, but once a second is enough."""
         self._now: Now | None = None
         self._story: Story | None = None
+        self._waiting: tuple[Snapshot, History | None] | None = None
+        """What was not drawn yet: nobody could see it."""
+        self._hidden = False
+        self._drawn_at = self._listed_at = float("-inf")
 
     def compose(self) -> ComposeResult:
         yield self.header
         yield self.lines
         with Container(id="panes"):
-            yield self.profiles
-            with Vertical(id="side"):
-                yield self.detail
-                yield self.log_pane
+            with Vertical(id="left"):
+                yield self.vram
+                yield self.offload
+                yield self.profiles
+            with Container(id="rest"):
+                with Vertical(id="main"):
+                    yield self.throughput
+                    yield self.requests
+                with Vertical(id="side"):
+                    yield self.detail
+                    yield self.log_pane
         yield self.keys
 
     def fill(self) -> None:
         """Mounts the insides of the panes; called after the first paint."""
         with self.app.batch_update():
             self.profiles.fill()
+            self.requests.fill()
             self.detail.fill()
             self.log_pane.fill()
-        self._fit_detail()
+        self._fit()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._fit_detail)
+        self.call_after_refresh(self._fit)
 
-    def _fit_detail(self) -> None:
+    def _fit(self) -> None:
+        """Tells the panes how much room they have."""
         self.detail.one_line = self.has_class("-narrow") and not self.has_class("-only-detail")
+        low = self.has_class("-narrow") or self.app.size.height < LOW_ROWS
+        compact = low and not self.has_class("-only-memory")
+        self.set_class(compact, "-compact")
+        self.vram.compact = self.offload.compact = compact
 
     # -- what the app tells -------------------------------------------------------------------------
 
     def show_now(self, now: Now) -> None:
         """What runs changed."""
         self._now = now
-        self.header.now = now
+        self.header.now = now.without_slots
         self.profiles.running = now.running
+        state = now.status.state
+        self.set_class(state == "loading", "-loading")
+        self.set_class(now.status.pid is None and state in ("stopped", "crashed", "stopping"), "-down")
+        self._keep_focus()
         self._tell()
+
+    def show_snapshot(self, snapshot: Snapshot, history: History | None) -> None:
+        """New readings: drawn at once, later, or not at all where nobody can see them."""
+        rest = CALM_SECONDS if self.calm else 0.0
+        now = time.monotonic()
+        if self._hidden or now - self._drawn_at < rest:
+            self._waiting = (snapshot, history)
+            return
+        self._waiting, self._drawn_at = None, now
+        self.header.cards = cards_words(snapshot)
+        self.header.activity = snapshot.throughput.state
+        self.throughput.history = history
+        for pane in self.numbers:
+            pane.snapshot = snapshot
+        if now - self._listed_at >= REQUESTS_SECONDS:
+            self._listed_at = now
+            self.requests.take(snapshot.requests, snapshot.totals.requests)
+
+    def show_stale(self, stale: bool) -> None:
+        """Whether the readings are old."""
+        for pane in self.numbers:
+            pane.stale = stale
+        self.header.stale = stale
+
+    @on(events.ScreenSuspend)
+    def _suspended(self) -> None:
+        self._hidden = True
+
+    @on(events.ScreenResume)
+    def _resumed(self) -> None:
+        self._hidden = False
+        if self._waiting:
+            self.show_snapshot(*self._waiting)
 
     def show_story(self, story: Story | None) -> None:
         """The operation moved on; ``None``: there is none to tell of."""
@@ -102,17 +177,27 @@ class DashboardScreen(Screen[None]):
     @on(ProfilePane.Highlighted)
     def _highlighted(self, event: ProfilePane.Highlighted) -> None:
         self.detail.entry = event.entry
-        self.keys.enter_word = self._enter_word(event.entry)
+        self._name_enter()
 
-    def _enter_word(self, entry: Entry | None) -> str:
-        if entry and entry.kind == "model":
-            return "make a profile"
-        return "switch" if self._now and self._now.running else "start"
+    def on_descendant_focus(self) -> None:
+        self._name_enter()
+
+    def _name_enter(self) -> None:
+        """What Enter does, for the key bar."""
+        entry = self.profiles.entry
+        word = "switch" if self._now and self._now.running else "start"
+        if self.requests.rows.has_focus:
+            word = "open"
+        elif not self.profiles_shown:
+            word = "profiles"
+        elif entry and entry.kind == "model":
+            word = "make a profile"
+        self.keys.enter_word = word
 
     def _tell(self) -> None:
         """The story of the last operation; else why nothing runs. A crash after the story says more than it."""
         now, story = self._now, self._story
-        self.keys.enter_word = self._enter_word(self.profiles.entry)
+        self._name_enter()
         if story and not (story.over and now and _overtaken(story, now)):
             self.lines.show(pieces(story))
             return
@@ -129,31 +214,63 @@ class DashboardScreen(Screen[None]):
 
     # -- panes alone --------------------------------------------------------------------------------
 
+    @property
+    def profiles_shown(self) -> bool:
+        """Whether the profile list is on the screen."""
+        if only := self._only():
+            return only == "profiles"
+        return not self.has_class("-narrow") or self.has_class("-down")
+
+    @property
+    def log_shown(self) -> bool:
+        """Whether the log is on the screen."""
+        if only := self._only():
+            return only == "log"
+        return self._any("-down", "-loading", "-roomy", "-huge")
+
+    def _any(self, *names: str) -> bool:
+        return any(self.has_class(name) for name in names)
+
+    def _only(self) -> str:
+        return next((name for name in ALONE if self.has_class(f"-only-{name}")), "")
+
     def alone(self, pane: str) -> None:
-        """Shows ``log`` or ``detail`` alone, or all panes again."""
-        on = not self.has_class(f"-only-{pane}")
-        self.remove_class("-only-log", "-only-detail")
+        """Shows one of ALONE on the whole screen, or all panes again."""
+        on = self._only() != pane
+        self.remove_class(*[f"-only-{name}" for name in ALONE])
         self.set_class(on, f"-only-{pane}")
-        self._fit_detail()
-        if not on:
-            self.set_focus(self.profiles.rows)
-        elif pane == "log":
-            self.set_focus(self.log_pane.view)
-        else:
-            self.set_focus(self.detail)
+        self._fit()
+        self.set_focus(self._home(pane if on else ""))
+        self._name_enter()
+
+    def _home(self, only: str) -> Widget:
+        """What has the keys when nothing else does."""
+        own: dict[str, Widget] = {"log": self.log_pane.view, "detail": self.detail, "requests": self.requests.rows}
+        return own.get(only) or (self.profiles.rows if self.profiles_shown else self.requests.rows)
+
+    def _keep_focus(self) -> None:
+        """Keys never go to a pane that is not there."""
+        if self._only() or not self.profiles.rows.is_attached:
+            return
+        hidden: list[Widget] = [self.profiles.rows] if not self.profiles_shown else []
+        hidden += [self.requests.rows] if self._any("-down", "-loading") else []
+        hidden += [self.log_pane.view] if not self.log_shown else []
+        if self.focused is None or self.focused in hidden:
+            self.set_focus(self._home(""))
 
     def back(self) -> bool:
         """One level back: filter, search, a pane alone, the keys of another pane. Whether there was one."""
         if self.log_pane.filter.has_focus or (self.log_pane.view.has_focus and self.log_pane.filter.value):
             self.log_pane.close_filter()
-        elif self.has_class("-only-log"):
-            self.alone("log")
-        elif self.has_class("-only-detail"):
-            self.alone("detail")
-        elif not self.profiles.unfind() and not self.log_pane.close_filter():
-            if self.profiles.rows.has_focus:
+        elif self.profiles.unfind():
+            return True
+        elif only := self._only():
+            self.alone(only)
+        elif not self.log_pane.close_filter():
+            home = self._home("")
+            if home.has_focus:
                 return False
-            self.set_focus(self.profiles.rows)
+            self.set_focus(home)
         return True
 
 

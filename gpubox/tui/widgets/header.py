@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from textual.app import RenderResult
 from textual.content import Content
@@ -11,10 +12,19 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from gpubox.tui.looks import STATES
+from gpubox.tui.memory_view import short_name
 from gpubox.tui.messages import Now
 from gpubox.tui.text import plain, short
+from gpubox.tui.throughput_view import STATES as STATES_NOW
+
+if TYPE_CHECKING:
+    from gpubox.hardware.gpu import Gpu
+    from gpubox.telemetry.model import Snapshot
 
 GAP = "   "
+CARD, READINGS = 15, 45
+"""Importance of the card's name and of its readings, which stand at the right beside the clock."""
+LIVE_STATES = {name: STATES_NOW[name] for name in ("prefill", "thinking", "sleeping", "stuck")}
 _BUILD = re.compile(r"\(build ([1-9]\d*)")
 
 
@@ -25,7 +35,13 @@ class Header(Widget):
 
     now: reactive[Now | None] = reactive(None)
     clock: reactive[str] = reactive("")
-    url: reactive[str | None] = reactive(None)
+    note: reactive[str] = reactive("")
+    """``attached, read only`` where gpubox does not own what it shows."""
+    activity: reactive[str] = reactive("")
+    """What the server does, where that says more than its state."""
+    cards: reactive[tuple[tuple[str, str], ...]] = reactive(())
+    """Name and readings of the card: text and style."""
+    stale: reactive[bool] = reactive(False)
 
     def render(self) -> RenderResult:
         width = self.size.width
@@ -35,10 +51,12 @@ class Header(Widget):
             if parts[weakest][0] >= 90:
                 break
             del parts[weakest]
-        line = Content(GAP).join([content for _, content in parts])
-        if line.cell_length + len(self.clock) + 1 > width:
-            return line.truncate(width, ellipsis=True)
-        return Content.assemble(line.pad_right(width - line.cell_length - len(self.clock)), (self.clock, "$quiet"))
+        at_right = [content for weight, content in parts if weight in (CARD, READINGS)]
+        left = Content(GAP).join([content for weight, content in parts if weight not in (CARD, READINGS)])
+        right = Content(GAP).join([*at_right, Content.styled(self.clock, "$quiet")])
+        if left.cell_length + right.cell_length + 1 > width:
+            return left.truncate(width, ellipsis=True)
+        return left.pad_right(width - left.cell_length - right.cell_length) + right
 
     def _parts(self) -> list[tuple[int, Content]]:
         """Every part with its importance."""
@@ -48,11 +66,15 @@ class Header(Widget):
         status = self.now.status
         glyph, colour, _ = STATES.get(status.state, ("?", "$warning", ""))
         model = PurePath(status.model_path or "").name
-        name = status.profile or (model if self.url else "")
+        name = status.profile or (model if self.note else "")
+        word = status.state
+        if status.up and self.activity in LIVE_STATES:
+            word = self.activity
+            glyph, colour, _ = LIVE_STATES[word]
         parts.append((99, Content.assemble((glyph, colour), " ", (short(plain(name), 30), "bold"), " " * bool(name),
-                                           (plain(status.state), colour))))  # fmt: skip
-        if self.url:
-            parts.append((95, Content.styled("attached, read only", "$accent")))
+                                           (plain(word), colour))))  # fmt: skip
+        if self.note:
+            parts.append((95, Content.styled(self.note, "$accent")))
         if status.profile and model:
             parts.append((10, Content.styled(short(plain(model), 36), "$quiet")))
         if status.engine_version:
@@ -64,7 +86,39 @@ class Header(Widget):
             parts.append((98, Content.assemble(("▲ ", colour), (status.exposed, f"bold {colour}"))))
         if self.now.companions:
             parts.append((40, Content.styled(f"+ {plain(', '.join(self.now.companions))}", "$success")))
+        if self.cards:
+            dim = " dim" if self.stale else ""
+            card, *readings = [(text, f"{style}{dim}".strip()) for text, style in self.cards]
+            parts.append((CARD, Content.assemble(card)))
+            if readings:
+                parts.append((READINGS, Content("  ").join([Content.assemble(reading) for reading in readings])))
         return parts
+
+
+def cards_words(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
+    """``RTX 5060 Ti  64°C  142/180 W``: of all cards together where there are several."""
+    cards = [gpu for gpu in snapshot.driver.gpus if not gpu.lost]
+    lost = len(snapshot.driver.gpus) - len(cards)
+    if not snapshot.driver.gpus:
+        return ()
+    names = {short_name(gpu.name) for gpu in cards}
+    name = names.pop() if len(names) == 1 else "GPUs"
+    found: list[tuple[str, str]] = [(f"{len(cards)}× {name}" if len(cards) > 1 else name if cards else "", "$quiet")]
+    if lost:
+        found.append((f"✗ {lost} GPU LOST", "bold $error"))
+    heat = [gpu.temperature_celsius for gpu in cards if gpu.temperature_celsius is not None]
+    hot = any(_hot(gpu) for gpu in cards)
+    found.append((f"{max(heat)}°C" if heat else "", "bold $warning" if hot else ""))
+    drawn = [gpu.power_watts for gpu in cards if gpu.power_watts is not None]
+    limits = [gpu.power_limit_watts for gpu in cards if gpu.power_limit_watts is not None]
+    limit = f"/{sum(limits):.0f}" if len(limits) == len(drawn) else ""
+    found.append((f"{sum(drawn):.0f}{limit} W" if drawn else "", ""))
+    return (found[0], *[part for part in found[1:] if part[0]])
+
+
+def _hot(gpu: Gpu) -> bool:
+    limit = gpu.temperature_limit_celsius
+    return limit is not None and gpu.temperature_celsius is not None and gpu.temperature_celsius >= limit
 
 
 def _engine(path: str | None, version: str) -> str:

@@ -1,0 +1,180 @@
+"""Where the memory is: one stacked bar a device that adds up to the driver's sums, and what its colours mean. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpubox import units
+from gpubox.tui.cells import QUIET, Line, line, safe
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.model import DeviceMemory, Snapshot
+
+CELL = 22
+"""Width of one entry of the legend."""
+MIB = 1024**2
+
+LOOKS = {
+    "weights": ("weights", "$mem-weights", "█"),
+    "kv": ("KV", "$mem-kv", "▓"),
+    "recurrent": ("recurrent", "$mem-recurrent", "▚"),
+    "compute": ("compute", "$mem-compute", "▒"),
+    "draft": ("draft", "$mem-draft", "▞"),
+    "growth": ("growth", "$mem-growth", "▲"),
+    "other": ("other", "$mem-other", "▪"),
+    "unaccounted": ("unaccounted", "$mem-unaccounted", "?"),
+    "free": ("free", "$mem-free", "·"),
+    "unread": ("not read", "$line", " "),
+}
+"""Part of memory -> its word, its colour, and the glyph that stands for the colour where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One part of a bar."""
+
+    kind: str
+    word: str
+    size: int
+    estimated: bool = False
+
+
+def short_name(name: str | None, width: int = 30) -> str:
+    """A card's name without its maker's."""
+    bare = (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("AMD ").removeprefix("Radeon ")
+    return safe(bare, width)
+
+
+def used_bytes(device: DeviceMemory) -> int | None:
+    """What is taken on a device: by the driver where it says, else the parts that are known."""
+    if device.total_bytes is not None and device.free_bytes is not None:
+        return device.total_bytes - device.free_bytes
+    parts = sum(size for _, size in device.parts)
+    return parts or None
+
+
+def segments(device: DeviceMemory) -> list[Segment]:
+    """The parts of a device in drawing order; parts of nothing are left out."""
+    found = [Segment(name, LOOKS[name][0], size, device.estimated and name == "weights") for name, size in device.parts]
+    others = device.other_processes_bytes
+    if others:
+        found.append(Segment("other", _others(device), others))
+    if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= MIB:
+        found.append(Segment("unaccounted", "unaccounted", device.unaccounted_bytes))
+    if device.free_bytes is not None:
+        found.append(Segment("free", "available" if device.kind == "host" else "free", device.free_bytes))
+    return found
+
+
+def _others(device: DeviceMemory) -> str:
+    """The largest other program by name, and how many more there are."""
+    if not device.other_processes:
+        return "other programs"
+    name = safe(device.other_processes[0][0].rsplit("/", 1)[-1].split(" ")[0], 11)
+    more = len(device.other_processes) - 1
+    return f"{name} +{more}" if more else name
+
+
+def bar(device: DeviceMemory, width: int, *, plain: bool = False) -> Line:
+    """The stacked bar. ``plain``: a glyph for each part, for a terminal without colours.
+
+    Where the log claims more than the driver counts, the parts share what is really taken: the bar never shows
+    less free memory than there is, and the legend says by how much the two differ.
+    """
+    parts = [s for s in segments(device) if s.kind != "free" and s.size > 0]
+    claimed = sum(s.size for s in parts)
+    total = device.total_bytes
+    free = device.free_bytes if device.kind != "host" else None
+    taken = total - free if total is not None and free is not None else claimed
+    if total is None or total < claimed:
+        total, taken = max(total or 0, claimed), claimed
+    if total <= 0:
+        return line(("·" * width, "$line"))
+    rest = "free" if device.free_bytes is not None else "unread"
+    scale = taken / claimed if claimed else 0
+    sizes = [*(s.size * scale for s in parts), total - taken if parts else total]
+    if free is not None and not parts:
+        sizes = [total - taken, taken]
+    kinds = [*(s.kind for s in parts), rest] if parts or free is None else ["free", "unaccounted"]
+    return line(*_drawn(kinds, _share(sizes, total, width), plain))
+
+
+def _drawn(kinds: list[str], counts: list[int], plain: bool) -> Iterable[tuple[str, str]]:
+    for kind, count in zip(kinds, counts, strict=True):
+        _, colour, glyph = LOOKS[kind]
+        if kind == "unread":
+            yield "·" * count, "$line"
+        else:
+            yield (glyph if plain else "█") * count, colour
+
+
+def _share(sizes: list[float], total: float, width: int) -> list[int]:
+    """``width`` cells shared out by size, the last entry taking the rest; what has a third of a cell gets one."""
+    exact = [size / total * width for size in sizes]
+    counts = [max(round(e), 1 if e >= 1 / 3 else 0) for e in exact]
+    while sum(counts) > width:
+        counts[max(range(len(counts)), key=lambda i: counts[i] - exact[i] + counts[i] / 1000)] -= 1
+    counts[-1] += width - sum(counts)
+    return counts
+
+
+def entry(segment: Segment, *, plain: bool = False, width: int = 0) -> Line:
+    """One part in words; ``width`` sets its number at the right edge."""
+    word, (_, colour, glyph) = segment.word, LOOKS[segment.kind]
+    mark = (glyph if plain else "■", colour) if segment.kind != "free" else ("□" if not plain else "·", QUIET)
+    style = "$warning" if segment.kind == "unaccounted" and segment.size < 0 else ""
+    number = ("~" if segment.estimated else "") + _signed(segment.size)
+    gap = max(1, width - len(word) - len(number) - 2)
+    return line(mark, " ", (word, QUIET), " " * gap, (number, style))
+
+
+def _signed(size: int) -> str:
+    return f"−{units.memory(-size)}" if size < 0 else units.memory(size)
+
+
+def head(device: DeviceMemory, lost: bool) -> Line:
+    """A device's name and how full it is, for a pane with several."""
+    name = f"{safe(device.device, 34)}  " if device.kind != "host" else "RAM"
+    card = short_name(device.name, 24) if device.kind == "gpu" and device.name else ""
+    if device.kind == "rpc":
+        card = "total as at its start"
+    full = amount(used_bytes(device), device.total_bytes)
+    return line((name, "bold"), (f"{card}  " if card else "  " if name == "RAM" else "", QUIET), "" if lost else full)
+
+
+def below(snapshot: Snapshot) -> Line:
+    """When does it run out: how much of the KV that is allocated already is filled."""
+    through = snapshot.throughput
+    allocated = sum(device.kv_bytes or 0 for device in snapshot.memory)
+    if not allocated or through.context_size_tokens is None:
+        return ()
+    used = sum(slot.context_used_tokens or 0 for slot in snapshot.slots)
+    room = sum(slot.context_size_tokens or 0 for slot in snapshot.slots) or through.context_size_tokens
+    said = f"{units.tokens(used)} of {units.tokens(room)}"
+    if snapshot.kv_bytes_per_token is None:
+        return line(("context ", QUIET), said, (f": KV {units.memory(allocated)}, allocated in full at load", QUIET))
+    filled = min(allocated, snapshot.kv_bytes_per_token * used)
+    kv = f"{amount(filled, allocated)} filled"
+    return line(("context ", QUIET), said, (": KV ", QUIET), kv, (", all allocated at load", QUIET))
+
+
+def amount(part: float | None, whole: float | None) -> str:
+    """``0.6 of 1.9 GiB``: the unit once where both have the same."""
+    shown, size = units.memory(part), units.memory(whole)
+    number, _, unit = shown.partition(" ")
+    return f"{number} of {size}" if unit and size.endswith(unit) else f"{shown} of {size}"
+
+
+def title(snapshot: Snapshot) -> str:
+    """``VRAM 13.4 of 15.9 GiB``: all cards together."""
+    cards = [device for device in snapshot.memory if device.kind != "host"]
+    if not cards:
+        host = next((device for device in snapshot.memory if device.kind == "host"), None)
+        used, total = (used_bytes(host), host.total_bytes) if host else (None, None)
+        return f"RAM {amount(used, total)}" if used and total else "VRAM"
+    used = sum(used_bytes(card) or 0 for card in cards)
+    total = sum(card.total_bytes or 0 for card in cards)
+    count = f" on {len(cards)} cards" if len(cards) > 1 else ""
+    return f"VRAM {amount(used, total)}{count}" if total else "VRAM"

@@ -1,0 +1,63 @@
+"""A recording instead of this machine: the same screen, driven by the snapshots of a file at the pace they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.paths import Paths
+from gpubox.tui.live import LiveServices
+from gpubox.tui.messages import Now
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.model import Snapshot
+
+
+class ReplayServices(LiveServices):
+    """Plays ``snapshots`` once and then stands still at the last. Nothing on this machine is changed."""
+
+    def __init__(self, snapshots: Iterable[Snapshot], paths: Paths, config: Config, *, speed: float = 1.0) -> None:
+        super().__init__(paths, config, url=None)
+        self.snapshots = list(snapshots)
+        if not self.snapshots:
+            raise GpuboxError("The recording is empty.", "`gpubox record FILE` writes one.")
+        self.speed = speed
+        self.at = 0
+        self.read_only = "This is a recording: nothing in it can be changed."
+        self._began: float | None = None
+
+    def clock(self) -> datetime:
+        return datetime.fromisoformat(self.snapshots[self.at].time).astimezone()
+
+    async def now(self) -> Now:
+        return Now(self.snapshots[self.at].server)
+
+    async def snapshot(self) -> Snapshot:
+        loop = asyncio.get_running_loop()
+        if self._began is None:
+            self._began = loop.time()
+        played = self.snapshots[0].at + (loop.time() - self._began) * self.speed
+        while self.at + 1 < len(self.snapshots) and self.snapshots[self.at + 1].at <= played:
+            self.at += 1
+        return self.snapshots[self.at]
+
+    def beside(self) -> tuple[tuple[str, ...], str | None]:
+        return (), None
+
+    async def close(self) -> None:
+        return None
+
+    def read_log(self) -> list[str]:
+        return []
+
+
+def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:
+    """The services that play the file. Raises GpuboxError where it is none."""
+    from gpubox.telemetry.recorder import read_recording
+
+    return ReplayServices(read_recording(path), paths, config)

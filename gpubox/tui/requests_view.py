@@ -1,0 +1,126 @@
+"""Finished requests as one line each, and one of them with all its fields. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from gpubox import units
+from gpubox.tui.cells import QUIET, Line, fit, join, line, pad, safe
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.model import Request
+
+COLUMNS = (
+    ("time", 8, 0), ("#", 2, 2), ("prompt", 12, 0), ("out", 5, 0), ("TTFT", 6, 4), ("pp", 5, 6), ("tg", 5, 1),
+    ("draft", 5, 3), ("took", 6, 5), ("end", 7, 7),
+)  # fmt: skip
+"""Name, width, and how soon it gives way where the terminal is narrow (0: never)."""
+RIGHT = {"out", "TTFT", "pp", "tg", "draft", "took"}
+GAP = "  "
+
+
+def columns(width: int) -> tuple[tuple[str, int], ...]:
+    """The columns that fit into ``width``."""
+    kept = list(COLUMNS)
+    while len(kept) > 4 and sum(c[1] for c in kept) + len(GAP) * (len(kept) - 1) > width:
+        del kept[max(range(len(kept)), key=lambda i: kept[i][2])]
+    return tuple((name, size) for name, size, _ in kept)
+
+
+def head(width: int) -> Line:
+    """The names of the columns."""
+    return join([_cell((name, QUIET), name, size) for name, size in columns(width)], GAP)
+
+
+def row(request: Request, width: int) -> Line:
+    """One request; a prompt that was read again although a cache existed says why at the end."""
+    shown = columns(width)
+    values = {
+        "time": (local_time(request.at), QUIET),
+        "#": (str(request.slot), QUIET),
+        "prompt": (_prompt(request), "$warning" if request.reread else ""),
+        "out": (units.tokens(request.generated_tokens), ""),
+        "TTFT": (units.seconds(request.ttft_seconds), ""),
+        "pp": (units.rate(request.pp_tokens_per_second), ""),
+        "tg": (units.rate(request.tg_tokens_per_second), "$primary"),
+        "draft": (_percent(request.draft_acceptance), ""),
+        "took": (units.seconds(request.duration_seconds), ""),
+        "end": (safe(request.stop_reason, 12) or units.UNKNOWN, _end_style(request)),
+    }
+    cells = [_cell(values[name], name, size) for name, size in shown]
+    used = sum(size for _, size in shown) + len(GAP) * (len(shown) - 1)
+    if not request.reread:
+        return join(cells, GAP)
+    why = f"re-read: {safe(request.reread, 80)}"
+    room = width - used - len(GAP)
+    if room < len(why) and any(name == "end" for name, _ in shown):
+        cells, room = cells[:-1], width - used + dict(shown)["end"]
+    if room >= 9:
+        cells.append(fit(line((why, "$warning")), room))
+    return join(cells, GAP)
+
+
+def local_time(iso: str) -> str:
+    """``13:02:11``, in the owner's time zone."""
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone():%H:%M:%S}"
+    except ValueError:
+        return units.UNKNOWN
+
+
+def _cell(value: tuple[str, str], name: str, size: int) -> Line:
+    text, style = value
+    return pad(line((text.rjust(size) if name in RIGHT else text, style)), size)
+
+
+def _prompt(request: Request) -> str:
+    """``41.2k+1.8k``: reused and read; ``↻`` where the cache should have served and did not."""
+    if request.prompt_tokens is None:
+        return units.UNKNOWN
+    cached = request.cached_tokens
+    if cached is None:
+        return units.tokens(request.prompt_tokens)
+    again = "↻ " if request.reread else ""
+    return f"{again}{units.tokens(cached)}+{units.tokens(max(0, request.prompt_tokens - cached))}"
+
+
+def _percent(share: float | None) -> str:
+    return units.UNKNOWN if share is None else f"{share:.0%}"
+
+
+def _end_style(request: Request) -> str:
+    return "$warning" if request.stop_reason in ("context full", "cancelled", "length") else QUIET
+
+
+def fields(request: Request) -> list[tuple[str, str]]:
+    """Everything known of a request, in words."""
+    read = None
+    if request.prompt_tokens is not None and request.cached_tokens is not None:
+        read = max(0, request.prompt_tokens - request.cached_tokens)
+    drafted = units.UNKNOWN
+    if request.draft_acceptance is not None:
+        drafted = f"{request.draft_acceptance:.1%} ({request.draft_tokens_accepted:,} of {request.draft_tokens:,})"
+    places = "  ".join(f"{at}: {share:.0%}" for at, share in enumerate(request.accepted_per_position, 1))
+    steps = request.mean_accepted_length
+    return [
+        ("began", local_time(request.at)),
+        ("slot, task", f"{request.slot}, {request.task}"),
+        ("prompt", f"{_count(request.prompt_tokens)} tokens"),
+        ("reused", f"{_count(request.cached_tokens)} tokens"),
+        ("read", f"{_count(read)} tokens"),
+        ("read again because", safe(request.reread, 80) if request.reread else "it was not"),
+        ("generated", f"{_count(request.generated_tokens)} tokens"),
+        ("TTFT", f"{units.seconds(request.ttft_seconds)}, server side: queue and network are not in it"),
+        ("pp", f"{units.rate(request.pp_tokens_per_second)} tok/s over {units.seconds(request.prompt_seconds)}"),
+        ("tg", f"{units.rate(request.tg_tokens_per_second)} tok/s over {units.seconds(request.generation_seconds)}"),
+        ("draft accepted", drafted),
+        ("tokens per step", f"{steps:.2f}" if steps is not None else units.UNKNOWN),
+        ("by position", places or units.UNKNOWN),
+        ("ended", safe(request.stop_reason, 40) if request.stop_reason else f"{units.UNKNOWN} (its log does not say)"),
+        ("took", units.seconds(request.duration_seconds)),
+    ]
+
+
+def _count(value: int | None) -> str:
+    return units.UNKNOWN if value is None else f"{value:,}"

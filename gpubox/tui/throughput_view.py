@@ -1,0 +1,202 @@
+"""How fast, and what is happening now, in words and lines. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpubox import units
+from gpubox.tui.cells import QUIET, Line, cells, gauge, join, line, safe, squeeze
+from gpubox.tui.text import bar
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.model import Request, SlotReading, Snapshot
+
+LABEL = 9
+STATES = {
+    "prefill": ("●", "$accent", "reads a prompt"),
+    "thinking": ("●", "$primary", "generates, and has not said anything yet"),
+    "answering": ("●", "$primary", "generates"),
+    "idle": ("●", "$success", "waits for a request"),
+    "loading": ("◌", "$accent", "a model is being loaded"),
+    "stopping": ("◌", "$accent", "was told to stop"),
+    "sleeping": ("○", "$secondary", "gave its memory back; the next request wakes it"),
+    "stuck": ("✗", "$error", "lives, and does not move"),
+    "down": ("○", "$quiet", "nothing answers"),
+}
+"""State of the moment -> glyph, colour and what it means."""
+LONG_PROBLEM = 160
+
+
+def state_line(snapshot: Snapshot, width: int) -> Line:
+    """The first line: is it hung, or how fast is it?"""
+    through = snapshot.throughput
+    state = through.state
+    if state == "down" and snapshot.server.state == "crashed":
+        return line(("✗ crashed", "bold $error"), (f"   {safe(snapshot.server.message, LONG_PROBLEM)}", ""))
+    glyph, colour, meaning = STATES.get(state, ("●", "$primary", ""))
+    head = line((f"{glyph} {state}", f"bold {colour}"))
+    if state == "prefill":
+        return prefill_line(snapshot, width)
+    if state in ("answering", "thinking"):
+        now = line(("tg ", QUIET), (units.rate(through.tg_tokens_per_second), "bold $primary"), (" tok/s now", QUIET))
+        return squeeze([(1, head), (9, now), *speeds(snapshot)], width)
+    if state == "idle":
+        return squeeze([(10, head), *(speeds(snapshot) or [(1, line((meaning, QUIET)))])], width)
+    why = next(iter(snapshot.problems), "") if state == "stuck" else ""
+    if state == "down" and snapshot.server.state in ("stopped", "unreachable"):
+        head = line((f"{glyph} {snapshot.server.state}", f"bold {colour}"))
+        why = snapshot.server.message
+    return squeeze([(10, head), (5, line((safe(why or meaning, LONG_PROBLEM), "" if why else QUIET)))], width)
+
+
+def speeds(snapshot: Snapshot) -> list[tuple[int, Line]]:
+    """Median, peak and effective: three numbers, each with its word."""
+    through = snapshot.throughput
+    found = [
+        (7, through.tg_median, "median"),
+        (5, through.tg_peak, "peak"),
+        (8, through.effective_tokens_per_second, "effective"),
+    ]
+    if all(value is None for _, value, _ in found):
+        return []
+    return [(weight, line(units.rate(value), (f" {word}", QUIET))) for weight, value, word in found]
+
+
+def prefill_line(snapshot: Snapshot, width: int) -> Line:
+    """``prefill ▓▓▓▓░░ 62%  41.2k of 66.3k  548 tok/s  ETA 0:46``."""
+    through = snapshot.throughput
+    slot = next((slot for slot in snapshot.slots if slot.state == "prefill"), None)
+    share = through.prefill_progress
+    done = slot.prompt_done_tokens if slot else None
+    total = slot.prompt_tokens if slot else None
+    amount = f"{units.tokens(done)} of {units.tokens(total)}" if total else f"{units.tokens(done)} tokens"
+    eta = line(("ETA ", QUIET), (clock(through.eta_seconds), "bold")) if through.eta_seconds is not None else ()
+    parts: list[tuple[int, Line]] = [
+        (10, line(("● prefill", "bold $accent"))),
+        (9, line((f"{share:.0%}", "bold $accent")) if share is not None else ()),
+        (6, line(amount)),
+        (7, line(units.rate(through.pp_tokens_per_second), (" tok/s", QUIET))),
+        (8, eta),
+    ]
+    found = squeeze(parts, width)
+    room = width - cells(found) - 1
+    if share is not None and room >= 5:
+        found = (found[0], (f" {bar(share, min(room, 30))}", "$accent"), *found[1:])
+    return found
+
+
+def clock(value: float | None) -> str:
+    """``0:46``: minutes and seconds, as a time to wait is read."""
+    if value is None:
+        return units.UNKNOWN
+    minutes, seconds = divmod(max(0, round(value)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def _label(word: str, found: Line) -> Line:
+    return line((word.ljust(LABEL), QUIET)) + (found or line((units.UNKNOWN, QUIET)))
+
+
+def reading_line(snapshot: Snapshot, width: int) -> Line:
+    """The prompt's side: pp, time to the first token, what the cache saved."""
+    through = snapshot.throughput
+    last = snapshot.requests[0] if snapshot.requests else None
+    slot = next((s for s in snapshot.slots if s.state != "idle" and s.prompt_tokens), None)
+    ttft = line(("TTFT ", QUIET), units.seconds(through.ttft_seconds)) if through.ttft_seconds is not None else ()
+    prompt = slot.prompt_tokens if slot else last.prompt_tokens if last else None
+    cached = slot.cached_tokens if slot else last.cached_tokens if last else None
+    parts: list[tuple[int, Line]] = [
+        (9, line(units.rate(through.pp_tokens_per_second), (" tok/s", QUIET))),
+        (8, ttft),
+        (7, reused(prompt, cached)),
+    ]
+    return _label("pp", squeeze(parts, width - LABEL))
+
+
+def reused(prompt: int | None, cached: int | None) -> Line:
+    """``reused 41.2k of 43.0k (96%)``."""
+    if prompt is None or cached is None or not prompt:
+        return ()
+    share = f" ({cached / prompt:.0%})"
+    return line(("reused ", QUIET), f"{units.tokens(cached)} of {units.tokens(prompt)}", (share, QUIET))
+
+
+def drafted(snapshot: Snapshot) -> Request | None:
+    """The last request that drafted."""
+    return next((request for request in snapshot.requests if request.draft_tokens), None)
+
+
+def draft_line(snapshot: Snapshot, width: int) -> Line:
+    """Is speculation worth it: acceptance, mean length, and how it falls with the position."""
+    through, last = snapshot.throughput, drafted(snapshot)
+    if through.draft_acceptance is None:
+        return ()
+    counts = f"{last.draft_tokens_accepted:,} of {last.draft_tokens:,} " if last else ""
+    steps = through.mean_accepted_length
+    places = " ".join(f"{share:.0%}".rstrip("%") for share in through.accepted_per_position[:8])
+    parts: list[tuple[int, Line]] = [
+        (
+            9,
+            line(
+                counts, (f"({through.draft_acceptance:.1%})" if counts else f"{through.draft_acceptance:.1%}", "bold")
+            ),
+        ),
+        (8, line(f"{steps:.2f}", (" tokens/step", QUIET)) if steps is not None else ()),
+        (7, line(("pos ", QUIET), places) if places else ()),
+    ]
+    return _label("draft", squeeze(parts, width - LABEL))
+
+
+def context_line(snapshot: Snapshot, width: int) -> Line:
+    """How full the fullest slot is, and how many slots work."""
+    through = snapshot.throughput
+    used, size = through.context_used_tokens, through.context_size_tokens
+    slots: Line = ()
+    if through.slots is not None:
+        slots = line(("slots ", QUIET), f"{through.busy_slots or 0} of {through.slots}", (" busy", QUIET))
+    if size is None:
+        return _label("context", slots)
+    share = (used or 0) / size if size else 0
+    style = "$warning" if share >= 0.9 else "$secondary"
+    said = line(f"{units.tokens(used)} of {units.tokens(size)}")
+    percent = line((f"{share:.0%}".rjust(4), style if share >= 0.9 else ""))
+    room = width - LABEL - cells(join([said, percent, slots])) - 3
+    meter = gauge(share, min(room, 24), style) if room >= 5 else ()
+    return _label("context", squeeze([(9, said), (5, join([meter, percent], " ")), (7, slots)], width - LABEL))
+
+
+def slot_lines(snapshot: Snapshot, width: int, room: int) -> list[Line]:
+    """One line for each busy slot, where several are; the last says how many found no room."""
+    busy = [slot for slot in snapshot.slots if slot.state != "idle"]
+    if len(busy) < 2 or room < 1:
+        return []
+    shown = busy if len(busy) <= room else busy[: room - 1]
+    rows = [_label(f"slot {slot.index}", _slot(slot, width - LABEL)) for slot in shown]
+    if len(shown) < len(busy):
+        rows.append(line((f"{len(busy) - len(shown)} more busy slots", QUIET)))
+    return rows
+
+
+def _slot(slot: SlotReading, width: int) -> Line:
+    glyph, colour, _ = STATES.get(slot.state, ("●", "$primary", ""))
+    parts: list[tuple[int, Line]] = [(9, line((f"{glyph} {slot.state:9}", colour)))]
+    if slot.state == "prefill":
+        share = f"{slot.prefill_progress:.0%}" if slot.prefill_progress is not None else units.UNKNOWN
+        of = f" of {units.tokens(slot.prompt_tokens)}" if slot.prompt_tokens else ""
+        parts.append((8, line(f"{share:>5}{of}")))
+        parts.append((7, line(units.rate(slot.pp_tokens_per_second), (" tok/s", QUIET))))
+    else:
+        parts.append((8, line(units.rate(slot.tg_tokens_per_second).rjust(5), (" tok/s", QUIET))))
+        parts.append((7, line(units.tokens(slot.generated_tokens), (" out", QUIET))))
+    size = slot.context_size_tokens
+    if size and slot.context_used_tokens is not None:
+        fill = f"{units.tokens(slot.context_used_tokens)} of {units.tokens(size)}"
+        parts.append((6, line(("context ", QUIET), fill)))
+    return squeeze(parts, width)
+
+
+def problem_lines(snapshot: Snapshot, room: int) -> list[Line]:
+    """What could not be read, one short sentence each."""
+    said = [p for p in snapshot.problems if not (snapshot.throughput.state == "stuck" and p == snapshot.problems[0])]
+    return [line(("! ", "$warning"), (safe(problem, LONG_PROBLEM), QUIET)) for problem in said[: max(0, room)]]

@@ -1,0 +1,136 @@
+"""What the verbs of the registry do. Mixed into the app: Textual looks for ``action_<id>`` there."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App
+
+from gpubox.server.events import Step
+from gpubox.tui.entries import Entry
+from gpubox.tui.story import Downloading, Story
+from gpubox.tui.widgets.detail import shell_line
+
+if TYPE_CHECKING:
+    from gpubox.tui.flow import Flow
+    from gpubox.tui.screens.dashboard import DashboardScreen
+    from gpubox.tui.services import Bridge
+
+_SAFE_TO_LEAVE = {Step.LOAD, Step.PROVE, Step.RESTORE}
+"""Steps in which a server is there that goes on without gpubox."""
+
+
+class Verbs(App[bool]):
+    """The actions. State and messages are in ``app.GpuboxApp``."""
+
+    bridge: Bridge
+    dashboard: DashboardScreen
+    _leaving = 0
+    """How often quitting was asked for while an operation is under way."""
+
+    @cached_property
+    def flow(self) -> Flow:
+        from gpubox.tui.flow import Flow
+
+        app: Any = self
+        return Flow(app)
+
+    @property
+    def told(self) -> Story | None:
+        """The story of the operation under way or just over."""
+        raise NotImplementedError
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """A sentence that goes away by itself."""
+        raise NotImplementedError
+
+    def action_verb(self, verb: str) -> None:
+        """Runs a verb of the registry, as its key does."""
+        self.bridge.run(partial(self.run_action, verb), "verb")
+
+    def choose(self, entry: Entry) -> None:
+        """Enter on ``entry``."""
+        self.bridge.run(partial(self.flow.choose, entry), "server")
+
+    def action_switch(self) -> None:
+        if self.dashboard.requests.rows.has_focus:
+            self.dashboard.requests.rows.action_open()
+        elif not self.dashboard.profiles_shown:
+            self.dashboard.alone("profiles")  # nothing is replaced by what nobody sees
+        elif entry := self.dashboard.profiles.entry:
+            self.choose(entry)
+
+    def action_stop(self) -> None:
+        self.bridge.run(partial(self.flow.stop, self.dashboard.profiles.entry), "server")
+
+    def action_restart(self) -> None:
+        self.bridge.run(self.flow.restart, "server")
+
+    def action_search(self) -> None:
+        if not self.dashboard.profiles_shown:
+            self.dashboard.alone("profiles")
+        self.dashboard.profiles.find()
+
+    def action_filter_log(self) -> None:
+        if not self.dashboard.log_shown:
+            self.dashboard.alone("log")
+        self.dashboard.log_pane.open_filter()
+
+    def action_focus_profiles(self) -> None:
+        self.dashboard.alone("profiles")
+
+    def action_focus_memory(self) -> None:
+        self.dashboard.alone("memory")
+
+    def action_focus_requests(self) -> None:
+        self.dashboard.alone("requests")
+
+    def action_focus_log(self) -> None:
+        self.dashboard.alone("log")
+
+    def action_focus_detail(self) -> None:
+        self.dashboard.alone("detail")
+
+    def action_copy(self) -> None:
+        entry, shown = self.dashboard.detail.entry, self.dashboard.detail.shown
+        if not (entry and entry.profile and shown):
+            self.say("There is no command line to copy here.")
+            return
+        self.copy_to_clipboard(shell_line(entry.profile, shown.argv))
+        self.say(f"Copied the command line of {entry.name}. (Terminals that know OSC 52; tmux: set-clipboard on.)")
+
+    def action_help(self) -> None:
+        from gpubox.tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.bridge.services.places()))
+
+    async def action_back(self) -> None:
+        waiting = self.bridge.busy and self.told is not None and self.told.step is Step.WAIT
+        if self.screen is self.dashboard and not self.dashboard.back() and waiting:
+            self.bridge.services.cancel()
+
+    async def action_quit(self) -> None:
+        """Leaves at once when nothing is under way; else when it is done, or at the second asking."""
+        if not self.bridge.busy:
+            self.exit(False)
+            return
+        self._leaving += 1
+        story = self.told or Story("", "")
+        if isinstance(story.progress, Downloading):
+            self.bridge.abandoned = True
+            self.exit(False)
+        elif self._leaving == 1:
+            self.say(f"The {story.kind} is under way; gpubox closes when it is done. q again leaves at once.")
+        else:
+            self.leave_when_safe()
+
+    def leave_when_safe(self) -> None:
+        """Leaves where a server is loading that goes on by itself; never in the moment between two servers."""
+        story = self.told
+        if story and story.step is Step.WAIT:
+            self.bridge.services.cancel()
+        elif story and story.step in _SAFE_TO_LEAVE:
+            self.exit(True)
+        else:
+            self.say("Between two servers: gpubox closes as soon as the new one is loading.")

@@ -1,0 +1,80 @@
+"""The loop that samples: the newest snapshot waits to be drawn, older ones are only kept as history."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import TYPE_CHECKING
+
+from gpubox.errors import GpuboxError
+from gpubox.tui.messages import Now, SnapshotTaken
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.history import History
+    from gpubox.telemetry.model import Snapshot
+    from gpubox.tui.services import Bridge
+
+SNAPSHOT_SECONDS = 0.25
+BESIDE_SECONDS = 1.0
+FAILED_SECONDS = 2.0
+"""After a sample that failed the next is tried this much later."""
+
+
+class Watch:
+    """Samples for one app. At most one message of it is ever under way: a slow terminal queues nothing."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge = bridge
+        self.history: History | None = None
+        self.pending: Snapshot | None = None
+        self.taken_at: float | None = None
+        """By the loop's clock, when the last sample came."""
+        self._beside: tuple[tuple[str, ...], str | None] = ((), None)
+        self._beside_at = float("-inf")
+        self._complained = False
+
+    def take(self) -> Snapshot | None:
+        """The newest snapshot that nobody has taken yet."""
+        snapshot, self.pending = self.pending, None
+        return snapshot
+
+    async def run(self) -> None:
+        """Samples until cancelled. What goes wrong in one sample is said once and does not end the loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            rest = SNAPSHOT_SECONDS
+            try:
+                await self.sample()
+                self._complained = False
+            except (GpuboxError, OSError) as error:
+                self._complain(str(error))
+                rest = FAILED_SECONDS
+            except Exception as error:  # the screen outlives a mistake in a reader
+                self.bridge.services.keep_traceback(traceback.format_exc())
+                self._complain(f"reading failed: {type(error).__name__}: {error}")
+                rest = FAILED_SECONDS
+            await asyncio.sleep(max(0.0, rest - (loop.time() - began)))
+
+    async def sample(self) -> None:
+        """Takes one snapshot and hands it on."""
+        snapshot = await self.bridge.services.snapshot()
+        loop = asyncio.get_running_loop()
+        if self.history is None:
+            from gpubox.telemetry.history import History
+
+            self.history = History()
+        self.taken_at = loop.time()
+        self.history.push(snapshot)
+        if loop.time() - self._beside_at >= BESIDE_SECONDS:
+            self._beside, self._beside_at = self.bridge.services.beside(), loop.time()
+        companions, last = self._beside
+        self.bridge.heard(Now(snapshot.server, companions, None if snapshot.server.pid else last))
+        waiting, self.pending = self.pending is not None, snapshot
+        if not waiting:
+            self.bridge.app.post_message(SnapshotTaken())
+
+    def _complain(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True
+            self.bridge.complain(text)

@@ -1,0 +1,190 @@
+"""What the CPU carries: layers, RAM, threads, the PCIe link, and the part that the others wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpubox import units
+from gpubox.tui.cells import QUIET, Line, flow, line, safe, squeeze
+from gpubox.tui.memory_view import amount
+from gpubox.tui.widgets.line_pane import LinePane
+
+if TYPE_CHECKING:
+    from gpubox.hardware.gpu import Gpu
+    from gpubox.telemetry.model import DeviceMemory, Snapshot
+
+LABEL = 10
+GB = 1_000_000_000
+MANY_FAULTS = 50
+MIB = 1024**2
+
+
+class OffloadPane(LinePane):
+    """Five or six labelled lines; one where there is room for one."""
+
+    def title(self, snapshot: Snapshot) -> str:
+        size = host_bytes(snapshot)
+        return f"CPU offload {units.memory(size)}" if size else "CPU offload"
+
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[Line]:
+        if self.compact:
+            return [_small(snapshot, width)]
+        room = width - LABEL
+        rows = [
+            ("layers", squeeze([(9, _layers(snapshot)), (8, _experts(snapshot))], room)),
+            ("RAM", _ram(snapshot)),
+            ("weights", _weights(snapshot)),
+            *(("beside" if not at else "", row) for at, row in enumerate(flow(_beside(snapshot), room))),
+            ("threads", squeeze([(9, _threads(snapshot)), (8, _faults(snapshot)), (7, _disk(snapshot))], room)),
+            ("PCIe", squeeze(_pcie(snapshot), room)),
+            ("limit", _limit(snapshot)),
+        ]
+        return [line((name.ljust(LABEL), QUIET)) + (row or line((units.UNKNOWN, QUIET))) for name, row in rows
+                if row or name not in ("weights", "PCIe")]  # fmt: skip
+
+
+def host_of(snapshot: Snapshot) -> DeviceMemory | None:
+    """The part of the server that is in RAM."""
+    return next((device for device in snapshot.memory if device.kind == "host"), None)
+
+
+def host_bytes(snapshot: Snapshot) -> int:
+    """How much of the server is in RAM by its own log."""
+    host = host_of(snapshot)
+    return sum(size for _, size in host.parts) if host else 0
+
+
+def _small(snapshot: Snapshot, width: int) -> Line:
+    """All of it in one line."""
+    offload, host = snapshot.offload, snapshot.host
+    used = host.ram_total_bytes - host.ram_available_bytes if host else None
+    ram = amount(used, host.ram_total_bytes).replace(" of ", "/") if host else ""
+    parts: list[tuple[int, Line]] = [
+        (9, _pair("layers", offload.layers_on_gpu, offload.layers_total)),
+        (8, _pair("experts", offload.expert_layers_on_cpu, offload.expert_layers_total)),
+        (6, line(("RAM ", QUIET), ram) if ram else ()),
+        (5, _pair("threads", _rounded(offload.threads_busy), offload.threads_asked)),
+        (10, line((offload.bottleneck or "", "bold $accent"))),
+    ]
+    return squeeze(parts, width)
+
+
+def _pair(word: str, part: float | None, whole: float | None) -> Line:
+    if part is None and whole is None:
+        return ()
+    return line((f"{word} ", QUIET), f"{units.UNKNOWN if part is None else part}", f"/{whole}" if whole else "")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def _layers(snapshot: Snapshot) -> Line:
+    offload = snapshot.offload
+    if offload.layers_on_gpu is None and offload.layers_total is None:
+        return ()
+    count = units.UNKNOWN if offload.layers_on_gpu is None else str(offload.layers_on_gpu)
+    total = units.UNKNOWN if offload.layers_total is None else str(offload.layers_total)
+    return line(f"{count} of {total}", (" on GPU", QUIET))
+
+
+def _experts(snapshot: Snapshot) -> Line:
+    offload = snapshot.offload
+    if offload.expert_layers_on_cpu is None:
+        return ()
+    total = f" of {offload.expert_layers_total}" if offload.expert_layers_total else ""
+    return line(("experts ", QUIET), f"{offload.expert_layers_on_cpu}{total}", (" on CPU", QUIET))
+
+
+def _ram(snapshot: Snapshot) -> Line:
+    host = snapshot.host
+    if host is None:
+        return ()
+    used = amount(host.ram_total_bytes - host.ram_available_bytes, host.ram_total_bytes)
+    swap = f"  swap {units.memory(host.swap_used_bytes)}" if host.swap_used_bytes > 512 * MIB else ""
+    return line(used, (" of all programs", QUIET), (swap, QUIET))
+
+
+def _weights(snapshot: Snapshot) -> Line:
+    """The model's weights in RAM; of mapped ones only what is resident costs RAM."""
+    host, process = host_of(snapshot), snapshot.process
+    if host is None or not host.weights_bytes:
+        return ()
+    sign = "~" if host.estimated else ""
+    if process and process.file_bytes > host.weights_bytes / 2:
+        resident = min(process.file_bytes, host.weights_bytes)
+        whole = resident >= host.weights_bytes * 0.98
+        how = "mapped, resident" if whole else f"mapped, {units.memory(resident)} resident"
+    elif process and process.anon_bytes > host.weights_bytes / 2:
+        how = "resident"
+    else:
+        how = "mapped"
+    return line(f"{sign}{units.memory(host.weights_bytes)}", (f" {how}", QUIET))
+
+
+def _beside(snapshot: Snapshot) -> list[Line]:
+    """What the server keeps in RAM beside the model."""
+    offload = snapshot.offload
+    found: list[Line] = []
+    if offload.prompt_cache_bytes is not None:
+        limit = offload.prompt_cache_limit_bytes
+        size = amount(offload.prompt_cache_bytes, limit) if limit else units.memory(offload.prompt_cache_bytes)
+        found.append(line(("prompt cache ", QUIET), size))
+    if offload.checkpoints_bytes:
+        found.append(line(("checkpoints ", QUIET), units.memory(offload.checkpoints_bytes)))
+    if offload.pinned_bytes:
+        found.append(line(("pinned ", QUIET), units.memory(offload.pinned_bytes)))
+    return found
+
+
+def _threads(snapshot: Snapshot) -> Line:
+    offload = snapshot.offload
+    if offload.threads_busy is None and offload.threads_asked is None:
+        return ()
+    busy = units.UNKNOWN if offload.threads_busy is None else f"{offload.threads_busy:.1f}"
+    asked = f" of {offload.threads_asked}" if offload.threads_asked is not None else ""
+    return line(f"{busy}{asked}", (" busy", QUIET))
+
+
+def _faults(snapshot: Snapshot) -> Line:
+    faults = snapshot.offload.major_faults_per_second
+    if faults is None:
+        return ()
+    style = "bold $warning" if faults >= MANY_FAULTS else ""
+    return line(("faults ", QUIET), (f"{faults:.0f}/s", style))
+
+
+def _disk(snapshot: Snapshot) -> Line:
+    reads = snapshot.offload.read_bytes_per_second
+    return line(("disk ", QUIET), f"{units.file_size(reads)}/s") if reads and reads >= 1e6 else ()
+
+
+def _pcie(snapshot: Snapshot) -> list[tuple[int, Line]]:
+    """Traffic of the busiest card against what its link carries."""
+    cards: list[Gpu] = [gpu for gpu in snapshot.driver.gpus if gpu.pcie_rx_bytes_per_second is not None]
+    if not cards:
+        return []
+    gpu = max(cards, key=lambda card: (card.pcie_rx_bytes_per_second or 0) + (card.pcie_tx_bytes_per_second or 0))
+    link = gpu.pcie_link_bytes_per_second
+    shape = f"gen {gpu.pcie_generation} ×{gpu.pcie_width}" if gpu.pcie_generation and gpu.pcie_width else ""
+    many = len(snapshot.driver.gpus) > 1
+    return [
+        (9, line(("↓ ", QUIET), _speed(gpu.pcie_rx_bytes_per_second))),
+        (8, line(("↑ ", QUIET), _speed(gpu.pcie_tx_bytes_per_second))),
+        (7, line(("of ", QUIET), f"{link / GB:.0f} GB/s") if link else ()),
+        (6, line((f"{shape}{f', GPU {gpu.index}' if many else ''}", QUIET))),
+    ]
+
+
+def _speed(value: float | None) -> str:
+    return units.UNKNOWN if value is None else f"{value / GB:.1f} GB/s"
+
+
+def _limit(snapshot: Snapshot) -> Line:
+    """The bottleneck in a word, and what says so."""
+    offload = snapshot.offload
+    evidence = safe(offload.evidence, 120)
+    if offload.bottleneck is None:
+        return line((evidence or units.UNKNOWN, QUIET))
+    style = "bold $warning" if offload.bottleneck in ("paging", "PCIe") else "bold $accent"
+    return line((offload.bottleneck, style), (f"   {evidence}" if evidence else "", QUIET))

@@ -1,0 +1,56 @@
+"""How fast, now and over the last minutes; and where a prompt that is being read has come to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpubox.tui import graph
+from gpubox.tui import throughput_view as view
+from gpubox.tui.cells import Line, safe
+from gpubox.tui.widgets.line_pane import LinePane
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.history import History
+    from gpubox.telemetry.model import Snapshot
+
+MIN_GRAPH_ROWS = 2
+WIDE_SECONDS, SECONDS = 600.0, 300.0
+WIDE_CELLS = 90
+
+
+class ThroughputPane(LinePane):
+    """State, graph, prompt side, speculation, context, busy slots."""
+
+    own_height = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: History | None = None
+
+    def title(self, snapshot: Snapshot) -> str:
+        return "Throughput"
+
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[Line]:
+        makers = (view.reading_line, view.draft_line, view.context_line)
+        under = [row for maker in makers if (row := maker(snapshot, width))]
+        spare = height - 1 - len(under)
+        busy = view.slot_lines(snapshot, width, max(0, min(8, spare - MIN_GRAPH_ROWS - 1)))
+        spare -= len(busy)
+        problems = view.problem_lines(snapshot, min(2, spare - MIN_GRAPH_ROWS - 1))
+        rows = [view.state_line(snapshot, width)]
+        rows += self._graph(snapshot, width, spare - len(problems))
+        return (rows + under + busy + problems)[: max(1, height)]
+
+    def _graph(self, snapshot: Snapshot, width: int, rows: int) -> list[Line]:
+        """The graph with its time axis, ``rows`` rows in all; nothing where there is no room."""
+        columns = width - graph.AXIS_CELLS
+        if rows < MIN_GRAPH_ROWS + 1 or columns < 10:
+            return []
+        seconds = WIDE_SECONDS if columns >= WIDE_CELLS else SECONDS
+        now = graph.step_now(snapshot.at, seconds, columns)
+        history = self.history
+        values = history.columns(columns, seconds, now) if history else [None] * columns
+        marks = history.mark_columns(columns, seconds, now) if history else {}
+        top = graph.nice_top(history.peak if history else None)
+        said = {at: (mark.kind, safe(mark.text, 24)) for at, mark in marks.items()}
+        return [*graph.graph(values, top, rows - 1), graph.time_axis(columns, seconds, said)]

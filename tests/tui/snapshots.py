@@ -1,0 +1,121 @@
+"""Readings made up for tests: the 16 GB box of the first article, and what can become of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
+from gpubox.hardware.host import HostReading, ProcessReading
+from gpubox.server.status import ServerStatus
+from gpubox.telemetry.history import History
+from gpubox.telemetry.model import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
+
+GIB, MIB = 1024**3, 1024**2
+TOTAL = int(15.9 * GIB)
+
+CARD = Gpu(
+    index=0, name="NVIDIA GeForce RTX 5060 Ti", vram_total_bytes=TOTAL, vram_used_bytes=TOTAL - int(2.1 * GIB),
+    utilization_percent=54, temperature_celsius=64, power_watts=142.3, power_limit_watts=180.0,
+    pcie_rx_bytes_per_second=2_100_000_000, pcie_tx_bytes_per_second=140_000_000,
+    processes=(GpuProcess(4711, "llama-server", int(13.4 * GIB)), GpuProcess(900, "Xorg", 300 * MIB)),
+    bus_id="00000000:01:00.0", memory_utilization_percent=61, clock_sm_mhz=2610, pcie_generation=5, pcie_width=8,
+    pcie_max_generation=5, pcie_max_width=8, pcie_link_bytes_per_second=31_500_000_000, throttle_reasons=(),
+)  # fmt: skip
+ONE_CARD = DriverReading((CARD,), "580.65.06")
+NO_DRIVER = DriverReading((), None, "no NVIDIA driver")
+SPLIT = DeviceMemory(
+    "CUDA0", "gpu", CARD.name, 0, TOTAL, weights_bytes=int(10.4 * GIB), kv_bytes=int(1.9 * GIB),
+    compute_bytes=204 * MIB, draft_bytes=921 * MIB, other_processes=(("Xorg", 300 * MIB),),
+    other_processes_bytes=300 * MIB, unaccounted_bytes=TOTAL - int(2.1 * GIB) - int(10.4 * GIB) - int(1.9 * GIB)
+    - (204 + 921 + 300) * MIB, free_bytes=int(2.1 * GIB), growth_bytes=0,
+)  # fmt: skip
+IN_RAM = DeviceMemory(
+    "Host", "host", "RAM", None, 64 * GIB, weights_bytes=int(10.6 * GIB), compute_bytes=96 * MIB,
+    other_processes_bytes=int(6.3 * GIB), unaccounted_bytes=int(0.9 * GIB), free_bytes=int(32.8 * GIB),
+)  # fmt: skip
+HOST = HostReading(64 * GIB, int(32.8 * GIB), 0, (70.0,) * 8)
+PROCESS = ProcessReading(4711, 812.0, 19, int(12.2 * GIB), int(1.5 * GIB), int(10.7 * GIB), 40 * MIB, 12, 0)
+OFFLOADED = Offload(
+    layers_on_gpu=41, layers_total=41, expert_layers_on_cpu=22, expert_layers_total=40, threads_busy=7.6,
+    threads_asked=8, major_faults_per_second=0.0, read_bytes_per_second=0.0, pinned_bytes=512 * MIB,
+    prompt_cache_bytes=int(1.2 * GIB), prompt_cache_limit_bytes=8 * GIB, checkpoints_bytes=301 * MIB,
+    bottleneck="CPU experts", evidence="GPU 54%, threads 7.6 of 8",
+)  # fmt: skip
+SLOT = SlotReading(0, "answering", 17, 43_100, 131_072, 43_000, 43_000, 41_200, 512, 70.2, seconds=7.9)
+IDLE_SLOT = SlotReading(0, "idle", None, 43_612, 131_072)
+ANSWERING = Throughput(
+    "answering", 70.2, 80.1, 54.5, 18.9, 812.0, ttft_seconds=0.41, draft_acceptance=113 / 115,
+    mean_accepted_length=2.97, accepted_per_position=(0.99, 0.97), context_used_tokens=43_100,
+    context_size_tokens=131_072, busy_slots=1, slots=1,
+)  # fmt: skip
+IDLE = replace(ANSWERING, state="idle", tg_tokens_per_second=None, busy_slots=0)
+PREFILL = replace(
+    ANSWERING, state="prefill", tg_tokens_per_second=None, pp_tokens_per_second=548.0, prefill_progress=0.62,
+    eta_seconds=46.0,
+)  # fmt: skip
+READING_SLOT = SlotReading(
+    0, "prefill", 18, 41_200, 131_072, 66_300, 41_200, 0, 0, None, 548.0, 0.62, 46.0, 75.2
+)  # fmt: skip
+REQUESTS = (
+    Request(3, "2026-11-21T13:02:11.000Z", 0, 15, 43_000, 41_200, 512, 0.41, 812.0, 70.2, 2.2, 7.3, 9.5, 115, 113, 2.97,
+            (0.99, 0.97), "stop"),
+    Request(2, "2026-11-21T13:01:40.000Z", 0, 12, 43_000, 0, 96, 52.9, 812.4, 68.8, 52.9, 1.4, 54.3, 80, 78, 2.91,
+            (0.98, 0.95), "stop", "no checkpoint"),
+    Request(1, "2026-11-21T13:01:02.000Z", 0, 7, 12_300, 12_000, 1100, 0.22, 790.0, 61.0, 0.2, 18.0, 18.2, 400, 352,
+            2.6, (0.9, 0.86), "length"),
+)  # fmt: skip
+BYTES_PER_TOKEN = SPLIT.kv_bytes / 131_072 if SPLIT.kv_bytes else 0.0
+NOTHING = Throughput("down")
+
+
+def snapshot(status: ServerStatus, at: float = 1000.0, **more: Any) -> Snapshot:
+    """The box while ``status`` is so; anything else may be given."""
+    up = status.state in ("ready", "answering")
+    values: dict[str, Any] = {
+        "driver": ONE_CARD,
+        "host": HOST,
+        "process": PROCESS if up else None,
+        "memory": (SPLIT, IN_RAM) if up else (empty_card(),),
+        "offload": OFFLOADED if up else Offload(),
+        "throughput": ANSWERING if status.state == "answering" else IDLE if up else _through(status.state),
+        "slots": ((SLOT if status.state == "answering" else IDLE_SLOT),) if up else (),
+        "requests": REQUESTS if up else (),
+        "totals": Totals(3, 44_900, 53_200, 1708, 595, 543) if up else Totals(),
+        "kv_bytes_per_token": BYTES_PER_TOKEN if up else None,
+    }
+    return Snapshot(at=at, time="2026-11-21T13:02:20.000Z", server=status, **(values | more))
+
+
+def _through(state: str) -> Throughput:
+    return Throughput(state if state in ("loading", "stopping") else "down")
+
+
+def empty_card() -> DeviceMemory:
+    """The card while the server does not run."""
+    used = 420 * MIB
+    return DeviceMemory(
+        "GPU 0", "gpu", CARD.name, 0, TOTAL, other_processes=(("Xorg", 300 * MIB),),
+        other_processes_bytes=300 * MIB, unaccounted_bytes=120 * MIB, free_bytes=TOTAL - used,
+    )  # fmt: skip
+
+
+def past(end: float = 1000.0, seconds: float = 280.0) -> list[tuple[float, float | None]]:
+    """Speeds of the minutes before ``end``: requests with pauses between them."""
+    found: list[tuple[float, float | None]] = []
+    for step in range(int(seconds)):
+        at = end - seconds + step
+        phase = step % 70
+        speed = 52 + 24 * ((step // 70) % 2) + (step * 7919 % 9) - 4 if 8 <= phase < 60 else None
+        found.append((at, speed))
+    return found
+
+
+def filled(status: ServerStatus, end: float = 1000.0) -> History:
+    """A history as those minutes leave it."""
+    history = History()
+    base = snapshot(status)
+    for at, speed in past(end):
+        state = "answering" if speed else "idle"
+        history.push(replace(base, at=at, throughput=replace(ANSWERING, state=state, tg_tokens_per_second=speed)))
+    return history
