@@ -27,6 +27,8 @@ VERBS = {
     "status": "what runs now",
     "ps": "every server of gpubox, with its slots",
     "logs": "the server's log",
+    "requests": "the last requests, each with its times and tokens",
+    "record": "write every reading into a file, for `gpubox --replay FILE`",
     "engines": "the llama-server binaries, their builds and devices",
     "doctor": "what this box has and what is missing",
     "import": "make a profile of a command line, a script, a unit, a llama-swap or models.ini file, a GGUF",
@@ -77,8 +79,9 @@ class VerbGroup(click.Group):
 @click.version_option(__version__, prog_name="gpubox")
 @click.option("--config", type=click.Path(path_type=Path), help="Another config.toml.")
 @click.option("--url", help="Watch a server that gpubox did not start, read only.")
+@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Play a recording on the screen.")
 @click.pass_context
-def cli(ctx: click.Context, config: Path | None, url: str | None) -> None:
+def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path | None) -> None:
     """The control room of a home GPU box. Without a verb: the screen.
 
     Exit codes: 0 ok, 1 failed, 2 usage or config, 3 not running or unreachable, 4 unhealthy, 5 would not fit,
@@ -88,12 +91,16 @@ def cli(ctx: click.Context, config: Path | None, url: str | None) -> None:
     if ctx.invoked_subcommand is not None:
         if url:  # it would be ignored, and another server's answer taken for this one's
             raise UsageError("--url before a verb belongs to the screen.", "`gpubox status --url URL` has its own.")
+        if replay:
+            raise UsageError("--replay belongs to the screen: it takes no verb.", f"Write: gpubox --replay {replay}")
     else:
         from gpubox.cli.commands.screen import open_screen
         from gpubox.cli.context import check_url
 
         check_url(url)
-        open_screen(ctx.obj, url=url)
+        if url and replay:
+            raise UsageError("--url and --replay exclude each other.", "A recording shows what it holds.")
+        open_screen(ctx.obj, url=url, replay=replay)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,119 @@
+"""``gpubox requests``, ``gpubox record`` and ``gpubox --replay``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.cli.main import run
+from gpubox.hardware.process import find_marked
+from gpubox.paths import Paths
+from gpubox.telemetry.recorder import read_recording
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "logs" / "b11434-moe-mtp-rpc.log"
+
+
+@pytest.fixture
+def served(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]
+) -> Iterator[None]:
+    """A server whose log tells of the requests of a real one."""
+    write_profile("a", f'model = "{tiny_gguf}"\nport = 0\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    assert run(["start", "a"]) == 0
+    with paths.slot_log("main").open("a") as log:
+        log.write(FIXTURE.read_text(encoding="utf-8"))
+    yield
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)
+
+
+def answered(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    capfd.readouterr()
+    assert run([*words, "--json"]) == 0
+    return dict(json.loads(capfd.readouterr().out))
+
+
+@pytest.mark.usefixtures("served")
+def test_the_last_requests(capfd: pytest.CaptureFixture[str]) -> None:
+    every = answered(capfd, "requests")["requests"]
+    first = next(request for request in every if request["prompt_tokens"] == 32)
+    assert (first["slot"], first["generated_tokens"], first["cached_tokens"]) == (1, 150, 0)
+    assert (first["tg_tokens_per_second"], first["draft_tokens_accepted"]) == (190.21, 110)
+    assert first["draft_acceptance"] == pytest.approx(110 / 117)
+    assert [request["number"] for request in every] == sorted(request["number"] for request in every)
+    (newest,) = answered(capfd, "requests", "-n", "1")["requests"]
+    assert newest["number"] == every[-1]["number"]
+
+    assert run(["requests"]) == 0
+    head, *rows = capfd.readouterr().out.splitlines()
+    assert head.split() == ["TIME", "SLOT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END"]
+    assert len(rows) == len(every)
+    assert rows[every.index(first)].split()[1:4] == ["1", "32+0", "150"]
+    assert "94%" in rows[every.index(first)]
+
+
+@pytest.mark.usefixtures("served")
+def test_the_last_requests_of_a_long_log(paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
+    before = len(answered(capfd, "requests")["requests"])
+    with paths.slot_log("main").open("a") as log:
+        log.write("0.04.000.000 D srv  filler: x\n" * 40_000 + FIXTURE.read_text(encoding="utf-8"))
+
+    assert len(answered(capfd, "requests")["requests"]) == 2 * before
+
+
+def test_requests_where_nothing_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["requests"]) == 3
+    assert "Nothing is running." in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("served")
+def test_a_recording_ends_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "r.jsonl"
+
+    values = answered(capfd, "record", str(file), "--seconds", "0.6")
+
+    found = read_recording(file)
+    assert (values["path"], values["snapshots"]) == (str(file), len(found))
+    assert 2 <= len(found) <= 4
+    assert found[-1].server.profile == "a"
+    assert run(["record", str(file)]) == 2
+    assert "exists already" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_the_usual_end_of_a_recording(number: int, tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    command = [sys.executable, "-m", "gpubox", "record", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as record:
+        assert record.stderr is not None
+        assert "Ctrl-C ends it" in record.stderr.readline()
+        while file.read_bytes().count(b"\n") < 3:
+            assert record.poll() is None
+        record.send_signal(number)
+        out, err = record.communicate(timeout=60)
+
+    assert (record.returncode, err) == (0, "")
+    assert out.startswith(f"{len(read_recording(file))} readings in ")
+
+
+def test_replay_opens_the_screen_with_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[dict[str, Any]] = []
+    monkeypatch.setattr("gpubox.cli.commands.screen.open_screen", lambda context, **more: opened.append(more))
+
+    assert run(["--replay", str(tmp_path / "r.jsonl")]) == 0
+    assert run([]) == 0
+    assert [more["replay"] for more in opened] == [tmp_path / "r.jsonl", None]
+    assert run(["--replay", "r", "--url", "http://box"]) == 2
+    assert run(["--replay", "r", "status"]) == 2
+    assert "gpubox --replay r" in capfd.readouterr().err
