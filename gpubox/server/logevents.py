@@ -11,6 +11,7 @@ printf formats read in llama.cpp build 11434; older wordings beside them where t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import cache
@@ -25,7 +26,9 @@ BufferKind = Literal["model", "kv", "recurrent", "compute", "output"]
 class Section(NamedTuple):
     """A marker that says what the following lines belong to."""
 
-    name: Literal["measure-main", "measure-extra", "table", "load", "context", "draft", "listening", "exit"]
+    name: Literal[
+        "model", "measure-main", "measure-extra", "no-extra", "table", "load", "context", "draft", "listening", "exit"
+    ]
 
 
 class BreakdownRow(NamedTuple):
@@ -106,8 +109,8 @@ class PromptProgress(NamedTuple):
     slot: int
     task: int
     tokens: int
-    progress: float
-    tokens_per_second: float
+    progress: float | None
+    tokens_per_second: float | None
 
 
 class GenerationProgress(NamedTuple):
@@ -116,12 +119,19 @@ class GenerationProgress(NamedTuple):
     slot: int
     task: int
     tokens: int
-    tg: float
+    tg: float | None
     tg_3s: float | None
 
 
+class TimingsOf(NamedTuple):
+    """Older builds: the timing lines that follow name no slot and are of this one."""
+
+    slot: int
+    task: int
+
+
 class Timing(NamedTuple):
-    """A final timing line. ``kind`` is ``prompt``, ``generation`` or ``total``."""
+    """A final timing line. ``kind`` is ``prompt``, ``generation`` or ``total``; slot and task -1: see TimingsOf."""
 
     slot: int
     task: int
@@ -196,16 +206,42 @@ class Sleeping(NamedTuple):
 
 Event = (
     Section | BreakdownRow | Buffer | Device | Layers | KvCache | Threads | Taken | NewPrompt | CachedTo
-    | PromptProgress | GenerationProgress | Timing | Drafted | PerPosition | Released | Reread | Cancelled
+    | PromptProgress | GenerationProgress | TimingsOf | Timing | Drafted | PerPosition | Released | Reread | Cancelled
     | CacheState | Checkpoint | Sleeping
 )  # fmt: skip
 _Build = Callable[[re.Match[str]], "Event | None"]
 _TASK = r"id +(\d+) \| task +(-?\d+) \| +"
-_NUM = r"([\d.]+|nan|inf)"
+_TASK_OR_NONE = rf"(?:{_TASK}|^ *)"
+_NUM = r"([\d.]+|-?nan|-?inf)"
+_MOST_BYTES, _MOST_COUNT, _MOST_SECONDS = 2**60, 2**53, 10**9
+"""A line that says more than this is not llama.cpp's, or is damaged."""
+_LONGEST = 2048
+"""No line that means anything is longer; one with a prompt in it can be any length."""
+_ROUTER = re.compile(r"\[\d{1,5}\] ")
+
+
+def _bytes(value: float) -> int:
+    if not 0 <= value <= _MOST_BYTES:  # nan too
+        raise ValueError(value)
+    return round(value)
 
 
 def _mib(text: str) -> int:
-    return round(float(text) * MIB)
+    return _bytes(float(text) * MIB)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value > _MOST_COUNT:
+        raise ValueError(text)
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text) / 1e3
+    if not 0 <= value <= _MOST_SECONDS:
+        raise ValueError(text)
+    return value
 
 
 def _section(name: str) -> _Build:
@@ -217,26 +253,40 @@ def _buffer(kind: BufferKind) -> _Build:
 
 
 def _timing(kind: Literal["prompt", "generation"]) -> _Build:
-    return lambda m: Timing(int(m[1]), int(m[2]), kind, float(m[3]) / 1e3, int(m[4]), _rate(m[5]))
+    return lambda m: Timing(int(m[1] or -1), int(m[2] or -1), kind, _seconds(m[3]), _count(m[4]), _rate(m[5]))
 
 
-def _rate(text: str) -> float | None:
-    value = float(text)
+def _rate(text: str | None) -> float | None:
+    value = float(text) if text else 0.0
     return value if 0 < value < 1e9 else None  # "inf" and "nan" where nothing was timed
 
 
+def _share(text: str) -> float | None:
+    value = float(text)
+    return value if 0 <= value <= 1 else None
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    found = tuple(float(value) for value in text.split(",") if value.strip())
+    if not all(map(math.isfinite, found)):
+        raise ValueError(text)
+    return found
+
+
 def _row(m: re.Match[str]) -> Event:
-    return BreakdownRow(m[1].strip(), *(int(m[i]) * MIB for i in (2, 3, 4)))
+    return BreakdownRow(m[1].strip(), *(_bytes(int(m[i]) * MIB) for i in (2, 3, 4)))
 
 
-_DEVICE = r"(\S+(?: \([^)]*\))?)"
+_DEVICE = r"(?<!\S)(\S+(?: \([^()]*\))?)"
 _TABLE: tuple[tuple[str, str, _Build], ...] = (
     # needle that must be in the line (cheap), pattern, builder
+    ("load_model: loading model '", r"load_model: loading model '", _section("model")),
     ("initial parameters", r"getting device memory data for initial parameters", _section("measure-main")),
     ("extra model", r"getting device memory data for the extra model", _section("measure-extra")),
+    ("extra model", r"failed to measure the memory of the extra model", _section("no-extra")),
     ("memory breakdown", r"\| memory breakdown \[MiB\]", _section("table")),
-    ("common_memory_breakdown", r"\|   - (.+?) +\|.*?= +\d+ \+ \( *\d+ = +(\d+) \+ +(\d+) \+ +(\d+)\) \+", _row),
-    ("common_memory_breakdown", r"\|   - (.+?) +\| +\d+ = +(\d+) \+ +(\d+) \+ +(\d+) +\|", _row),
+    ("common_memory_breakdown", r"\|   - ([^|]+)\|[^(|]*= +\d+ \+ \( *\d+ = +(\d+) \+ +(\d+) \+ +(\d+)\) \+", _row),
+    ("common_memory_breakdown", r"\|   - ([^|]+)\| +\d+ = +(\d+) \+ +(\d+) \+ +(\d+) +\|", _row),
     ("loading model tensors", r"load_tensors: loading model tensors", _section("load")),
     ("constructing llama_context", r"constructing llama_context", _section("context")),
     ("MTP draft context", r"creating MTP draft context", _section("draft")),
@@ -251,67 +301,78 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     (
         "using device",
         r"using device (\S+) \((.*)\) \(([^()]*)\) - (\d+) MiB free",
-        lambda m: Device(m[1], m[2], m[3], None, int(m[4]) * MIB),
+        lambda m: Device(m[1], m[2], m[3], None, _bytes(int(m[4]) * MIB)),
     ),
     (
         "MiB free)",
         r"  - (\S+) +: (.+) \((\d+) MiB, (\d+) MiB free\)",
-        lambda m: Device(m[1], m[2], "", int(m[3]) * MIB, int(m[4]) * MIB),
+        lambda m: Device(m[1], m[2], "", _bytes(int(m[3]) * MIB), _bytes(int(m[4]) * MIB)),
     ),
-    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", lambda m: Layers(int(m[1]), int(m[2]))),
+    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", lambda m: Layers(_count(m[1]), _count(m[2]))),
     (
         "llama_kv_cache: size",
         rf"size = +{_NUM} MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs\)",
-        lambda m: KvCache(_mib(m[1]), int(m[2]), int(m[3])),
+        lambda m: KvCache(_mib(m[1]), _count(m[2]), _count(m[3])),
     ),
-    ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: Threads(int(m[1]))),
+    ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: Threads(_count(m[1]))),
     ("processing task", rf"{_TASK}processing task", lambda m: Taken(int(m[1]), int(m[2]))),
     (
         "new prompt",
-        rf"{_TASK}new prompt, n_ctx_slot = (\d+),.*?task\.n_tokens = (\d+)",
-        lambda m: NewPrompt(int(m[1]), int(m[2]), int(m[3]), int(m[4])),
+        rf"{_TASK}new prompt, n_ctx_slot = (\d+),[^=]*= -?\d+, (?:task\.n_tokens|n_prompt_tokens) = (\d+)",
+        lambda m: NewPrompt(int(m[1]), int(m[2]), _count(m[3]), _count(m[4])),
     ),
-    ("cached n_tokens", rf"{_TASK}cached n_tokens = (\d+)", lambda m: CachedTo(int(m[1]), int(m[2]), int(m[3]))),
+    (
+        "memory_seq_rm",
+        rf"{_TASK}(?:cached n_tokens|n_tokens|n_past) = (\d+), memory_seq_rm",
+        lambda m: CachedTo(int(m[1]), int(m[2]), _count(m[3])),
+    ),
+    ("kv cache rm", rf"{_TASK}kv cache rm \[(\d+), end", lambda m: CachedTo(int(m[1]), int(m[2]), _count(m[3]))),
     (
         "prompt processing",
-        rf"{_TASK}prompt processing.*?n_tokens = +(\d+), .*?progress = {_NUM}.*?/ +{_NUM} tokens per second",
-        lambda m: PromptProgress(int(m[1]), int(m[2]), int(m[3]), float(m[4]), float(m[5])),
+        rf"{_TASK}prompt processing(?: progress)?, (?:n_tokens|n_past) = +(\d+), (?:(?:batch\.)?n_tokens = +\d+, )?"
+        rf"progress = +{_NUM}(?:, t = +{_NUM} s / +{_NUM} tokens per second)?",
+        lambda m: PromptProgress(int(m[1]), int(m[2]), _count(m[3]), _share(m[4]), _rate(m[6])),
     ),
     (
-        "n_gen =",
-        rf"{_TASK}n_gen = +(\d+), tg = +{_NUM} t/s(?:, tg_3s = +{_NUM} t/s)?",
-        lambda m: GenerationProgress(int(m[1]), int(m[2]), int(m[3]), float(m[4]), float(m[5]) if m[5] else None),
+        "tg =",
+        rf"{_TASK}n_(?:gen|decoded) = +(\d+), tg = +{_NUM} t/s(?:, tg_3s = +{_NUM} t/s)?",
+        lambda m: GenerationProgress(int(m[1]), int(m[2]), _count(m[3]), _rate(m[4]), _rate(m[5])),
+    ),
+    (
+        "print_timing",
+        r"print_timing: id +(\d+) \| task +(-?\d+) \| *$",
+        lambda m: TimingsOf(int(m[1]), int(m[2])),
     ),
     (
         "prompt eval time",
-        rf"{_TASK}prompt eval time = +{_NUM} ms / +(\d+) tokens \(.*?, +{_NUM} tokens per second\)",
+        rf"{_TASK_OR_NONE}prompt eval time = +{_NUM} ms / +(\d+) tokens \([^,]*, +{_NUM} tokens per second\)",
         _timing("prompt"),
     ),
     (
         " eval time",
-        rf"{_TASK}eval time = +{_NUM} ms / +(\d+) tokens \(.*?, +{_NUM} tokens per second\)",
+        rf"{_TASK_OR_NONE}eval time = +{_NUM} ms / +(\d+) tokens \([^,]*, +{_NUM} tokens per second\)",
         _timing("generation"),
     ),
     (
         "total time",
-        rf"{_TASK}total time = +{_NUM} ms / +(\d+) tokens",
-        lambda m: Timing(int(m[1]), int(m[2]), "total", float(m[3]) / 1e3, int(m[4]), None),
+        rf"{_TASK_OR_NONE}total time = +{_NUM} ms / +(\d+) tokens",
+        lambda m: Timing(int(m[1] or -1), int(m[2] or -1), "total", _seconds(m[3]), _count(m[4]), None),
     ),
     (
         "draft acceptance",
-        rf"{_TASK}draft acceptance.*?\( *(\d+) accepted / +(\d+) generated\)"
+        rf"{_TASK_OR_NONE}draft acceptance(?: rate)? = [^(]*\( *(\d+) accepted / +(\d+) generated\)"
         rf"(?:, mean (?:acceptance )?len(?:gth)? = +{_NUM})?",
-        lambda m: Drafted(int(m[1]), int(m[2]), int(m[3]), int(m[4]), float(m[5]) if m[5] else None),
+        lambda m: Drafted(int(m[1] or -1), int(m[2] or -1), _count(m[3]), _count(m[4]), _rate(m[5])),
     ),
     (
         "acc per pos",
         rf"{_TASK}acc per pos = \(([^)]*)\)",
-        lambda m: PerPosition(int(m[1]), int(m[2]), tuple(float(v) for v in m[3].split(",") if v.strip())),
+        lambda m: PerPosition(int(m[1]), int(m[2]), _shares(m[3])),
     ),
     (
         "stop processing",
-        rf"{_TASK}stop processing: n_tokens = (\d+), truncated = (\d)",
-        lambda m: Released(int(m[1]), int(m[2]), int(m[3]), m[4] == "1"),
+        rf"{_TASK}stop processing: (?:n_tokens|n_past) = (\d+), truncated = (\d)",
+        lambda m: Released(int(m[1]), int(m[2]), _count(m[3]), m[4] == "1"),
     ),
     (
         "full prompt re-processing",
@@ -326,12 +387,12 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     (
         "created context checkpoint",
-        rf"{_TASK}created context checkpoint (\d+) of \d+ .*?size = {_NUM} MiB",
+        rf"{_TASK}created context checkpoint (\d+) of \d+ \([^)]*size = {_NUM} MiB",
         lambda m: Checkpoint(int(m[1]), _mib(m[4]), False, int(m[3])),
     ),
     (
         "erasing old context checkpoint",
-        rf"{_TASK}erasing old context checkpoint .*?size = {_NUM} MiB",
+        rf"{_TASK}erasing old context checkpoint \([^)]*size = {_NUM} MiB",
         lambda m: Checkpoint(int(m[1]), _mib(m[3]), True, 0),
     ),
     ("entering sleeping state", r"(?<!exiting )\bentering sleeping state", lambda m: Sleeping(True)),
@@ -346,13 +407,17 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def event_of(line: str) -> tuple[float | None, Event | None]:
     """``(seconds since the server's start, event)`` of one log line; ``None`` for what it does not say."""
+    line = line[:_LONGEST]
     for needle, pattern, build in _TABLE:
         if needle in line:
-            parsed = parse_line(line)
-            match = _compiled(pattern).search(parsed.text)
-            if match:
-                try:
-                    return parsed.seconds, build(match)
-                except (ValueError, OverflowError):
-                    return parsed.seconds, None
+            try:
+                parsed = parse_line(line[router.end() :] if (router := _ROUTER.match(line)) else line)
+                if match := _compiled(pattern).search(parsed.text):
+                    return _time(parsed.seconds), build(match)
+            except (ValueError, OverflowError):  # a number that is none, or has a thousand digits
+                return None, None
     return None, None
+
+
+def _time(seconds: float | None) -> float | None:
+    return seconds if seconds is not None and seconds <= _MOST_SECONDS else None

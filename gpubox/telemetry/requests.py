@@ -19,6 +19,7 @@ from gpubox.server.logevents import (
     Reread,
     Taken,
     Timing,
+    TimingsOf,
 )
 from gpubox.telemetry.model import Request
 
@@ -32,6 +33,8 @@ class InFlight:
     slot: int
     task: int
     began: float
+    timed: bool = True
+    """Whether the log's own clock said when it began; else when its line was read."""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     done_tokens: int | None = None
@@ -64,17 +67,28 @@ class RequestLog:
     skip_proof: bool = False
     """Whether the first request is gpubox's own one-token proof, which is no client's."""
     _cancelled: set[int] = field(default_factory=set)
+    _timings_of: TimingsOf | None = None
     _seen_slots: set[int] = field(default_factory=set)
 
-    def feed(self, at: float | None, event: Event) -> Request | None:
-        """Takes in one event; returns the request that it finished, if it did."""
+    def feed(self, at: float | None, event: Event, *, seen: float = 0.0) -> Request | None:
+        """Takes in one event; returns the request that it finished, if it did.
+
+        ``seen`` is the server's second in which its line was read, for a log without times.
+        """
+        timed, at = at is not None, seen if at is None else at
         if isinstance(event, Cancelled):
+            if len(self._cancelled) > KEEP:  # cancelled in the queue: no slot ever releases them
+                self._cancelled.clear()
             self._cancelled.add(event.task)
             return None
         if isinstance(event, Taken):
-            # The server's clock has no date; a line without one cannot begin a request.
-            self.in_flight[event.slot] = InFlight(event.slot, event.task, at if at is not None else 0.0)
+            self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed)
             return None
+        if isinstance(event, TimingsOf):
+            self._timings_of = event
+            return None
+        if isinstance(event, Timing | Drafted) and event.slot < 0 and self._timings_of:
+            event = event._replace(slot=self._timings_of.slot, task=self._timings_of.task)
         found = self._found(event)
         if found is None:
             return None
@@ -87,7 +101,7 @@ class RequestLog:
                 found.done_tokens = event.tokens
             case PromptProgress():
                 found.done_tokens, found.pp = event.tokens, event.tokens_per_second
-                if found.prompt_tokens is None and event.progress > 0:
+                if found.prompt_tokens is None and event.progress and event.progress > 0.001:
                     found.prompt_tokens = round(event.tokens / event.progress)
             case GenerationProgress():
                 found.generated, found.tg_3s, found.tg_at = event.tokens, event.tg_3s or event.tg, at
@@ -110,15 +124,15 @@ class RequestLog:
         found = self.in_flight.get(slot) if slot is not None else None
         return found if found and found.task == task else None
 
-    def _finish(self, found: InFlight, at: float | None, event: Released) -> Request | None:
+    def _finish(self, found: InFlight, ended: float, event: Released) -> Request | None:
         del self.in_flight[found.slot]
+        self._timings_of = None
         if found.prompt is None and found.generation is None and found.task not in self._cancelled:
             return None  # a slot save, an erase: no request of a client
         if self.skip_proof:
             self.skip_proof = False
             if found.generation is None or found.generation.tokens <= 1:
                 return None
-        ended = at if at is not None else found.began
         generated = found.generation.tokens if found.generation else found.generated
         self.count += 1
         self.generated_tokens += generated or 0
@@ -152,21 +166,26 @@ def _request(found: InFlight, ended: float, generated: int | None, started: date
     if total is None and prompt:
         total = prompt.tokens + (cached or 0)
     # print_timing comes with the release: the first token came when the generation's time began
-    first = ended - generation.seconds if generation and generated else None
+    first = ended - generation.seconds if generation and generated and found.timed else None
+    ttft = max(0.0, first - found.began) if first is not None else None
+    duration: float | None = max(0.0, ended - found.began)
+    if not found.timed:  # the times at which lines were read are no durations
+        ttft = prompt.seconds if prompt and generated else None
+        duration = found.total.seconds if found.total else None
     return Request(
         number=number,
         at=(started + timedelta(seconds=found.began)).astimezone(UTC).isoformat(timespec="milliseconds"),
         slot=found.slot,
         task=found.task,
         prompt_tokens=total,
-        cached_tokens=total - prompt.tokens if total is not None and prompt else cached,
+        cached_tokens=max(0, total - prompt.tokens) if total is not None and prompt else cached,
         generated_tokens=generated,
-        ttft_seconds=max(0.0, first - found.began) if first is not None else None,
+        ttft_seconds=ttft,
         pp_tokens_per_second=prompt.tokens_per_second if prompt else None,
         tg_tokens_per_second=generation.tokens_per_second if generation else None,
         prompt_seconds=prompt.seconds if prompt else None,
         generation_seconds=generation.seconds if generation else None,
-        duration_seconds=ended - found.began,
+        duration_seconds=duration,
         draft_tokens=drafted.generated if drafted else None,
         draft_tokens_accepted=drafted.accepted if drafted else None,
         mean_accepted_length=drafted.mean_length if drafted else None,
