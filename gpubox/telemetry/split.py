@@ -33,23 +33,28 @@ class SplitLog:
     """Folds the events of one launch; every attribute is what the log has said so far, by device key."""
 
     def __init__(self) -> None:
+        self.devices: dict[str, Device] = {}
+        self._ended = False
+        self.unload()
+
+    def unload(self) -> None:
+        """Forgets all but the devices: the server let go of its memory (asleep), or begins to load anew (awake)."""
         self.weights: dict[str, int] = {}
         self.kv: dict[str, int] = {}
         self.recurrent: dict[str, int] = {}
         self.compute: dict[str, int] = {}
         self.output_bytes = 0
-        self.pinned_bytes = 0
-        self.devices: dict[str, Device] = {}
         self.layers: Layers | None = None
         self.threads: int | None = None
         self.kv_cells = 0
         self.kv_size_bytes = 0
         self.mapped = False
+        self._sizes: dict[tuple[str, bool, str], int] = {}
         self._draft: dict[str, dict[str, int]] = defaultdict(dict)
         self._rows: dict[str, dict[str, BreakdownRow]] = {"measure-main": {}, "measure-extra": {}}
         self._table: str | None = None
+        self._fitting = self._extra_next = False
         self._in_draft = False
-        self._ended = False
 
     def feed(self, event: Event) -> None:
         """Takes in one event of the launch's log, in order."""
@@ -59,7 +64,7 @@ class SplitLog:
             case Section():
                 self._section(event.name)
             case BreakdownRow() if self._table:
-                self._rows[self._table][device_key(event.device)] = event
+                self._row(self._rows[self._table], event)
             case Buffer():
                 self._buffer(event)
             case Device():
@@ -82,47 +87,69 @@ class SplitLog:
                 pass
 
     def _section(self, name: str) -> None:
-        if name in self._rows:
-            self._table = name
-        elif name == "table" and self._table:
-            self._rows[self._table] = {}  # a fit that adjusts measures again: the last table counts
+        if name == "model":
+            self.unload()
+        elif name == "measure-main":
+            self._fitting = True
+        elif name in ("measure-extra", "no-extra"):
+            self._extra_next = name == "measure-extra"
+        elif name == "table" and self._fitting:
+            # A fit that adjusts measures again, the extra model only where the context changed; the last table counts.
+            self._table = "measure-extra" if self._extra_next else "measure-main"
+            self._extra_next = False
+            self._rows[self._table] = {}
         elif name == "load":
-            self._table = None
-            (self._draft["model"] if self._in_draft else self.weights).clear()
+            self._table, self._fitting = None, False
+            self._forget("model")
         elif name == "draft":
             self._in_draft = True
         elif name == "context":
-            if self._in_draft:
-                self._draft["kv"].clear()
-                self._draft["recurrent"].clear()
-            else:
-                self.kv.clear()
-                self.recurrent.clear()
+            self._forget("kv")
+            self._forget("recurrent")
+            if not self._in_draft:
                 self.kv_cells = self.kv_size_bytes = 0
         elif name == "exit":
             self._ended = True
 
+    @staticmethod
+    def _row(rows: dict[str, BreakdownRow], row: BreakdownRow) -> None:
+        key = device_key(row.device)
+        if known := rows.get(key):  # Host, and beside it CPU_REPACK
+            row = BreakdownRow(key, *(a + b for a, b in zip(known[1:], row[1:], strict=True)))
+        rows[key] = row
+
+    def _held(self, kind: str) -> dict[str, int]:
+        if self._in_draft:
+            return self._draft[kind]
+        return {"model": self.weights, "kv": self.kv, "recurrent": self.recurrent, "compute": self.compute}[kind]
+
+    def _forget(self, kind: str) -> None:
+        self._held(kind).clear()
+        for name in [name for name in self._sizes if name[:2] == (kind, self._in_draft)]:
+            del self._sizes[name]
+
     def _buffer(self, event: Buffer) -> None:
-        key = device_key(event.device)
+        key, name = device_key(event.device), (event.kind, self._in_draft, event.device)
         if event.kind == "model":
             self.mapped = self.mapped or event.device == "CPU_Mapped"
-            if event.device.endswith("_Host"):
-                self.pinned_bytes += event.size_bytes
+        # A compute buffer that is reserved anew replaces the one before; of the others there can be several.
+        before = 0 if event.kind == "compute" else self._sizes.get(name, 0)
+        self._sizes[name] = before + event.size_bytes
         if event.kind == "output":
             self.output_bytes += event.size_bytes
             return
-        if self._in_draft:
-            held = self._draft[event.kind]
-        else:
-            held = {"model": self.weights, "kv": self.kv, "recurrent": self.recurrent, "compute": self.compute}[
-                event.kind
-            ]
-        if event.kind == "compute":
-            held[key] = event.size_bytes  # reserved anew: the last size is the one in force
-        else:
-            held[key] = held.get(key, 0) + event.size_bytes
+        self._held(event.kind)[key] = sum(
+            size
+            for (kind, draft, device), size in self._sizes.items()
+            if (kind, draft) == name[:2] and device_key(device) == key
+        )
 
     # -- what it comes to ---------------------------------------------------------------------------
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Host memory that the driver pinned."""
+        return sum(size for (_, _, device), size in self._sizes.items() if device.endswith("_Host"))
 
     @property
     def keys(self) -> list[str]:
@@ -135,14 +162,16 @@ class SplitLog:
     def weights_of(self, key: str) -> int | None:
         """Bytes of weights on a device."""
         row = self._rows["measure-main"].get(key)
-        if key == HOST and self.mapped and row and any(k != HOST for k in self.weights):
-            return row.model_bytes
-        return self.weights.get(key)
+        return row.model_bytes if row and self._over_counts(key) else self.weights.get(key)
 
     def weights_are_estimated(self, key: str) -> bool:
         """Whether the host weights are only an upper bound (mapped, partly offloaded, no fit table)."""
-        offloaded = any(k != HOST for k in self.weights)
-        return key == HOST and self.mapped and offloaded and key not in self._rows["measure-main"]
+        return self._over_counts(key) and key not in self._rows["measure-main"]
+
+    def _over_counts(self, key: str) -> bool:
+        # the mapped range spans the tensors that were copied to a device, or into a repacked buffer
+        copied = any(k != HOST for k in self.weights) or ("model", False, "CPU_REPACK") in self._sizes
+        return key == HOST and self.mapped and copied
 
     def draft_of(self, key: str) -> int | None:
         """Bytes of the draft model or MTP context on a device; ``None`` where there is no draft."""
