@@ -27,7 +27,7 @@ def reconcile(
     devices: list[DeviceMemory] = []
     taken: set[str] = set()
     for gpu in gpus:
-        key = _key_of(gpu, split, keys)
+        key = key_of(gpu, split)
         if key:
             taken.add(key)
         devices.append(_card(gpu, key, split, server_pid, loaded_used.get(gpu.index)))
@@ -44,18 +44,24 @@ def server_vram(gpu: Gpu, server_pid: int | None) -> int | None:
     return next((p.vram_bytes for p in gpu.processes if p.pid == server_pid and p.vram_bytes is not None), None)
 
 
-def _key_of(gpu: Gpu, split: SplitLog | None, keys: list[str]) -> str | None:
+def key_of(gpu: Gpu, split: SplitLog | None) -> str | None:
     """llama.cpp's name of a card: by PCI address, which both print; else by position."""
     if split is None:
         return None
-    bus = (gpu.bus_id or "").lower()
+    bus = _address(gpu.bus_id)
     for key, device in split.devices.items():
-        if bus and device.bus_id and device.bus_id.lower() != "unknown id" and bus.endswith(device.bus_id.lower()[-7:]):
+        if bus and _address(device.bus_id) == bus:
             return key
-    named = [k for k in keys if k.startswith(("CUDA", "ROCm", "Vulkan", "SYCL")) and k[-1:].isdigit()]
-    known_by_bus = any(split.devices[k].bus_id not in ("", "unknown id") for k in named if k in split.devices)
+    named = [k for k in split.keys if k.startswith(("CUDA", "ROCm", "Vulkan", "SYCL")) and k[-1:].isdecimal()]
+    known_by_bus = any(_address(split.devices[k].bus_id) for k in named if k in split.devices)
     guess = [k for k in named if re.sub(r"\D", "", k) == str(gpu.index)]
     return guess[0] if guess and not known_by_bus else None
+
+
+def _address(text: str | None) -> tuple[int, ...] | None:
+    """``00000000:01:00.0`` of NVML and ``0000:01:00.0`` of llama.cpp as the same numbers."""
+    match = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f]))?", (text or "").lower())
+    return tuple(int(part or "0", 16) for part in match.groups()) if match else None
 
 
 def _card(
@@ -73,7 +79,7 @@ def _card(
         )
     )
     others_sum = sum(size for _, size in others)
-    hidden = any(p.vram_bytes is None for p in gpu.processes)
+    hidden = not gpu.processes_known or any(p.vram_bytes is None for p in gpu.processes)
     mine = server_vram(gpu, server_pid)
     parts = split.known_of(key) if split and key else 0
     holding = mine if mine is not None else used

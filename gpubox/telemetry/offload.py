@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from gpubox.hardware.host import ProcessReading
 from gpubox.hardware.nvml import Gpu
 from gpubox.server.record import Launch
+from gpubox.telemetry.memory import key_of
 from gpubox.telemetry.model import Offload
 from gpubox.telemetry.sources import LogSource
-from gpubox.telemetry.split import HOST
+from gpubox.telemetry.split import HOST, SplitLog
 
 FAULTS_PER_SECOND = 50.0
 BUSY_THREADS, BUSY_GPU, BUSY_MEMORY, BUSY_LINK = 0.7, 90, 65, 0.5
@@ -22,13 +23,13 @@ def expert_layers_on_cpu(argv: Sequence[str], layers: int | None) -> int | None:
 
     ``--n-cpu-moe N`` takes the first N layers, ``--cpu-moe`` all (common/arg.cpp, build 11434).
     """
-    words = list(argv)
+    words = [word.replace("_", "-") if word.startswith("--") else word for word in argv]
     if any(word in ("-cmoe", "--cpu-moe") for word in words):
         return layers
     for name in ("--n-cpu-moe", "-ncmoe"):
         if name in words[:-1]:
             value = words[len(words) - 1 - words[::-1].index(name) + 1]
-            if value.isdigit():
+            if value.isdecimal():
                 return min(int(value), layers) if layers is not None else int(value)
     if any(word in ("-ot", "--override-tensor") for word in words):
         return None
@@ -48,11 +49,16 @@ def pace(before: ProcessReading | None, after: ProcessReading | None, seconds: f
     """The pace between two readings of the same process; all ``None`` where there are not two."""
     if before is None or after is None or before.pid != after.pid or seconds <= 0:
         return Pace()
-    read = None
-    if before.read_bytes is not None and after.read_bytes is not None:
-        read = (after.read_bytes - before.read_bytes) / seconds
+
+    def rate(earlier: float | None, later: float | None) -> float | None:
+        if earlier is None or later is None or later < earlier:
+            return None
+        return (later - earlier) / seconds
+
     return Pace(
-        (after.cpu_seconds - before.cpu_seconds) / seconds, (after.major_faults - before.major_faults) / seconds, read
+        rate(before.cpu_seconds, after.cpu_seconds),
+        rate(before.major_faults, after.major_faults),
+        rate(before.read_bytes, after.read_bytes),
     )
 
 
@@ -76,9 +82,8 @@ def offload(
         layers = launch.layers
         experts = expert_layers_on_cpu(launch.argv, layers) if accelerated else layers
     threads = split.threads if split else None
-    word, evidence = bottleneck(
-        state, moved, threads, gpus if accelerated else (), bool(experts), accelerated, seconds_since_request
-    )
+    at_work = _at_work(gpus, split) if accelerated else ()
+    word, evidence = bottleneck(state, moved, threads, at_work, bool(experts), accelerated, seconds_since_request)
     return Offload(
         layers_on_gpu=on_gpu,
         layers_total=total,
@@ -97,6 +102,12 @@ def offload(
     )
 
 
+def _at_work(gpus: tuple[Gpu, ...], split: SplitLog | None) -> tuple[Gpu, ...]:
+    """The cards that the server is on, as far as they answer: a game on another one holds nothing up."""
+    answering = tuple(gpu for gpu in gpus if not gpu.lost)
+    return tuple(gpu for gpu in answering if key_of(gpu, split)) or answering
+
+
 def bottleneck(
     state: str,
     moved: Pace,
@@ -107,7 +118,7 @@ def bottleneck(
     seconds_since_request: float | None,
 ) -> tuple[str | None, str]:
     """``(word, evidence)``: the part that the others wait for, judged from this instant's readings."""
-    if state == "idle" and seconds_since_request is not None and seconds_since_request < 10:
+    if state == "idle" and seconds_since_request is not None and 0 <= seconds_since_request < 10:
         return "client", f"the server has waited {seconds_since_request:.0f} s for the next request"
     if state not in ("prefill", "answering", "thinking"):
         return None, ""
@@ -123,7 +134,7 @@ def bottleneck(
     if gpu and gpu.pcie_link_bytes_per_second and gpu.pcie_rx_bytes_per_second is not None:
         link = gpu.pcie_rx_bytes_per_second / gpu.pcie_link_bytes_per_second
         if link >= BUSY_LINK:
-            return "PCIe", f"{link:.0%} of the link, {words}"
+            return "PCIe", ", ".join(text for text in (f"{link:.0%} of the link", words) if text)
     if util is not None and util >= BUSY_GPU:
         memory = gpu.memory_utilization_percent if gpu else None
         if memory is not None and memory >= BUSY_MEMORY:

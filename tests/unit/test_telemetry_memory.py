@@ -1,0 +1,270 @@
+"""The split against the driver: whatever it says, the parts of a card come to its total."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from gpubox.hardware.gpu import Gpu, GpuProcess, unknown_gpu
+from gpubox.hardware.host import HostReading, ProcessReading
+from gpubox.server.logevents import MIB, Buffer, Device, Event, KvCache, Section
+from gpubox.telemetry.memory import reconcile
+from gpubox.telemetry.model import DeviceMemory
+from gpubox.telemetry.split import HOST, SplitLog
+
+GIB = 1024 * MIB
+SERVER = 4242
+HOST_NOW = HostReading(64 * GIB, 40 * GIB, 0, ())
+PROCESS = ProcessReading(SERVER, 1.0, 8, 9 * GIB, 3 * GIB, 6 * GIB, 0, 0, None)
+
+
+def card(index: int = 0, used: int | None = 10 * GIB, total: int | None = 16 * GIB, **more: object) -> Gpu:
+    values = {"name": f"card {index}", "vram_used_bytes": used, "vram_total_bytes": total, **more}
+    return replace(unknown_gpu(index), **values)  # type: ignore[arg-type]
+
+
+def split_of(*events: Event) -> SplitLog:
+    split = SplitLog()
+    for event in events:
+        split.feed(event)
+    return split
+
+
+def on(device: str, size: int = 8 * GIB) -> list[Event]:
+    return [Buffer(device, "model", size), Buffer(device, "kv", GIB), Buffer(device, "compute", GIB // 2)]
+
+
+def one(split: SplitLog | None, gpu: Gpu, loaded: dict[int, int] | None = None) -> DeviceMemory:
+    return reconcile(split, (gpu,), HOST_NOW, PROCESS, SERVER, loaded or {})[0]
+
+
+def total_of(device: DeviceMemory) -> int:
+    parts = (
+        device.weights_bytes,
+        device.kv_bytes,
+        device.recurrent_bytes,
+        device.compute_bytes,
+        device.draft_bytes,
+        device.growth_bytes,
+        device.other_processes_bytes,
+        device.unaccounted_bytes,
+        device.free_bytes,
+    )
+    return sum(part or 0 for part in parts)
+
+
+def test_a_card_of_one_server() -> None:
+    gpu = card(
+        processes=(GpuProcess(SERVER, "llama-server", 9 * GIB + GIB // 2 + 300 * MIB), GpuProcess(7, "Xorg", 50 * MIB))
+    )
+    memory = one(split_of(*on("CUDA0")), gpu, {0: 9 * GIB + GIB // 2 + 100 * MIB})
+
+    assert (memory.device, memory.kind, memory.gpu_index) == ("CUDA0", "gpu", 0)
+    assert (memory.weights_bytes, memory.kv_bytes, memory.compute_bytes) == (8 * GIB, GIB, GIB // 2)
+    assert (memory.recurrent_bytes, memory.draft_bytes) == (None, None)
+    assert memory.growth_bytes == 200 * MIB
+    assert memory.other_processes == (("Xorg", 50 * MIB),)
+    assert memory.unaccounted_bytes == 10 * GIB - 9 * GIB - GIB // 2 - 250 * MIB
+    assert total_of(memory) == 16 * GIB
+
+
+def any_card(rng: random.Random, index: int) -> Gpu:
+    total = rng.randrange(1, 96 * GIB)
+    used = rng.randrange(0, total + 1)
+    if rng.random() < 0.1:
+        used = total + rng.randrange(GIB)  # a driver that counts a reserve twice
+    listed = tuple(
+        GpuProcess(rng.choice([SERVER, 7, 8, 9]), rng.choice([None, "", "Xorg", "x" * 300]), size)
+        for size in rng.choices([None, 0, 1, GIB, 40 * GIB, rng.randrange(total)], k=rng.randrange(5))
+    )
+    known = rng.random() > 0.2
+    return card(
+        index,
+        used,
+        total,
+        processes=listed if known else (),
+        processes_known=known,
+        bus_id=rng.choice([None, f"00000000:{index + 1:02X}:00.0"]),
+        lost=rng.random() < 0.1,
+        vram_reserved_bytes=rng.choice([None, 300 * MIB]),
+    )
+
+
+def any_split(rng: random.Random, cards: int) -> SplitLog | None:
+    if rng.random() < 0.1:
+        return None
+    split = SplitLog()
+    for index in range(cards):
+        if rng.random() < 0.5:
+            split.feed(Device(f"CUDA{index}", "card", rng.choice(["", "unknown id", f"0000:{index + 1:02x}:00.0"])))
+    for section in (None, Section("draft")):
+        if section and rng.random() < 0.5:
+            break
+        if section:
+            split.feed(section)
+        for _ in range(rng.randrange(8)):
+            device = rng.choice(
+                ["CPU_Mapped", "CUDA_Host", "RPC0[10.0.0.1:1]", *(f"CUDA{i}" for i in range(cards + 1))]
+            )
+            kind = rng.choice(["model", "kv", "recurrent", "compute", "output"])
+            split.feed(Buffer(device, kind, rng.randrange(40 * GIB)))  # type: ignore[arg-type]
+    return split
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_parts_of_a_card_come_to_its_total_always(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(25):
+        cards = tuple(any_card(rng, index) for index in range(rng.randrange(5)))
+        split = any_split(rng, len(cards))
+        loaded = {index: rng.randrange(96 * GIB) for index in range(5) if rng.random() < 0.5}
+        pid = rng.choice([None, SERVER])
+
+        devices = reconcile(split, cards, rng.choice([None, HOST_NOW]), rng.choice([None, PROCESS]), pid, loaded)
+
+        for gpu, device in zip(cards, devices, strict=False):
+            assert device.gpu_index == gpu.index
+            assert total_of(device) == gpu.vram_total_bytes
+            if not gpu.processes_known:
+                assert device.other_processes_bytes is None
+            assert (device.growth_bytes or 0) >= 0
+        named = [device.device for device in devices]
+        assert len(set(named)) == len(named)
+        if split:
+            assert sum(d.weights_bytes or 0 for d in devices) == sum(split.weights_of(key) or 0 for key in split.keys)
+            assert sum(d.draft_bytes or 0 for d in devices) == sum(split.draft_of(key) or 0 for key in split.keys)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [{"processes_known": False}, {"processes": (GpuProcess(SERVER, None, None), GpuProcess(7, None, None))}],
+    ids=["the driver lists no processes", "it lists them without sizes"],
+)
+def test_where_processes_are_hidden_others_are_unknown_and_in_the_rest(hidden: dict[str, object]) -> None:
+    memory = one(split_of(*on("CUDA0")), card(**hidden), {0: 9 * GIB + GIB // 2})
+
+    assert memory.other_processes_bytes is None
+    assert memory.growth_bytes == GIB // 2  # of the whole card since the load
+    assert memory.unaccounted_bytes == 0
+    assert total_of(memory) == 16 * GIB
+
+
+def test_an_empty_list_that_the_driver_gave_is_nobody() -> None:
+    assert one(None, card()).other_processes_bytes == 0
+
+
+def test_two_cards_in_the_drivers_other_order_are_told_apart_by_their_address() -> None:
+    split = split_of(
+        Device("CUDA0", "fast", "0000:41:00.0"), Device("CUDA1", "slow", "0000:01:00.0"),
+        *on("CUDA0", 8 * GIB), *on("CUDA1", 2 * GIB),
+    )  # fmt: skip
+    cards = (card(0, bus_id="00000000:01:00.0"), card(1, bus_id="00000000:41:00.0"))
+
+    memory = reconcile(split, cards, None, None, SERVER, {})
+
+    assert [(m.gpu_index, m.device, m.weights_bytes) for m in memory] == [(0, "CUDA1", 2 * GIB), (1, "CUDA0", 8 * GIB)]
+
+
+def test_the_same_slot_in_another_pci_domain_is_another_card() -> None:
+    split = split_of(Device("CUDA0", "card", "0001:01:00.0"), *on("CUDA0"))
+    cards = (card(0, bus_id="00000000:01:00.0"), card(1, bus_id="00000001:01:00.0"))
+
+    assert [m.device for m in reconcile(split, cards, None, None, SERVER, {})] == ["GPU 0", "CUDA0"]
+
+
+def test_without_addresses_the_position_tells() -> None:
+    memory = reconcile(split_of(*on("CUDA1")), (card(0), card(1)), None, None, SERVER, {})
+
+    assert [m.device for m in memory] == ["GPU 0", "CUDA1"]
+
+
+def test_a_server_that_uses_no_card() -> None:
+    split = split_of(Buffer("CPU", "model", GIB), Buffer("CPU", "kv", MIB), Buffer("CPU", "compute", MIB))
+    gpu, host = reconcile(split, (card(),), HOST_NOW, PROCESS, SERVER, {0: GIB})
+
+    assert (gpu.device, gpu.weights_bytes, gpu.growth_bytes, gpu.unaccounted_bytes) == ("GPU 0", None, None, 10 * GIB)
+    assert total_of(gpu) == 16 * GIB
+    assert (host.device, host.kind, host.weights_bytes, host.total_bytes) == (HOST, "host", GIB, 64 * GIB)
+
+
+def test_a_card_on_its_own_without_any_server() -> None:
+    (memory,) = reconcile(None, (card(processes=(GpuProcess(7, None, GIB),)),), HOST_NOW, None, None, {})
+
+    assert (memory.other_processes, memory.unaccounted_bytes) == ((("pid 7", GIB),), 9 * GIB)
+
+
+def test_a_card_that_is_lost_keeps_its_last_readings() -> None:
+    memory = one(split_of(*on("CUDA0")), card(lost=True))
+
+    assert total_of(memory) == 16 * GIB
+
+
+@pytest.mark.parametrize(("used", "total"), [(None, 16 * GIB), (GIB, None), (None, None)])
+def test_a_card_that_does_not_tell_its_memory(used: int | None, total: int | None) -> None:
+    memory = one(split_of(*on("CUDA0")), card(used=used, total=total), {0: GIB})
+
+    assert memory.free_bytes is None
+    assert memory.weights_bytes == 8 * GIB
+    assert (memory.unaccounted_bytes is None) == (used is None)
+
+
+def test_more_in_the_log_than_on_the_card_is_a_negative_rest() -> None:
+    memory = one(split_of(*on("CUDA0", 12 * GIB)), card())
+
+    assert memory.unaccounted_bytes == 10 * GIB - 13 * GIB - GIB // 2
+    assert total_of(memory) == 16 * GIB
+
+
+def test_the_growth_of_the_server_not_of_its_neighbours() -> None:
+    shown = (GpuProcess(SERVER, None, 5 * GIB), GpuProcess(7, "game", 4 * GIB))
+    memory = one(split_of(*on("CUDA0", GIB)), card(processes=shown), {0: 5 * GIB})
+
+    assert (memory.growth_bytes, memory.other_processes_bytes) == (0, 4 * GIB)
+
+
+def test_a_server_that_gave_memory_back_has_not_grown() -> None:
+    assert one(split_of(*on("CUDA0")), card(processes=(GpuProcess(SERVER, None, GIB),)), {0: 2 * GIB}).growth_bytes == 0
+
+
+def test_growth_is_unknown_where_nobody_looked_at_the_load() -> None:
+    assert one(split_of(*on("CUDA0")), card()).growth_bytes is None
+
+
+def test_rpc_devices_are_devices_with_their_endpoint() -> None:
+    split = split_of(Device("RPC0", "10.0.0.1:1", "", 8 * GIB, 8 * GIB), *on("RPC0[10.0.0.1:1]"))
+    (memory,) = reconcile(split, (), None, None, SERVER, {})
+
+    assert (memory.device, memory.kind, memory.total_bytes) == ("RPC0[10.0.0.1:1]", "rpc", 8 * GIB)
+    assert (memory.weights_bytes, memory.free_bytes) == (8 * GIB, None)
+
+
+def test_a_card_that_only_the_server_sees() -> None:
+    (memory,) = reconcile(split_of(*on("CUDA0")), (), None, None, SERVER, {})
+
+    assert (memory.device, memory.kind, memory.weights_bytes, memory.total_bytes) == ("CUDA0", "gpu", 8 * GIB, None)
+
+
+def test_mapped_host_weights_without_a_fit_are_an_estimate() -> None:
+    devices = reconcile(
+        split_of(Buffer("CPU_Mapped", "model", GIB), *on("CUDA0"), KvCache(GIB, 4096, 1)),
+        (),
+        HOST_NOW,
+        PROCESS,
+        SERVER,
+        {},
+    )
+
+    assert [(d.device, d.estimated) for d in devices] == [("CUDA0", False), (HOST, True)]
+
+
+def test_the_host_where_nothing_is_known_of_it() -> None:
+    (memory,) = reconcile(split_of(Buffer("CPU", "model", GIB)), (), None, None, None, {})
+
+    assert (memory.weights_bytes, memory.total_bytes, memory.free_bytes, memory.unaccounted_bytes) == (
+        GIB,
+        None,
+        None,
+        None,
+    )
