@@ -26,7 +26,16 @@ from gpubox.server.events import Step, StepStarted
 from gpubox.tui import theme
 from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
 from gpubox.tui.entries import Entry
-from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, SnapshotTaken, StoryMoved
+from gpubox.tui.messages import (
+    EntriesRead,
+    LogRead,
+    Now,
+    NowRead,
+    OperationEnded,
+    SnapshotTaken,
+    StartAgain,
+    StoryMoved,
+)
 from gpubox.tui.screens.dashboard import DashboardScreen
 from gpubox.tui.services import Bridge, Services
 from gpubox.tui.story import Story
@@ -170,6 +179,10 @@ class GpuboxApp(Verbs):
     def _operation_ended(self) -> None:
         if self._leaving:
             self.exit(False)
+
+    @on(StartAgain)
+    def _start_again(self, message: StartAgain) -> None:
+        self.bridge.run(partial(self.flow.start_again, message.profile), "server")
 
     @on(LogRead)
     def _log_read(self, message: LogRead) -> None:

@@ -38,7 +38,7 @@ class Entry:
         if self.kind == "model":
             return "a model without a profile: Enter makes one"
         assert self.profile is not None
-        if self.fit and self.fit.words and not self.fit.ok:
+        if self.fit and self.fit.words and not (self.fit.ok and (self.fit.model_present or self.fit.fetchable)):
             return self.fit.words
         return self.profile.title
 
@@ -50,10 +50,9 @@ class Entry:
 
 
 def make_entries(catalog: Catalog, fits: Mapping[str, Fit], models: Iterable[Path]) -> tuple[Entry, ...]:
-    """The owner's profiles, the shipped ones, what is broken, and the models that no profile names."""
-    profiles = sorted(catalog.profiles.values(), key=lambda p: (p.shipped, p.name))
-    rows = [Entry(f"profile:{p.name}", "profile", p.name, p, fits.get(p.name)) for p in profiles]
-    rows += [Entry(f"broken:{n}", "broken", n, error=e) for n, e in sorted(catalog.broken.items())]
+    """What is broken, the profiles in the catalog's order, and the models that no profile names."""
+    rows = [Entry(f"broken:{n}", "broken", n, error=e) for n, e in sorted(catalog.broken.items())]
+    rows += [Entry(f"profile:{p.name}", "profile", p.name, p, fits.get(p.name)) for p in catalog.profiles.values()]
     rows += [Entry(f"model:{m}", "model", m.name, model=m) for m in models]
     return tuple(rows)
 

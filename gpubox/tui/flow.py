@@ -89,6 +89,8 @@ class Flow:
             return
         busy = [] if companion else self._busy()
         body = f"{_sentence(busy)} It will be cut off." if busy else "It does nothing at the moment."
+        if not companion and now.status.slots is None:
+            body = "It does not say whether it is busy."
         answers = (Answer("n", "keep it running", "no"), Answer("y", f"stop {plain(name)}", "yes"))
         if await self.app.push_screen_wait(AskScreen(f"Stop {plain(name)}?", body, answers)) == "yes":
             self.app.story = Story("stop", name)
@@ -124,6 +126,22 @@ class Flow:
         answer = await self.app.push_screen_wait(AskScreen("Open to the network without a key?", body, answers))
         return True if answer == "open" else None
 
+    async def start_again(self, profile: Profile) -> None:
+        """Starts a profile whose server died. Asks nothing: the profile asked for it; never opens a port unasked."""
+        if not self.bridge.busy:
+            await self._run("start", profile, go_now=True, allow_exposed=False)
+
+    async def give_up(self) -> None:
+        """Asks whether the operation under way is to be given up; what ran before then comes back."""
+        story = self.app.story
+        if story is None or not self.bridge.busy:
+            return
+        body = "What ran before comes back." if story.kind != "start" else "Nothing runs then."
+        answers = (Answer("n", "go on", "no"), Answer("y", "give up", "yes"))
+        title = f"Give up the {story.kind} of {plain(story.profile)}?"
+        if await self.app.push_screen_wait(AskScreen(title, body, answers)) == "yes" and self.bridge.busy:
+            self.services.cancel()
+
     # -- busy slots ---------------------------------------------------------------------------------
 
     def _busy(self) -> list[str]:
@@ -158,8 +176,8 @@ class Flow:
         self.services.cancel()
         await self.bridge.idle()
         entry = next((e for e in self.app.entries if e.profile and e.name == story.profile), None)
-        if answer == "now" and entry and entry.profile:
-            await self._run(story.kind, entry.profile, go_now=True, allow_exposed=True)
+        if answer == "now" and entry and entry.profile and (allowed := await self._allowed(entry.profile)) is not None:
+            await self._run(story.kind, entry.profile, go_now=True, allow_exposed=bool(allowed))
 
 
 def _sentence(slots: list[str]) -> str:

@@ -81,6 +81,25 @@ class LiveServices:
         if self._driver:
             await in_thread(self._driver.close)
 
+    def after_death(self) -> tuple[str, Profile | None]:
+        from gpubox.hardware.gpu import DriverReading
+        from gpubox.server.guard import may_restart, note_restart, post_mortem
+        from gpubox.server.slot import observe
+
+        driver = self._driver.latest() if self._driver else DriverReading(())
+        view = observe(self.paths, MAIN_SLOT)
+        written = post_mortem(self.paths, view, driver)
+        dead, refused = view.state.running, may_restart(view, driver)
+        said = f"{view.message} {written}" if written else view.message
+        if refused is not None or dead is None:
+            return f"{said} {refused or ''}".strip(), None
+        try:
+            profile = self.catalog().get(dead.launch.profile)
+            note_restart(self.paths, MAIN_SLOT)
+        except GpuboxError as error:
+            return f"{said} It is not started again: {error.message}", None
+        return f"{said} It is started again.", profile
+
     def _companions(self) -> list[str]:
         from gpubox.server.slot import observe, slots
 

@@ -25,6 +25,7 @@ MARKS = {
     "◌": ("$accent", "is being worked on"),
     "✓": ("$quiet", "its engine takes every flag, and the model is here"),
     "↓": ("$primary", "its engine takes it; Enter downloads the model first"),
+    "?": ("$warning", "its model is not where the profile says"),
     "!": ("$warning", "its engine does not take it; the row says why"),
     "✗": ("$error", "the profile's file is broken; the row says where"),
     "+": ("$primary", "a model without a profile; Enter makes one"),
@@ -49,7 +50,9 @@ def mark_of(entry: Entry, running: frozenset[str], working: str) -> str:
         return "·"
     if not entry.fit.ok:
         return "!"
-    return "✓" if entry.fit.model_present else "↓"
+    if entry.fit.model_present:
+        return "✓"
+    return "↓" if entry.fit.fetchable else "?"
 
 
 def row(entry: Entry, mark: str, word: str, width: int) -> Content:
@@ -62,7 +65,7 @@ def row(entry: Entry, mark: str, word: str, width: int) -> Content:
     return Content.assemble(
         (mark, colour),
         " ",
-        (name.ljust(names), "bold" if mark in "●◌" else "$quiet" if mark in "!+" else ""),
+        (name.ljust(names), "bold" if mark in "●◌" else "$quiet" if mark in "!+?" else ""),
         "  ",
         (short(words, max(0, width - names - 4)), quiet),
     )
@@ -87,4 +90,6 @@ def model_words(entry: Entry, size: int | None) -> str:
         return ""
     if entry.fit.model_present:
         return f"here, {units.file_size(size)}" if size else "here"
+    if not entry.fit.fetchable:
+        return f"missing: {plain(entry.fit.missing)}" if entry.fit.missing else "missing"
     return f"not here; Enter downloads {units.file_size(size)}" if size else "not here; Enter downloads it"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui.cells import QUIET, Line, line, safe
+from gpubox.tui.cells import QUIET, Line, line, safe, squeeze
 
 if TYPE_CHECKING:
     from gpubox.telemetry.model import DeviceMemory, Snapshot
@@ -144,7 +144,7 @@ def head(device: DeviceMemory, lost: bool) -> Line:
     return line((name, "bold"), (f"{card}  " if card else "  " if name == "RAM" else "", QUIET), "" if lost else full)
 
 
-def below(snapshot: Snapshot) -> Line:
+def below(snapshot: Snapshot, width: int) -> Line:
     """When does it run out: how much of the KV that is allocated already is filled."""
     through = snapshot.throughput
     allocated = sum(device.kv_bytes or 0 for device in snapshot.memory)
@@ -153,11 +153,15 @@ def below(snapshot: Snapshot) -> Line:
     used = sum(slot.context_used_tokens or 0 for slot in snapshot.slots)
     room = sum(slot.context_size_tokens or 0 for slot in snapshot.slots) or through.context_size_tokens
     said = f"{units.tokens(used)} of {units.tokens(room)}"
-    if snapshot.kv_bytes_per_token is None:
-        return line(("context ", QUIET), said, (f": KV {units.memory(allocated)}, allocated in full at load", QUIET))
-    filled = min(allocated, snapshot.kv_bytes_per_token * used)
-    kv = f"{amount(filled, allocated)} filled"
-    return line(("context ", QUIET), said, (": KV ", QUIET), kv, (", all allocated at load", QUIET))
+    filled = None
+    if snapshot.kv_bytes_per_token is not None:
+        filled = min(allocated, snapshot.kv_bytes_per_token * used)
+    parts = [
+        (9, line(("context ", QUIET), said)),
+        (8, line(("KV filled ", QUIET), amount(filled, allocated))),
+        (5, line(("all allocated at load", QUIET))),
+    ]
+    return squeeze(parts, width)
 
 
 def amount(part: float | None, whole: float | None) -> str:

@@ -11,6 +11,7 @@ from gpubox.tui.entries import Entry
 from gpubox.tui.story import StoryEvent
 
 if TYPE_CHECKING:
+    from gpubox.profiles.model import Profile
     from gpubox.server.status import ServerStatus
 
 
@@ -74,3 +75,11 @@ class StoryMoved(Message):
 
 class OperationEnded(Message):
     """The operation is over, well or not."""
+
+
+class StartAgain(Message):
+    """The server died, and its profile wants it back."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self.profile = profile

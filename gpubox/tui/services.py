@@ -15,7 +15,7 @@ from gpubox.errors import GpuboxError
 from gpubox.profiles.loader import Catalog
 from gpubox.profiles.model import Profile
 from gpubox.tui.entries import Entry, make_entries
-from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StoryMoved
+from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StartAgain, StoryMoved
 from gpubox.tui.story import Downloading, Refused
 from gpubox.tui.text import plain
 from gpubox.tui.threads import in_thread
@@ -88,7 +88,10 @@ class Services(Protocol):
         """Runs one operation of the Supervisor to its end, in the calling thread."""
 
     def cancel(self) -> None:
-        """Ends the operation's waiting for busy slots."""
+        """Gives up the operation under way: what ran before is left alone, or comes back."""
+
+    def after_death(self) -> tuple[str, Profile | None]:
+        """Writes down why the server died. What to say of it, and the profile to start again, if it is to be."""
 
     def make_profile(self, model: Path) -> Profile: ...
 
@@ -256,4 +259,14 @@ class Bridge:
         finally:
             self.busy = False
             self.app.post_message(OperationEnded())
+        self._previews.clear()  # a model may have come, an engine may have changed
+        self.run(self.read_entries, "entries", exclusive=True)
         await self.look()
+
+    async def after_death(self) -> None:
+        """Has a death written down, and the server started again where its profile wants it."""
+        said, again = await in_thread(self.services.after_death)
+        if said:
+            self.complain(said)
+        if again:
+            self.app.post_message(StartAgain(again))

@@ -106,9 +106,12 @@ class Verbs(App[bool]):
         self.push_screen(HelpScreen(self.bridge.services.places()))
 
     async def action_back(self) -> None:
-        waiting = self.bridge.busy and self.told is not None and self.told.step is Step.WAIT
-        if self.screen is self.dashboard and not self.dashboard.back() and waiting:
+        if self.screen is not self.dashboard or self.dashboard.back() or not self.bridge.busy or self.told is None:
+            return
+        if self.told.step is Step.WAIT:
             self.bridge.services.cancel()
+        elif self.told.step in (Step.CHECK, Step.LOAD, Step.PROVE):
+            self.bridge.run(self.flow.give_up, "ask")
 
     async def action_quit(self) -> None:
         """Leaves at once when nothing is under way; else when it is done, or at the second asking."""

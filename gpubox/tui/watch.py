@@ -32,6 +32,8 @@ class Watch:
         self._beside: tuple[tuple[str, ...], str | None] = ((), None)
         self._beside_at = float("-inf")
         self._complained = False
+        self._buried = False
+        """Whether the death that is shown was seen to."""
 
     def take(self) -> Snapshot | None:
         """The newest snapshot that nobody has taken yet."""
@@ -70,6 +72,10 @@ class Watch:
             self._beside, self._beside_at = self.bridge.services.beside(), loop.time()
         companions, last = self._beside
         self.bridge.heard(Now(snapshot.server, companions, None if snapshot.server.pid else last))
+        died = snapshot.server.state == "crashed" and not self.bridge.busy
+        if died and not self._buried:
+            await self.bridge.after_death()
+        self._buried = died
         waiting, self.pending = self.pending is not None, snapshot
         if not waiting:
             self.bridge.app.post_message(SnapshotTaken())

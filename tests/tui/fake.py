@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -91,16 +92,27 @@ class FakeServices:
         self.reading: Snapshot | None = None
         """What is read, as long as it is about ``status``; else readings that go with the status."""
         self.at = 1000.0
+        self.eager = False
+        """Whether snapshots come without end, as they do in life."""
         self.closed = False
+        self._given: object = None
+        self.death: tuple[str, Profile | None] = ("", None)
 
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
+
+    def after_death(self) -> tuple[str, Profile | None]:
+        return self.death
 
     async def now(self) -> Now:
         self.asked_now.append(1)
         return Now(self.status, (), self.last)
 
     async def snapshot(self) -> Snapshot:
+        # Nothing new: nothing comes, so that the pilot need not wait for a process that is never idle.
+        while not self.eager and self._given == (self.status, self.reading, self.last):
+            await asyncio.sleep(0.005)
+        self._given = (self.status, self.reading, self.last)
         self.asked_now.append(1)
         self.at += 0.25
         if self.reading and self.reading.server is self.status:
@@ -122,7 +134,7 @@ class FakeServices:
     def fits(self, catalog: Catalog) -> dict[str, Fit]:
         if not self.engine:
             return {name: Fit("", False, "No engine was found.") for name in catalog.profiles}
-        fits = {name: Fit("default", True, model_present=name not in self.absent) for name in catalog.profiles}
+        fits = {name: Fit("default", True, model_present=name not in self.absent, fetchable=name in self.absent) for name in catalog.profiles}
         if "qwen36-turbo" in fits:
             fits["qwen36-turbo"] = Fit("default", False, "cache-type-k only in a TurboQuant fork", True, True)
         return fits

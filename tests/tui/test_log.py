@@ -92,6 +92,7 @@ async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
         drawn: list[object] = []
         for widget in app.dashboard.walk_children():
             widget.refresh = lambda *a, w=widget, **k: drawn.append(w) or w  # type: ignore
+        fake.eager = True
         asked = len(fake.asked_now)
         await until(pilot, lambda: len(fake.asked_now) > asked + 10)
         assert not drawn

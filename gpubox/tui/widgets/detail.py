@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from gpubox.profiles.argv import command_line
+from gpubox.profiles.argv import command_line, public_env
 from gpubox.profiles.model import Profile
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.entries import Entry
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 
 LABEL_CELLS = 9
 _UNBUILT = re.compile(r" \(build 0[^)]*\)")  # a build that does not know its number has nothing to say there
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
 
 
 def shell_line(profile: Profile, argv: tuple[str, ...]) -> str:
     """The command line to paste, with secrets of the profile's env blanked out."""
-    env = {name: "***" if _SECRET.search(name) else value for name, value in profile.env.items()}
+    env = public_env(profile.env)
     return command_line(argv, env)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu
     from gpubox.telemetry.model import DeviceMemory, Snapshot
 
-LABEL = 10
+LABEL = 11
 GB = 1_000_000_000
 MANY_FAULTS = 50
 MIB = 1024**2
@@ -37,7 +37,7 @@ class OffloadPane(LinePane):
             *(("beside" if not at else "", row) for at, row in enumerate(flow(_beside(snapshot), room))),
             ("threads", squeeze([(9, _threads(snapshot)), (8, _faults(snapshot)), (7, _disk(snapshot))], room)),
             ("PCIe", squeeze(_pcie(snapshot), room)),
-            ("limit", _limit(snapshot)),
+            ("bottleneck", _limit(snapshot)),
         ]
         return [line((name.ljust(LABEL), QUIET)) + (row or line((units.UNKNOWN, QUIET))) for name, row in rows
                 if row or name not in ("weights", "PCIe")]  # fmt: skip

@@ -32,7 +32,8 @@ class ThroughputPane(LinePane):
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[Line]:
         makers = (view.reading_line, view.draft_line, view.context_line)
-        under = [row for maker in makers if (row := maker(snapshot, width))]
+        quiet = snapshot.throughput.state in ("down", "loading", "stopping")
+        under = [] if quiet else [row for maker in makers if (row := maker(snapshot, width))]
         spare = height - 1 - len(under)
         busy = view.slot_lines(snapshot, width, max(0, min(8, spare - MIN_GRAPH_ROWS - 1)))
         spare -= len(busy)

@@ -36,7 +36,7 @@ class VramPane(LinePane):
             rows += self._device(snapshot, device, width, several)
         if not any(device.kind == "gpu" for device in snapshot.memory) and (why := no_gpu(snapshot)):
             rows.append(why)
-        if below := view.below(snapshot):
+        if below := view.below(snapshot, width):
             rows.append(below)
         return rows or [line(("nothing known yet", QUIET))]
 
@@ -47,7 +47,7 @@ class VramPane(LinePane):
         if several or device.kind == "rpc":
             rows.append(view.head(device, bool(gpu and gpu.lost)))
         if gpu and gpu.lost:
-            rows.append(lost(gpu))
+            rows += [lost(gpu), last_seen(gpu)]
         body = [view.bar(device, width, plain=plain)]
         parts = view.segments(device)
         if several:
@@ -72,7 +72,7 @@ class VramPane(LinePane):
         for device in devices[:COMPACT_DEVICES]:
             gpu = card_of(snapshot, device)
             if gpu and gpu.lost:
-                rows.append(lost(gpu))
+                rows.append(line(*lost(gpu), "   ", *last_seen(gpu)))
                 continue
             word = "VRAM" if len(devices) == 1 and device.kind == "gpu" else safe(device.device, 8)
             label = line(
@@ -99,15 +99,18 @@ def card_of(snapshot: Snapshot, device: DeviceMemory) -> Gpu | None:
 
 
 def lost(gpu: Gpu) -> Line:
-    """The words for a card that is gone, and what it last said."""
-    at = ""
-    if gpu.lost_at:
-        at = f" at {datetime.fromisoformat(gpu.lost_at).astimezone():%H:%M:%S}"
+    """The words for a card that is gone."""
+    at = f" at {datetime.fromisoformat(gpu.lost_at).astimezone():%H:%M:%S}" if gpu.lost_at else ""
+    return line((f"✗ GPU {gpu.index} LOST{at}", "bold $error"))
+
+
+def last_seen(gpu: Gpu) -> Line:
+    """What it last said; so are the numbers below."""
     heat = f"{gpu.temperature_celsius}°C" if gpu.temperature_celsius is not None else ""
     watts = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
     busy = f"{gpu.utilization_percent}% busy" if gpu.utilization_percent is not None else ""
     last = ", ".join(word for word in (heat, watts, busy) if word)
-    return line((f"✗ GPU {gpu.index} LOST{at}", "bold $error"), (f"   last seen {last}" if last else "", QUIET))
+    return line(("last readings  ", QUIET), last or units.UNKNOWN)
 
 
 def no_gpu(snapshot: Snapshot) -> Line:
