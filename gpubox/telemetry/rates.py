@@ -27,7 +27,7 @@ class SlotTrack:
         """Takes in one poll taken at ``at`` (monotonic seconds)."""
         generated = slot.generated_tokens or 0
         used = slot.context_used_tokens or 0
-        if slot.task != self.task or (self.polls and generated < self.polls[-1][1]):
+        if slot.task != self.task or (self.polls and (generated < self.polls[-1][1] or at < self.polls[-1][0])):
             self.task, self.since, self.moved = slot.task, at, at
             self.polls.clear()
         if not self.polls or generated != self.polls[-1][1] or used != self.used:
@@ -69,5 +69,9 @@ class SlotRates:
         return at - track.since if track else None
 
     def stuck(self, at: float) -> bool:
-        """Whether a busy slot has not moved by one token for STUCK_SECONDS."""
-        return any(at - track.moved > STUCK_SECONDS for track in self._tracks.values())
+        """Whether slots are busy and none has moved by one token for STUCK_SECONDS."""
+        return self.unmoved(at) > STUCK_SECONDS
+
+    def unmoved(self, at: float) -> float:
+        """Seconds since any busy slot moved; 0 while none is busy."""
+        return min((at - track.moved for track in self._tracks.values()), default=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 from gpubox.server.client import Slot
@@ -35,10 +36,13 @@ def _slot(slot: Slot, found: InFlight | None, rates: SlotRates, at: float, serve
     if not slot.busy:
         return SlotReading(slot.index, "idle", None, used, size)
     generated = slot.generated_tokens or 0
-    elapsed = server_clock - found.began if found and server_clock is not None else rates.seconds(slot.index, at)
+    elapsed = rates.seconds(slot.index, at)
+    if found and server_clock is not None:
+        elapsed = max(0.0, server_clock - found.began)
     prompt, cached = (found.prompt_tokens, found.cached_tokens) if found else (None, None)
     if generated:
-        tg = rates.tg(slot.index, at) or _logged_tg(found, server_clock)
+        tg = rates.tg(slot.index, at)
+        tg = _logged_tg(found, server_clock) if tg is None else tg
         return SlotReading(
             slot.index,
             "answering",
@@ -143,7 +147,8 @@ def totals(
     found = counters or {}
 
     def count(name: str, own: int = 0) -> int | None:
-        return max(0, int(found[name]) - own) if name in found else None
+        value = found.get(name)
+        return max(0, int(value) - own) if value is not None and math.isfinite(value) else None
 
     return Totals(
         requests=log.count if log and complete else None,

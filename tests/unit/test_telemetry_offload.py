@@ -1,0 +1,225 @@
+"""How the model is spread, and the one word for what is waited for, with its evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpubox.hardware.gpu import Gpu, unknown_gpu
+from gpubox.hardware.host import ProcessReading
+from gpubox.server.record import Launch
+from gpubox.telemetry.model import Offload
+from gpubox.telemetry.offload import Pace, bottleneck, expert_layers_on_cpu, offload, pace
+from gpubox.telemetry.sources import LogSource
+
+LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, layers=40, has_experts=True)
+LOAD = """\
+0.00.000.001 I llama_prepare_model_devices: using device CUDA0 (RTX) (0000:01:00.0) - 15000 MiB free
+0.00.000.002 I load_tensors: loading model tensors, this can take a while... (load_mode = none)
+0.00.000.003 I load_tensors: offloaded 41/41 layers to GPU
+0.00.000.004 I load_tensors:        CUDA0 model buffer size =  9000.00 MiB
+0.00.000.005 I load_tensors:    CUDA_Host model buffer size =  5000.00 MiB
+0.00.000.006 I cmn          init: llama threadpool init, n_threads = 8
+0.00.000.007 I srv        update:  - cache state: 1 prompts, 100.000 MiB (limits: 8192.000 MiB, 4096 tokens, 1 est)
+0.00.000.008 I slot create_check: id  0 | task 1 | created context checkpoint 1 of 32 (pos_min = 1, size = 10.000 MiB)
+0.00.000.009 I slot create_check: id  0 | task 1 | created context checkpoint 2 of 32 (pos_min = 1, size = 20.000 MiB)
+0.00.000.010 I slot create_check: id  0 | task 1 | erasing old context checkpoint (pos_min = 1, size = 10.000 MiB)
+"""
+CPU_LOAD = """\
+0.00.000.002 I load_tensors: loading model tensors, this can take a while... (load_mode = none)
+0.00.000.003 I load_tensors: offloaded 41/41 layers to GPU
+0.00.000.004 I load_tensors:          CPU model buffer size =  9000.00 MiB
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogSource:
+    return source(tmp_path, LOAD)
+
+
+def source(folder: Path, text: str) -> LogSource:
+    path = folder / "main.log"
+    path.write_text(text)
+    return LogSource(path, datetime.now(UTC))
+
+
+def card(index: int = 0, util: int | None = 50, **more: object) -> Gpu:
+    values = {"bus_id": f"00000000:0{index + 1}:00.0", "utilization_percent": util, **more}
+    return replace(unknown_gpu(index), **values)  # type: ignore[arg-type]
+
+
+def judge(
+    log: LogSource | None, *gpus: Gpu, state: str = "answering", launch: Launch = LAUNCH, **moved: float
+) -> Offload:
+    return offload(log, launch, Pace(**moved), gpus, state, None)
+
+
+# -- where it is ---------------------------------------------------------------------------------------
+
+
+def test_what_the_log_tells(log: LogSource) -> None:
+    found = judge(log)
+
+    assert (found.layers_on_gpu, found.layers_total, found.threads_asked) == (41, 41, 8)
+    assert found.pinned_bytes == 5000 * 2**20
+    assert (found.prompt_cache_bytes, found.prompt_cache_limit_bytes) == (100 * 2**20, 8192 * 2**20)
+    assert found.checkpoints_bytes == 20 * 2**20
+
+
+def test_a_server_on_the_cpu_has_no_layer_on_a_gpu_whatever_its_build_says(tmp_path: Path) -> None:
+    found = judge(source(tmp_path, CPU_LOAD), card())
+
+    assert (found.layers_on_gpu, found.layers_total) == (0, 41)
+    assert (found.expert_layers_on_cpu, found.expert_layers_total) == (40, 40)
+    assert found.pinned_bytes is None
+
+
+def test_nothing_is_known_without_a_log() -> None:
+    assert offload(None, None, Pace(), (), "idle", None) == Offload()
+
+
+@pytest.mark.parametrize(
+    ("argv", "layers"),
+    [
+        (("--n-cpu-moe", "4"), 4),
+        (("-ncmoe", "4"), 4),
+        (("--n_cpu_moe", "4"), 4),
+        (("--n-cpu-moe", "4", "--n-cpu-moe", "8"), 8),
+        (("--n-cpu-moe", "99"), 40),
+        (("--n-cpu-moe", "0"), 0),
+        (("--cpu-moe",), 40),
+        (("-cmoe",), 40),
+        (("-ot", r"blk\.(1|2)\.ffn_.*_exps\.=CPU"), None),
+        (("--override-tensor", "x=CPU"), None),
+        (("-ncmoe", "4", "-ot", "x=CPU"), 4),
+        ((), 0),
+        (("--n-cpu-moe",), 0),
+        (("--n-cpu-moe", "many"), 0),
+        (("--n-cpu-moe", "²"), 0),
+    ],
+)
+def test_the_flags_say_whose_experts_stay_on_the_cpu(argv: tuple[str, ...], layers: int | None) -> None:
+    assert expert_layers_on_cpu(("llama-server", *argv), 40) == layers
+
+
+def test_the_number_of_a_flag_stands_where_the_models_layers_are_unknown() -> None:
+    assert expert_layers_on_cpu(("--n-cpu-moe", "4"), None) == 4
+    assert expert_layers_on_cpu(("--cpu-moe",), None) is None
+
+
+def test_a_model_without_experts_has_none_anywhere(log: LogSource) -> None:
+    found = judge(log, launch=replace(LAUNCH, has_experts=False))
+
+    assert (found.expert_layers_on_cpu, found.expert_layers_total) == (None, None)
+
+
+# -- what it waits for -----------------------------------------------------------------------------------
+
+
+def test_gpu_compute(log: LogSource) -> None:
+    found = judge(log, card(util=98, memory_utilization_percent=30), threads_busy=1.0)
+
+    assert (found.bottleneck, found.evidence) == ("GPU compute", "GPU 98%")
+
+
+def test_gpu_bandwidth(log: LogSource) -> None:
+    found = judge(log, card(util=98, memory_utilization_percent=80))
+
+    assert (found.bottleneck, found.evidence) == ("GPU bandwidth", "GPU 98%, memory controller 80%")
+
+
+def test_cpu_experts(log: LogSource) -> None:
+    launch = replace(LAUNCH, argv=("llama-server", "--n-cpu-moe", "20"))
+    found = judge(log, card(util=35), launch=launch, threads_busy=7.2)
+
+    assert (found.bottleneck, found.evidence) == ("CPU experts", "GPU 35%, threads 7.2 of 8")
+
+
+def test_cpu(log: LogSource) -> None:
+    assert judge(log, card(util=35), threads_busy=7.2).bottleneck == "CPU"
+
+
+def test_pcie(log: LogSource) -> None:
+    link = {"pcie_link_bytes_per_second": 16_000_000_000, "pcie_rx_bytes_per_second": 9_600_000_000}
+
+    assert judge(log, card(util=40, **link)).evidence == "60% of the link, GPU 40%"
+    assert judge(log, card(util=None, **link)).evidence == "60% of the link"
+    assert judge(log, card(**link)).bottleneck == "PCIe"
+
+
+def test_paging_comes_before_all_else(log: LogSource) -> None:
+    found = judge(log, card(util=99), major_faults_per_second=800.0)
+
+    assert found.bottleneck == "paging"
+    assert found.evidence == "800 major faults/s: mmap is paging, load-mode none reads it all at once"
+
+
+def test_the_client_when_the_server_has_just_answered() -> None:
+    assert bottleneck("idle", Pace(), None, (), False, True, 3.4) == (
+        "client",
+        "the server has waited 3 s for the next request",
+    )
+    assert bottleneck("idle", Pace(), None, (), False, True, 60.0) == (None, "")
+    assert bottleneck("idle", Pace(), None, (), False, True, None) == (None, "")
+    assert bottleneck("idle", Pace(), None, (), False, True, -5.0) == (None, "")
+
+
+@pytest.mark.parametrize("state", ["idle", "loading", "sleeping", "down", "stuck"])
+def test_nothing_is_waited_for_while_nothing_works(state: str, log: LogSource) -> None:
+    assert judge(log, card(util=99), state=state).bottleneck is None
+
+
+def test_no_word_without_evidence(log: LogSource) -> None:
+    assert (judge(log).bottleneck, judge(log).evidence) == (None, "")
+    assert (judge(log, card(util=None)).bottleneck, judge(log, card(util=None)).evidence) == (None, "")
+    assert judge(log, card(util=40), threads_busy=1.0).bottleneck is None
+
+
+def test_a_game_on_another_card_holds_nothing_up(log: LogSource) -> None:
+    assert judge(log, card(0, util=30), card(1, util=99)).bottleneck is None
+
+
+def test_a_lost_card_is_no_evidence(log: LogSource) -> None:
+    assert judge(log, card(util=99, lost=True)).bottleneck is None
+
+
+def test_a_busy_card_says_nothing_of_a_server_on_the_cpu(tmp_path: Path) -> None:
+    found = judge(source(tmp_path, CPU_LOAD), card(util=99), threads_busy=2.0)
+
+    assert found.bottleneck is None
+
+
+# -- pace ------------------------------------------------------------------------------------------------
+
+
+def reading(pid: int = 1, cpu: float = 0.0, faults: int = 0, read: int | None = 0) -> ProcessReading:
+    return ProcessReading(pid, cpu, 8, 0, 0, 0, 0, faults, read)
+
+
+def test_pace_is_what_moved_in_a_second() -> None:
+    assert pace(reading(), reading(cpu=8.0, faults=100, read=4096), 2.0) == Pace(4.0, 50.0, 2048.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seconds"),
+    [
+        (None, reading(), 1.0),
+        (reading(), None, 1.0),
+        (reading(1), reading(2), 1.0),
+        (reading(), reading(), 0.0),
+        (reading(), reading(), -1.0),
+        (reading(cpu=9.0, faults=9, read=9), reading(), 1.0),
+    ],
+    ids=["first", "gone", "another process", "no time", "clock jumps back", "counters go back"],
+)
+def test_a_pace_of_nothing_is_unknown(
+    before: ProcessReading | None, after: ProcessReading | None, seconds: float
+) -> None:
+    assert pace(before, after, seconds) == Pace()
+
+
+def test_a_kernel_that_hides_the_disk() -> None:
+    assert pace(reading(read=None), reading(cpu=1.0, read=5), 1.0) == Pace(1.0, 0.0, None)

@@ -1,0 +1,279 @@
+"""Requests from the server's log: what was reused, how fast, why it ended; and what is no request."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpubox.server.logevents import event_of
+from gpubox.telemetry.model import Request
+from gpubox.telemetry.requests import KEEP, RequestLog
+
+LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+Lines = list[tuple[float, str]]
+
+
+def feed(log: RequestLog, lines: Lines) -> list[Request]:
+    """Feeds lines with the server's clock before them; the requests that they ended."""
+    found = []
+    for at, text in lines:
+        seconds, event = event_of(f"{int(at // 60)}.{at % 60:06.3f}.000 I {text}")
+        assert event is not None, text
+        request = log.feed(seconds, event)
+        if request:
+            found.append(request)
+    return found
+
+
+def request_lines(
+    at: float,
+    *,
+    slot: int = 0,
+    task: int = 1,
+    prompt: int = 1000,
+    cached: int = 0,
+    generated: int = 50,
+    pp: float = 500.0,
+    tg: float = 25.0,
+    truncated: int = 0,
+    extra: tuple[str, ...] = (),
+) -> Lines:
+    """One whole request as the server logs it."""
+    of = f"id  {slot} | task {task} |"
+    new, most = prompt - cached, max(0, prompt - 4)
+    end = at + new / pp + generated / tg
+    return [
+        (at, f"slot launch_slot_: {of} processing task, is_child = 0"),
+        (at, f"slot operator(): {of} new prompt, n_ctx_slot = 4096, n_keep = 0, task.n_tokens = {prompt}"),
+        *((at, text.format(of=of)) for text in extra),
+        (at, f"slot operator(): {of} cached n_tokens = {cached}, memory_seq_rm [{cached}, end)"),
+        (at + new / pp / 2, f"slot operator(): {of} cached n_tokens = {most}, memory_seq_rm [{most}, end)"),
+        (
+            end,
+            f"slot print_timing: {of} prompt eval time = {new / pp * 1e3:9.2f} ms / {new} tokens "
+            f"( 1.00 ms per token, {pp:9.2f} tokens per second)",
+        ),
+        (
+            end,
+            f"slot print_timing: {of} eval time = {generated / tg * 1e3:9.2f} ms / {generated} tokens "
+            f"( 1.00 ms per token, {tg:9.2f} tokens per second)",
+        ),
+        (end, f"slot print_timing: {of} total time = {(end - at) * 1e3:9.2f} ms / {new + generated} tokens"),
+        (end, f"slot release: {of} stop processing: n_tokens = {prompt + generated}, truncated = {truncated}"),
+    ]
+
+
+def test_the_recorded_requests() -> None:
+    log = RequestLog(STARTED)
+    for line in (LOGS / "b11434-moe-mtp-rpc.log").read_text(encoding="utf-8").splitlines():
+        at, event = event_of(line)
+        if event:
+            log.feed(at, event)
+    second, first = log.finished
+
+    assert (log.count, log.generated_tokens, log.in_flight) == (2, 200, {})
+    assert (first.slot, first.task, first.prompt_tokens, first.cached_tokens, first.generated_tokens) == (
+        1,
+        0,
+        32,
+        0,
+        150,
+    )
+    assert first.at == "2026-01-01T00:00:00.499+00:00"
+    assert first.ttft_seconds == pytest.approx(0.0573, abs=1e-3)
+    assert first.duration_seconds == pytest.approx(0.8407, abs=1e-3)
+    assert (first.pp_tokens_per_second, first.tg_tokens_per_second) == (560.74, 190.21)
+    assert (first.draft_tokens, first.draft_tokens_accepted, first.mean_accepted_length) == (117, 110, 3.82)
+    assert first.draft_acceptance == pytest.approx(0.94017, abs=1e-5)
+    assert first.accepted_per_position == (1.0, 0.949, 0.872)
+    assert (second.task, second.prompt_tokens, second.draft_acceptance) == (42, 1501, 35 / 41)
+    assert (first.stop_reason, first.reread, second.reread) == (None, None, None)
+
+
+def test_what_was_reused_and_what_was_read() -> None:
+    (request,) = feed(RequestLog(STARTED), request_lines(5.0, prompt=43_000, cached=41_200, pp=900.0))
+
+    assert (request.prompt_tokens, request.cached_tokens) == (43_000, 41_200)
+    assert request.ttft_seconds == pytest.approx(2.0, abs=0.01)
+    assert request.duration_seconds == pytest.approx(4.0, abs=0.01)
+    assert request.reread is None
+
+
+def test_the_log_of_an_older_build_without_times() -> None:
+    log = RequestLog(STARTED)
+    found = None
+    for line in (LOGS / "older-builds.log").read_text(encoding="utf-8").splitlines():
+        at, event = event_of(line)
+        if event:
+            found = log.feed(at, event, seen=77.0) or found
+
+    assert found is not None
+    assert found.at == "2026-01-01T00:01:17.000+00:00"
+    assert (found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (3000, 0, 200)
+    assert (found.ttft_seconds, found.duration_seconds) == (3.0, 13.0)
+    assert (found.pp_tokens_per_second, found.tg_tokens_per_second) == (1000.0, 20.0)
+    assert (found.draft_tokens, found.draft_tokens_accepted, found.mean_accepted_length) == (297, 171, 2.40)
+    assert found.reread == "no checkpoint before the change (hybrid or SWA model)"
+
+
+def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> None:
+    log = RequestLog(STARTED)
+    lines = request_lines(1.0)
+    stray = (1.5, "prompt eval time =    3000.00 ms /  3000 tokens (    1.00 ms per token,  1000.00 tokens per second)")
+
+    (request,) = feed(log, [*lines[:5], stray, *lines[5:]])
+
+    assert request.pp_tokens_per_second == 500.0
+
+
+def test_a_forced_reread_says_why() -> None:
+    forced = (
+        "slot operator(): {of} forcing full prompt re-processing due to lack of cache data (likely due to SWA, see x)"
+    )
+    (request,) = feed(RequestLog(STARTED), request_lines(1.0, extra=(forced,)))
+
+    assert request.reread == "no checkpoint before the change (hybrid or SWA model)"
+
+
+def test_a_slot_that_had_a_prompt_and_reuses_nothing_of_it() -> None:
+    log = RequestLog(STARTED)
+    feed(log, request_lines(1.0, task=1))
+    (lost,) = feed(log, request_lines(20.0, task=2))
+    (kept,) = feed(log, request_lines(40.0, task=3, cached=900))
+    (short,) = feed(log, request_lines(60.0, task=4, prompt=32))
+    (other_slot,) = feed(log, request_lines(80.0, task=5, slot=1))
+
+    assert lost.reread == "prefix changed, or the slot was another client's"
+    assert (kept.reread, short.reread, other_slot.reread) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "generated", "truncated", "reason"),
+    [
+        (50, 50, 0, "length"),
+        (64, 50, 0, "stop"),
+        (-1, 50, 0, None),
+        (None, 50, 0, None),
+        (64, 50, 1, "context full"),
+    ],
+)
+def test_why_it_ended(limit: int | None, generated: int, truncated: int, reason: str | None) -> None:
+    log = RequestLog(STARTED)
+    lines = request_lines(1.0, generated=generated, truncated=truncated)
+    feed(log, lines[:3])
+    log.in_flight[0].predict_limit = limit  # as /slots told
+
+    assert feed(log, lines[3:])[0].stop_reason == reason
+
+
+def test_a_client_that_went_away_before_the_first_token() -> None:
+    log = RequestLog(STARTED)
+    lines = request_lines(1.0, task=9)
+    (request,) = feed(log, [*lines[:3], (4.0, "srv stop: cancel task, id_task = 9"), (5.0, lines[-1][1])])
+
+    assert (request.stop_reason, request.generated_tokens, request.ttft_seconds) == ("cancelled", None, None)
+    assert request.prompt_tokens == 1000
+    assert request.duration_seconds == pytest.approx(4.0)
+    assert log.count == 1
+
+
+def test_a_client_that_went_away_in_the_middle_of_an_answer() -> None:
+    log = RequestLog(STARTED)
+    lines = request_lines(1.0, task=9)
+    progress = (4.5, "slot print_timing: id  0 | task 9 | n_gen =    112, tg =  36.77 t/s, tg_3s =  37.10 t/s")
+    (request,) = feed(log, [*lines[:5], progress, (4.6, "srv stop: cancel task, id_task = 9"), (5.0, lines[-1][1])])
+
+    assert (request.stop_reason, request.generated_tokens, request.tg_tokens_per_second) == ("cancelled", 112, None)
+
+
+def test_clients_that_left_the_queue_are_forgotten_in_the_end() -> None:
+    log = RequestLog(STARTED)
+    feed(log, [(1.0, f"srv stop: cancel task, id_task = {task}") for task in range(5 * KEEP)])
+
+    assert len(log._cancelled) <= KEEP + 1
+
+
+def test_saving_a_slot_is_no_request() -> None:
+    log = RequestLog(STARTED)
+    lines = request_lines(1.0)
+
+    assert feed(log, [lines[0], lines[-1]]) == []
+    assert (log.count, log.in_flight) == (0, {})
+
+
+def test_gpuboxs_own_token_is_no_request() -> None:
+    log = RequestLog(STARTED, skip_proof=True)
+
+    assert feed(log, request_lines(1.0, task=0, prompt=2, generated=1)) == []
+    (request,) = feed(log, request_lines(9.0, task=2))
+    assert (request.number, log.count) == (1, 1)
+    assert len(feed(log, request_lines(20.0, task=3, prompt=2, generated=1))) == 1  # a client may ask for one token too
+
+
+def test_a_first_request_that_made_more_than_a_token_was_a_clients() -> None:
+    assert len(feed(RequestLog(STARTED, skip_proof=True), request_lines(1.0))) == 1
+
+
+def test_four_slots_at_once_are_told_apart() -> None:
+    log = RequestLog(STARTED)
+    lines = sorted(
+        (line for slot in range(4) for line in request_lines(1.0, slot=slot, task=10 + slot, prompt=100 * (slot + 1))),
+        key=lambda line: line[0],
+    )
+    found = feed(log, lines)
+
+    assert {r.slot: (r.task, r.prompt_tokens) for r in found} == {s: (10 + s, 100 * (s + 1)) for s in range(4)}
+
+
+def test_lines_of_a_task_that_the_slot_does_not_have_are_passed_over() -> None:
+    log = RequestLog(STARTED)
+    feed(log, request_lines(1.0, task=1)[:3])
+    feed(log, request_lines(2.0, task=7)[1:])
+
+    assert (log.count, log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (0, 1, 1000)
+
+
+def test_an_end_without_a_beginning_is_no_request() -> None:
+    assert feed(RequestLog(STARTED), request_lines(1.0)[1:]) == []
+
+
+def test_a_slot_that_takes_another_request_has_dropped_the_first() -> None:
+    log = RequestLog(STARTED)
+    feed(log, request_lines(1.0, task=1)[:3])
+    (request,) = feed(log, request_lines(9.0, task=2))
+
+    assert (request.task, log.count) == (2, 1)
+
+
+def test_progress_tells_how_long_the_prompt_is_where_nothing_else_does() -> None:
+    log = RequestLog(STARTED)
+    lines = request_lines(1.0)
+    line = "id  0 | task 1 | prompt processing, n_tokens = 256, progress = {}, t = 8.69 s / 29.45 tokens per second"
+    feed(log, [lines[0], (2.0, line.format("0.25"))])
+    assert (log.in_flight[0].prompt_tokens, log.in_flight[0].done_tokens, log.in_flight[0].pp) == (1024, 256, 29.45)
+
+    log = RequestLog(STARTED)
+    feed(
+        log,
+        [lines[0], (2.0, line.format("0.00")), (2.0, line.format("nan")), (2.0, line.format("0." + "0" * 300 + "1"))],
+    )
+    assert log.in_flight[0].prompt_tokens is None
+
+
+def test_a_clock_that_jumps_back_makes_no_negative_time() -> None:
+    lines = request_lines(100.0)
+    (request,) = feed(RequestLog(STARTED), [*lines[:-1], (3.0, lines[-1][1])])
+
+    assert request.ttft_seconds == 0.0
+    assert request.duration_seconds == 0.0
+
+
+def test_only_the_last_hundreds_are_kept() -> None:
+    log = RequestLog(STARTED)
+    for number in range(KEEP + 50):
+        feed(log, request_lines(1.0 + 20 * number, task=number))
+
+    assert (len(log.finished), log.count, log.finished[0].number) == (KEEP, KEEP + 50, KEEP + 50)

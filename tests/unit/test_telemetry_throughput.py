@@ -1,0 +1,304 @@
+"""Speeds: what is now, what was, and numbers that each mean one thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpubox.server.client import Slot
+from gpubox.telemetry.model import Request, SlotReading
+from gpubox.telemetry.rates import LEAST_SECONDS, STUCK_SECONDS, SlotRates
+from gpubox.telemetry.requests import InFlight, RequestLog
+from gpubox.telemetry.throughput import SESSION_GAP_SECONDS, read_slots, session, throughput, totals
+
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def slot(index: int = 0, generated: int | None = 0, *, task: int | None = 1, used: int = 100, **more: object) -> Slot:
+    return Slot(index, True, 4096, used, generated, task, **more)  # type: ignore[arg-type]
+
+
+IDLE = Slot(0, False, 4096, 100, None, 1)
+
+
+def polled(rates: SlotRates, speed: float, seconds: float = 4.0, *, begin: float = 0.0, index: int = 0) -> float:
+    """Four polls a second of a slot that generates at ``speed``; the time of the last."""
+    for quarter in range(int(seconds * 4) + 1):
+        at = begin + quarter / 4
+        rates.feed(at, (slot(index, 1 + round(speed * quarter / 4)),))
+    return at
+
+
+# -- now ---------------------------------------------------------------------------------------------
+
+
+def test_the_speed_of_the_last_three_seconds() -> None:
+    rates = SlotRates()
+    at = polled(rates, 20.0)
+    assert rates.tg(0, at) == pytest.approx(20.0)
+
+    for quarter in range(1, 17):  # now it slows down
+        rates.feed(at + quarter / 4, (slot(0, 81 + round(4.0 * quarter / 4)),))
+    assert rates.tg(0, at + 4.0) == pytest.approx(4.0)
+
+
+def test_the_first_moments_say_nothing() -> None:
+    rates = SlotRates()
+    rates.feed(0.0, (slot(0, 1),))
+    rates.feed(LEAST_SECONDS / 2, (slot(0, 9),))
+
+    assert rates.tg(0, LEAST_SECONDS / 2) is None
+
+
+def test_an_idle_slot_has_no_speed() -> None:
+    rates = SlotRates()
+    at = polled(rates, 20.0)
+    rates.feed(at, (IDLE,))
+
+    assert rates.tg(0, at) is None
+    (reading,) = read_slots((IDLE,), None, rates, at, None)
+    assert (reading.state, reading.tg_tokens_per_second) == ("idle", None)
+    assert throughput("idle", (reading,), []).tg_tokens_per_second is None
+
+
+def test_the_next_task_begins_anew() -> None:
+    rates = SlotRates()
+    at = polled(rates, 20.0)
+    rates.feed(at + 0.25, (slot(0, 200, task=2),))
+    rates.feed(at + 0.50, (slot(0, 203, task=2),))
+    assert rates.tg(0, at + 0.5) is None
+
+    rates.feed(at + 1.25, (slot(0, 212, task=2),))
+    assert rates.tg(0, at + 1.25) == pytest.approx(12.0)
+    assert rates.seconds(0, at + 1.25) == pytest.approx(1.0)
+
+
+def test_a_count_that_goes_back_is_another_request() -> None:
+    rates = SlotRates()
+    at = polled(rates, 20.0)
+    rates.feed(at + 0.25, (slot(0, 3, task=1),))
+    rates.feed(at + 0.50, (slot(0, 5, task=1),))
+    assert rates.tg(0, at + 0.5) is None
+
+
+def test_a_clock_that_jumps_back_gives_no_negative_speed() -> None:
+    rates = SlotRates()
+    at = polled(rates, 20.0, begin=1000.0)
+    for quarter in range(5):
+        rates.feed(10.0 + quarter / 4, (slot(0, 100 + 5 * quarter),))
+
+    assert at > 1000
+    assert rates.tg(0, 11.0) == pytest.approx(20.0)
+    assert not rates.stuck(11.0)
+
+
+def test_four_slots_are_summed() -> None:
+    rates = SlotRates()
+    for quarter in range(17):
+        rates.feed(quarter / 4, tuple(slot(i, 1 + round((i + 1) * 5 * quarter / 4), task=i) for i in range(4)))
+    slots = tuple(slot(i, 100, task=i) for i in range(4))
+    readings = read_slots(slots, None, rates, 4.0, None)
+
+    assert [r.tg_tokens_per_second for r in readings] == pytest.approx([5, 10, 15, 20], rel=0.05)
+    now = throughput("answering", readings, [])
+    assert now.tg_tokens_per_second == pytest.approx(50, rel=0.05)
+    assert (now.busy_slots, now.slots) == (4, 4)
+
+
+def test_a_standstill_is_zero_not_the_last_speed() -> None:
+    rates, log = SlotRates(), RequestLog(STARTED)
+    for quarter in range(17):
+        rates.feed(quarter / 4, (slot(0, 50),))
+    log.in_flight[0] = InFlight(0, 1, 0.0, tg_3s=37.1, tg_at=3.0)
+
+    assert read_slots((slot(0, 50),), log, rates, 4.0, 4.0)[0].tg_tokens_per_second == 0.0
+
+
+def test_where_the_polls_say_nothing_the_logs_line_is_the_speed_for_a_while() -> None:
+    log = RequestLog(STARTED)
+    log.in_flight[0] = InFlight(0, 1, 0.0, tg_3s=37.1, tg_at=10.0)
+
+    def tg(clock: float) -> float | None:
+        return read_slots((slot(0, 50),), log, SlotRates(), clock, clock)[0].tg_tokens_per_second
+
+    assert (tg(11.0), tg(14.0), tg(14.5)) == (37.1, 37.1, None)
+
+
+def test_stuck_is_when_no_busy_slot_moves() -> None:
+    rates = SlotRates()
+    rates.feed(0.0, (slot(0, 5), slot(1, 5, task=2)))
+    rates.feed(STUCK_SECONDS, (slot(0, 5), slot(1, 6, task=2)))
+    assert not rates.stuck(STUCK_SECONDS + 1)
+
+    assert rates.stuck(2 * STUCK_SECONDS + 1)
+    rates.feed(2 * STUCK_SECONDS + 2, (slot(0, 6), slot(1, 6, task=2)))
+    assert not rates.stuck(2 * STUCK_SECONDS + 2)
+    assert not SlotRates().stuck(1e9)
+
+
+def test_reading_a_prompt_is_moving() -> None:
+    rates = SlotRates()
+    rates.feed(0.0, (slot(0, 0, used=0),))
+    rates.feed(15.0, (slot(0, 0, used=2048),))
+
+    assert not rates.stuck(30.0)
+
+
+# -- a prompt ----------------------------------------------------------------------------------------
+
+
+def reading_prompt(processed: int | None, clock: float = 12.0, *, prompt: int | None = 43_000) -> SlotReading:
+    log = RequestLog(STARTED)
+    log.in_flight[0] = InFlight(0, 1, 10.0, prompt_tokens=prompt, cached_tokens=41_000)
+    asked = slot(0, 0, used=41_000 + (processed or 0), processed_tokens=processed, predict_limit=64)
+    (reading,) = read_slots((asked,), log, SlotRates(), clock, clock)
+    assert log.in_flight[0].predict_limit == 64
+    return reading
+
+
+def test_the_progress_of_a_prompt_counts_what_was_reused() -> None:
+    reading = reading_prompt(1000)
+
+    assert (reading.state, reading.prompt_done_tokens, reading.cached_tokens) == ("prefill", 42_000, 41_000)
+    assert reading.prefill_progress == pytest.approx(42 / 43)
+    assert reading.pp_tokens_per_second == pytest.approx(500.0)  # of the new ones
+    assert reading.eta_seconds == pytest.approx(2.0)
+    assert reading.seconds == pytest.approx(2.0)
+
+    now = throughput("prefill", (reading,), [])
+    assert (now.pp_tokens_per_second, now.eta_seconds) == (reading.pp_tokens_per_second, reading.eta_seconds)
+
+
+def test_before_the_first_batch_there_is_no_speed_and_no_end_in_sight() -> None:
+    reading = reading_prompt(0)
+
+    assert reading.prefill_progress == pytest.approx(41 / 43)
+    assert (reading.pp_tokens_per_second, reading.eta_seconds) == (None, None)
+
+
+def test_a_prompt_of_unknown_length_has_no_progress() -> None:
+    reading = reading_prompt(1000, prompt=None)
+
+    assert (reading.prefill_progress, reading.eta_seconds, reading.prompt_done_tokens) == (None, None, 42_000)
+
+
+def test_progress_never_passes_the_whole() -> None:
+    assert reading_prompt(9000).prefill_progress == 1.0
+
+
+def test_a_server_clock_behind_the_request_is_no_negative_time() -> None:
+    assert reading_prompt(1000, clock=3.0).seconds == 0.0
+
+
+def test_a_request_that_the_log_does_not_know() -> None:
+    rates = SlotRates()
+    rates.feed(5.0, (slot(0, 0),))
+    (reading,) = read_slots((slot(0, 0, processed_tokens=700),), None, rates, 6.0, None)
+
+    assert (reading.prompt_tokens, reading.prefill_progress, reading.prompt_done_tokens) == (None, None, 700)
+    assert (reading.seconds, reading.pp_tokens_per_second) == (1.0, 700.0)
+
+
+def test_a_slot_that_tells_nothing_is_unknown_all_over() -> None:
+    bare = Slot(0, True, None, None, None)
+    (reading,) = read_slots((bare,), None, SlotRates(), 1.0, None)
+
+    assert (reading.state, reading.context_used_tokens, reading.pp_tokens_per_second) == ("prefill", None, None)
+    assert throughput("prefill", (reading,), []).context_used_tokens is None
+
+
+# -- what was ----------------------------------------------------------------------------------------
+
+
+def request(began: float, seconds: float, tokens: int, tg: float | None = None, **more: object) -> Request:
+    return Request(
+        number=1, at=(STARTED + timedelta(seconds=began)).isoformat(), slot=0, task=1, generated_tokens=tokens,
+        duration_seconds=seconds, tg_tokens_per_second=tg, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_peak_median_and_effective_are_three_numbers() -> None:
+    newest_first = [request(60, 10, 300, 30.0), request(20, 10, 200, 20.0), request(0, 10, 400, 40.0)]
+    now = throughput("idle", (), newest_first)
+
+    assert (now.tg_peak, now.tg_median) == (40.0, 30.0)
+    assert now.effective_tokens_per_second == pytest.approx(900 / 70)  # the pauses are in it
+    assert now.tg_tokens_per_second is None
+
+
+def test_a_long_pause_begins_a_new_session() -> None:
+    morning = request(0, 10, 1000, 99.0)
+    evening = request(10 + SESSION_GAP_SECONDS + 1, 10, 100, 20.0)
+    coffee = request(10 + SESSION_GAP_SECONDS - 1, 10, 100, 20.0)
+
+    assert session([evening, morning]) == ([evening], pytest.approx(10))
+    assert session([coffee, morning])[0] == [coffee, morning]
+    assert throughput("idle", (), [evening, morning]).tg_peak == 20.0
+
+
+def test_requests_side_by_side_share_their_wall_time() -> None:
+    _, wall = session([request(2, 10, 100), request(1, 3, 100), request(0, 10, 100)])
+
+    assert wall == pytest.approx(12)
+
+
+def test_a_few_tokens_are_no_peak() -> None:
+    assert throughput("idle", (), [request(0, 1, 3, 900.0)]).tg_peak is None
+
+
+def test_nothing_done_is_unknown() -> None:
+    now = throughput("idle", (), [])
+
+    assert (now.tg_peak, now.tg_median, now.effective_tokens_per_second, now.ttft_seconds) == (None, None, None, None)
+    assert session([]) == ([], None)
+    assert session([request(0, 0, 0)]) == ([request(0, 0, 0)], None)
+
+
+def test_acceptance_is_of_the_last_request_that_drafted() -> None:
+    plain = request(20, 1, 9)
+    drafted = request(0, 1, 9, draft_tokens=41, draft_tokens_accepted=35, mean_accepted_length=3.5)
+    now = throughput("idle", (), [plain, drafted])
+
+    assert (now.draft_acceptance, now.mean_accepted_length) == (35 / 41, 3.5)
+    assert throughput("idle", (), [plain]).draft_acceptance is None
+
+
+def test_context_is_of_the_fullest_slot() -> None:
+    slots = (SlotReading(0, "idle", None, 10, 4096), SlotReading(1, "idle", None, 900, 2048), SlotReading(2, "idle"))
+    now = throughput("idle", slots, [])
+
+    assert (now.context_used_tokens, now.context_size_tokens, now.busy_slots) == (900, 2048, 0)
+
+
+# -- totals ------------------------------------------------------------------------------------------
+
+COUNTERS = {"prompt_tokens_total": 100.0, "prompt_tokens_cached_total": 40.0, "tokens_predicted_total": 51.0}
+
+
+def test_totals_are_the_servers_less_gpuboxs_own() -> None:
+    log = replace(RequestLog(STARTED), count=7)
+    found = totals(COUNTERS, log, (2, 1), complete=True)
+
+    assert (found.requests, found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (7, 98, 40, 50)
+    assert (found.draft_tokens, found.draft_tokens_accepted) == (None, None)
+
+
+def test_requests_are_not_counted_where_a_part_of_the_log_was_not_read() -> None:
+    assert totals(COUNTERS, RequestLog(STARTED), (0, 0), complete=False).requests is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_counter_that_is_no_number_is_unknown(value: float) -> None:
+    assert totals({"prompt_tokens_total": value}, None, (0, 0), complete=True).prompt_tokens is None
+
+
+def test_without_metrics_there_are_no_totals() -> None:
+    found = totals(None, None, (2, 1), complete=False)
+
+    assert (found.requests, found.prompt_tokens, found.generated_tokens) == (None, None, None)
+
+
+def test_a_counter_below_the_proof_is_none_not_less() -> None:
+    assert totals({"tokens_predicted_total": 0.0}, None, (0, 1), complete=True).generated_tokens == 0
