@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal
 
 from gpubox.telemetry.model import Mark, Snapshot
 
@@ -27,13 +28,17 @@ class History:
     def __init__(self) -> None:
         self.points: deque[Point] = deque(maxlen=MAX_POINTS)
         self.marks: deque[Mark] = deque(maxlen=64)
-        self._server: tuple[str | None, int | None, str] = (None, None, "")
+        self._profile: str | None = None
+        """Of the server that ran last and was neither stopped nor died since; empty for one without a profile."""
+        self._pid: int | None = None
+        self._state = ""
 
     def push(self, snapshot: Snapshot) -> None:
         """Takes in one snapshot; notices by itself when the server changed, came or died."""
         through = snapshot.throughput
         if self.points and snapshot.at < self.points[-1].at:
             self.points.clear()  # the clock went backwards: what was, cannot be set beside what comes
+            self.marks.clear()
         reading = through.pp_tokens_per_second if through.state == "prefill" else None
         self.points.append(Point(snapshot.at, through.tg_tokens_per_second, reading, through.state))
         while self.points and snapshot.at - self.points[0].at > KEEP_SECONDS:
@@ -42,39 +47,49 @@ class History:
 
     def _notice(self, snapshot: Snapshot) -> None:
         server = snapshot.server
-        now = (server.profile, server.pid, server.state)
-        before_profile, before_pid, before_state = self._server
-        if self.points and len(self.points) > 1:
-            if server.pid and server.pid != before_pid:
-                kind = "switch" if before_pid or before_state == "loading" else "start"
-                self.marks.append(Mark(snapshot.at, "switch" if kind == "switch" else "start", server.profile or ""))
-            elif server.state == "crashed" and before_state != "crashed":
-                oom = "out of" in server.message
-                self.marks.append(Mark(snapshot.at, "oom" if oom else "crash", server.message))
-            elif before_pid and not server.pid and server.state == "stopped":
-                self.marks.append(Mark(snapshot.at, "stop", before_profile or ""))
-        self._server = now
+        kind: Literal["switch", "crash", "oom", "start", "stop"] | None = None
+        text = server.profile or ""
+        if server.pid and server.pid != self._pid:
+            kind = "start" if self._profile is None else "switch"
+        elif server.state == "crashed" and self._state != "crashed":
+            kind, text = "oom" if "out of" in server.message else "crash", server.message
+        elif server.state == "stopped" and self._profile is not None:
+            kind, text = "stop", self._profile
+        if kind and self._state:  # what was so when the watching began, did not happen then
+            self.marks.append(Mark(snapshot.at, kind, text))
+        if server.pid:
+            self._profile, self._pid = server.profile or "", server.pid
+        elif server.state in ("crashed", "stopped"):
+            self._profile = self._pid = None
+        self._state = server.state
 
     def columns(self, width: int, seconds: float, now: float) -> list[float | None]:
         """The mean tg of each of ``width`` equal stretches of the last ``seconds``, oldest first."""
-        if width <= 0:
-            return []
+        width = max(0, width)
         sums, counts = [0.0] * width, [0] * width
         for point in self.points:
             if point.tg is None:
                 continue
-            column = int((1 - (now - point.at) / seconds) * width)
-            if 0 <= column < width:
+            column = _column(point.at, width, seconds, now)
+            if column is not None:
                 sums[column] += point.tg
                 counts[column] += 1
         return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
     def mark_columns(self, width: int, seconds: float, now: float) -> dict[int, Mark]:
         """The marks of the last ``seconds`` by column."""
-        found = {int((1 - (now - mark.at) / seconds) * width): mark for mark in self.marks}
-        return {column: mark for column, mark in found.items() if 0 <= column < width}
+        found = {_column(mark.at, width, seconds, now): mark for mark in self.marks}
+        return {column: mark for column, mark in found.items() if column is not None}
 
     @property
     def peak(self) -> float | None:
         """The highest tg kept."""
         return max((p.tg for p in self.points if p.tg is not None), default=None)
+
+
+def _column(at: float, width: int, seconds: float, now: float) -> int | None:
+    """The column of ``at``; this very instant is in the last one, and nothing older than ``seconds`` in the first."""
+    if width <= 0 or seconds <= 0:
+        return None
+    place = width - (now - at) * width / seconds
+    return min(int(place), width - 1) if 0 <= place <= width else None
