@@ -5,8 +5,11 @@ The same file serves bug reports, tests and pictures. The home folder is written
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -32,11 +35,14 @@ class Recorder:
         self.problem = ""
         """Why the recording ended before it was told to; empty while all is well."""
         self.count = 0
-        self._home = str(Path.home()).encode()
+        home = re.escape(str(Path.home()).rstrip("/").encode(errors="replace"))
+        self._home = re.compile(home + rb"(?![\w.-])") if home else None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("xb")
-        except FileExistsError:
+        except FileExistsError as error:
+            if not path.parent.is_dir():
+                raise GpuboxError(f"{path} cannot be written: {path.parent} is no folder.") from error
             raise UsageError(f"{path} exists already.", "Name another file.") from None
         except OSError as error:
             raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
@@ -44,9 +50,14 @@ class Recorder:
 
     def write(self, snapshot: Snapshot) -> None:
         """Adds one Snapshot. Never raises; see ``problem``."""
-        if not self.problem:
-            self._line(msgspec.json.encode(snapshot).replace(self._home, b"~"))
-            self.count += not self.problem
+        if self.problem:
+            return
+        try:
+            data = msgspec.json.encode(snapshot)
+        except UnicodeEncodeError:  # a name that is no UTF-8: a path, a process
+            data = json.dumps(_readable(msgspec.to_builtins(snapshot))).encode()
+        self._line(self._home.sub(b"~", data) if self._home else data)
+        self.count += not self.problem
 
     def close(self) -> None:
         """Ends the recording."""
@@ -71,6 +82,15 @@ class Recorder:
             self.problem = f"the recording ended: {self.path}: {error.strerror}"
 
 
+def _readable(value: Any) -> Any:
+    """The same with a question mark for every character that no file can hold."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {key: _readable(item) for key, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def read_recording(path: Path) -> list[Snapshot]:
     """Every Snapshot of a recording, in order. A last line that was cut off (a crash) is left out.
 
@@ -82,7 +102,7 @@ def read_recording(path: Path) -> list[Snapshot]:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     try:
         header = msgspec.json.decode(lines[0], type=_Header)
-    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UsageError(f"{path} is not a gpubox recording.", "`gpubox record FILE` makes one.") from None
     if header.format != HEADER or header.version != VERSION:
         raise UsageError(f"{path} is a recording of another gpubox ({header.gpubox}).")
@@ -91,7 +111,7 @@ def read_recording(path: Path) -> list[Snapshot]:
     for number, line in enumerate(lines[1:], start=2):
         try:
             found.append(decoder.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if number == len(lines):
                 break
             raise UsageError(f"{path}, line {number} is damaged: {error}.") from None

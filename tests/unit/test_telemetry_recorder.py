@@ -1,0 +1,216 @@
+"""Recordings: what goes in comes out as the same values, whatever the disk does."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
+from gpubox.hardware.host import HostReading, ProcessReading
+from gpubox.server.client import Slot
+from gpubox.server.status import ServerStatus
+from gpubox.telemetry.model import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
+from gpubox.telemetry.recorder import VERSION, Recorder, read_recording
+
+GPU = replace(
+    unknown_gpu(0),
+    name="RTX",
+    vram_total_bytes=16 * 2**30,
+    power_watts=12.5,
+    processes=(GpuProcess(7, None, None), GpuProcess(8, "Xorg", 2**30)),
+    throttle_reasons=("power cap",),
+    lost=True,
+    lost_at="2026-01-01T00:00:00+00:00",
+)
+RICH = Snapshot(
+    at=12345.678,
+    time="2026-01-01T00:00:00.000Z",
+    server=ServerStatus(
+        "main", "answering", "a", 42, "http://127.0.0.1:8080", slots=(Slot(0, True, 4096, 9, 3, 1, 4, -1),)
+    ),
+    driver=DriverReading((GPU,), "580.65", "GPU 0 LOST", 1.5),
+    host=HostReading(64 * 2**30, 2**30, 0, (1.5, 99.0)),
+    process=ProcessReading(42, 1.25, 8, 1, 2, 3, 4, 5, None, True),
+    memory=(
+        DeviceMemory("CUDA0", "gpu", other_processes=(("Xorg", 2**30),), unaccounted_bytes=-5),
+        DeviceMemory("Host", "host", estimated=True),
+    ),
+    offload=Offload(41, 41, bottleneck="PCIe", evidence="60% of the link"),
+    throughput=Throughput("answering", 20.5, accepted_per_position=(1.0, 0.5)),
+    slots=(SlotReading(0, "answering", 1, 9, 4096, generated_tokens=3),),
+    requests=(Request(1, "2026-01-01T00:00:00.000+00:00", 0, 1, accepted_per_position=(1.0, 0.949), reread="why"),),
+    totals=Totals(1, 2, 3, 4),
+    kv_bytes_per_token=20480.5,
+    problems=("/metrics is off: no totals", 'quotes " and \\ and \n lines', "🦙 [bold]"),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "run.jsonl"
+
+
+def record(path: Path, *snapshots: Snapshot) -> Path:
+    with Recorder(path, "1.0") as recorder:
+        for snapshot in snapshots:
+            recorder.write(snapshot)
+        assert (recorder.problem, recorder.count) == ("", len(snapshots))
+    return path
+
+
+def test_a_rich_snapshot_comes_back_as_the_same_value(path: Path) -> None:
+    assert read_recording(record(path, RICH)) == [RICH]
+
+
+def test_snapshots_come_back_in_their_order(path: Path) -> None:
+    run = [replace(RICH, at=float(n)) for n in (5, 3, 9, 1)]
+
+    assert read_recording(record(path, *run)) == run
+
+
+def test_each_snapshot_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:
+    with Recorder(path, "1.0") as recorder:
+        recorder.write(RICH)
+
+        assert read_recording(path) == [RICH]
+
+
+def test_the_home_folder_does_not_go_into_a_bug_report(path: Path, own_home: Path) -> None:
+    server = replace(
+        RICH.server,
+        model_path=f"{own_home}/models/m.gguf",
+        engine_path=f"{own_home}er/llama-server",
+        message=f"see {own_home}",
+    )
+    (back,) = read_recording(record(path, replace(RICH, server=server)))
+
+    assert back.server.model_path == "~/models/m.gguf"
+    assert back.server.engine_path == f"{own_home}er/llama-server"
+    assert back.server.message == "see ~"
+
+
+def test_a_home_that_is_the_root_takes_no_slash_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/")
+
+    assert read_recording(record(path, RICH)) == [RICH]
+
+
+def test_a_name_that_is_no_utf8_is_recorded_with_a_question_mark(path: Path) -> None:
+    server = replace(RICH.server, model_path="/models/\udcff.gguf")
+
+    assert read_recording(record(path, replace(RICH, server=server)))[0].server.model_path == "/models/?.gguf"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10.0**300])
+def test_a_number_that_is_none_is_unknown(value: float, path: Path) -> None:
+    (back,) = read_recording(record(path, replace(RICH, kv_bytes_per_token=value)))
+
+    assert back.kv_bytes_per_token in (None, 10.0**300)
+
+
+def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(path: Path) -> None:
+    recorder = Recorder(path, "1.0")
+    recorder.write(RICH)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder._file.fileno())  # the disk fills up: every write is refused from now on
+    os.close(full)
+
+    recorder.write(RICH)
+    assert "No space left on device" in recorder.problem
+    assert str(path) in recorder.problem
+    recorder.write(RICH)
+    recorder.close()
+
+    assert recorder.count == 1
+    assert read_recording(path) == [RICH]
+
+
+@pytest.mark.parametrize("kept", [1, 50, -1])
+def test_a_recording_cut_in_the_middle_of_a_line(kept: int, path: Path) -> None:
+    record(path, RICH, replace(RICH, at=2.0))
+    whole = path.read_bytes()
+    last = whole.rindex(b"\n", 0, -1) + 1
+    path.write_bytes(whole[: last + kept] if kept > 0 else whole[:-9])
+
+    assert read_recording(path) == [RICH]
+
+
+def test_a_recording_that_is_damaged_in_the_middle_says_where(path: Path) -> None:
+    record(path, RICH, RICH, RICH)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2][:40] + b"\n"
+    path.write_bytes(b"".join(lines))
+
+    with pytest.raises(UsageError, match="line 3 is damaged"):
+        read_recording(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\n",
+        b"hello",
+        b"\xff\xfe",
+        b"{}",
+        b"[" * 100_000,
+        b'{"format":"gpubox-recording"',
+        b"[]\n",
+        b'{"x":' * 50_000,
+    ],
+)
+def test_what_is_no_recording_is_said_to_be_none(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(text)
+
+    with pytest.raises(UsageError, match="is not a gpubox recording"):
+        read_recording(path)
+
+
+def test_a_line_that_nests_for_ever_is_damage(path: Path) -> None:
+    record(path, RICH)
+    with path.open("ab") as file:
+        file.write(b'{"host":' + b'{"x":' * 50_000 + b"\n" + path.read_bytes().splitlines()[1] + b"\n")
+
+    with pytest.raises(UsageError, match="line 3 is damaged"):
+        read_recording(path)
+
+
+@pytest.mark.parametrize("header", [{"version": VERSION + 1}, {"format": "another-recording"}])
+def test_a_recording_of_another_version_names_who_made_it(header: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text(json.dumps({"format": "gpubox-recording", "version": VERSION, "gpubox": "9.9", **header}) + "\n")
+
+    with pytest.raises(UsageError, match=r"a recording of another gpubox \(9\.9\)"):
+        read_recording(path)
+
+
+def test_an_empty_recording_is_one(path: Path) -> None:
+    assert read_recording(record(path)) == []
+
+
+def test_a_file_that_is_there_is_not_written_over(path: Path) -> None:
+    record(path, RICH)
+
+    with pytest.raises(UsageError, match="exists already"):
+        Recorder(path, "1.0")
+    assert read_recording(path) == [RICH]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(GpuboxError, match="cannot be written"):
+        Recorder(tmp_path / "file" / "run.jsonl", "1.0")
+
+
+def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_recording(tmp_path / "no.jsonl")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_recording(tmp_path)
