@@ -131,12 +131,12 @@ class LiveServices:
 
     def models(self, catalog: Catalog) -> list[Path]:
         from gpubox.models.find import find_models
-        from gpubox.models.resolve import resolve_model
+        from gpubox.models.resolve import model_of
 
         named = set()
         for profile in catalog.profiles.values():
             with contextlib.suppress(GpuboxError):
-                if path := resolve_model(profile.model, self.paths, self.config).path:
+                if path := model_of(profile, self.paths, self.config).path:
                     named.add(path.resolve())
         return [path for path in find_models(self.config, self.paths) if path.resolve() not in named]
 
@@ -167,17 +167,17 @@ class LiveServices:
     # -- operations ---------------------------------------------------------------------------------
 
     def model_size(self, profile: Profile) -> int | None:
-        from gpubox.models.resolve import resolve_model
+        from gpubox.models.resolve import model_of
 
         with contextlib.suppress(GpuboxError):
-            return resolve_model(profile.model, self.paths, self.config).size
+            return model_of(profile, self.paths, self.config).size
         return None
 
     def to_fetch(self, profile: Profile) -> bool:
-        from gpubox.models.resolve import resolve_model
+        from gpubox.models.resolve import model_of
 
         with contextlib.suppress(GpuboxError):
-            source = resolve_model(profile.model, self.paths, self.config)
+            source = model_of(profile, self.paths, self.config)
             return source.path is None and bool(source.fetch)
         return False
 

@@ -12,6 +12,7 @@ import click
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context, check_url
+from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
 from gpubox.telemetry.model import DeviceMemory, Snapshot
@@ -117,7 +118,7 @@ def _print(snapshot: Snapshot) -> None:
     for name, value in (
         ("address", status.base_url and f"{status.base_url}{'  ' + status.exposed if status.exposed else ''}"),
         ("model", status.model_path),
-        ("engine", " ".join(filter(None, (status.engine_path, status.engine_version)))),
+        ("engine", " ".join(filter(None, (status.engine_path, shown_version(status.engine_version or ""))))),
         ("pid", status.pid and f"{status.pid}  since {status.started_at}"),
         ("slots", f"{through.busy_slots} of {through.slots} busy" if through.slots else ""),
         ("speed", _speed(snapshot)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -13,6 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from gpubox.engines.capabilities import shown_version
 from gpubox.profiles.argv import command_line, public_env
 from gpubox.profiles.model import Profile
 from gpubox.tui.actions import Where, bindings
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpubox.server.launch import Preview
 
 LABEL_CELLS = 9
-_UNBUILT = re.compile(r" \(build 0[^)]*\)")  # a build that does not know its number has nothing to say there
 
 
 def shell_line(profile: Profile, argv: tuple[str, ...]) -> str:
@@ -145,9 +144,7 @@ class Detail(VerticalScroll, can_focus=True):
         if refusal := self._refusal(entry):
             return Content.assemble(("! ", "$warning"), (refusal, "$warning"))
         if self.shown:
-            return Content.assemble(
-                ("✓ ", "$success"), f"{plain(_UNBUILT.sub('', self.shown.engine))} takes every flag"
-            )
+            return Content.assemble(("✓ ", "$success"), f"{plain(shown_version(self.shown.engine))} takes every flag")
         return Content.styled("… asking the engine", "$quiet")
 
     def _command(self, profile: Profile) -> Content:
