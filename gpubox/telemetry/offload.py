@@ -118,8 +118,9 @@ def bottleneck(
     seconds_since_request: float | None,
 ) -> tuple[str | None, str]:
     """``(word, evidence)``: the part that the others wait for, judged from this instant's readings."""
-    if state == "idle" and seconds_since_request is not None and 0 <= seconds_since_request < 10:
-        return "client", f"the server has waited {seconds_since_request:.0f} s for the next request"
+    if state == "idle" and seconds_since_request is not None and -1 < seconds_since_request < 10:
+        # a process starts a moment before its log's clock, and at a tick of the kernel's
+        return "client", f"the server has waited {max(0.0, seconds_since_request):.0f} s for the next request"
     if state not in ("prefill", "answering", "thinking"):
         return None, ""
     faults, busy = moved.major_faults_per_second, moved.threads_busy

@@ -20,19 +20,20 @@ class SlotTrack:
     task: int | None = None
     since: float = 0.0
     moved: float = 0.0
-    used: int = 0
+    counts: tuple[int, ...] = ()
+    """All that moves while it works."""
     polls: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
     def feed(self, at: float, slot: Slot) -> None:
         """Takes in one poll taken at ``at`` (monotonic seconds)."""
         generated = slot.generated_tokens or 0
-        used = slot.context_used_tokens or 0
+        counts = (generated, slot.context_used_tokens or 0, slot.processed_tokens or 0)
         if slot.task != self.task or (self.polls and (generated < self.polls[-1][1] or at < self.polls[-1][0])):
             self.task, self.since, self.moved = slot.task, at, at
+            self.counts = ()
             self.polls.clear()
-        if not self.polls or generated != self.polls[-1][1] or used != self.used:
-            self.moved = at
-        self.used = used
+        if counts != self.counts:
+            self.counts, self.moved = counts, at
         if generated:
             self.polls.append((at, generated))
 

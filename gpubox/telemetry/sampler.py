@@ -28,6 +28,11 @@ from gpubox.telemetry.sources import STALE_SECONDS, LogSource, ServerAnswer, Ser
 from gpubox.telemetry.throughput import read_slots, throughput, totals
 
 STUCK_SECONDS = 20.0
+HUNG_SECONDS = 300.0
+"""A batch of a long prompt can take a minute on a CPU, and nothing moves meanwhile; five are a hang, busy or not."""
+AT_WORK = 0.1
+"""Threads."""
+ORPHAN_SECONDS = 1.0
 PACE_SECONDS = 1.0
 SHOWN_REQUESTS = 200
 Driver = Callable[[], DriverReading]
@@ -40,13 +45,57 @@ class Launched:
         launch = running.launch
         self.running = running
         assert running.process is not None
-        self.started = started_at(running.process)
-        self.log = LogSource(paths.slot_log(slot), self.started, proof=running.proof_tokens != (0, 0))
-        may_ask = not any("sleep-idle-seconds" in word for word in launch.argv)
-        self.source = ServerSource(launch.base_url, _key(paths), may_ask_slots=may_ask)
+        age = age_of(running.process)
+        self.zero = time.monotonic() - age
+        """The zero of its log's clock."""
+        # A server that is not proven yet will get gpubox's proof as its first request.
+        proof = running.proven_at is None or running.proof_tokens != (0, 0)
+        self.log = LogSource(
+            paths.slot_log(slot), datetime.now(UTC) - timedelta(seconds=age), proof=proof, clock=self.clock
+        )
+        self.key = _key(paths)
+        self.may_ask = not any("sleep-idle-seconds" in word for word in launch.argv)
+        self.source = ServerSource(launch.base_url, self.key, may_ask_slots=self.may_ask)
         self.rates = SlotRates()
+        self.orphans: dict[tuple[int, int], float] = {}
+        """Requests by slot and task that no slot works on, and since when."""
         self.before: tuple[float, ProcessReading] | None = None
         self.pace = Pace()
+
+    def clock(self) -> float:
+        """The server's own second now: whatever is done to the wall clock, since it started."""
+        return time.monotonic() - self.zero
+
+    async def renew_key(self, paths: Paths, wait: bool) -> None:
+        """Asks with the owner's key of now where the one that it was begun with is refused."""
+        key = _key(paths)
+        if key != self.key:
+            await self.source.close()
+            self.key = key
+            self.source = ServerSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask)
+            if not wait:
+                self.source.start()
+
+    def drop_orphans(self, at: float) -> None:
+        """Forgets requests whose end the log lost (cut, skipped): their slots have long been at something else."""
+        answer, in_flight = self.source.latest, self.log.requests.in_flight
+        if answer is None or not answer.slots:
+            return
+        busy = {slot.index: slot.task for slot in answer.slots if slot.busy}
+        idle = {
+            (found.slot, found.task)
+            for found in in_flight.values()
+            if found.slot not in busy or busy[found.slot] not in (None, found.task)
+        }
+        self.orphans = {key: self.orphans.get(key, at) for key in idle}
+        for key, since in list(self.orphans.items()):
+            if answer.at > since + ORPHAN_SECONDS:
+                del in_flight[key[0]], self.orphans[key]
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the process burns CPU: a batch is computed there, or a thread waits for the card."""
+        return (self.pace.threads_busy or 0.0) > AT_WORK
 
     def keep_pace(self, at: float, process: ProcessReading) -> None:
         """Renews the pace once a second: shorter stretches say more about the clock tick than about the work."""
@@ -90,6 +139,9 @@ class Sampler:
         if launched is None:
             return self._assemble(from_view(view, "stopped"), "down", None, None)
         finished = launched.log.read()
+        launched.drop_orphans(time.monotonic())
+        if launched.source.latest and launched.source.latest.denied:
+            await launched.renew_key(self.paths, wait)
         if finished:
             launched.source.want_counters()
         if finished or launched.log.requests.in_flight:
@@ -114,7 +166,7 @@ class Sampler:
     async def _sample_foreign(self, wait: bool) -> Snapshot:
         assert self.url is not None
         if self._foreign is None:
-            key = foreign_key(self.paths, self.url)
+            key = _foreign_key(self.paths, self.url)
             self._foreign = ServerSource(self.url, key, may_ask_slots=True)
             self._foreign_status = await read_foreign(self.url, key)
             if not wait:
@@ -127,14 +179,14 @@ class Sampler:
                 self._foreign_rates.feed(answer.at, answer.slots)
         latest = self._foreign.latest
         assert latest is not None and self._foreign_status is not None
-        if self._foreign_status.state == "unreachable" and latest.status == "ok":
-            self._foreign_status = await read_foreign(self.url, foreign_key(self.paths, self.url))
+        if latest.status == "ok" and not self._foreign_status.up:
+            self._foreign_status = await read_foreign(self.url, _foreign_key(self.paths, self.url))
         slots = read_slots(latest.slots or (), None, self._foreign_rates, at, None)
         state = _slot_state([s.state for s in slots]) if latest.status == "ok" else "loading"
         state = "down" if latest.status in ("unreachable", "error") else state
         http = {"down": "unreachable", "loading": "loading", "idle": "ready"}.get(state, "answering")
         status = replace(self._foreign_status, state=http, slots=latest.slots)
-        return self._build(status, state, at, slots, latest)
+        return self._build(status, state, at, slots, latest, problems=tuple(_http_problems(self._foreign, latest)))
 
     async def _follow(self, view: SlotView, wait: bool) -> None:
         running = view.running
@@ -157,30 +209,27 @@ class Sampler:
     def _state(
         self, launched: Launched, answer: ServerAnswer | None, process: ProcessReading | None, at: float
     ) -> tuple[str, list[str]]:
-        problems: list[str] = []
-        if launched.log.skipped_bytes and not launched.log.complete:
-            problems.append("the log is long: requests before its last part are not listed")
+        problems = [launched.log.problem] if launched.log.problem else []
         if process and process.stopped:
-            return "stuck", [*problems, "the server process is suspended (SIGSTOP)"]
+            return "stuck", ["the server process is suspended (SIGSTOP)", *problems]
         if launched.log.asleep:
             return "sleeping", problems
         if answer is None:
             return ("loading" if launched.running.proven_at is None else "idle"), problems
         silent = at - (launched.source.asking_since or at)
         if silent > STALE_SECONDS:
-            problems.append(f"the server has not answered for {silent:.0f} s")
+            problems.insert(0, f"the server has not answered for {silent:.0f} s")
         if silent > STUCK_SECONDS:
             return "stuck", problems
-        if answer.denied:
-            problems.append("/slots and /metrics want an API key that gpubox does not have")
-        elif answer.status == "ok" and answer.slots is None and launched.source.may_ask_slots:
-            problems.append("/slots is off or unreadable: no live speed, no context fill")
-        if answer.status == "ok" and answer.counters is None and not answer.denied:
-            problems.append("/metrics is off: no totals")
+        if answer.status != "ok" and launched.running.proven_at is None:
+            return "loading", problems
+        problems += _http_problems(launched.source, answer)
+        if launched.running.proven_at and not launched.log.split.keys:
+            problems.append("the log does not tell where the memory went: no split")
         if answer.status != "ok":
-            return ("loading" if launched.running.proven_at is None else "down"), problems
-        if launched.rates.stuck(at):
-            return "stuck", [*problems, "a busy slot has not moved for 20 s"]
+            return "down", problems
+        if launched.rates.stuck(at) and (not launched.at_work or launched.rates.unmoved(at) > HUNG_SECONDS):
+            return "stuck", [f"no busy slot has moved for {launched.rates.unmoved(at):.0f} s", *problems]
         slots = answer.slots or ()
         states = ["idle" if not s.busy else "answering" if s.generated_tokens else "prefill" for s in slots]
         if not states and launched.log.requests.in_flight:
@@ -202,7 +251,7 @@ class Sampler:
             return self._build(status, state, at)
         if process:
             launched.keep_pace(at, process)
-        clock = (datetime.now(UTC) - launched.started).total_seconds()
+        clock = at - launched.zero
         answer = launched.source.latest
         asked = answer.slots or () if answer else ()
         slots = read_slots(asked, launched.log.requests, launched.rates, at, clock)
@@ -246,7 +295,7 @@ class Sampler:
                 log,
                 launched.running.launch if launched else None,
                 launched.pace if launched else Pace(),
-                driver.gpus,
+                driver.gpus if driver.stale_seconds is None else (),
                 state,
                 clock - ended if clock is not None and ended is not None else None,
             ),
@@ -264,17 +313,43 @@ class Sampler:
         )
 
 
-def started_at(process: Identity) -> datetime:
-    """The wall time at which ``process`` started, to the clock tick; the zero of its log's clock."""
+def age_of(process: Identity) -> float:
+    """Seconds since ``process`` started, to the clock tick; its log's clock began then."""
     ticks = os.sysconf("SC_CLK_TCK")
     uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
-    return datetime.now(UTC) - timedelta(seconds=uptime - process.start_ticks / ticks)
+    return uptime - process.start_ticks / ticks
+
+
+def _http_problems(source: ServerSource, answer: ServerAnswer) -> list[str]:
+    if answer.status == "loading":
+        return []
+    if answer.status != "ok":
+        if answer.status == "error":
+            return [f"{source.client.base_url} answers with {answer.detail}"]
+        return [f"nothing answers at {source.client.base_url} ({answer.detail})"]
+    if answer.denied:
+        return ["/slots and /metrics want an API key that gpubox does not have"]
+    problems = []
+    if not source.may_ask_slots:
+        problems.append("/slots is not asked, it would keep the server awake: no live speed, no context fill")
+    elif not answer.slots:
+        problems.append("/slots is off or unreadable: no live speed, no context fill")
+    if answer.counters is None:
+        problems.append("/metrics is off: no totals")
+    return problems
 
 
 def _slot_state(states: list[str]) -> str:
     if "answering" in states:
         return "answering"
     return "prefill" if "prefill" in states else "idle"
+
+
+def _foreign_key(paths: Paths, url: str) -> str | None:
+    try:
+        return foreign_key(paths, url)
+    except GpuboxError:
+        return None  # said by /slots answering 401
 
 
 def _key(paths: Paths) -> str | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubox.server.client import LlamaClient, Slot
+from gpubox.server.client import Health, LlamaClient, Slot
 from gpubox.server.log import LogReader
 from gpubox.server.logevents import CacheState, Checkpoint, Released, Section, Sleeping, event_of
 from gpubox.telemetry.model import Request
@@ -19,17 +20,24 @@ from gpubox.telemetry.split import SplitLog
 HEAD_BYTES, TAIL_BYTES = 512 * 1024, 1024 * 1024
 """What is read of a log that is already long: its load, and its last requests."""
 TICK_BYTES = 512 * 1024
+FLOOD_SECONDS = 60.0
+"""How long it is said that a part of the log was left out."""
 POLL_SECONDS = 0.25
 IDLE_POLL_SECONDS = 1.0
 """At rest each poll of /slots costs the server a line of log."""
 STALE_SECONDS = 2.0
+RETRY_SECONDS = 10.0
+"""How often /metrics is tried again where it did not answer."""
+MOST_TOKENS = 2**53
 
 
 class LogSource:
     """Follows the log of one launch and folds its events."""
 
-    def __init__(self, path: Path, started: datetime, *, proof: bool = False) -> None:
-        """``proof``: the first request is gpubox's own."""
+    def __init__(
+        self, path: Path, started: datetime, *, proof: bool = False, clock: Callable[[], float] | None = None
+    ) -> None:
+        """``proof``: the first request is gpubox's own. ``clock``: seconds since the server's start."""
         self.split = SplitLog()
         self.requests = RequestLog(started, skip_proof=proof)
         self.cache_bytes: int | None = None
@@ -39,18 +47,22 @@ class LogSource:
         self.complete = True
         """Whether every line of the launch was read: else counts of requests are not known."""
         self.skipped_bytes = 0
+        self._flooded = float("-inf")
+        self._clock = clock or (lambda: (datetime.now(UTC) - started).total_seconds())
         self._path = path
         self._reader = LogReader(path)
         self._begin()
 
     def _begin(self) -> None:
+        # All at once: who looks but once must not be told the state of a while ago.
         with contextlib.suppress(OSError):
             size = self._path.stat().st_size
             if size > HEAD_BYTES + TAIL_BYTES:
                 for line in self._reader.read(HEAD_BYTES):
                     self._feed(line)
-                self.skipped_bytes += self._reader.skip(keep=TAIL_BYTES)
-                self.complete = False
+                self._skip(TAIL_BYTES)
+            for line in self._reader.read(HEAD_BYTES + TAIL_BYTES):
+                self._feed(line)
 
     def read(self) -> list[Request]:
         """Takes in what was written since the last call, at most a tick's worth; returns the requests that ended.
@@ -59,9 +71,25 @@ class LogSource:
         """
         behind = self._reader.behind()
         if behind > 4 * TICK_BYTES:
-            self.skipped_bytes += self._reader.skip(keep=TICK_BYTES)
-            self.complete = False
+            self._skip(TICK_BYTES)
+            self._flooded = self._clock()
         return [request for line in self._reader.read(TICK_BYTES) if (request := self._feed(line))]
+
+    @property
+    def problem(self) -> str:
+        """What the log cannot tell, and why; empty while all is well."""
+        try:
+            self._path.stat()
+        except OSError as error:
+            return f"the log cannot be read ({error.strerror}): no new requests"
+        if self._clock() - self._flooded < FLOOD_SECONDS:
+            return f"the log grows too fast: {self.skipped_bytes >> 20} MiB of it were not read"
+        return "" if self.complete else "the log is long: requests before its last part are not listed"
+
+    def _skip(self, keep: int) -> None:
+        self.skipped_bytes += self._reader.skip(keep)
+        self.complete = False
+        self.requests.in_flight.clear()  # their ends may be in what was left out
 
     def _feed(self, line: str) -> Request | None:
         at, event = event_of(line)
@@ -70,6 +98,9 @@ class LogSource:
                 return None
             case Sleeping():
                 self.asleep = event.asleep
+                if event.asleep:
+                    self.split.unload()
+                    self.checkpoints.clear()
             case CacheState():
                 self.cache_bytes, self.cache_limit_bytes = event.size_bytes, event.limit_bytes
             case Checkpoint():
@@ -84,10 +115,10 @@ class LogSource:
             case Section(name="listening"):
                 self.asleep = False
             case Released():
-                return self.requests.feed(at, event)
+                return self.requests.feed(at, event, seen=self._clock())
             case _:
                 self.split.feed(event)
-                return self.requests.feed(at, event)
+                return self.requests.feed(at, event, seen=self._clock())
         self.split.feed(event)
         return None
 
@@ -107,6 +138,8 @@ class ServerAnswer:
     slots: tuple[Slot, ...] | None = None
     counters: dict[str, float] | None = None
     denied: bool = False
+    detail: str = ""
+    """Why it does not answer, in a word."""
 
 
 class ServerSource:
@@ -120,7 +153,9 @@ class ServerSource:
         self.latest: ServerAnswer | None = None
         self.asking_since: float | None = None
         self._counters: dict[str, float] | None = None
+        self._counters_denied = False
         self._want_counters = True
+        self._retry_at = float("inf")
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -145,8 +180,8 @@ class ServerSource:
         """Ends the asking."""
         if self._task:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
+            self._task = None
         await self.client.close()
 
     async def _run(self) -> None:
@@ -161,22 +196,63 @@ class ServerSource:
                     await self._hurry.wait()
 
     async def ask(self) -> ServerAnswer:
-        """Asks once."""
+        """Asks once. Never raises: what cannot be asked is in the answer."""
         self.asking_since = time.monotonic()
-        slots = await self.client.slots() if self.may_ask_slots else None
-        at = time.monotonic()
-        if slots is None:
-            health = await self.client.health()
-            status = health.status
-        else:
-            status = "ok"
-        if status == "ok" and self._want_counters:
-            self._want_counters = False
-            self._counters = await self.client.counters()
-        answer = ServerAnswer(
-            at, status, tuple(slots) if slots is not None else None, self._counters, self.client.denied
-        )
+        try:
+            answer = await self._ask()
+        except Exception as error:  # a server can answer anything; the asking must go on
+            answer = ServerAnswer(time.monotonic(), "error", detail=type(error).__name__)
         self.asking_since = None
         self.latest = answer
         self.answers = [*self.answers[-63:], answer]
         return answer
+
+    async def _ask(self) -> ServerAnswer:
+        self.client.denied = False  # it is asked again: a key may have been given, a proxy mended
+        slots = _sound(await self.client.slots()) if self.may_ask_slots else None
+        at = time.monotonic()
+        health = Health("ok") if slots else await self.client.health()
+        denied = self.client.denied
+        if slots and self.latest and _worked(self.latest.slots, slots):
+            self._want_counters = True
+        if health.status == "ok" and (self._want_counters or at >= self._retry_at):
+            self._want_counters, self._counters = False, await self._read_counters()
+            self._counters_denied = self.client.denied
+            # asked again without a cause only where it failed
+            self._retry_at = float("inf") if self._counters else at + RETRY_SECONDS
+        return ServerAnswer(at, health.status, slots, self._counters, denied or self._counters_denied, health.detail)
+
+    async def _read_counters(self) -> dict[str, float] | None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STALE_SECONDS):  # an answer that never ends
+                return await self.client.counters()
+        return None
+
+
+def _sound(slots: list[Slot] | None) -> tuple[Slot, ...] | None:
+    """The slots with numbers that can be counted with; ``None`` where there are none."""
+    if not slots:
+        return None
+
+    def sound(value: int | None) -> int | None:
+        return value if value is not None and 0 <= value < MOST_TOKENS else None
+
+    return tuple(
+        replace(
+            slot,
+            context_size_tokens=sound(slot.context_size_tokens),
+            context_used_tokens=sound(slot.context_used_tokens),
+            generated_tokens=sound(slot.generated_tokens),
+            processed_tokens=sound(slot.processed_tokens),
+        )
+        for slot in slots
+    )
+
+
+def _worked(before: tuple[Slot, ...] | None, after: tuple[Slot, ...]) -> bool:
+    """Whether a request ended between two answers, as far as the slots tell."""
+    was = {slot.index: slot for slot in before or ()}
+    return any(
+        slot.index in was and ((was[slot.index].busy and not slot.busy) or was[slot.index].task != slot.task)
+        for slot in after
+    )

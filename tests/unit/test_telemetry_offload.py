@@ -164,6 +164,9 @@ def test_the_client_when_the_server_has_just_answered() -> None:
     )
     assert bottleneck("idle", Pace(), None, (), False, True, 60.0) == (None, "")
     assert bottleneck("idle", Pace(), None, (), False, True, None) == (None, "")
+    assert (
+        bottleneck("idle", Pace(), None, (), False, True, -0.02)[1] == "the server has waited 0 s for the next request"
+    )
     assert bottleneck("idle", Pace(), None, (), False, True, -5.0) == (None, "")
 
 

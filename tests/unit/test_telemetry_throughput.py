@@ -138,12 +138,17 @@ def test_stuck_is_when_no_busy_slot_moves() -> None:
     assert not SlotRates().stuck(1e9)
 
 
-def test_reading_a_prompt_is_moving() -> None:
+def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None:
     rates = SlotRates()
     rates.feed(0.0, (slot(0, 0, used=0),))
     rates.feed(15.0, (slot(0, 0, used=2048),))
-
+    rates.feed(30.0, (slot(0, 0, used=2048),))
     assert not rates.stuck(30.0)
+
+    rates.feed(36.0, (slot(0, 0, used=2048),))
+    assert rates.stuck(36.0)
+    assert rates.unmoved(36.0) == 21.0
+    assert SlotRates().unmoved(36.0) == 0.0
 
 
 # -- a prompt ----------------------------------------------------------------------------------------
