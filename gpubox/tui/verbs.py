@@ -56,7 +56,7 @@ class Verbs(App[bool]):
     def action_switch(self) -> None:
         if self.dashboard.requests.rows.has_focus:
             self.dashboard.requests.rows.action_open()
-        elif not self.dashboard.profiles_shown:
+        elif not self.dashboard.profiles.display:
             self.dashboard.alone("profiles")  # nothing is replaced by what nobody sees
         elif entry := self.dashboard.profiles.entry:
             self.choose(entry)
@@ -68,12 +68,12 @@ class Verbs(App[bool]):
         self.bridge.run(self.flow.restart, "server")
 
     def action_search(self) -> None:
-        if not self.dashboard.profiles_shown:
+        if not self.dashboard.profiles.display:
             self.dashboard.alone("profiles")
         self.dashboard.profiles.find()
 
     def action_filter_log(self) -> None:
-        if not self.dashboard.log_shown:
+        if not self.dashboard.log_pane.display:
             self.dashboard.alone("log")
         self.dashboard.log_pane.open_filter()
 

@@ -15,19 +15,18 @@ from textual.widget import Widget
 
 from gpubox.tui.entries import Entry
 from gpubox.tui.messages import Now
+from gpubox.tui.screens.arrangement import LEFT, MAIN, SIDE, shown
 from gpubox.tui.story import Story, pieces
 from gpubox.tui.text import plain
 from gpubox.tui.widgets.detail import Detail
-from gpubox.tui.widgets.header import Header, cards_words
+from gpubox.tui.widgets.header import Header
 from gpubox.tui.widgets.key_bar import KeyBar
 from gpubox.tui.widgets.line_pane import LinePane
 from gpubox.tui.widgets.lines import Lines
 from gpubox.tui.widgets.log_pane import LogPane
-from gpubox.tui.widgets.offload_pane import OffloadPane
+from gpubox.tui.widgets.number_panes import OffloadPane, ThroughputPane, VramPane
 from gpubox.tui.widgets.profile_list import ProfilePane
 from gpubox.tui.widgets.requests_pane import RequestsPane
-from gpubox.tui.widgets.throughput_pane import ThroughputPane
-from gpubox.tui.widgets.vram_pane import VramPane
 
 if TYPE_CHECKING:
     from gpubox.server.launch import Preview
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
-ALONE = ("profiles", "memory", "requests", "log", "detail")
-"""What can have the screen for itself; the class ``-only-<name>`` says which."""
 LOW_ROWS = 30
 """Below this many rows the memory panes take a line or two, as on a narrow screen."""
 REQUESTS_SECONDS, CALM_SECONDS = 0.5, 1.0
@@ -67,6 +64,15 @@ class DashboardScreen(Screen[None]):
         self.log_pane.say(NO_FOREIGN_LOG if url else NO_LOG)
         self.calm = False
         """Whether somebody types elsewhere: the screen is still looked at, but once a second is enough."""
+        self.left, self.main, self.side = Vertical(id="left"), Vertical(id="main"), Vertical(id="side")
+        self.rest = Container(id="rest")
+        self.panes: dict[str, Widget] = {
+            "vram": self.vram, "offload": self.offload, "profiles": self.profiles, "throughput": self.throughput,
+            "requests": self.requests, "detail": self.detail, "log": self.log_pane,
+        }  # fmt: skip
+        self._alone = ""
+        """What has the screen for itself."""
+        self._arrange()
         self._now: Now | None = None
         self._story: Story | None = None
         self._waiting: tuple[Snapshot, History | None] | None = None
@@ -78,17 +84,13 @@ class DashboardScreen(Screen[None]):
         yield self.header
         yield self.lines
         with Container(id="panes"):
-            with Vertical(id="left"):
-                yield self.vram
-                yield self.offload
-                yield self.profiles
-            with Container(id="rest"):
-                with Vertical(id="main"):
-                    yield self.throughput
-                    yield self.requests
-                with Vertical(id="side"):
-                    yield self.detail
-                    yield self.log_pane
+            with self.left:
+                yield from (self.panes[name] for name in LEFT)
+            with self.rest:
+                with self.main:
+                    yield from (self.panes[name] for name in MAIN)
+                with self.side:
+                    yield from (self.panes[name] for name in SIDE)
         yield self.keys
 
     def fill(self) -> None:
@@ -105,11 +107,24 @@ class DashboardScreen(Screen[None]):
 
     def _fit(self) -> None:
         """Tells the panes how much room they have."""
-        self.detail.one_line = self.has_class("-narrow") and not self.has_class("-only-detail")
-        low = self.has_class("-narrow") or self.app.size.height < LOW_ROWS
-        compact = low and not self.has_class("-only-memory")
+        narrow = self.has_class("-narrow")
+        self.detail.one_line = narrow and self._alone != "detail"
+        compact = (narrow or self.app.size.height < LOW_ROWS) and self._alone != "memory"
         self.set_class(compact, "-compact")
         self.vram.compact = self.offload.compact = compact
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Shows the panes that belong on the screen now."""
+        width = next(name for _, name in self.HORIZONTAL_BREAKPOINTS if self.has_class(name)).removeprefix("-")
+        state = "down" if self.has_class("-down") else "loading" if self.has_class("-loading") else "up"
+        visible = shown(width, state, self._alone)
+        for name, pane in self.panes.items():
+            pane.display = name in visible
+        for part, names in ((self.left, LEFT), (self.main, MAIN), (self.side, SIDE)):
+            part.display = not visible.isdisjoint(names)
+        self.rest.display = self.main.display or self.side.display
+        self.set_class(bool(self._alone), "-alone")
 
     # -- what the app tells -------------------------------------------------------------------------
 
@@ -121,6 +136,7 @@ class DashboardScreen(Screen[None]):
         state = now.status.state
         self.set_class(state == "loading", "-loading")
         self.set_class(now.status.pid is None and state in ("stopped", "crashed", "stopping"), "-down")
+        self._arrange()
         self._keep_focus()
         self._tell()
 
@@ -132,6 +148,8 @@ class DashboardScreen(Screen[None]):
             self._waiting = (snapshot, history)
             return
         self._waiting, self._drawn_at = None, now
+        from gpubox.tui.vram_view import cards_words
+
         self.header.cards = cards_words(snapshot)
         self.header.activity = snapshot.throughput.state
         self.throughput.history = history
@@ -188,7 +206,7 @@ class DashboardScreen(Screen[None]):
         word = "switch" if self._now and self._now.running else "start"
         if self.requests.rows.has_focus:
             word = "open"
-        elif not self.profiles_shown:
+        elif not self.profiles.display:
             word = "profiles"
         elif entry and entry.kind == "model":
             word = "make a profile"
@@ -214,49 +232,28 @@ class DashboardScreen(Screen[None]):
 
     # -- panes alone --------------------------------------------------------------------------------
 
-    @property
-    def profiles_shown(self) -> bool:
-        """Whether the profile list is on the screen."""
-        if only := self._only():
-            return only == "profiles"
-        return not self.has_class("-narrow") or self.has_class("-down")
-
-    @property
-    def log_shown(self) -> bool:
-        """Whether the log is on the screen."""
-        if only := self._only():
-            return only == "log"
-        return self._any("-down", "-loading", "-roomy", "-huge")
-
-    def _any(self, *names: str) -> bool:
-        return any(self.has_class(name) for name in names)
-
-    def _only(self) -> str:
-        return next((name for name in ALONE if self.has_class(f"-only-{name}")), "")
-
     def alone(self, pane: str) -> None:
         """Shows one of ALONE on the whole screen, or all panes again."""
-        on = self._only() != pane
-        self.remove_class(*[f"-only-{name}" for name in ALONE])
-        self.set_class(on, f"-only-{pane}")
+        self._alone = "" if self._alone == pane else pane
         self._fit()
-        self.set_focus(self._home(pane if on else ""))
+        self.set_focus(self._home())
         self._name_enter()
 
-    def _home(self, only: str) -> Widget:
+    def _home(self) -> Widget:
         """What has the keys when nothing else does."""
         own: dict[str, Widget] = {"log": self.log_pane.view, "detail": self.detail, "requests": self.requests.rows}
-        return own.get(only) or (self.profiles.rows if self.profiles_shown else self.requests.rows)
+        return own.get(self._alone) or (self.profiles.rows if self.profiles.display else self.requests.rows)
 
     def _keep_focus(self) -> None:
         """Keys never go to a pane that is not there."""
-        if self._only() or not self.profiles.rows.is_attached:
-            return
-        hidden: list[Widget] = [self.profiles.rows] if not self.profiles_shown else []
-        hidden += [self.requests.rows] if self._any("-down", "-loading") else []
-        hidden += [self.log_pane.view] if not self.log_shown else []
-        if self.focused is None or self.focused in hidden:
-            self.set_focus(self._home(""))
+        keyed = {
+            self.profiles: self.profiles.rows,
+            self.requests: self.requests.rows,
+            self.log_pane: self.log_pane.view,
+        }
+        lost = self.focused is None or any(self.focused is rows and not pane.display for pane, rows in keyed.items())
+        if lost and self.profiles.rows.is_attached:
+            self.set_focus(self._home())
 
     def back(self) -> bool:
         """One level back: filter, search, a pane alone, the keys of another pane. Whether there was one."""
@@ -264,10 +261,10 @@ class DashboardScreen(Screen[None]):
             self.log_pane.close_filter()
         elif self.profiles.unfind():
             return True
-        elif only := self._only():
-            self.alone(only)
+        elif self._alone:
+            self.alone(self._alone)
         elif not self.log_pane.close_filter():
-            home = self._home("")
+            home = self._home()
             if home.has_focus:
                 return False
             self.set_focus(home)

@@ -12,7 +12,6 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from gpubox.engines.capabilities import shown_version
 from gpubox.profiles.argv import command_line, public_env
 from gpubox.profiles.model import Profile
 from gpubox.tui.actions import Where, bindings
@@ -144,6 +143,8 @@ class Detail(VerticalScroll, can_focus=True):
         if refusal := self._refusal(entry):
             return Content.assemble(("! ", "$warning"), (refusal, "$warning"))
         if self.shown:
+            from gpubox.engines.capabilities import shown_version
+
             return Content.assemble(("✓ ", "$success"), f"{plain(shown_version(self.shown.engine))} takes every flag")
         return Content.styled("… asking the engine", "$quiet")
 

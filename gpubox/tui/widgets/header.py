@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from textual.app import RenderResult
 from textual.content import Content
@@ -12,19 +11,14 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from gpubox.tui.looks import STATES
-from gpubox.tui.memory_view import short_name
 from gpubox.tui.messages import Now
 from gpubox.tui.text import plain, short
-from gpubox.tui.throughput_view import STATES as STATES_NOW
-
-if TYPE_CHECKING:
-    from gpubox.hardware.gpu import Gpu
-    from gpubox.telemetry.model import Snapshot
 
 GAP = "   "
 CARD, READINGS = 15, 45
 """Importance of the card's name and of its readings, which stand at the right beside the clock."""
-LIVE_STATES = {name: STATES_NOW[name] for name in ("prefill", "thinking", "sleeping", "stuck")}
+LIVE_STATES = {"prefill", "thinking", "sleeping", "stuck"}
+"""States of the moment that say more than ``ready`` and ``answering``."""
 _BUILD = re.compile(r"\(build ([1-9]\d*)")
 
 
@@ -69,8 +63,10 @@ class Header(Widget):
         name = status.profile or (model if self.note else "")
         word = status.state
         if status.up and self.activity in LIVE_STATES:
+            from gpubox.tui.throughput_view import STATES as STATES_NOW
+
             word = self.activity
-            glyph, colour, _ = LIVE_STATES[word]
+            glyph, colour, _ = STATES_NOW[word]
         parts.append((99, Content.assemble((glyph, colour), " ", (short(plain(name), 30), "bold"), " " * bool(name),
                                            (plain(word), colour))))  # fmt: skip
         if self.note:
@@ -93,32 +89,6 @@ class Header(Widget):
             if readings:
                 parts.append((READINGS, Content("  ").join([Content.assemble(reading) for reading in readings])))
         return parts
-
-
-def cards_words(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
-    """``RTX 5060 Ti  64°C  142/180 W``: of all cards together where there are several."""
-    cards = [gpu for gpu in snapshot.driver.gpus if not gpu.lost]
-    lost = len(snapshot.driver.gpus) - len(cards)
-    if not snapshot.driver.gpus:
-        return ()
-    names = {short_name(gpu.name) for gpu in cards}
-    name = names.pop() if len(names) == 1 else "GPUs"
-    found: list[tuple[str, str]] = [(f"{len(cards)}× {name}" if len(cards) > 1 else name if cards else "", "$quiet")]
-    if lost:
-        found.append((f"✗ {lost} GPU LOST", "bold $error"))
-    heat = [gpu.temperature_celsius for gpu in cards if gpu.temperature_celsius is not None]
-    hot = any(_hot(gpu) for gpu in cards)
-    found.append((f"{max(heat)}°C" if heat else "", "bold $warning" if hot else ""))
-    drawn = [gpu.power_watts for gpu in cards if gpu.power_watts is not None]
-    limits = [gpu.power_limit_watts for gpu in cards if gpu.power_limit_watts is not None]
-    limit = f"/{sum(limits):.0f}" if len(limits) == len(drawn) else ""
-    found.append((f"{sum(drawn):.0f}{limit} W" if drawn else "", ""))
-    return (found[0], *[part for part in found[1:] if part[0]])
-
-
-def _hot(gpu: Gpu) -> bool:
-    limit = gpu.temperature_limit_celsius
-    return limit is not None and gpu.temperature_celsius is not None and gpu.temperature_celsius >= limit
 
 
 def _engine(path: str | None, version: str) -> str:

@@ -13,10 +13,9 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpubox.tui.cells import Line, dim, fit
-
 if TYPE_CHECKING:
     from gpubox.telemetry.model import Snapshot
+    from gpubox.tui.cells import Line
 
 SHRINK_DRAWS = 20
 """So many draws with fewer rows before a pane gives rows back: one odd reading does not make the others jump."""
@@ -109,6 +108,8 @@ class LinePane(StyledLines):
         size = self.content_size
         if self.snapshot is None or not self.is_attached or size.width <= 0:
             return
+        from gpubox.tui.cells import dim, fit
+
         rows = [fit(row, size.width) for row in self.lines(self.snapshot, size.width, size.height)]
         if self.own_height:
             self._grow(len(rows), (size.width, self.compact))

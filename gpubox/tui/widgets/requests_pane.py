@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import events
+from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.geometry import Size
@@ -12,13 +12,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpubox.tui import requests_view as view
 from gpubox.tui.actions import Where, bindings
-from gpubox.tui.cells import QUIET, Line, line, pad
 from gpubox.tui.widgets.line_pane import StyledLines
 
 if TYPE_CHECKING:
     from gpubox.telemetry.model import Request
+    from gpubox.tui.cells import Line
 
 NONE_YET = "No request yet."
 
@@ -34,6 +33,9 @@ class RequestRows(StyledLines, ScrollView, can_focus=True):
         def __init__(self, request: Request) -> None:
             super().__init__()
             self.request = request
+
+    class Resized(Message):
+        """The rows have another width."""
 
     def __init__(self) -> None:
         super().__init__("request-rows")
@@ -62,16 +64,19 @@ class RequestRows(StyledLines, ScrollView, can_focus=True):
 
     def redraw(self) -> None:
         """Makes the rows of all requests that stand on the screen."""
+        from gpubox.tui.cells import pad
+        from gpubox.tui.requests_view import row as make_row
+
         top, width = self.scroll_offset.y, self.size.width
         height = self.size.height
         rows: list[Line] = []
         for at in range(top, min(len(self.requests), top + height)):
-            row = pad(view.row(self.requests[at], width), width)
+            row = pad(make_row(self.requests[at], width), width)
             if at == self._at and self.has_focus:
                 row = tuple((text, f"{style} on $cursor".strip()) for text, style in row)
             rows.append(row)
         if not self.requests:
-            rows = [line((NONE_YET, QUIET))]
+            rows = [((NONE_YET, "$quiet"),)]
         self.show(rows)
 
     def render_line(self, y: int) -> Strip:
@@ -81,6 +86,7 @@ class RequestRows(StyledLines, ScrollView, can_focus=True):
     def on_resize(self, event: events.Resize) -> None:
         self.virtual_size = Size(self.size.width, len(self.requests))
         self.redraw()
+        self.post_message(self.Resized())
 
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
@@ -152,8 +158,8 @@ class RequestsPane(Vertical):
         if self.border_subtitle != subtitle:
             self.border_subtitle = subtitle
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._name_columns)
-
+    @on(RequestRows.Resized)
     def _name_columns(self) -> None:
-        self.head.show([view.head(self.rows.size.width)] if self.rows.requests else [])
+        from gpubox.tui.requests_view import head
+
+        self.head.show([head(self.rows.size.width)] if self.rows.requests else [])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.tui.cells import QUIET, Line, flow, line, safe, squeeze
 from gpubox.tui.memory_view import amount
-from gpubox.tui.widgets.line_pane import LinePane
 
 if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu
@@ -19,28 +18,26 @@ MANY_FAULTS = 50
 MIB = 1024**2
 
 
-class OffloadPane(LinePane):
-    """Five or six labelled lines; one where there is room for one."""
+def title(snapshot: Snapshot) -> str:
+    """``CPU offload 10.7 GiB``: what of the server is in RAM."""
+    size = host_bytes(snapshot)
+    return f"CPU offload {units.memory(size)}" if size else "CPU offload"
 
-    def title(self, snapshot: Snapshot) -> str:
-        size = host_bytes(snapshot)
-        return f"CPU offload {units.memory(size)}" if size else "CPU offload"
 
-    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[Line]:
-        if self.compact:
-            return [_small(snapshot, width)]
-        room = width - LABEL
-        rows = [
-            ("layers", squeeze([(9, _layers(snapshot)), (8, _experts(snapshot))], room)),
-            ("RAM", _ram(snapshot)),
-            ("weights", _weights(snapshot)),
-            *(("beside" if not at else "", row) for at, row in enumerate(flow(_beside(snapshot), room))),
-            ("threads", squeeze([(9, _threads(snapshot)), (8, _faults(snapshot)), (7, _disk(snapshot))], room)),
-            ("PCIe", squeeze(_pcie(snapshot), room)),
-            ("bottleneck", _limit(snapshot)),
-        ]
-        return [line((name.ljust(LABEL), QUIET)) + (row or line((units.UNKNOWN, QUIET))) for name, row in rows
-                if row or name not in ("weights", "PCIe")]  # fmt: skip
+def lines(snapshot: Snapshot, width: int) -> list[Line]:
+    """The labelled lines."""
+    room = width - LABEL
+    rows = [
+        ("layers", squeeze([(9, _layers(snapshot)), (8, _experts(snapshot))], room)),
+        ("RAM", _ram(snapshot)),
+        ("weights", _weights(snapshot)),
+        *(("beside" if not at else "", row) for at, row in enumerate(flow(_beside(snapshot), room))),
+        ("threads", squeeze([(9, _threads(snapshot)), (8, _faults(snapshot)), (7, _disk(snapshot))], room)),
+        ("PCIe", squeeze(_pcie(snapshot), room)),
+        ("bottleneck", _limit(snapshot)),
+    ]
+    return [line((name.ljust(LABEL), QUIET)) + (row or line((units.UNKNOWN, QUIET))) for name, row in rows
+            if row or name not in ("weights", "PCIe")]  # fmt: skip
 
 
 def host_of(snapshot: Snapshot) -> DeviceMemory | None:
@@ -54,7 +51,7 @@ def host_bytes(snapshot: Snapshot) -> int:
     return sum(size for _, size in host.parts) if host else 0
 
 
-def _small(snapshot: Snapshot, width: int) -> Line:
+def small(snapshot: Snapshot, width: int) -> Line:
     """All of it in one line."""
     offload, host = snapshot.offload, snapshot.host
     used = host.ram_total_bytes - host.ram_available_bytes if host else None
