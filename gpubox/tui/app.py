@@ -22,7 +22,6 @@ from textual.widgets import Input
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.server.events import Step, StepStarted
 from gpubox.tui import theme
 from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
 from gpubox.tui.entries import Entry
@@ -38,7 +37,6 @@ from gpubox.tui.messages import (
 )
 from gpubox.tui.screens.dashboard import DashboardScreen
 from gpubox.tui.services import Bridge, Services
-from gpubox.tui.story import Story
 from gpubox.tui.text import plain
 from gpubox.tui.verbs import Verbs
 from gpubox.tui.widgets.profile_list import ProfilePane
@@ -48,6 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.screen import Screen
+
+    from gpubox.tui.story import Story
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked: scrolling through the list asks nobody."""
@@ -168,6 +168,9 @@ class GpuboxApp(Verbs):
 
     @on(StoryMoved)
     def _story_moved(self, message: StoryMoved) -> None:
+        from gpubox.server.events import Step, StepStarted
+        from gpubox.tui.story import Story
+
         story = self.story or Story("", "")
         self.story = story.after(message.event)
         if isinstance(message.event, StepStarted) and message.event.step in (Step.LOAD, Step.RESTORE):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpubox.errors import GpuboxError
-from gpubox.profiles.loader import Catalog
-from gpubox.profiles.model import Profile
 
 if TYPE_CHECKING:
+    from gpubox.profiles.loader import Catalog
+    from gpubox.profiles.model import Profile
     from gpubox.server.fit import Fit
 
 UNASKED = "its engine has not been asked yet"

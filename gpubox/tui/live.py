@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from gpubox.config import Config, api_key, foreign_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
-from gpubox.profiles.loader import Catalog, load_catalog
-from gpubox.profiles.model import Profile
-from gpubox.server.log import LogReader, tail_text
 from gpubox.tui.messages import Now
 from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.hardware.nvml_reader import DriverReader
+    from gpubox.profiles.loader import Catalog
+    from gpubox.profiles.model import Profile
     from gpubox.server.fit import Fit
     from gpubox.server.launch import Preview
+    from gpubox.server.log import LogReader
     from gpubox.server.supervisor import Supervisor
     from gpubox.telemetry.model import Snapshot
     from gpubox.telemetry.sampler import Sampler
@@ -122,6 +122,8 @@ class LiveServices:
         return tuple(sorted(found))
 
     def catalog(self) -> Catalog:
+        from gpubox.profiles.loader import load_catalog
+
         return load_catalog(self.paths)
 
     def fits(self, catalog: Catalog) -> dict[str, Fit]:
@@ -159,6 +161,8 @@ class LiveServices:
 
     def read_log(self) -> list[str]:
         if self._log is None:
+            from gpubox.server.log import LogReader, tail_text
+
             path = self.paths.slot_log(MAIN_SLOT)
             self._log = LogReader(path, from_end=True)
             return tail_text(path, FIRST_LOG_BYTES).splitlines()

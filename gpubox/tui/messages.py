@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from gpubox.tui.entries import Entry
-from gpubox.tui.story import StoryEvent
-
 if TYPE_CHECKING:
     from gpubox.profiles.model import Profile
     from gpubox.server.status import ServerStatus
+    from gpubox.tui.entries import Entry
+    from gpubox.tui.story import StoryEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpubox.errors import GpuboxError
-from gpubox.profiles.loader import Catalog
-from gpubox.profiles.model import Profile
 from gpubox.tui.entries import Entry, make_entries
 from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StartAgain, StoryMoved
-from gpubox.tui.story import Downloading, Refused
 from gpubox.tui.text import plain
 from gpubox.tui.threads import in_thread
 from gpubox.tui.watch import Watch
@@ -24,6 +21,8 @@ from gpubox.tui.watch import Watch
 if TYPE_CHECKING:
     from textual.app import App
 
+    from gpubox.profiles.loader import Catalog
+    from gpubox.profiles.model import Profile
     from gpubox.server.fit import Fit
     from gpubox.server.launch import Preview
     from gpubox.telemetry.model import Snapshot
@@ -212,6 +211,8 @@ class Bridge:
 
     async def fetch(self, profile: Profile) -> bool:
         """Downloads the profile's model. Returns whether it is here now."""
+        from gpubox.tui.story import Downloading, Refused
+
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.busy, self.abandoned, shown = True, False, 0.0
@@ -239,6 +240,8 @@ class Bridge:
         self, kind: str, profile: Profile | str, *, go_now: bool = False, allow_exposed: bool = False
     ) -> None:
         """Runs one operation in a thread: nothing that happens to the screen cancels it into a rollback."""
+        from gpubox.tui.story import Refused
+
         self.busy = True
 
         def emit(event: Any) -> None:

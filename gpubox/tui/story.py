@@ -64,6 +64,26 @@ class Story:
         return self.finished is not None or self.refused is not None
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits for busy slots."""
+        return self.step is Step.WAIT
+
+    @property
+    def downloads(self) -> bool:
+        """Whether a model is being downloaded."""
+        return isinstance(self.progress, Downloading)
+
+    @property
+    def can_be_given_up(self) -> bool:
+        """Whether it can be ended in this step with something left that runs."""
+        return self.step in (Step.CHECK, Step.LOAD, Step.PROVE)
+
+    @property
+    def safe_to_leave(self) -> bool:
+        """Whether a server is there now that goes on without gpubox."""
+        return self.step in (Step.LOAD, Step.PROVE, Step.RESTORE)
+
+    @property
     def ok(self) -> bool:
         return self.finished is not None and self.finished.ok and self.refused is None
 

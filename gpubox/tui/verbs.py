@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
-from gpubox.server.events import Step
-from gpubox.tui.entries import Entry
-from gpubox.tui.story import Downloading, Story
-from gpubox.tui.widgets.detail import shell_line
-
 if TYPE_CHECKING:
+    from gpubox.tui.entries import Entry
     from gpubox.tui.flow import Flow
     from gpubox.tui.screens.dashboard import DashboardScreen
     from gpubox.tui.services import Bridge
-
-_SAFE_TO_LEAVE = {Step.LOAD, Step.PROVE, Step.RESTORE}
-"""Steps in which a server is there that goes on without gpubox."""
+    from gpubox.tui.story import Story
 
 
 class Verbs(App[bool]):
@@ -97,6 +91,8 @@ class Verbs(App[bool]):
         if not (entry and entry.profile and shown):
             self.say("There is no command line to copy here.")
             return
+        from gpubox.tui.widgets.detail import shell_line
+
         self.copy_to_clipboard(shell_line(entry.profile, shown.argv))
         self.say(f"Copied the command line of {entry.name}. (Terminals that know OSC 52; tmux: set-clipboard on.)")
 
@@ -108,9 +104,9 @@ class Verbs(App[bool]):
     async def action_back(self) -> None:
         if self.screen is not self.dashboard or self.dashboard.back() or not self.bridge.busy or self.told is None:
             return
-        if self.told.step is Step.WAIT:
+        if self.told.waits:
             self.bridge.services.cancel()
-        elif self.told.step in (Step.CHECK, Step.LOAD, Step.PROVE):
+        elif self.told.can_be_given_up:
             self.bridge.run(self.flow.give_up, "ask")
 
     async def action_quit(self) -> None:
@@ -119,21 +115,21 @@ class Verbs(App[bool]):
             self.exit(False)
             return
         self._leaving += 1
-        story = self.told or Story("", "")
-        if isinstance(story.progress, Downloading):
+        if self.told and self.told.downloads:
             self.bridge.abandoned = True
             self.exit(False)
         elif self._leaving == 1:
-            self.say(f"The {story.kind} is under way; gpubox closes when it is done. q again leaves at once.")
+            kind = self.told.kind if self.told else "operation"
+            self.say(f"The {kind} is under way; gpubox closes when it is done. q again leaves at once.")
         else:
             self.leave_when_safe()
 
     def leave_when_safe(self) -> None:
         """Leaves where a server is loading that goes on by itself; never in the moment between two servers."""
         story = self.told
-        if story and story.step is Step.WAIT:
+        if story and story.waits:
             self.bridge.services.cancel()
-        elif story and story.step in _SAFE_TO_LEAVE:
+        elif story and story.safe_to_leave:
             self.exit(True)
         else:
             self.say("Between two servers: gpubox closes as soon as the new one is loading.")

@@ -13,10 +13,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
-from gpubox.tui.entries import Entry
-from gpubox.tui.messages import Now
 from gpubox.tui.screens.arrangement import LEFT, MAIN, SIDE, shown
-from gpubox.tui.story import Story, pieces
 from gpubox.tui.text import plain
 from gpubox.tui.widgets.detail import Detail
 from gpubox.tui.widgets.header import Header
@@ -32,6 +29,9 @@ if TYPE_CHECKING:
     from gpubox.server.launch import Preview
     from gpubox.telemetry.history import History
     from gpubox.telemetry.model import Snapshot
+    from gpubox.tui.entries import Entry
+    from gpubox.tui.messages import Now
+    from gpubox.tui.story import Story
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
@@ -217,6 +217,8 @@ class DashboardScreen(Screen[None]):
         now, story = self._now, self._story
         self._name_enter()
         if story and not (story.over and now and _overtaken(story, now)):
+            from gpubox.tui.story import pieces
+
             self.lines.show(pieces(story))
             return
         said: list[Content] = []

@@ -12,14 +12,13 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from gpubox.profiles.argv import command_line, public_env
-from gpubox.profiles.model import Profile
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.entries import Entry
 from gpubox.tui.looks import model_words, needs
 from gpubox.tui.text import paragraph, plain
 
 if TYPE_CHECKING:
+    from gpubox.profiles.model import Profile
     from gpubox.server.launch import Preview
 
 LABEL_CELLS = 9
@@ -27,6 +26,8 @@ LABEL_CELLS = 9
 
 def shell_line(profile: Profile, argv: tuple[str, ...]) -> str:
     """The command line to paste, with secrets of the profile's env blanked out."""
+    from gpubox.profiles.argv import command_line, public_env
+
     env = public_env(profile.env)
     return command_line(argv, env)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import deque
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
 from textual import events
@@ -15,9 +15,11 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpubox.server.log import LogLine, parse_line
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.text import plain
+
+if TYPE_CHECKING:
+    from gpubox.server.log import LogLine
 
 NOTE = "note"
 """The level of a line of gpubox's own."""
@@ -68,6 +70,8 @@ class LogView(ScrollView, can_focus=True):
 
     def write(self, lines: Iterable[str]) -> None:
         """Adds lines of the server's log. A line that repeats the last one only counts: an idle server repeats."""
+        from gpubox.server.log import LogLine, parse_line
+
         fresh: list[LogLine] = []
         for line in map(parse_line, lines):
             last = fresh[-1] if fresh else self._lines[-1] if self._lines else None
@@ -83,6 +87,8 @@ class LogView(ScrollView, can_focus=True):
 
     def note(self, text: str) -> None:
         """Adds a line of gpubox's own."""
+        from gpubox.server.log import LogLine
+
         self._add([LogLine(text, level=NOTE)])
 
     def narrow(self, text: str) -> None:
