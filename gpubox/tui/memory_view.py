@@ -134,14 +134,17 @@ def _signed(size: int) -> str:
     return f"−{units.memory(-size)}" if size < 0 else units.memory(size)
 
 
-def head(device: DeviceMemory, lost: bool) -> Line:
+def head(device: DeviceMemory, lost: bool, width: int) -> Line:
     """A device's name and how full it is, for a pane with several."""
-    name = f"{safe(device.device, 34)}  " if device.kind != "host" else "RAM"
-    card = short_name(device.name, 24) if device.kind == "gpu" and device.name else ""
+    note = short_name(device.name, 24) if device.kind == "gpu" else ""
     if device.kind == "rpc":
-        card = "total as at its start"
-    full = amount(used_bytes(device), device.total_bytes)
-    return line((name, "bold"), (f"{card}  " if card else "  " if name == "RAM" else "", QUIET), "" if lost else full)
+        note = "total as at its start"
+    parts = [
+        (9, line((safe("RAM" if device.kind == "host" else device.device, 30), "bold"))),
+        (8, () if lost else line(amount(used_bytes(device), device.total_bytes))),
+        (5, line((note, QUIET))),
+    ]
+    return squeeze(parts, width)
 
 
 def below(snapshot: Snapshot, width: int) -> Line:

@@ -36,7 +36,7 @@ def _device(snapshot: Snapshot, device: DeviceMemory, width: int, several: bool,
     gpu = card_of(snapshot, device)
     rows: list[Line] = []
     if several or device.kind == "rpc":
-        rows.append(view.head(device, bool(gpu and gpu.lost)))
+        rows.append(view.head(device, bool(gpu and gpu.lost), width))
     if gpu and gpu.lost:
         rows += [lost(gpu), last_seen(gpu)]
     body = [view.bar(device, width, plain=plain)]

@@ -134,7 +134,10 @@ class FakeServices:
     def fits(self, catalog: Catalog) -> dict[str, Fit]:
         if not self.engine:
             return {name: Fit("", False, "No engine was found.") for name in catalog.profiles}
-        fits = {name: Fit("default", True, model_present=name not in self.absent, fetchable=name in self.absent) for name in catalog.profiles}
+        fits = {
+            name: Fit("default", True, model_present=name not in self.absent, fetchable=name in self.absent)
+            for name in catalog.profiles
+        }
         if "qwen36-turbo" in fits:
             fits["qwen36-turbo"] = Fit("default", False, "cache-type-k only in a TurboQuant fork", True, True)
         return fits

@@ -290,6 +290,8 @@ async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
 async def choose(pilot: object, name: str) -> None:
     """Highlights a profile and presses Enter."""
     app = pilot.app  # type: ignore[attr-defined]
+    if app.size.width < 100:  # the list is a key away
+        await pilot.press("p")  # type: ignore[attr-defined]
     app.dashboard.profiles.highlight(f"profile:{name}")
     await until(pilot, lambda: app.dashboard.profiles.entry.name == name)  # type: ignore[arg-type]
     await until(pilot, lambda: app.dashboard.detail.shown)  # type: ignore[arg-type]

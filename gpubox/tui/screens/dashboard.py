@@ -90,12 +90,13 @@ class DashboardScreen(Screen[None]):
                 with self.main:
                     yield from (self.panes[name] for name in MAIN)
                 with self.side:
-                    yield from (self.panes[name] for name in SIDE)
+                    yield from (self.panes[name] for name in SIDE if self.panes[name].display)
         yield self.keys
 
     def fill(self) -> None:
         """Mounts the insides of the panes; called after the first paint."""
         with self.app.batch_update():
+            self.side.mount(*(self.panes[name] for name in SIDE if not self.panes[name].is_attached), before=0)
             self.profiles.fill()
             self.requests.fill()
             self.detail.fill()

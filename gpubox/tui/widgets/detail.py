@@ -35,6 +35,8 @@ def shell_line(profile: Profile, argv: tuple[str, ...]) -> str:
 class Body(Static):
     """The text; says when its width changed, because its hanging lines are broken for one width."""
 
+    DEFAULT_CSS = "Body { height: auto; width: 1fr; }"
+
     class Widened(Message):
         """It has another width."""
 

@@ -24,8 +24,8 @@ SHRINK_DRAWS = 20
 class StyledLines(Widget):
     """Shows the rows of ``drawn``."""
 
-    def __init__(self, name: str | None = None) -> None:
-        super().__init__(id=name)
+    def __init__(self) -> None:
+        super().__init__()
         self.drawn: list[Line] = []
         self.rendered = 0
         """How many rows were made for the screen so far; tests count with it."""

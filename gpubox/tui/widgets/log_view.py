@@ -39,7 +39,9 @@ class LogView(ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log--error", "log--warning", "log--debug", "log--prefix", "log--note"}
     DEFAULT_CSS = """
-    LogView { overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; }
+    LogView {
+        height: 1fr; background: $background; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+    }
     LogView > .log--error { color: $error; }
     LogView > .log--warning { color: $warning; }
     LogView > .log--debug { color: $quiet; }

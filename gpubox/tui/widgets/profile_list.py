@@ -20,6 +20,17 @@ from gpubox.tui.looks import mark_of, row
 class Rows(OptionList):
     """One line per entry; Enter chooses, a click only highlights."""
 
+    DEFAULT_CSS = """
+    Rows {
+        height: 1fr; border: none; padding: 0; background: $background; scrollbar-size-vertical: 1;
+        text-wrap: nowrap; text-overflow: ellipsis;
+        &:focus { border: none; background-tint: $foreground 0%; }
+        & > .option-list--option-highlighted { background: $cursor; text-style: none; }
+        &:focus > .option-list--option-highlighted { background: $line; text-style: none; }
+        & > .option-list--option-hover { background: $panel; }
+    }
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LIST, Where.LISTS)]
 
     class Resized(Message):

@@ -25,6 +25,10 @@ NONE_YET = "No request yet."
 class RequestRows(StyledLines, ScrollView, can_focus=True):
     """The lines. Enter opens one."""
 
+    DEFAULT_CSS = """
+    RequestRows { height: 1fr; scrollbar-size: 0 0; overflow-x: hidden; background: $background; }
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS), Binding("enter", "open", show=False)]
 
     class Opened(Message):
@@ -38,7 +42,7 @@ class RequestRows(StyledLines, ScrollView, can_focus=True):
         """The rows have another width."""
 
     def __init__(self) -> None:
-        super().__init__("request-rows")
+        super().__init__()
         self.requests: tuple[Request, ...] = ()
         self._at = 0
 
@@ -135,12 +139,18 @@ class RequestRows(StyledLines, ScrollView, can_focus=True):
             self.action_open()
 
 
+class ColumnNames(StyledLines):
+    """The line above the rows."""
+
+    DEFAULT_CSS = "ColumnNames { height: 1; }"
+
+
 class RequestsPane(Vertical):
     """The rows under their column names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.head, self.rows = StyledLines("request-head"), RequestRows()
+        self.head, self.rows = ColumnNames(), RequestRows()
         self.border_title = "Requests"
 
     def fill(self) -> None:
