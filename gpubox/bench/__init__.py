@@ -1,0 +1,1 @@
+"""Benchmarks: planned, measured under guard, kept as they come, reported with intervals and provenance."""

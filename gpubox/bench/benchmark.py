@@ -1,0 +1,69 @@
+"""What every kind of benchmark is: items, one way to execute one, one way to score what was stored."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpubox.bench.report import Report
+    from gpubox.bench.stand import Stand
+
+KINDS = {"speed": "gpubox.bench.speed.kind:Speed"}
+"""Kind -> ``module:class``, imported when it is used."""
+
+
+class Benchmark(ABC):
+    """One kind, with the options of one plan. ``items`` and ``score`` must depend on the plan alone."""
+
+    kind: str
+    takes_parallel = False
+
+    def __init__(self, plan: Plan) -> None:
+        """Raises UsageError for options that cannot be."""
+        self.plan = plan
+
+    @abstractmethod
+    def items(self) -> Sequence[Item]:
+        """All items in the order of execution; the same plan gives the same ids."""
+
+    @abstractmethod
+    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
+        """Does the item on the target that ``stand`` has up. Returns whole requests and replies, JSON values only.
+
+        Raises GpuboxError where the server refuses (kept as the result's error) or is gone (tried once more).
+        """
+
+    @abstractmethod
+    async def score(self, item: Item, raw: RawRecord) -> Result:
+        """The numbers of one stored record. Reads nothing else, so that scoring again gives the same."""
+
+    @abstractmethod
+    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+        """The report of what there is so far, warm-ups left out by the kind."""
+
+    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+        """The run so far in a few words, for the progress line."""
+        return ""
+
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+        """Why ``item`` need not be done, given what came before it; empty: it must."""
+        return ""
+
+    def cannot_load(self, target: Target, why: str) -> bool:
+        """Whether a target that does not come up is a result (its items are skipped with ``why``) and not the end."""
+        return False
+
+
+def make_benchmark(plan: Plan) -> Benchmark:
+    """The benchmark of ``plan``. Raises UsageError where there is no such kind, or its options are wrong."""
+    if plan.kind not in KINDS:
+        raise UsageError(f"There is no benchmark {plan.kind!r}.", f"There are: {', '.join(KINDS)}.")
+    module, _, name = KINDS[plan.kind].partition(":")
+    made: Benchmark = getattr(importlib.import_module(module), name)(plan)
+    return made

@@ -1,0 +1,207 @@
+"""Statistics, pure. Intervals are 95 % unless told otherwise; every random draw has a fixed seed.
+
+Formulas: Student's t; Wilson 1927; McNemar's exact test; percentile bootstrap over clusters (prompts), within strata
+(domains), its percentiles widened for small n (Hesterberg 2015, "expanded percentile interval").
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from gpubox.bench.report import Estimate
+
+T = TypeVar("T")
+Verdict = Literal["faster", "slower", "indistinguishable", "too few"]
+Z95 = 1.959963984540054
+RESAMPLES = 10_000
+FEWEST = 5
+"""Below so many prompts no interval is given: five values do not tell their own spread."""
+MARGIN = 0.01
+"""Two launches of one and the same command line differ by as much: less is never called a difference."""
+# Student's t, 97.5 %, 1 to 30 degrees of freedom.
+_T = (
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448,
+    2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484,
+    2.0452, 2.0423,
+)  # fmt: skip
+
+
+def t95(freedom: int) -> float:
+    """The two-sided 95 % quantile of Student's t."""
+    if freedom < 1:
+        return math.inf
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z, n = Z95, freedom  # Cornish-Fisher expansion, right to four decimals from 30 on
+    first, second = z**3 + z, 5 * z**5 + 16 * z**3 + 3 * z
+    return z + first / (4 * n) + second / (96 * n**2) + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean, sample sd, median, range, and the t interval of the mean. Raises ValueError on nothing."""
+    if not values:
+        raise ValueError("no values")
+    mean, n = statistics.fmean(values), len(values)
+    median, least, most = statistics.median(values), min(values), max(values)
+    if n < 2:
+        return Estimate(mean, n, None, median, None, None, "", least, most)
+    sd = statistics.stdev(values)
+    half = t95(n - 1) * sd / math.sqrt(n)
+    return Estimate(mean, n, sd, median, mean - half, mean + half, "t", least, most)
+
+
+def stderr(values: Sequence[float]) -> float | None:
+    """The standard error of the mean: sample sd (n-1) over the root of n, as lm-eval gives it."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def wilson(passed: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share, 0 to 1."""
+    if n < 1:
+        return 0.0, 1.0
+    p, z2 = passed / n, Z95**2
+    middle = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return max(0.0, middle - half), 1.0 if passed == n else min(1.0, middle + half)
+
+
+def pass_rate(passed: Sequence[bool]) -> Estimate:
+    """The share that passed, 0 to 1, with Wilson's interval; ``sd`` is the sample's (stderr = sd over root n)."""
+    n, k = len(passed), sum(passed)
+    if not n:
+        raise ValueError("no values")
+    low, high = wilson(k, n)
+    sd = statistics.stdev([float(p) for p in passed]) if n > 1 else None
+    return Estimate(k / n, n, sd, None, low, high, "Wilson", None, None)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """The exact two-sided p of McNemar's test: how likely so uneven a split of the discordant pairs is by chance."""
+    n, k = only_first + only_second, min(only_first, only_second)
+    if not n:
+        return 1.0
+    return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / (1 << n))
+
+
+def bootstrap(
+    strata: Sequence[Sequence[T]],
+    statistic: Callable[[list[T]], float],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """The 95 % interval of ``statistic``: whole clusters are drawn again, each stratum for itself.
+
+    Strata too small to show their own spread are drawn from together.
+    """
+    dice = random.Random(seed)
+    filled = [list(stratum) for stratum in strata if stratum]
+    if any(len(stratum) < FEWEST for stratum in filled):
+        filled = [[one for stratum in filled for one in stratum]]
+    n = sum(len(stratum) for stratum in filled)
+    drawn = sorted(
+        statistic([one for stratum in filled for one in dice.choices(stratum, k=len(stratum))])
+        for _ in range(resamples)
+    )
+    freedom = max(1, n - len(filled))
+    tail = statistics.NormalDist().cdf(-t95(freedom) * math.sqrt(n / freedom))
+    place = tail * (resamples - 1)
+    return drawn[math.floor(place)], drawn[math.ceil(resamples - 1 - place)]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One cluster of a pooled share: drafted tokens and accepted ones of one prompt."""
+
+    part: float
+    whole: float
+
+
+def pooled(strata: Sequence[Sequence[Share]], *, seed: int = 0) -> Estimate:
+    """Sum of parts over sum of wholes; the interval draws prompts, never tokens: those of one answer correlate."""
+
+    def ratio(drawn: list[Share]) -> float:
+        whole = sum(one.whole for one in drawn)
+        return sum(one.part for one in drawn) / whole if whole else 0.0
+
+    everything = [one for stratum in strata for one in stratum]
+    if not sum(one.whole for one in everything):
+        raise ValueError("nothing drafted")
+    rates = [one.part / one.whole for one in everything if one.whole]
+    spread = statistics.stdev(rates) if len(rates) > 1 else None
+    ends: tuple[float | None, float | None] = (None, None)
+    if len(everything) >= FEWEST:
+        ends = bootstrap(strata, ratio, seed=seed)
+    method = "bootstrap over prompts" if ends[0] is not None else ""
+    return Estimate(
+        ratio(everything), len(everything), spread, statistics.median(rates), *ends, method, min(rates), max(rates)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One prompt under both arms: the repeats' rates (higher is faster)."""
+
+    domain: str
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+
+    @property
+    def log_ratio(self) -> float:
+        """Of the medians, second over first."""
+        return math.log(statistics.median(self.second) / statistics.median(self.first))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Second against first: the geometric mean over prompts of the per-prompt ratio, and what may be said of it."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    n: int
+    verdict: Verdict
+    least: float
+    most: float
+
+
+def compare(pairs: Sequence[Pair], *, seed: int = 0, margin: float = MARGIN) -> Comparison:
+    """Paired comparison. ``faster`` (second than first) only where the whole interval is beyond ``margin``.
+
+    Raises ValueError on nothing.
+    """
+    if not pairs:
+        raise ValueError("no pairs")
+    domains = sorted({pair.domain for pair in pairs})
+    strata = [[pair.log_ratio for pair in pairs if pair.domain == domain] for domain in domains]
+    logs = [value for stratum in strata for value in stratum]
+    ratio, least, most = (math.exp(value) for value in (statistics.fmean(logs), min(logs), max(logs)))
+    if len(logs) < FEWEST:
+        return Comparison(ratio, None, None, len(logs), "too few", least, most)
+    low, high = (math.exp(end) for end in bootstrap(strata, statistics.fmean, seed=seed))
+    verdict: Verdict = "indistinguishable"
+    if low > 1 + margin:
+        verdict = "faster"
+    elif high < 1 - margin:
+        verdict = "slower"
+    return Comparison(ratio, low, high, len(logs), verdict, least, most)
+
+
+def planned_n(cv: float, effect: float, *, margin: float = MARGIN) -> int:
+    """How many prompts a difference of ``effect`` (0.1: 10 %) needs to be found 9 times in 10.
+
+    ``cv`` is the spread of one measurement (sd over mean); a ratio of two has twice its variance.
+    """
+    if effect <= margin:
+        raise ValueError("no number of prompts shows less than the margin")
+    spread = cv * math.sqrt(2)
+    distance = math.log(1 + effect) - math.log(1 + margin)
+    n = FEWEST
+    while n < 10_000 and (t95(n - 1) * math.sqrt(n / (n - 1)) + 1.2816) * spread / math.sqrt(n) > distance:
+        n += 1
+    return n
