@@ -11,7 +11,7 @@ from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubox.bench.report import Report
+    from gpubox.bench.report.model import Report
     from gpubox.bench.stand import Stand
 
 KINDS = {"speed": "gpubox.bench.speed.kind:Speed"}
@@ -46,6 +46,10 @@ class Benchmark(ABC):
     @abstractmethod
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
         """The report of what there is so far, warm-ups left out by the kind."""
+
+    async def sandbox(self, stand: Stand) -> str:
+        """The tier that confines the model's code; empty where none is run. Raises GpuboxError where none confines."""
+        return ""
 
     def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
         """The run so far in a few words, for the progress line."""

@@ -54,6 +54,10 @@ class Item:
     values: Mapping[str, Any] = field(default_factory=dict)
     warmup: bool = False
     """Executed and kept, counted nowhere."""
+    group: str = ""
+    """Items that share a warm-up: resuming in the middle of a group executes its warm-up again."""
+    weight: float = 1.0
+    """What it costs beside the others (tokens, say): the time left is told by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +182,6 @@ class RunInfo:
     """The server that ran before and runs again afterwards."""
     owed: bool = False
     """Whether the box is not yet as it was before."""
+    lent: tuple[str, ...] = ()
+    """The command line of the server that the run brought up last."""
     schema: int = SCHEMA

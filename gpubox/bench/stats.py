@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from gpubox.bench.report import Estimate
+from gpubox.bench.report.model import Estimate
 
 T = TypeVar("T")
 Verdict = Literal["faster", "slower", "indistinguishable", "too few"]

@@ -78,6 +78,24 @@ class Supervisor:
         with self._exclusive("restart", profile.name) as old:
             return await self._change("restart", profile, old, go_now=go_now, allow_exposed=allow_exposed)
 
+    async def bring_back(self, launch: Launch) -> Running:
+        """Runs exactly ``launch`` again, as it is on record, instead of what runs now. Raises GpuboxError."""
+        with self._exclusive("switch", launch.profile) as old:
+            if old and old.proven_at and old.launch == launch:
+                return old
+            began = time.monotonic()
+            try:
+                if old:
+                    await self._stop(old)
+                running = await self._bring_up(launch, restoring=True)
+            except GpuboxError as error:
+                self._save(message=f"{launch.profile} could not be brought back: {error.message}")
+                self.emit(StepFailed(Step.RESTORE, launch.profile, error.message, error.hint))
+                self._finish("switch", launch.profile, began, None, error.message, ok=False)
+                raise
+            self._finish("switch", launch.profile, began, launch.profile, f"{launch.profile} is back.")
+            return running
+
     async def stop(self) -> str | None:
         """Stops what runs. Returns the profile that was stopped, ``None`` when nothing ran."""
         with self._exclusive("stop", "") as old:

@@ -1,0 +1,1 @@
+"""What a run comes to, and the shapes it is given in."""
