@@ -135,6 +135,11 @@ class LlamaClient:
         self.problem = ""
         """Why an answer was left unread, in a sentence; empty while none was."""
 
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """Its connections, for ``server.stream``."""
+        return self._http
+
     async def close(self) -> None:
         """Closes its connections."""
         await self._http.aclose()
