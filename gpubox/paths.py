@@ -64,6 +64,11 @@ class Paths:
         """Post-mortem files, one for each server that died."""
         return self.state / "crashes"
 
+    @property
+    def chats(self) -> Path:
+        """The chats, one JSONL file each."""
+        return self.state / "chats"
+
     def slot_state(self, slot: str) -> Path:
         return self.state / "servers" / f"{slot}.json"
 

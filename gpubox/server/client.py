@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +19,44 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 import httpx  # noqa: E402
 
 from gpubox.errors import ExitCode, GpuboxError, UsageError  # noqa: E402
+
+DEFERRED = "requests_deferred"
+"""Requests that wait for a slot."""
+ANSWER_BYTES = 8 * 1024 * 1024
+"""The longest answer that is read: 256 slots are a tenth of it. What sends more is no llama-server, or is broken."""
+
+
+class TooLong(httpx.HTTPError):
+    """An answer of more than ANSWER_BYTES. Its text is one sentence for the owner."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} answers with more than {ANSWER_BYTES >> 20} MiB: that is no llama-server's")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One whole answer."""
+
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text; what is no UTF-8 is shown as such."""
+        return self.body.decode("utf-8", errors="replace")
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The body as a JSON object; empty where it is none."""
+        values = self.json()
+        return values if isinstance(values, dict) else {}
+
+    def json(self) -> Any:
+        """The body as JSON; ``None`` where it is none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +116,8 @@ class LlamaClient:
     """Asks one llama-server over one keep-alive connection pool. Raises UsageError where ``base_url`` is none."""
 
     def __init__(self, base_url: str, key: str | None = None, *, timeout: float = 5.0) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Accept-Encoding": "identity"}  # so that what is counted is what is sent
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env=False: a proxy in the environment must never see what goes to the box.
         secure = base_url.startswith("https:")  # reading the certificate store costs 20 ms nobody needs on http
         try:
@@ -91,6 +132,13 @@ class LlamaClient:
         self._limit = 2 * timeout
         self.denied = False
         """Whether it refused a request for want of the right API key."""
+        self.problem = ""
+        """Why an answer was left unread, in a sentence; empty while none was."""
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """Its connections, for ``server.stream``."""
+        return self._http
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -99,16 +147,18 @@ class LlamaClient:
     async def health(self) -> Health:
         """Whether it is up. Never raises: a server that cannot be asked is a fact, not an error."""
         try:
-            response = await self._fetch("/health")
+            reply = await self._fetch("/health")
+        except TooLong as error:
+            return Health("error", str(error))
         except (httpx.HTTPError, TimeoutError) as error:
             return Health("unreachable", type(error).__name__)
         except (httpx.InvalidURL, ValueError) as error:
             return Health("unreachable", str(error))
-        if response.status_code == 200:
+        if reply.status == 200:
             return Health("ok")
-        if response.status_code == 503:
+        if reply.status == 503:
             return Health("loading")
-        return Health("error", f"HTTP {response.status_code}")
+        return Health("error", f"HTTP {reply.status}")
 
     async def slots(self) -> list[Slot] | None:
         """The slots, or ``None`` where the server will not tell (``--no-slots``, an old build, a key)."""
@@ -125,20 +175,17 @@ class LlamaClient:
     async def counters(self) -> dict[str, float] | None:
         """The counters of ``/metrics`` without their prefix, or ``None`` (``--metrics`` is off, a key is missing).
 
-        Gauges are left out: each scrape resets them, so that two watchers rob each other (build 11434). A labelled
-        counter keeps its label: ``name{position="0"}``.
+        Gauges are left out: each scrape resets them, so that two watchers rob each other (build 11434); but for
+        DEFERRED, which is the queue's length at this instant. A labelled counter keeps its label:
+        ``name{position="0"}``.
         """
-        try:
-            response = await self._http.get("/metrics")
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
-            return None
-        self.denied = self.denied or response.status_code == 401
-        if response.status_code != 200:
+        reply = await self._ask("/metrics")
+        if reply is None:
             return None
         found = {}
-        for line in response.text.splitlines()[:1000]:
+        for line in reply.text.splitlines()[:1000]:
             name, _, value = line.rpartition(" ")
-            if name.startswith("llamacpp:") and ("_total" in name):
+            if name.startswith("llamacpp:") and ("_total" in name or name == f"llamacpp:{DEFERRED}"):
                 with contextlib.suppress(ValueError):
                     found[name.removeprefix("llamacpp:")] = float(value)
         return found
@@ -150,38 +197,43 @@ class LlamaClient:
         """
         path = "/v1/embeddings" if embeddings else "/completion"
         body = {"input": "hi"} if embeddings else {"prompt": "hi", "n_predict": 1, "cache_prompt": False}
+        began = time.monotonic()
         try:
-            response = await self._http.post(path, json=body, timeout=timeout)
+            reply = await self._send("POST", path, json=body, timeout=timeout)
+        except TooLong as error:
+            raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
         except httpx.HTTPError as error:
             raise GpuboxError(
                 f"It does not answer a one-token request ({type(error).__name__}).", code=ExitCode.UNHEALTHY
             ) from None
-        values = _json(response)
+        seconds, values = time.monotonic() - began, reply.table
         proven = "data" in values if embeddings else "content" in values
-        if response.status_code != 200 or not proven:
-            raise GpuboxError(f"It answers a one-token request with: {error_text(response)}.", code=ExitCode.UNHEALTHY)
+        if reply.status != 200 or not proven:
+            raise GpuboxError(f"It answers a one-token request with: {error_text(reply)}.", code=ExitCode.UNHEALTHY)
         timings = values.get("timings")
         timings = timings if isinstance(timings, dict) else {}
         counts = (_whole(timings.get("prompt_n")) or 0, _whole(timings.get("predicted_n")) or 0)
-        return Proof(response.elapsed.total_seconds(), counts)
+        return Proof(seconds, counts)
 
     async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> Answer:
         """One chat answer, not streamed. Raises GpuboxError when the server refuses or leaves."""
         body = {"messages": messages, "max_tokens": max_tokens}
         try:
-            response = await self._http.post("/v1/chat/completions", json=body, timeout=timeout)
+            reply = await self._send("POST", "/v1/chat/completions", json=body, timeout=timeout)
+        except TooLong as error:
+            raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
         except httpx.HTTPError as error:
             raise GpuboxError(
                 f"{self.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
             ) from None
-        values = _json(response)
+        values = reply.table
         try:
             choice = values["choices"][0]
             message = choice["message"]
             if not isinstance(message, dict):
                 raise TypeError
         except (KeyError, IndexError, TypeError):
-            raise GpuboxError(f"{self.base_url} answered: {error_text(response)}.", code=ExitCode.UNHEALTHY) from None
+            raise GpuboxError(f"{self.base_url} answered: {error_text(reply)}.", code=ExitCode.UNHEALTHY) from None
         timings = values.get("timings")
         timings = timings if isinstance(timings, dict) else {}
         return Answer(
@@ -197,23 +249,36 @@ class LlamaClient:
             generation_seconds=_seconds(timings.get("predicted_ms")),
         )
 
-    async def _fetch(self, path: str) -> httpx.Response:
+    async def _fetch(self, path: str) -> Reply:
         # httpx limits each read, not the whole: an answer that never ends must not hold a verb for ever.
         async with asyncio.timeout(self._limit):
-            return await self._http.get(path)
+            return await self._send("GET", path)
+
+    async def _send(self, method: str, path: str, **more: Any) -> Reply:
+        async with self._http.stream(method, path, **more) as response:
+            parts, size = [], 0
+            async for part in response.aiter_bytes():
+                size += len(part)
+                if size > ANSWER_BYTES:  # leaving the block closes the connection
+                    raise TooLong(path)
+                parts.append(part)
+            return Reply(response.status_code, b"".join(parts))
+
+    async def _ask(self, path: str) -> Reply | None:
+        """The answer where there is a good one; else ``None``, and why in ``denied`` and ``problem``."""
+        try:
+            reply = await self._fetch(path)
+        except TooLong as error:
+            self.problem = str(error)
+            return None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError):
+            return None
+        self.denied = self.denied or reply.status == 401
+        return reply if reply.status == 200 else None
 
     async def _get(self, path: str) -> Any:
-        try:
-            response = await self._fetch(path)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-            return None
-        self.denied = self.denied or response.status_code == 401
-        if response.status_code != 200:
-            return None
-        try:
-            return response.json()
-        except (ValueError, RecursionError):
-            return None
+        reply = await self._ask(path)
+        return reply.json() if reply else None
 
 
 @asynccontextmanager
@@ -226,20 +291,12 @@ async def connect(base_url: str, key: str | None = None, *, timeout: float = 5.0
         await client.close()
 
 
-def error_text(response: httpx.Response) -> str:
+def error_text(reply: Reply) -> str:
     """What the server said went wrong, as one short line; garbage is named as such."""
-    error = _json(response).get("error")
+    error = reply.table.get("error")
     if isinstance(error, dict) and isinstance(error.get("message"), str):
-        return f"HTTP {response.status_code}: {error['message'][:200]}"
-    return f"HTTP {response.status_code} that is not llama-server's ({response.text[:60]!r})"
-
-
-def _json(response: httpx.Response) -> dict[str, Any]:
-    try:
-        values = response.json()
-    except (ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
+        return f"HTTP {reply.status}: {error['message'][:200]}"
+    return f"HTTP {reply.status} that is not llama-server's ({reply.text[:60]!r})"
 
 
 def _slot(item: dict[str, Any]) -> Slot:

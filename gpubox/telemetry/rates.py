@@ -69,6 +69,11 @@ class SlotRates:
         track = self._tracks.get(index)
         return at - track.since if track else None
 
+    def since_step(self, index: int, at: float) -> float:
+        """Seconds since the slot's counts last moved on: a prompt's move by a batch at a time. 0 where none was seen."""
+        track = self._tracks.get(index)
+        return at - track.moved if track and track.moved > track.since else 0.0
+
     def stuck(self, at: float) -> bool:
         """Whether slots are busy and none has moved by one token for STUCK_SECONDS."""
         return self.unmoved(at) > STUCK_SECONDS

@@ -61,7 +61,10 @@ def _slot(slot: Slot, found: InFlight | None, rates: SlotRates, at: float, serve
         )
     read = slot.processed_tokens
     done = read + (cached or 0) if read is not None else used
-    pp = read / elapsed if read and elapsed and elapsed > 0.2 else None
+    # between two batches the count stands still: the speed is that of the last step, the log's own where it tells one
+    waited = rates.since_step(slot.index, at)
+    worked = elapsed - waited if elapsed is not None else 0.0
+    pp = (found.pp if found else None) or (read / worked if read and worked > 0.2 else None)
     left = prompt - done if prompt is not None and done is not None else None
     return SlotReading(
         index=slot.index,
@@ -75,7 +78,7 @@ def _slot(slot: Slot, found: InFlight | None, rates: SlotRates, at: float, serve
         generated_tokens=0,
         pp_tokens_per_second=pp,
         prefill_progress=min(1.0, done / prompt) if prompt and done is not None else None,
-        eta_seconds=left / pp if left is not None and pp else None,
+        eta_seconds=max(0.0, left / pp - waited) if left is not None and pp else None,
         seconds=elapsed,
     )
 

@@ -235,7 +235,7 @@ class GpuboxApp(Verbs):
     def _opened(self, message: RequestRows.Opened) -> None:
         from gpubox.tui.screens.request import RequestScreen
 
-        self.push_screen(RequestScreen(message.request))
+        self.push_screen(RequestScreen(message.value))
 
 
 def run_app(

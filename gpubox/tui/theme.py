@@ -17,6 +17,30 @@ MEMORY_COLOURS = {
 }
 """One colour for each part of memory, the same in every pane."""
 
+TURN_COLOURS = {
+    "turn-queue": "#8c95a1",
+    "turn-prefill": "#5a9bd4",
+    "turn-reread": "#c9736b",
+    "turn-thinking": "#a98bd6",
+    "turn-answer": "#86b970",
+    "turn-tools": "#d8a657",
+    "turn-approval": "#d98bb0",
+    "turn-loop": "#5b6672",
+}
+"""One colour for each part of a turn's time, the same in the chat and wherever else a turn is drawn."""
+
+CODE_COLOURS = {
+    "heading": "#6db3c4",
+    "code-inline": "#d8a657",
+    "code-comment": "#7f8a97",
+    "code-keyword": "#a98bd6",
+    "code-string": "#86b970",
+    "code-number": "#d8a657",
+    "code-name": "#6db3c4",
+    "code-builtin": "#8fa5b8",
+}
+"""Headings and code of what the model writes."""
+
 QUIET_COLOURS = {
     "quiet": "#7f8a97",
     "line": "#2c3540",
@@ -28,6 +52,8 @@ QUIET_COLOURS = {
 
 _VARIABLES = {
     **MEMORY_COLOURS,
+    **TURN_COLOURS,
+    **CODE_COLOURS,
     **QUIET_COLOURS,
     "footer-background": "#0f1317",
     "input-cursor-background": "#c9d1d9",
@@ -57,5 +83,5 @@ GPUBOX = Theme(
     variables=_VARIABLES,
 )
 
-DEFAULT_VARIABLES = {**MEMORY_COLOURS, **QUIET_COLOURS}
+DEFAULT_VARIABLES = {**MEMORY_COLOURS, **TURN_COLOURS, **CODE_COLOURS, **QUIET_COLOURS}
 """What the other themes get for the names that only gpubox's styles know."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,9 @@ import httpx
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.client import Answer, Health, LlamaClient, Slot, connect, error_text
+from gpubox.server.client import Answer, Health, LlamaClient, Reply, Slot, connect, error_text
 
-Reply = httpx.Response | type[Exception]
+Answered = httpx.Response | type[Exception]
 LOADING = httpx.Response(503, json={"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
 DENIED = httpx.Response(
     401, json={"error": {"message": "Invalid API Key", "type": "authentication_error", "code": 401}}
@@ -67,7 +68,7 @@ def answering(values: Any, status: int = 200) -> LlamaClient:
         (TimeoutError, Health("unreachable", "TimeoutError")),
     ],
 )
-async def test_health_never_raises(reply: Reply, health: Health) -> None:
+async def test_health_never_raises(reply: Answered, health: Health) -> None:
     assert await client(reply).health() == health
 
 
@@ -133,7 +134,7 @@ async def test_slots_of_wrong_types_are_unknown_not_an_error() -> None:
         TimeoutError,
     ],
 )
-async def test_a_server_that_will_not_tell_has_unknown_slots(reply: Reply) -> None:
+async def test_a_server_that_will_not_tell_has_unknown_slots(reply: Answered) -> None:
     made = client(reply)
 
     assert await made.slots() is None
@@ -148,7 +149,7 @@ async def test_a_server_that_wants_another_key_is_remembered_as_such() -> None:
 
 
 @pytest.mark.parametrize("reply", [GARBAGE, DENIED, httpx.ReadTimeout, httpx.Response(200, json=["a list"])])
-async def test_props_are_a_table_or_unknown(reply: Reply) -> None:
+async def test_props_are_a_table_or_unknown(reply: Answered) -> None:
     assert await client(reply).props() is None
     assert await answering({"model_path": "/m"}).props() == {"model_path": "/m"}
 
@@ -188,7 +189,7 @@ async def test_the_proof_is_one_token_or_one_embedding() -> None:
         (httpx.ReadTimeout, "does not answer a one-token request (ReadTimeout)"),
     ],
 )
-async def test_any_other_answer_proves_nothing(reply: Reply, words: str) -> None:
+async def test_any_other_answer_proves_nothing(reply: Answered, words: str) -> None:
     with pytest.raises(GpuboxError) as caught:
         await client(reply).prove(embeddings=False, timeout=1)
 
@@ -230,7 +231,7 @@ async def test_a_server_that_leaves_in_the_middle_is_not_running() -> None:
 
 
 def test_the_servers_own_words_are_cut_short() -> None:
-    assert len(error_text(httpx.Response(500, json={"error": {"message": "x" * 9000}}))) < 250
+    assert len(error_text(Reply(500, json.dumps({"error": {"message": "x" * 9000}}).encode()))) < 250
 
 
 @pytest.mark.parametrize("url", ["http://a:x", "http://[[::1]]:80", "http://\u2028"])
@@ -264,3 +265,37 @@ async def test_nobody_there_is_unreachable() -> None:
     async with connect("http://127.0.0.1:1", timeout=1) as made:
         assert (await made.health()).status == "unreachable"
         assert await made.slots() is None
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_that_is_too_long_is_left_unread_and_said_to_be(status: int) -> None:
+    sent = 0
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        head = f"HTTP/1.1 {status} OK\r\nContent-Length: {2**40}\r\n\r\n"
+        writer.write(head.encode())
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            while True:
+                writer.write(b" " * 2**16)
+                sent += 2**16
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(pour, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    words = "answers with more than 8 MiB: that is no llama-server's"
+    try:
+        async with connect(f"http://127.0.0.1:{port}", timeout=30) as made:
+            assert await made.health() == Health("error", f"/health {words}")
+            assert await made.slots() is None
+            assert made.problem == f"/slots {words}"
+            assert await made.counters() is None
+            with pytest.raises(GpuboxError, match="/completion answers with more than 8 MiB") as caught:
+                await made.prove(embeddings=False, timeout=30)
+            assert caught.value.code == 4
+            with pytest.raises(GpuboxError, match="more than 8 MiB"):
+                await made.chat([], max_tokens=1)
+    finally:
+        server.close()
+    assert sent < 5 * 32 * 2**20  # five answers, each left a little after its limit

@@ -176,6 +176,23 @@ def test_the_progress_of_a_prompt_counts_what_was_reused() -> None:
     assert (now.pp_tokens_per_second, now.eta_seconds) == (reading.pp_tokens_per_second, reading.eta_seconds)
 
 
+def test_between_two_batches_the_speed_of_a_prompt_stays_and_its_end_comes_nearer() -> None:
+    log = RequestLog(STARTED)
+    log.in_flight[0] = InFlight(0, 1, 10.0, prompt_tokens=4000, cached_tokens=0)
+    rates = SlotRates()
+    for at, processed in ((10.0, 0), (12.0, 1000), (13.5, 1000)):
+        asked = slot(0, 0, used=processed, processed_tokens=processed)
+        rates.feed(at, (asked,))
+    (reading,) = read_slots((asked,), log, rates, 13.5, 13.5)
+
+    assert reading.pp_tokens_per_second == pytest.approx(500.0)  # 1000 tokens in the 2 s up to the step
+    assert reading.eta_seconds == pytest.approx(6.0 - 1.5)
+
+    log.in_flight[0].pp = 512.5
+    (reading,) = read_slots((asked,), log, rates, 13.5, 13.5)
+    assert reading.pp_tokens_per_second == 512.5  # the log's own
+
+
 def test_before_the_first_batch_there_is_no_speed_and_no_end_in_sight() -> None:
     reading = reading_prompt(0)
 

@@ -16,6 +16,7 @@ from gpubox.tui.actions import Where, bindings
 from gpubox.tui.entries import Entry
 from gpubox.tui.looks import model_words, needs
 from gpubox.tui.text import paragraph, plain
+from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 if TYPE_CHECKING:
     from gpubox.profiles.model import Profile
@@ -50,7 +51,7 @@ class Body(Static):
             self.post_message(self.Widened())
 
 
-class Detail(VerticalScroll, can_focus=True):
+class Detail(ScrollKeys, VerticalScroll, can_focus=True):
     """Scrolls where it does not fit. ``one_line`` for a screen that has no room: the sentence that matters most."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
@@ -87,18 +88,6 @@ class Detail(VerticalScroll, can_focus=True):
     @on(Body.Widened)
     def _widened(self) -> None:
         self._draw()
-
-    def action_down(self) -> None:
-        self.scroll_down(animate=False)
-
-    def action_up(self) -> None:
-        self.scroll_up(animate=False)
-
-    def action_top(self) -> None:
-        self.scroll_home(animate=False)
-
-    def action_bottom(self) -> None:
-        self.scroll_end(animate=False)
 
     def _draw(self) -> None:
         if not self.is_mounted:

@@ -17,6 +17,7 @@ from textual.strip import Strip
 
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.text import plain
+from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 if TYPE_CHECKING:
     from gpubox.server.log import LogLine
@@ -33,7 +34,7 @@ SHORT_PREFIX_CELLS = 2
 NARROW = 90
 
 
-class LogView(ScrollView, can_focus=True):
+class LogView(ScrollKeys, ScrollView, can_focus=True):
     """Shows what ``write`` hands it. Follows the end until somebody scrolls up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
@@ -107,18 +108,9 @@ class LogView(ScrollView, can_focus=True):
         super().watch_scroll_y(old, new)
         self.follow = new >= self.max_scroll_y - 1
 
-    def action_down(self) -> None:
-        self.scroll_down(animate=False)
-
-    def action_up(self) -> None:
-        self.scroll_up(animate=False)
-
-    def action_top(self) -> None:
-        self.scroll_home(animate=False)
-
     def action_bottom(self) -> None:
         self.follow = True
-        self.scroll_end(animate=False)
+        super().action_bottom()
 
     @property
     def _prefix(self) -> int:

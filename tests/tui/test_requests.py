@@ -1,0 +1,72 @@
+"""The request list: newest on top, a cursor that stays on its request, Enter shows all fields."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpubox.telemetry.model import Request
+from gpubox.tui.app import GpuboxApp
+from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.fake import READY, FakeServices
+from tests.tui.snapshots import REQUESTS, snapshot
+
+
+def requests(count: int) -> tuple[Request, ...]:
+    """``count`` requests, newest first; the number is in the tokens that came out."""
+    return tuple(replace(REQUESTS[0], number=n, generated_tokens=n) for n in range(count, 0, -1))
+
+
+async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
+    fake.reading = replace(snapshot(READY), requests=requests(100))
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("t")
+        rows = app.dashboard.requests.rows
+        await until(pilot, lambda: rows.has_focus and len(rows.values) == 100)
+        await pilot.press("j", "j", "down")
+        assert rows.value and rows.value.number == 97
+        fake.reading = replace(snapshot(READY), requests=requests(101))
+        await until(pilot, lambda: len(rows.values) == 101)
+        assert rows.value.number == 97
+        await pilot.press("G")
+        assert rows.value.number == 1
+        await until(pilot, lambda: rows.scroll_offset.y == 101 - rows.size.height)
+        shown = rows.scroll_offset.y
+        fake.reading = replace(snapshot(READY), requests=requests(103))
+        await until(pilot, lambda: len(rows.values) == 103)
+        assert rows.value.number == 1 and rows.scroll_offset.y == shown + 2, "what is read stays where it is"
+        await pilot.press("pageup", "g")
+        assert rows.value.number == 103
+
+
+async def test_enter_shows_all_fields(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("t")
+        await until(pilot, lambda: "↻" in text(pilot))
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: "Request 2" in text(pilot))
+        for words in ("read again because  no checkpoint", "generated           96 tokens", "97.5% (78 of 80)"):
+            assert words in text(pilot)
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: "Profiles" in text(pilot))
+
+
+async def test_a_click_moves_the_cursor_and_a_second_opens(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        rows = app.dashboard.requests.rows
+        await until(pilot, lambda: len(rows.values) == 3)
+        await pilot.click(rows, offset=(3, 2), times=2)
+        await until(pilot, lambda: "Request 1" in text(pilot))
+
+
+async def test_an_empty_list_says_so(fake: FakeServices) -> None:
+    fake.reading = replace(snapshot(READY), requests=())
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: "No request yet." in text(pilot))
+        await pilot.press("t", "j", "enter", "G", "k")
+        assert pilot.app.screen is pilot.app.dashboard  # type: ignore[attr-defined]
