@@ -12,7 +12,7 @@ from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import Report
-    from gpubox.bench.stand import Stand
+    from gpubox.bench.stand import Server, Stand
 
 KINDS = {"speed": "gpubox.bench.speed.kind:Speed"}
 """Kind -> ``module:class``, imported when it is used."""
@@ -55,8 +55,11 @@ class Benchmark(ABC):
         """The run so far in a few words, for the progress line."""
         return ""
 
-    def skip(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
-        """Why ``item`` need not be done, given what came before it; empty: it must."""
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+        """Why ``item`` need not be done, given what came before it; empty: it must.
+
+        Asked before the item's target is brought up (``server`` is then another's, or ``None``) and again after it.
+        """
         return ""
 
     def cannot_load(self, target: Target, why: str) -> bool:

@@ -10,7 +10,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from gpubox.bench.report.model import Estimate
@@ -112,6 +112,20 @@ def bootstrap(
     tail = statistics.NormalDist().cdf(-t95(freedom) * math.sqrt(n / freedom))
     place = tail * (resamples - 1)
     return drawn[math.floor(place)], drawn[math.ceil(resamples - 1 - place)]
+
+
+def over_prompts(strata: Sequence[Sequence[Sequence[float]]], *, seed: int = 0) -> Estimate:
+    """The mean over prompts, each counted once with the median of its repeats; strata are domains.
+
+    Raises ValueError on nothing.
+    """
+    medians = [[statistics.median(repeats) for repeats in stratum] for stratum in strata]
+    values = [value for stratum in medians for value in stratum]
+    plain = estimate(values)
+    if len(values) < FEWEST:
+        return replace(plain, low=None, high=None, method="")
+    low, high = bootstrap(medians, statistics.fmean, seed=seed)
+    return replace(plain, low=low, high=high, method="bootstrap over prompts")
 
 
 @dataclass(frozen=True, slots=True)

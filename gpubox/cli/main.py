@@ -30,6 +30,7 @@ VERBS = {
     "requests": "the last requests, each with its times and tokens",
     "record": "write every reading into a file, for `gpubox --replay FILE`",
     "engines": "the llama-server binaries, their builds and devices",
+    "bench": "measure: what is fast here, and how sure that is; resumable, with everything kept",
     "doctor": "what this box has and what is missing",
     "import": "make a profile of a command line, a script, a unit, a llama-swap or models.ini file, a GGUF",
     "export": "write a profile as a unit, a script, or a client's settings",

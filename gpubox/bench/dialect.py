@@ -1,0 +1,78 @@
+"""Which OpenAI-compatible server answers, and which of its own words a request may use there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.server.client import LlamaClient
+
+LLAMA, VLLM, OLLAMA, LM_STUDIO, OPENAI = "llama-server", "vllm", "ollama", "lm-studio", "openai"
+_LLAMA_WORDS = frozenset({"cache_prompt", "ignore_eos", "id_slot", "timings_per_token", "return_progress", "min_p"})
+TAKES: Mapping[str, frozenset[str]] = {
+    LLAMA: _LLAMA_WORDS | {"top_k", "chat_template_kwargs", "n_predict", "thinking_budget_tokens"},
+    VLLM: frozenset({"ignore_eos", "top_k", "min_p", "chat_template_kwargs"}),
+    OLLAMA: frozenset(),
+    LM_STUDIO: frozenset({"top_k", "min_p"}),
+    OPENAI: frozenset(),
+}
+"""Fields beyond OpenAI's that a server takes; the others would be refused or, worse, ignored without a word."""
+_OPENAI_WORDS = frozenset(
+    {"messages", "prompt", "model", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options",
+     "presence_penalty", "frequency_penalty", "tools", "tool_choice"}
+)  # fmt: skip
+
+
+async def meet(client: LlamaClient, model: str) -> tuple[str, str, dict[str, Any]]:
+    """What answers, the model's name for requests, and llama-server's ``/props`` (else empty).
+
+    Raises GpuboxError where nothing answers, or it has no such model.
+    """
+    props = await _get(client, "/props")
+    if isinstance(props, dict) and "default_generation_settings" in props:
+        return LLAMA, model or "gpubox", props  # it serves one model, whatever it is called
+    models = _names(await _get(client, "/v1/models"))
+    if model and models and model not in models:
+        raise GpuboxError(f"{client.base_url} has no model {model!r}.", f"It has: {', '.join(models[:8])}.")
+    if not model and not models:
+        raise GpuboxError(f"{client.base_url} lists no models.", "Name one: --model NAME.", code=ExitCode.UNHEALTHY)
+    return await _kind(client), model or models[0], {}
+
+
+def fitting(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """``body`` with the fields the server takes, and the names of those left out."""
+    takes = TAKES.get(dialect, frozenset()) | _OPENAI_WORDS
+    return {k: v for k, v in body.items() if k in takes}, tuple(sorted(set(body) - takes))
+
+
+async def _kind(client: LlamaClient) -> str:
+    for path, kind in (("/api/version", OLLAMA), ("/version", VLLM), ("/api/v0/models", LM_STUDIO)):
+        found = await _get(client, path)
+        if isinstance(found, dict) and ("version" in found or "data" in found):
+            return kind
+    return OPENAI
+
+
+async def _get(client: LlamaClient, path: str) -> Any:
+    try:
+        response = await client.http.get(path)
+    except httpx.HTTPError as error:
+        raise GpuboxError(
+            f"{client.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
+        ) from None
+    if response.status_code == 401:
+        raise GpuboxError(f"{client.base_url} wants an API key.", "Set GPUBOX_API_KEY.", code=ExitCode.UNHEALTHY)
+    try:
+        return response.json() if response.status_code == 200 else None
+    except (ValueError, RecursionError, json.JSONDecodeError):
+        return None
+
+
+def _names(models: Any) -> list[str]:
+    data = models.get("data") if isinstance(models, dict) else None
+    found = data if isinstance(data, list) else []
+    return [item["id"] for item in found if isinstance(item, dict) and isinstance(item.get("id"), str)]

@@ -1,0 +1,196 @@
+"""What can spoil a measurement without a word: watched during each item, told as Flags."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import psutil
+
+from gpubox import units
+from gpubox.bench.model import Flag, Sample
+from gpubox.bench.stand import Stand
+from gpubox.hardware.gpu import DriverReading, Gpu
+from gpubox.hardware.nvml import read_driver
+from gpubox.hardware.nvml_reader import DriverReader
+from gpubox.hardware.process import descendants
+
+PERIOD_SECONDS = 0.5
+MOST_SAMPLES = 4000
+HELD_BACK = frozenset({"power cap", "thermal", "hw thermal", "power brake", "hw slowdown", "board limit"})
+SWAP_BYTES = 4 << 20
+CLOCK_DRIFT = 0.05
+BUSY_CORES = 0.5
+NEW_PROCESS_BYTES = 512 << 20
+
+
+@dataclass(slots=True)
+class Watch:
+    """One item under guard; filled when the block ends."""
+
+    samples: list[Sample] = field(default_factory=list)
+    flags: list[Flag] = field(default_factory=list)
+
+
+class Guards:
+    """Reads driver and host for as long as a run lasts. Without a card only the host is watched."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self.driver: DriverReading = read_driver()
+        self._reader = DriverReader(PERIOD_SECONDS) if self.driver.gpus else None
+        self._known = {process.pid for gpu in self.driver.gpus for process in gpu.processes}
+        self._told: set[str] = set()
+        self._mine: set[int] = set()
+        self._clock: float | None = None
+        self._base: tuple[float, float] | None = None
+        self._others = (0.0, 0.0)
+
+    def close(self) -> None:
+        """Stops reading."""
+        if self._reader:
+            self._reader.close()
+
+    async def begin(self) -> None:
+        """A target came up: what its server has counted so far is nobody's concern."""
+        self._base = await self._counted()
+        self._others = (0.0, 0.0)
+
+    async def foreign(self) -> Flag | None:
+        """Whether anybody else used the target since this was last asked; only between items."""
+        now, base, mine = await self._counted(), self._base, self._stand.tokens
+        if now and base:
+            prompt, generated = (now[i] - base[i] - mine[i] for i in (0, 1))
+            more = (prompt - self._others[0], generated - self._others[1])
+            if max(more) >= 1:
+                self._others = (prompt, generated)
+                text = f"{more[0]:,.0f} prompt and {more[1]:,.0f} generated tokens were somebody else's"
+                return Flag("foreign request", text)
+        for _ in range(3):  # our own slot may need a moment to be free
+            slots = await self._stand.client.slots() if self._stand.server.base_url else None
+            if not slots or not any(slot.busy for slot in slots):
+                return None
+            await asyncio.sleep(0.1)
+        return Flag("foreign request", "another request is being answered")
+
+    async def _counted(self) -> tuple[float, float] | None:
+        """Prompt tokens read and tokens generated, as the server counts them; ``None`` where it does not tell."""
+        counters = await self._stand.client.counters() if self._stand.server.base_url else None
+        if not counters or "tokens_predicted_total" not in counters:
+            return None
+        return counters.get("prompt_tokens_total", 0.0), counters["tokens_predicted_total"]
+
+    @asynccontextmanager
+    async def watch(self, item: str) -> AsyncIterator[Watch]:
+        """Watches the box while the block runs."""
+        watch = Watch()
+        self._mine = self._pids()
+        began, swap, cpu = time.monotonic(), _swapped(), self._cpu()
+        reasons: list[tuple[str, ...]] = []
+        task = asyncio.create_task(self._sample(watch, began, reasons))
+        try:
+            yield watch
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self._judge(watch, item, reasons)
+            seconds = time.monotonic() - began
+            if (more := _swapped() - swap) > SWAP_BYTES:
+                watch.flags.append(Flag("swap", f"{units.memory(more)} were swapped", item))
+            after = self._cpu()
+            if cpu and after and seconds > 1 and (busy := (after - cpu) / seconds) > BUSY_CORES:
+                watch.flags.append(Flag("busy CPU", f"other programs kept {busy:.1f} cores busy", item))
+
+    async def _sample(self, watch: Watch, began: float, reasons: list[tuple[str, ...]]) -> None:
+        while True:
+            cards = self._cards()
+            if len(watch.samples) < MOST_SAMPLES:
+                watch.samples.append(_sample(time.monotonic() - began, cards))
+            reasons += [card.throttle_reasons for card in cards if card.throttle_reasons is not None]
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def _cards(self) -> list[Gpu]:
+        """The cards that the target uses; all, where the driver does not say."""
+        if not self._reader:
+            return []
+        reading = self._reader.latest()
+        mine = self._mine
+        cards = [gpu for gpu in reading.gpus if not gpu.lost]
+        used = [gpu for gpu in cards if any(process.pid in mine for process in gpu.processes)]
+        for gpu in used or cards:
+            for process in gpu.processes:
+                known = process.pid in self._known or process.pid in mine
+                if not known and (process.vram_bytes is None or process.vram_bytes >= NEW_PROCESS_BYTES):
+                    self._known.add(process.pid)
+                    self._told.add(f"{process.name or process.pid} came onto GPU {gpu.index}")
+        return used or cards
+
+    def _judge(self, watch: Watch, item: str, reasons: list[tuple[str, ...]]) -> None:
+        for reason in sorted({word for words in reasons for word in words} & HELD_BACK):
+            share = sum(reason in words for words in reasons) / len(reasons)
+            watch.flags.append(Flag("throttling", f"clocks held back by {reason} in {share:.0%} of the readings", item))
+        watch.flags += [Flag("other GPU process", text, item) for text in sorted(self._told)]
+        self._told.clear()
+        clocks = [sample.clock_sm_mhz for sample in watch.samples[1:] if sample.clock_sm_mhz]
+        if len(clocks) >= 3:
+            median = statistics.median(clocks)
+            self._clock = self._clock or median
+            if abs(median / self._clock - 1) > CLOCK_DRIFT:
+                watch.flags.append(
+                    Flag("clocks", f"SM clock {median:.0f} MHz, {self._clock:.0f} MHz at the beginning", item)
+                )
+
+    def _pids(self) -> set[int]:
+        current = self._stand.running
+        if current is None or current.process is None:
+            return set()
+        return {current.process.pid, *descendants(current.process.pid)}
+
+    def _cpu(self) -> float | None:
+        """CPU seconds of everybody but the target and gpubox. ``None`` where the target is not ours to know."""
+        if self._stand.running is None:
+            return None
+        try:
+            times = psutil.cpu_times()
+            idle = times.idle + getattr(times, "iowait", 0.0)
+            everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+            mine = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in (*self._mine, os.getpid()))
+        except (psutil.Error, OSError):
+            return None
+        return everything - idle - mine
+
+
+def _sample(at: float, cards: list[Gpu]) -> Sample:
+    power = [card.power_watts for card in cards if card.power_watts is not None]
+    used = [card.vram_used_bytes for card in cards if card.vram_used_bytes is not None]
+    return Sample(
+        at=round(at, 3),
+        power_watts=round(sum(power), 1) if power else None,
+        temperature_celsius=max(
+            (c.temperature_celsius for c in cards if c.temperature_celsius is not None), default=None
+        ),
+        clock_sm_mhz=min((c.clock_sm_mhz for c in cards if c.clock_sm_mhz is not None), default=None),
+        vram_used_bytes=sum(used) if used else None,
+        ram_available_bytes=psutil.virtual_memory().available,
+    )
+
+
+def _swapped() -> int:
+    swap = psutil.swap_memory()
+    return int(swap.sin + swap.sout)
+
+
+def energy(samples: tuple[Sample, ...], begin: float, end: float) -> float | None:
+    """Joules between two instants of an item: mean power of the readings in between, times the seconds.
+
+    ``None`` where the driver gave fewer than two.
+    """
+    watts = [s.power_watts for s in samples if s.power_watts is not None and begin <= s.at <= end]
+    return statistics.fmean(watts) * (end - begin) if len(watts) >= 2 and end > begin else None

@@ -1,0 +1,301 @@
+"""Runs a plan: every item under guard, on disk before the next one; the box is given back however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from gpubox.bench.benchmark import Benchmark, make_benchmark
+from gpubox.bench.events import (
+    Emit,
+    Flagged,
+    ItemFinished,
+    ItemStarted,
+    Note,
+    RunEnded,
+    RunStarted,
+    silent,
+)
+from gpubox.bench.guards import Guards, Watch
+from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.provenance import read_machine, read_provenance
+from gpubox.bench.stand import ProfileOf, Stand, server_gone, surely_give_back
+from gpubox.bench.store import Run, create_run
+from gpubox.config import Config
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.paths import Paths
+from gpubox.server.record import Launch, now
+
+TRIES = 2
+"""How often an item is tried whose server dies under it."""
+
+
+class Runner:
+    """Works on one run at a time. Events go to ``emit`` as they happen, all from the running loop."""
+
+    def __init__(
+        self, paths: Paths, config: Config, profiles: ProfileOf, emit: Emit = silent, *, go_now: bool = False
+    ) -> None:
+        """``go_now``: a server that answers somebody is stopped without waiting for the end of it."""
+        self.paths, self.config, self.emit, self.go_now = paths, config, emit, go_now
+        self._profiles = profiles
+
+    async def run(self, plan: Plan) -> RunInfo:
+        """Makes a run of ``plan`` and executes it. Raises GpuboxError where it cannot go on; what was done is kept."""
+        items = list(make_benchmark(plan).items())
+        return await self.resume(create_run(self.paths, plan, items))
+
+    async def resume(self, run: Run) -> RunInfo:
+        """Goes on with ``run``: every item that has no result, and nothing else. Raises as ``run``."""
+        with run.owned():
+            return await Session(self, run, self._profiles).work()
+
+
+class Session:
+    """One gpubox's work on one run, from taking its lock to giving the box back."""
+
+    def __init__(self, runner: Runner, run: Run, profiles: ProfileOf) -> None:
+        self.run, self.emit = run, runner.emit
+        self.info = run.info
+        self.benchmark: Benchmark = make_benchmark(self.info.plan)
+        self.items = run.items()
+        self.results = run.results()
+        self.stand = Stand(
+            runner.paths,
+            runner.config,
+            profiles,
+            self.emit,
+            owe=self._owe,
+            before=self.info.before,
+            owed=self.info.owed,
+            lent=self.info.lent,
+            go_now=runner.go_now,
+        )
+        self._targets = {target.name: target for target in self.info.plan.targets}
+        self._clock = time.monotonic()
+        self._before = self.info.seconds
+        self._work = 0.0
+        """Weight of the items finished in this session."""
+        self._guards: Guards | None = None
+
+    async def work(self) -> RunInfo:
+        self._save(replace(self.info, state="running", message="", ended_at=""))
+        self.emit(RunStarted(self.info, len(self.results)))
+        state, message = "interrupted", "interrupted"
+        try:
+            self._guards = await asyncio.to_thread(Guards, self.stand)
+            machine = read_machine(self._guards.driver, await self.benchmark.sandbox(self.stand))
+            self._save(replace(self.info, machine=self.info.machine or machine))
+            await self._score_left()
+            await self._execute_all()
+            state, message = "finished", ""
+        except GpuboxError as error:
+            if error.code != ExitCode.INTERRUPTED:
+                state, message = "failed", error.message
+            raise
+        finally:
+            if self._guards:
+                self._guards.close()
+            try:
+                await self._end(state, message)
+            finally:
+                self.emit(RunEnded(self.info))
+        return self.info
+
+    async def _end(self, state: str, message: str) -> None:
+        # The head first: a disk that is full or a second Ctrl-C must not keep the old server from coming back.
+        head = replace(self.info, state=state, message=message, ended_at=now(), seconds=self._seconds())
+        with contextlib.suppress(GpuboxError):
+            self._save(head)
+        error = await surely_give_back(self.stand)
+        with contextlib.suppress(GpuboxError):
+            self._save(replace(self.info, owed=self.stand.owed))
+        if error and state == "finished":
+            raise error
+
+    async def _score_left(self) -> None:
+        """Replies that were stored and not scored: a crash came between."""
+        raws = self.run.raws()
+        for item in self.items:
+            if item.id in raws and item.id not in self.results:
+                await self._finish(item, raws[item.id])
+
+    async def _execute_all(self) -> None:
+        todo = pending(self.items, self.results)
+        for name, group in groupby(todo, key=lambda item: item.target):
+            items = [item for item in group if not self._skipped(item)]
+            if not items:
+                continue
+            target = self._targets[name]
+            try:
+                await self._serve(target)
+            except GpuboxError as error:
+                if error.code == ExitCode.INTERRUPTED or not self.benchmark.cannot_load(target, error.message):
+                    raise
+                for item in items:
+                    self._keep(item, Result(item.id, error=error.message, skipped=True))
+                continue
+            if self.info.plan.parallel > 1 and self.benchmark.takes_parallel:
+                await self._together(items)
+            else:
+                for item in items:
+                    if not self._skipped(item):
+                        await self._execute(item)
+
+    def _skipped(self, item: Item) -> bool:
+        why = self.benchmark.skip(item, self._scored(), self.stand.up)
+        if why:
+            self._keep(item, Result(item.id, error=why, skipped=True))
+        return bool(why)
+
+    async def _together(self, items: Sequence[Item]) -> None:
+        """Several at once; the guard's flags are the whole group's."""
+        assert self._guards is not None
+        waiting = iter(items)
+
+        async def worker() -> None:
+            for item in waiting:
+                await self._execute(item, guarded=False)
+
+        async with self._guards.watch("") as watch:
+            workers = [asyncio.create_task(worker()) for _ in range(min(self.info.plan.parallel, len(items)))]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for task in workers:
+                    task.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+        for flag in (*watch.flags, await self._guards.foreign()):
+            if flag:
+                self._flag(flag)
+
+    async def _execute(self, item: Item, *, guarded: bool = True) -> None:
+        """Does one item, twice where its server dies, and keeps what came of it."""
+        assert self._guards is not None
+        self.emit(ItemStarted(item, self._number(item), len(self.items)))
+        for attempt in range(1, TRIES + 1):
+            error: GpuboxError | None = None
+            data = {}
+            started, began = now(), time.monotonic()
+            watch = Watch()
+            try:
+                if guarded:
+                    async with self._guards.watch(item.id) as watch:
+                        data = dict(await self.benchmark.execute(item, self.stand))
+                else:
+                    data = dict(await self.benchmark.execute(item, self.stand))
+            except GpuboxError as caught:
+                error = caught
+            seconds = time.monotonic() - began
+            if error and server_gone(self.stand, error):
+                if self._targets[item.target].url:
+                    raise error
+                self._flag(Flag("crash", f"the server died: {error.message}", item.id))
+                if attempt < TRIES:
+                    self.emit(Note("The server died; it is started again and the item done once more."))
+                await self._serve(self._targets[item.target])
+                if attempt < TRIES:
+                    continue
+            break
+        foreign = await self._guards.foreign() if guarded else None
+        flags = (*watch.flags, *((replace(foreign, item=item.id),) if foreign else ()))
+        words = error.message if error else ""
+        raw = RawRecord(item.id, started, round(seconds, 6), data, tuple(watch.samples), flags, words)
+        self.run.add_raw(raw)
+        await self._finish(item, raw)
+
+    async def _serve(self, target: Target) -> None:
+        assert self._guards is not None
+        await self.stand.serve(target)
+        await self._guards.begin()
+        if target.stopped:
+            return
+        found = await read_provenance(self.stand.server, self.stand.paths, lambda text: self.emit(Note(text)))
+        held = self.info.provenance.get(target.name)
+        if held is None:
+            self._save(replace(self.info, provenance={**self.info.provenance, target.name: found}))
+        elif held != found:
+            differs = [name for name in ("argv", "engine_version", "engine_sha256", "model_sha256", "props")
+                       if getattr(held, name) != getattr(found, name)]  # fmt: skip
+            self._flag(Flag("setup", f"{target.name} is not what it was when the run began: {', '.join(differs)}"))
+
+    async def _finish(self, item: Item, raw: RawRecord) -> None:
+        self._keep(item, await score_one(self.benchmark, item, raw))
+
+    def _keep(self, item: Item, result: Result) -> None:
+        self.run.add_result(result)
+        self.results[item.id] = result
+        self._work += item.weight
+        for flag in result.flags:
+            self.emit(Flagged(flag))
+        self.emit(
+            ItemFinished(
+                item,
+                result,
+                len(self.results),
+                len(self.items),
+                self._seconds_left(),
+                self.benchmark.headline(self._scored()),
+            )
+        )
+
+    def _scored(self) -> list[tuple[Item, Result]]:
+        return [(item, self.results[item.id]) for item in self.items if item.id in self.results]
+
+    def _number(self, item: Item) -> int:
+        return next(i for i, one in enumerate(self.items, 1) if one.id == item.id)
+
+    def _seconds(self) -> float:
+        return round(self._before + time.monotonic() - self._clock, 3)
+
+    def _seconds_left(self) -> float | None:
+        left = sum(item.weight for item in self.items if item.id not in self.results)
+        return (time.monotonic() - self._clock) * left / self._work if self._work else None
+
+    def _flag(self, flag: Flag) -> None:
+        self.emit(Flagged(flag))
+        if flag not in self.info.flags:
+            self._save(replace(self.info, flags=(*self.info.flags, flag)))
+
+    def _owe(self, before: Launch | None, lent: tuple[str, ...]) -> None:
+        self._save(replace(self.info, before=before, owed=True, lent=lent))
+
+    def _save(self, info: RunInfo) -> None:
+        self.info = info
+        self.run.save(info)
+
+
+def pending(items: Sequence[Item], results: dict[str, Result]) -> list[Item]:
+    """The items to execute: those without a result, and the warm-ups of groups that are not complete."""
+    open_groups = {item.group for item in items if item.group and item.id not in results and not item.warmup}
+    return [item for item in items if item.id not in results or (item.warmup and item.group in open_groups)]
+
+
+async def score_one(benchmark: Benchmark, item: Item, raw: RawRecord) -> Result:
+    """The result of one stored record, its flags and its time with it."""
+    if raw.error:
+        return Result(item.id, seconds=raw.seconds, flags=raw.flags, error=raw.error)
+    result = await benchmark.score(item, raw)
+    return replace(result, seconds=raw.seconds, flags=(*raw.flags, *result.flags))
+
+
+async def rescore(run: Run) -> tuple[int, list[str]]:
+    """Scores every stored reply again: how many, and the items whose result is another than before.
+
+    Raises GpuboxError; the old results then stand.
+    """
+    with run.owned():
+        benchmark = make_benchmark(run.info.plan)
+        old, raws = run.results(), run.raws()
+        fresh = dict(old)
+        for item in run.items():
+            if item.id in raws:
+                fresh[item.id] = await score_one(benchmark, item, raws[item.id])
+        changed = [name for name, result in fresh.items() if old.get(name) != result]
+        if changed:
+            run.replace_results(list(fresh.values()))
+        return len(raws), changed

@@ -1,0 +1,1 @@
+"""How fast the served path is."""

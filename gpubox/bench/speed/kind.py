@@ -1,0 +1,153 @@
+"""``speed``: what a client gets of the served path - TTFT, pp, tg, acceptance - under one fixed protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gpubox import units
+from gpubox.bench import stats
+from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.dialect import LLAMA
+from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.report.model import Report
+from gpubox.bench.request import measure, measured_of
+from gpubox.bench.speed import llama_bench
+from gpubox.bench.speed.cells import Cell, cells_of, options_of
+from gpubox.bench.speed.prompts import filler
+from gpubox.bench.speed.summary import summarise
+from gpubox.bench.stand import Server, Stand
+from gpubox.errors import GpuboxError
+
+ROOM_TOKENS = 160
+"""Of the chat template and the question."""
+PP_TOKENS = 16
+"""A prompt of fewer new tokens says nothing of the speed of reading."""
+
+
+class Speed(Benchmark):
+    """See ``cells``."""
+
+    kind = "speed"
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.options = options_of(plan.options)
+        self._filler: dict[tuple[str, int], str] = {}
+
+    def items(self) -> Sequence[Item]:
+        made = []
+        for target in self.plan.targets:
+            mark = f"{target.name}:" if len(self.plan.targets) > 1 else ""
+            if target.stopped:
+                made.append(Item(f"{mark}llama-bench", target.name, {"depths": list(self.options.depths)}, weight=2000))
+                continue
+            for cell in cells_of(self.options):
+                group, values = f"{mark}{cell.id}", msgspec.to_builtins(cell)
+                for number in range(cell.warmups):
+                    made.append(Item(f"{group}/w{number + 1}", target.name, values, True, group, cell.weight))
+                for number in range(cell.repeats):
+                    made.append(Item(f"{group}/{number + 1}", target.name, values, False, group, cell.weight))
+        return made
+
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+        if "prompt" not in item.values or server is None or server.target.name != item.target:
+            return ""
+        cell, size = cell_of(item), server.context_tokens
+        needs = cell.depth + cell.max_tokens + ROOM_TOKENS
+        return f"needs a context of {needs:,} tokens; a slot has {size:,}" if size and size < needs else ""
+
+    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
+        if stand.server.target.stopped:
+            return await llama_bench.execute(item, stand)
+        cell = cell_of(item)
+        text = cell.text
+        if cell.depth:
+            text = f"{await self._context(stand, cell.depth)}\n\nLeave the text above aside. {text}"
+        if stand.server.dialect != LLAMA and cell.prefix == "cold":
+            text = f"[{item.id}]\n{text}"  # no switch for its cache: what is first must be new
+        body: dict[str, Any] = {
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": cell.max_tokens,
+            **{name: int(v) if name in ("top_k", "seed") else v for name, v in cell.sampling.items()},
+            "cache_prompt": cell.prefix == "warm",
+            "chat_template_kwargs": {"enable_thinking": cell.thinking},
+        }
+        if cell.fixed_length:
+            body["ignore_eos"] = True
+        return await measure(stand, item.id, body)
+
+    async def score(self, item: Item, raw: RawRecord) -> Result:
+        if "prompt" not in item.values:
+            return llama_bench.score(item, raw)
+        cell, got = cell_of(item), measured_of(raw.data)
+        flags = _doubts(item, cell, got)
+        if not got.generated_tokens or got.tg is None:
+            return Result(item.id, flags=flags, error="it generated nothing that could be timed")
+        values: dict[str, Any] = {
+            "ttft_seconds": got.ttft_seconds,
+            "wall_seconds": got.wall_seconds,
+            "pp": got.pp if (got.prompt_tokens or 0) >= PP_TOKENS else None,
+            "tg": got.tg,
+            "effective": got.generated_tokens / got.wall_seconds,
+            "prompt_tokens": got.prompt_tokens,
+            "cached_tokens": got.cached_tokens,
+            "generated_tokens": got.generated_tokens,
+            "draft_tokens": got.draft_tokens,
+            "draft_tokens_accepted": got.draft_tokens_accepted,
+            "tokens_per_step": got.tokens_per_step,
+            "timed_by": got.timed_by,
+        }
+        if got.ttft_seconds is not None:
+            from gpubox.bench.guards import energy
+
+            joules = energy(raw.samples, got.ttft_seconds, got.wall_seconds)
+            values["joules_per_token"] = joules / got.generated_tokens if joules is not None else None
+        return Result(item.id, values, flags=flags)
+
+    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+        return summarise(self.options, info, results)
+
+    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+        rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
+        return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
+
+    async def _context(self, stand: Stand, tokens: int) -> str:
+        """Made-up prose of so many tokens; counted by the server where it can, else four tokens for three words."""
+        key = (stand.server.target.name, tokens)
+        if key not in self._filler:
+            self._filler[key] = await _cut(stand, filler(tokens), tokens)
+        return self._filler[key]
+
+
+def cell_of(item: Item) -> Cell:
+    """The cell that ``item`` repeats."""
+    return msgspec.convert(item.values, Cell)
+
+
+def _doubts(item: Item, cell: Cell, got: Any) -> tuple[Flag, ...]:
+    """What the request asked for and did not get."""
+    found = []
+    prompt = (got.prompt_tokens or 0) + (got.cached_tokens or 0)
+    if cell.prefix == "cold" and (got.cached_tokens or 0) > max(8, prompt // 50):
+        found.append(Flag("cache", f"{got.cached_tokens:,} of {prompt:,} prompt tokens came from the cache", item.id))
+    if cell.prefix == "warm" and not item.warmup and (got.cached_tokens or 0) < prompt / 2:
+        found.append(Flag("cache", f"only {got.cached_tokens or 0:,} of {prompt:,} prompt tokens were cached", item.id))
+    if cell.fixed_length and got.generated_tokens is not None and got.generated_tokens != cell.max_tokens:
+        found.append(Flag("length", f"{got.generated_tokens:,} instead of {cell.max_tokens:,} tokens", item.id))
+    return tuple(found)
+
+
+async def _cut(stand: Stand, text: str, tokens: int) -> str:
+    if stand.server.dialect != LLAMA:
+        return " ".join(text.split()[: tokens * 3 // 4])
+    import httpx
+
+    try:
+        found = (await stand.client.http.post("/tokenize", json={"content": text}, timeout=60.0)).json()["tokens"]
+        asked = {"tokens": found[:tokens]}
+        return str((await stand.client.http.post("/detokenize", json=asked, timeout=60.0)).json()["content"])
+    except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+        raise GpuboxError(f"The server does not count tokens ({type(error).__name__}).") from None

@@ -1,0 +1,152 @@
+"""A speed run's results -> its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpubox.bench import stats
+from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.report.model import Better, Estimate, Metric, Report, Table
+from gpubox.bench.speed.cells import PRESETS, Cell, Options
+
+T = TypeVar("T")
+Rows = list[tuple[Item, Cell, Result]]
+# name in the report, value's name, unit, what is better
+_MEASURES: tuple[tuple[str, str, str, Better], ...] = (
+    ("TTFT", "ttft_seconds", "s", "lower"),
+    ("pp", "pp", "tok/s", "higher"),
+    ("tg", "tg", "tok/s", "higher"),
+    ("tokens/step", "tokens_per_step", "", ""),
+    ("energy", "joules_per_token", "J/token", "lower"),
+)
+
+
+def summarise(options: Options, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+    """Metrics for each target and cell; what failed or was skipped is told in the notes."""
+    rows: Rows = [(i, msgspec.convert(i.values, Cell), r) for i, r in results if "prompt" in i.values and not i.warmup]
+    metrics: list[Metric] = []
+    for target in info.plan.targets:
+        own = [row for row in rows if row[0].target == target.name and row[2].ok]
+        for group, members in _groups(own).items():
+            metrics += _metrics(target.name, group, members, options)
+    benches = [(i, r) for i, r in results if "prompt" not in i.values]
+    tables = tuple(_bench_table(item, result) for item, result in benches if result.ok)
+    return Report(
+        kind="speed",
+        title=PRESETS[options.preset] if options.preset else "The served path",
+        metrics=tuple(metrics),
+        tables=tables,
+        notes=tuple(_notes(info, results, rows)),
+        flags=(*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags)),
+        text="\n\n".join(str(result.values["markdown"]) for _, result in benches if result.ok),
+    )
+
+
+def _groups(rows: Rows) -> dict[str, Rows]:
+    """By line of the report. Where prompts are the sampling unit: their arms, and all of them."""
+    found: dict[str, Rows] = {}
+    for row in rows:
+        cell = row[1]
+        names = [cell.arm, "all"] if cell.arm else [f"{cell.prompt}, {cell.prefix}, depth {cell.depth}"]
+        for name in names:
+            found.setdefault(name, []).append(row)
+    return found
+
+
+def _metrics(target: str, group: str, rows: Rows, options: Options) -> list[Metric]:
+    made = []
+    for name, key, unit, better in _MEASURES:
+        values = [(row, row[2].values[key]) for row in rows if row[2].values.get(key) is not None]
+        if values:
+            samples = tuple((_unit_of(row[0], row[1]), float(value)) for row, value in values)
+            estimate = _over_prompts(values) if rows[0][1].arm else stats.estimate([value for _, value in samples])
+            made.append(Metric(name, group, target, unit, better, estimate, samples))
+    if drafted := [row for row in rows if row[2].values.get("draft_tokens")]:
+        made.append(_acceptance(target, group, drafted))
+    if options.price:
+        made += [_per_price(metric, options.price) for metric in made if metric.name == "tg"]
+    return made
+
+
+def _unit_of(item: Item, cell: Cell) -> str:
+    """By what two runs pair their samples: the item without its target."""
+    number = item.id.rpartition("/")[2]
+    return f"{cell.id}/{number}"
+
+
+def _prompt_of(cell: Cell) -> str:
+    return cell.prompt.rpartition("-s")[0] if cell.arm else cell.prompt
+
+
+def _over_prompts(values: Sequence[tuple[tuple[Item, Cell, Result], Any]]) -> Estimate:
+    """Prompts, not seeds, are what differs: each counts once, with the median of its seeds."""
+    return stats.over_prompts(_by_prompt((row, float(value)) for row, value in values))
+
+
+def _by_prompt(values: Iterable[tuple[tuple[Item, Cell, Result], T]]) -> list[list[list[T]]]:
+    """Arms, in them prompts, in them what each seed or repeat gave."""
+    found: dict[str, dict[str, list[T]]] = {}
+    for (_, cell, _), value in values:
+        found.setdefault(cell.arm, {}).setdefault(_prompt_of(cell), []).append(value)
+    return [list(prompts.values()) for prompts in found.values()]
+
+
+def _acceptance(target: str, group: str, rows: Rows) -> Metric:
+    shares = [
+        (row, stats.Share(row[2].values["draft_tokens_accepted"] or 0, row[2].values["draft_tokens"])) for row in rows
+    ]
+    if rows[0][1].arm:
+        strata = [
+            [stats.Share(sum(s.part for s in prompt), sum(s.whole for s in prompt)) for prompt in arm]
+            for arm in _by_prompt(shares)
+        ]
+    else:
+        strata = [[share for _, share in shares]]
+    samples = tuple((_unit_of(row[0], row[1]), 100 * share.part / share.whole) for row, share in shares)
+    return Metric("acceptance", group, target, "%", "higher", _percent(stats.pooled(strata)), samples)
+
+
+def _percent(found: Estimate) -> Estimate:
+    return _scaled(found, 100)
+
+
+def _per_price(tg: Metric, price: float) -> Metric:
+    factor = 1000 / price
+    samples = tuple((name, value * factor) for name, value in tg.samples)
+    scaled = _scaled(tg.estimate, factor)
+    return Metric("tg per $1,000", tg.group, tg.target, "tok/s", "higher", scaled, samples)
+
+
+def _scaled(found: Estimate, factor: float) -> Estimate:
+    def by(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    return Estimate(
+        found.value * factor, found.n, by(found.sd), by(found.median), by(found.low), by(found.high), found.method,
+        by(found.least), by(found.most),
+    )  # fmt: skip
+
+
+def _bench_table(item: Item, result: Result) -> Table:
+    rows = tuple(
+        (row["test"] + (f" @ d{row['depth']}" if row["depth"] else ""), row["mean"], row["sd"], len(row["samples"]))
+        for row in result.values["rows"]
+    )
+    return Table(item.target, ("test", "tok/s", "sd", "n"), rows, "no server, no template, no speculation")
+
+
+def _notes(info: RunInfo, results: Sequence[tuple[Item, Result]], rows: Rows) -> list[str]:
+    notes = []
+    bad = [(item, result) for item, result in results if not result.ok and not item.warmup]
+    for why, members in groupby(sorted(bad, key=lambda pair: pair[1].error), key=lambda pair: pair[1].error):
+        names = sorted({item.group or item.id for item, _ in members})
+        notes.append(f"Not measured: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: {why}.")
+    if any(result.values.get("timed_by") == "client" for _, _, result in rows):
+        notes.append("This server gives no timings: pp and tg are as the client saw them, the network included.")
+    if len(results) < info.items:
+        notes.append(f"{info.items - len(results)} of {info.items} items are not done yet.")
+    return notes

@@ -1,0 +1,131 @@
+"""``gpubox bench ls|show|resume|rescore|rm``: the runs there are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from gpubox import units
+from gpubox.cli import diagnostics, output
+from gpubox.cli.bench.work import fetch_models, go_on, print_report
+from gpubox.cli.context import Context
+from gpubox.errors import GpuboxError, UsageError
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+
+
+@click.command("ls")
+@_JSON
+@click.pass_obj
+def ls_command(context: Context, as_json: bool) -> None:
+    """Every run, the newest last."""
+    from gpubox.bench.store import list_runs
+
+    rows: list[tuple[str, ...]] = []
+    values: list[dict[str, Any]] = []
+    for run in list_runs(context.paths):
+        try:
+            info = run.info
+        except GpuboxError as error:
+            rows.append((run.id, units.UNKNOWN, "damaged", units.UNKNOWN, units.UNKNOWN, error.message))
+            values.append({"id": run.id, "state": "damaged"})
+            continue
+        done = len(run.results())
+        took = units.seconds(info.seconds) if info.seconds else units.UNKNOWN
+        owed = f"{info.before.profile} ran before" if info.owed and info.before else ""
+        rows.append((run.id, info.plan.kind, info.state, f"{done}/{info.items}", took, owed))
+        values.append(
+            {
+                "id": run.id,
+                "kind": info.plan.kind,
+                "targets": [target.name for target in info.plan.targets],
+                "state": info.state,
+                "items_done": done,
+                "items": info.items,
+                "seconds": info.seconds,
+                "created_at": info.created_at,
+                "flags": len(info.flags),
+                "message": info.message or None,
+            }
+        )
+    if as_json:
+        output.emit_json({"runs": values})
+    elif rows:
+        output.emit_table(rows, header=("RUN", "KIND", "STATE", "DONE", "TOOK", ""))
+    else:
+        output.emit("There is no run yet. `gpubox bench speed` makes one.")
+
+
+@click.command("show")
+@click.argument("run", default="last")
+@_JSON
+@click.pass_obj
+def show_command(context: Context, run: str, as_json: bool) -> None:
+    """The report of RUN (an id, a part of one, or `last`), as far as it is."""
+    from gpubox.bench.store import find_run
+
+    print_report(find_run(context.paths, run), as_json=as_json)
+
+
+@click.command("resume")
+@click.argument("run", default="last")
+@click.option("--now", is_flag=True, help="Do not wait for requests that are being answered.")
+@_JSON
+@click.pass_obj
+def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None:
+    """Go on with RUN: only what has no result yet is done."""
+    from gpubox.bench.store import find_run
+
+    found = find_run(context.paths, run)
+    info = found.info
+    if info.state == "finished" and not info.owed:
+        diagnostics.note(f"{found.id} is finished; nothing is left to do.")
+        print_report(found, as_json=as_json)
+        return
+    fetch_models(context, info.plan.targets)
+    go_on(context, found, now=now, as_json=as_json)
+
+
+@click.command("rescore")
+@click.argument("run", default="last")
+@_JSON
+@click.pass_obj
+def rescore_command(context: Context, run: str, as_json: bool) -> None:
+    """Score the stored replies of RUN again: the same scores, or a scorer that was changed."""
+    from gpubox.bench.runner import rescore
+    from gpubox.bench.store import find_run
+
+    found = find_run(context.paths, run)
+    count, changed = asyncio.run(rescore(found))
+    if as_json:
+        output.emit_json({"id": found.id, "scored": count, "changed": changed})
+    elif changed:
+        output.emit(f"{count} items scored again, {len(changed)} with another result: {', '.join(changed[:8])}")
+    else:
+        output.emit(f"{count} items scored again; every result is the same.")
+
+
+@click.command("rm")
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_JSON
+@click.pass_obj
+def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Delete RUNS with all that was measured."""
+    from gpubox.bench.store import find_run
+
+    found = [find_run(context.paths, words) for words in runs]
+    names = ", ".join(run.id for run in found)
+    if not yes:
+        if not diagnostics.stderr_is_terminal():
+            raise UsageError("Deleting a run asks first.", "Say --yes.")
+        if not click.confirm(f"Delete {names}?", err=True):
+            return
+    for run in found:
+        run.remove()
+    if as_json:
+        output.emit_json({"removed": [run.id for run in found]})
+    else:
+        output.emit(f"Deleted: {names}")

@@ -1,0 +1,87 @@
+"""``gpubox bench speed``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpubox.cli.bench.work import begin, fetch_models, targets_of
+from gpubox.cli.context import Context
+from gpubox.errors import UsageError
+
+
+@click.command("speed")
+@click.argument("profiles", nargs=-1)
+@click.option("--preset", default="", metavar="NAME", help="quick, game, lengths or chat: a fixed protocol.")
+@click.option("--prompts", metavar="LIST", help="Of short, medium, long, code.  [default: all]")
+@click.option("--depths", metavar="LIST", help="Tokens of context before the question.  [default: 0,8192,32768]")
+@click.option("--prefix", type=click.Choice(["cold", "warm", "both"]), default="both", show_default=True)
+@click.option("--repeats", type=click.IntRange(1), metavar="N", help="Of each cell.  [default: 5]")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Generate N tokens, whatever the prompt.")
+@click.option("--thinking", is_flag=True, help="Let a model that thinks do so.")
+@click.option("--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS", help="What the box cost.")
+@click.option("--url", help="Measure any OpenAI-compatible server by its address.")
+@click.option("--model", default="", help="With --url: the model to ask for.")
+@click.option("--no-llama-bench", is_flag=True, help="Leave out the rows of the engine's own llama-bench.")
+@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@click.pass_obj
+def speed_command(
+    context: Context,
+    profiles: tuple[str, ...],
+    preset: str,
+    prompts: str | None,
+    depths: str | None,
+    prefix: str,
+    repeats: int | None,
+    max_tokens: int | None,
+    thinking: bool,
+    price: float | None,
+    url: str | None,
+    model: str,
+    no_llama_bench: bool,
+    now: bool,
+    as_json: bool,
+) -> None:
+    """TTFT, pp, tg and draft acceptance of PROFILES (of what runs now, where none is named), as a client gets them.
+
+    Answers of a fixed length, temperature 0, thinking off, a cold and a warm prefix, at several depths: one warm-up
+    and N repeats each, with mean, sd, median and 95 % interval. Presets: game (ten 2,000-token runs of one HTML game),
+    lengths (128, 512, 2,048 tokens, three runs each), chat (50 prompts in code, math and general arms, three seeds).
+    """
+    from gpubox.bench.model import Plan
+    from gpubox.bench.speed import llama_bench
+    from gpubox.bench.speed.cells import options_of
+
+    given: dict[str, Any] = {
+        "preset": preset or None,
+        "prompts": words(prompts),
+        "depths": whole_numbers(depths, "--depths"),
+        "prefixes": None if prefix == "both" else [prefix],
+        "repeats": repeats,
+        "max_tokens": max_tokens,
+        "thinking": thinking or None,
+        "price": price,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    options_of(options)
+    targets = targets_of(context, profiles, url, model)
+    fetch_models(context, targets)
+    if not url and not preset and not no_llama_bench:
+        found = [context.profile(target.profile) for target in targets]
+        targets += [llama_bench.target_of(p) for p in found if llama_bench.beside(p, context.config)]
+    begin(context, Plan("speed", tuple(targets), options), now=now, as_json=as_json)
+
+
+def words(text: str | None) -> list[str] | None:
+    """A comma list."""
+    return [word.strip() for word in text.split(",") if word.strip()] if text is not None else None
+
+
+def whole_numbers(text: str | None, option: str) -> list[int] | None:
+    """A comma list of whole numbers. Raises UsageError."""
+    try:
+        return [int(word) for word in words(text) or ()] if text is not None else None
+    except ValueError:
+        raise UsageError(f"{option} takes whole numbers, not {text!r}.", f"Write: {option} 0,8192") from None

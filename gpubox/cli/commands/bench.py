@@ -1,0 +1,47 @@
+"""``gpubox bench``: a group of verbs, each imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from gpubox.cli.main import VerbGroup
+
+KINDS = {"speed": "TTFT, pp, tg and draft acceptance of the served path"}
+RUNS = {
+    "ls": "every run, and how far it is",
+    "show": "the report of a run",
+    "resume": "go on with a run that was cut off",
+    "rescore": "score the stored replies of a run again",
+    "rm": "delete a run",
+}
+_MODULES = {name: "runs" for name in RUNS}
+
+
+class BenchGroup(VerbGroup):
+    """Finds a sub-verb in its module of ``gpubox.cli.bench``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*KINDS, *RUNS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"gpubox.cli.bench.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, verbs in (("Kinds", KINDS), ("Runs", RUNS)):
+            with formatter.section(title):
+                formatter.write_dl(list(verbs.items()))
+
+
+@click.group("bench", cls=BenchGroup)
+def command() -> None:
+    """Measure, and keep what was measured. Every run is a folder: raw replies, results, provenance.
+
+    Ctrl-C, a crash or kill -9 lose at most the item in flight; `gpubox bench resume last` goes on. What ran before
+    runs again afterwards.
+    """
