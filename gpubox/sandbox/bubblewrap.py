@@ -121,7 +121,7 @@ def _scratch(policy: Policy, folder: str) -> list[str]:
 def _workspace(policy: Policy, masked: Iterable[str]) -> list[str]:
     if policy.workspace is None:
         return _scratch(policy, WORK)
-    words = ["--bind", str(policy.workspace), WORK]
+    words = ["--ro-bind" if policy.read_only else "--bind", str(policy.workspace), WORK]
     for name in masked:
         words += ["--ro-bind", "/dev/null", f"{WORK}/{name}"]
     return words

@@ -21,6 +21,8 @@ class Policy:
 
     workspace: Path | None = None
     """The one folder it may write and that outlives it; None: an empty one that dies with the run."""
+    read_only: bool = False
+    """Whether even the workspace may only be read: the owner wants to see each change first."""
     wall_seconds: float = 30.0
     cpu_seconds: int = 30
     """CPU time of one process."""
