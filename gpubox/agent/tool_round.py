@@ -16,6 +16,7 @@ from gpubox.agent.clip import for_model
 from gpubox.agent.events import ApprovalAsked, Notice, ToolFinished, ToolRequested
 from gpubox.agent.tools import Approve, Tool, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
+from gpubox.threads import in_thread
 
 SAME = "You made the same call before; it was not run again. Its result was:\n{}\nDo something else, or answer."
 
@@ -93,7 +94,7 @@ class ToolRunner:
 
     async def _made(self, call: ToolCall, tool: Tool) -> ToolOutput:
         try:
-            diff = tool.diff(call)
+            diff = await in_thread(tool.diff, call)  # it reads the file
             if diff and not await self._asked(call, diff):
                 return ToolOutput("The owner did not allow this.", ok=False, ended_by="denied")
             return await tool.run(call)
