@@ -202,7 +202,7 @@ class Sampler:
         state = {"ok": "idle", "unreachable": "down", "error": "down"}.get(latest.status, "loading")
         if latest.status == "ok":
             state = "sleeping" if latest.asleep else _slot_state([s.state for s in slots])
-            if not slots and latest.busy:
+            if latest.slots is None and latest.busy:
                 state = "answering"
         http = {"down": "unreachable", "loading": "loading", "idle": "ready", "sleeping": "ready"}
         status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)

@@ -166,7 +166,9 @@ class ServerAnswer:
     @property
     def busy(self) -> bool:
         """Whether it works on any request, as far as anything tells."""
-        return any(slot.busy for slot in self.slots or ()) or bool((self.counters or {}).get(PROCESSING))
+        if self.slots is not None:
+            return any(slot.busy for slot in self.slots)
+        return bool((self.counters or {}).get(PROCESSING))
 
     @property
     def queued(self) -> int | None:
@@ -273,9 +275,9 @@ class ServerSource:
     def _wants_counters(self, slots: tuple[Slot, ...] | None, at: float) -> bool:
         if slots and self.latest and _worked(self.latest.slots, slots):
             self._want_counters = True
-        # Only a full house has a queue, and only the counters tell of one whose slots may not be asked. Each look
-        # disturbs the gauges of another watcher: not more of them than that.
-        full = self._foreign if not self.may_ask_slots else bool(slots) and all(slot.busy for slot in slots or ())
+        # Only a full house has a queue, and only the counters tell of one without slots and log. Each look disturbs the
+        # gauges of another watcher: not more of them than that.
+        full = all(slot.busy for slot in slots) if slots else self._foreign
         due = full and self._counters is not None and at - self._counted_at >= QUEUE_SECONDS
         return self._want_counters or due
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sampling import ahead, box, brief, make  # noqa: F401  fixtures
+from tests.unit.sampling import ahead, box, brief, eager, make  # noqa: F401  fixtures
 
 
 @pytest.fixture(autouse=True)

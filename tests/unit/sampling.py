@@ -26,17 +26,22 @@ Make = Callable[..., Sampler]
 
 
 class Time:
-    """The monotonic clock of the Sampler, moved on by hand. asyncio keeps its own."""
+    """The monotonic clock of the Sampler, moved by hand alone. asyncio keeps its own."""
 
     def __init__(self) -> None:
+        self.began = time.monotonic()
         self.ahead = 0.0
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.ahead
+        return self.began + self.ahead
 
 
 @pytest.fixture
-def box(paths: Paths) -> Iterator[LlamaBox]:
+def box(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Iterator[LlamaBox]:
+    """A server that answers. However slow this machine is, it is waited for."""
+    monkeypatch.setattr(sources, "STALE_SECONDS", 30.0)
+    monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 30.0)
+    monkeypatch.setattr(sources, "IDLE_POLL_SECONDS", 0.05)
     made = LlamaBox(paths)
     yield made
     made.close()
@@ -57,10 +62,16 @@ async def make(box: LlamaBox) -> AsyncIterator[Make]:
 
 
 @pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that does not answer is given up after a blink."""
-    monkeypatch.setattr(sources, "STALE_SECONDS", 0.1)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed once is asked for again at once."""
     monkeypatch.setattr(sources, "RETRY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def brief(box: LlamaBox, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not answer is given up after a blink; so is one that is merely slow: try again."""
+    monkeypatch.setattr(sources, "STALE_SECONDS", 0.1)
+    monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler
 
+import pytest
+
 from gpubox.paths import Paths
-from tests.unit.llama_box import METRICS, LlamaBox, send, slot
-from tests.unit.sampling import DENIED, NO_SLOTS, Make, until
+from gpubox.server import status
+from gpubox.server.status import sleeper_at
+from gpubox.telemetry import sampler as sampler_module
+from tests.unit.llama_box import LlamaBox, metrics, send, slot
+from tests.unit.sampling import DENIED, NO_SLOTS, Make, Time, until
 
 # -- a server that gpubox did not start ------------------------------------------------------------------------
 
@@ -25,7 +32,7 @@ async def test_the_totals_of_a_server_by_its_url_move(box: LlamaBox, make: Make)
     box.answers["/slots"] = [slot(busy=True, task=2, generated=3)]
     await until(sampler.sample, lambda s: s.throughput.state == "answering")
 
-    box.answers["/metrics"] = METRICS.format(prompt=20, generated=57)
+    box.answers["/metrics"] = metrics(prompt=20, generated=57)
     box.answers["/slots"] = [slot(task=2)]
     await until(sampler.sample, lambda s: s.totals.generated_tokens == 57)
 
@@ -55,7 +62,7 @@ async def test_a_server_by_its_url_that_is_not_there_and_comes(paths: Paths, mak
     assert (snapshot.server.state, snapshot.server.message) == ("ready", "")
 
 
-async def test_a_server_by_its_url_that_wants_a_key(box: LlamaBox, make: Make, brief: None) -> None:
+async def test_a_server_by_its_url_that_wants_a_key(box: LlamaBox, make: Make, eager: None) -> None:
     box.key = "sesame"
     sampler = make(url=box.url)
     assert (await sampler.sample(wait=True)).problems == (DENIED,)
@@ -83,3 +90,69 @@ async def test_a_server_by_its_url_without_slots_or_metrics(box: LlamaBox, make:
     snapshot = await make(url=box.url).sample(wait=True)
 
     assert (snapshot.problems, snapshot.throughput.state) == ((NO_SLOTS,), "idle")
+
+
+NOT_ASKED = "/slots is not asked, it would keep the server awake: no live speed, no context fill"
+
+
+async def test_a_server_by_its_url_that_sleeps_is_left_asleep(box: LlamaBox, make: Make, ahead: Time) -> None:
+    box.answers["/props"]["is_sleeping"] = True
+    sampler = make(url=box.url)
+    for _ in range(4):
+        snapshot = await sampler.sample(wait=True)
+        ahead.ahead += 30
+    assert (snapshot.server.state, snapshot.throughput.state, snapshot.problems) == ("ready", "sleeping", ())
+    assert snapshot.server.model_path == "/m.gguf"
+
+    box.answers["/props"]["is_sleeping"] = False
+    box.answers["/metrics"] = metrics(processing=1)
+    snapshot = await sampler.sample(wait=True)
+    assert (snapshot.throughput.state, snapshot.problems) == ("answering", (NOT_ASKED,))
+
+    ahead.ahead += 3
+    box.answers["/metrics"] = metrics()
+    assert (await sampler.sample(wait=True)).throughput.state == "idle"
+    assert "/slots" not in box.asked  # it would have been woken, or never fallen asleep again
+
+
+async def test_a_server_that_falls_asleep_while_it_is_watched(box: LlamaBox, make: Make) -> None:
+    sampler = make(url=box.url)
+    assert (await sampler.sample(wait=True)).throughput.slots == 1
+    box.answers["/props"]["is_sleeping"] = True
+    seen = len(box.asked)
+    snapshot = await sampler.sample(wait=True)
+
+    assert (snapshot.throughput.state, snapshot.slots) == ("sleeping", ())
+    assert "/slots" not in box.asked[seen:]
+
+
+def test_a_server_of_this_machine_that_may_sleep_is_known_by_its_command_line() -> None:
+    script = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1]); input()"
+    argv = [sys.executable, "-uc", script, "--sleep-idle-seconds", "60"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        assert sleeper_at(f"http://127.0.0.1:{port}")
+        assert not sleeper_at(f"http://192.0.2.1:{port}")
+        child.communicate("\n", timeout=30)
+    assert not sleeper_at(f"http://127.0.0.1:{port}")
+    assert not sleeper_at("http://127.0.0.1")
+
+
+async def test_such_a_server_is_never_asked_for_its_slots(
+    box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "sleeper_at", lambda url: True)
+    monkeypatch.setattr(status, "sleeper_at", lambda url: True)
+    snapshot = await make(url=box.url).sample(wait=True)
+
+    assert (snapshot.throughput.state, snapshot.problems) == ("idle", (NOT_ASKED,))
+    assert "/slots" not in box.asked
+
+
+async def test_read_status_asks_no_sleeper_for_its_slots(box: LlamaBox) -> None:
+    box.answers["/props"]["is_sleeping"] = True
+    found = await status.read_foreign(box.url, None)
+
+    assert (found.state, found.slots, found.model_path) == ("ready", None, "/m.gguf")
+    assert "/slots" not in box.asked

@@ -251,8 +251,7 @@ async def test_the_wall_clock_jumps(
     after = await sampler.sample(wait=True)
 
     assert after.at >= before.at
-    assert before.slots[0].seconds == pytest.approx(2.0, abs=1.5)
-    assert after.slots[0].seconds == pytest.approx(before.slots[0].seconds, abs=1.0)
+    assert after.slots[0].seconds == before.slots[0].seconds
     assert (after.slots[0].eta_seconds or 0) > 0
     assert after.requests == before.requests
     assert (after.throughput.state, after.problems) == ("prefill", ())
@@ -287,7 +286,7 @@ async def test_close_leaves_no_task_and_no_socket(foreign: bool, hanging: bool, 
             while "/slots" not in box.asked[seen:]:
                 await asyncio.sleep(0.01)
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await sampler.close()
 
     assert asyncio.all_tasks() == before
