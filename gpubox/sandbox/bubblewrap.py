@@ -62,7 +62,7 @@ def arguments(
     words += ["--perms", "0444", "--ro-bind-data", str(fds.main), MAIN]
     words += [*_scratch(policy, "/tmp"), *_workspace(policy, masked)]
     # bwrap's own root is a tmpfs without a bound.
-    words += ["--remount-ro", "/", "--chdir", WORK]
+    words += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", WORK]
     for name, value in (ENV | python.env).items():
         words += ["--setenv", name, value]
     return words
@@ -125,8 +125,3 @@ def _workspace(policy: Policy, masked: Iterable[str]) -> list[str]:
     for name in masked:
         words += ["--ro-bind", "/dev/null", f"{WORK}/{name}"]
     return words
-
-
-def command(python: Interpreter) -> list[str]:
-    """What runs inside: no site-packages, nothing of the environment, no .pyc files."""
-    return [python.path, "-I", "-S", "-B", "-X", "utf8", BOOT]

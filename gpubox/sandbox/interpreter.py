@@ -28,6 +28,13 @@ class Interpreter:
     masked: tuple[str, ...] = ()
     """Folders of installed packages, as the sandbox would see them: hidden."""
 
+    def command(self, script: str, *, on_host: bool = False) -> list[str]:
+        """Runs ``script`` without site-packages, without anything of the environment, and writes no .pyc files."""
+        path = self.path
+        if on_host and self.prefix:
+            path = str(self.prefix / Path(path).relative_to(INSIDE))
+        return [path, "-I", "-S", "-B", "-X", "utf8", script]
+
     @property
     def env(self) -> dict[str, str]:
         """What a shared libpython needs to be found at INSIDE."""

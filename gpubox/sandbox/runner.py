@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.sandbox import spawn
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
-from gpubox.sandbox.tree import descendants, kill_tree, memory_bytes
+from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes
+from gpubox.sandbox.workspace import Scan, made, scan, usable
 
 _CHUNK = 65536
 _WATCH_SECONDS = 0.1
 _DRAIN_SECONDS = 1.0
-_salts = itertools.count(os.getpid() * 64)
 
 
 class Sandbox:
@@ -59,18 +58,22 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy) -> O
     """One run at the tier given. Raises GpuboxError."""
     assert confinement.tier is not None
     began = time.monotonic()
-    python = find_interpreter()
+    before = Scan()
+    if policy.workspace is not None:
+        folder = usable(policy.workspace)
+        policy = replace(policy, workspace=folder)
+        before = await asyncio.to_thread(scan, folder)
     try:
-        process = spawn.start_bubblewrap(
-            confinement, python, code.encode("utf-8", "surrogateescape"), policy, uid=spawn.unused_uid(next(_salts))
-        )
+        process = spawn.start(confinement, find_interpreter(), code.encode("utf-8", "replace"), policy, before.doors)
     except OSError as error:
-        raise GpuboxError(
-            f"The sandbox could not be started: {error.strerror}.", "`gpubox doctor` says more."
-        ) from None
-    run = _Run(process, policy)
+        why = f"The sandbox could not be started: {error.strerror}."
+        raise GpuboxError(why, "`gpubox doctor` says more.") from None
+    run = _Run(process, policy, before)
     await run.until_dead(began)
     exit_code, signal_name, ended_by = run.verdict()
+    files: tuple[str, ...] = ()
+    if policy.workspace is not None:
+        files = made(before, await asyncio.to_thread(scan, policy.workspace))
     return Outcome(
         exit_code=exit_code,
         signal=signal_name,
@@ -78,6 +81,7 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy) -> O
         ended_by=ended_by,
         seconds=time.monotonic() - began,
         tier=confinement.tier,
+        files_made=files,
         dropped_bytes=run.dropped,
     )
 
@@ -88,15 +92,18 @@ class _Run:
 
     process: spawn.Process
     policy: Policy
+    before: Scan
     kept: bytearray = field(default_factory=bytearray)
     dropped: int = 0
     ended_by: EndedBy = ""
     _status: bytes = b""
+    _free_at_start: int = 0
 
     async def until_dead(self, began: float) -> None:
         """Reads, watches and, at a limit or when cancelled, kills; afterwards no process and no open file is left."""
         loop = asyncio.get_running_loop()
         popen, output = self.process.popen, self.process.output_fd
+        self._free_at_start = self._free_bytes()
         exited, closed = asyncio.Event(), asyncio.Event()
         pidfd = os.pidfd_open(popen.pid)
         loop.add_reader(pidfd, exited.set)
@@ -104,10 +111,11 @@ class _Run:
         try:
             await self._watch(exited, began)
         finally:
-            kill_tree(popen.pid)
+            self._kill()
             loop.remove_reader(pidfd)
             os.close(pidfd)
             popen.wait()
+            self.process.release()
             loop.remove_reader(output)
             self._read_rest()
             os.close(output)
@@ -124,6 +132,28 @@ class _Run:
             pids = descendants(self.process.popen.pid)
             if memory_bytes(pids, self.policy.memory_bytes) > self.policy.memory_bytes:
                 self.ended_by = "memory"
+            elif await self._disk_is_over(pids):
+                self.ended_by = "disk"
+
+    async def _disk_is_over(self, pids: list[int]) -> bool:
+        """Whether there are too many files in /tmp, or too much was written into the workspace."""
+        for folder in ("tmp", "dev/shm", "work") if pids else ():
+            with contextlib.suppress(OSError):
+                scratch = os.statvfs(f"/proc/{pids[0]}/root/{folder}")
+                bounded = folder != "work" or self.policy.workspace is None
+                if bounded and scratch.f_files - scratch.f_ffree > self.policy.scratch_files:
+                    return True
+        if self.policy.workspace is None or self._free_bytes() > self._free_at_start - self.policy.disk_bytes:
+            return False
+        # Somebody filled the disk; whoever downloads a model meanwhile is not our program.
+        now = await asyncio.to_thread(scan, self.policy.workspace)
+        return now.size_bytes - self.before.size_bytes > self.policy.disk_bytes
+
+    def _free_bytes(self) -> int:
+        if self.policy.workspace is None:
+            return 0
+        found = os.statvfs(self.policy.workspace)
+        return found.f_bavail * found.f_frsize
 
     def _read(self, closed: asyncio.Event) -> None:
         """One piece of output; too much of it ends the run."""
@@ -142,6 +172,12 @@ class _Run:
         self.dropped += max(0, len(data) - room)
         if self.dropped and not self.ended_by:
             self.ended_by = "output"
+            self._kill()
+
+    def _kill(self) -> None:
+        if self.process.group:
+            kill_group(self.process.popen.pid)
+        else:
             kill_tree(self.process.popen.pid)
 
     def _read_rest(self) -> None:
@@ -160,6 +196,8 @@ class _Run:
         except (IndexError, ValueError):  # killed before it could say
             return None, "SIGKILL", self.ended_by
         if not os.WIFSIGNALED(status):
+            if not self.ended_by and status and self.kept.rpartition(b"\n")[0].rpartition(b"\n")[2] == b"MemoryError":
+                self.ended_by = "memory"  # the limit of its address space, as Python tells it
             return os.waitstatus_to_exitcode(status), None, self.ended_by
         number = os.WTERMSIG(status)
         if not self.ended_by and (number == signal.SIGXCPU or cpu >= self.policy.cpu_seconds):

@@ -28,6 +28,12 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def kill_group(pid: int) -> None:
+    """SIGKILL for the process group that ``pid`` leads; to be called before ``pid`` is waited for."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 def kill_tree(pid: int) -> None:
     """SIGKILL for all, the root last and stopped first, so that it makes no new child meanwhile."""
     with contextlib.suppress(ProcessLookupError):
