@@ -19,10 +19,11 @@ from gpubox.agent.events import AgentEvent, Message, MessageAdded, Notice, Total
 from gpubox.agent.history import Conversation
 from gpubox.agent.serving import Serving, find_serving
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny
+from gpubox.agent.transcript.branch import copy_turns, known, turns_to
 from gpubox.agent.transcript.fold import ChatLog
 from gpubox.agent.transcript.journal import Journal
 from gpubox.agent.transcript.records import Asked, Choices, Chosen, Record, Rewound
-from gpubox.agent.transcript.store import chat_path, existing, free_name, load
+from gpubox.agent.transcript.store import chat_path, existing, free_name, load, move
 from gpubox.agent.workspace import Workspace
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -75,6 +76,9 @@ class Chat:
         self._journal: Journal | None = None
         self._unsaved: list[Record] = []
         """What was chosen before the file was there."""
+        self._conversation: Conversation | None = None
+        """The prompt as it was sent last: it knows what the server holds of it."""
+        self._conversation_head = ""
         self._told = ""
         """The last problem of the file that was told."""
         self.log = ChatLog(name)
@@ -118,10 +122,12 @@ class Chat:
             self._record(Chosen(choices, now()))
 
     def rename_to(self, name: str) -> None:
-        """The name of a chat that has no file yet. Raises UsageError where it is taken or no name."""
+        """Another name, for a chat that has no file yet, too. Raises UsageError where it is taken or no name."""
+        target = chat_path(self._paths, name)
         if self._journal:
-            raise UsageError(f"This chat is called {self.name} already.", "Close it, then rename it.")
-        if chat_path(self._paths, name).exists():
+            move(self._journal.path, target)
+            self._journal.path = target
+        elif target.exists():
             raise UsageError(f"There is a chat {name} already.", f"--continue {name} goes on with it.")
         self.log.name = name
 
@@ -131,8 +137,7 @@ class Chat:
         Raises UsageError where there is no such turn, GpuboxError while one runs.
         """
         self._refuse_busy()
-        if turn and turn not in self.log.turns:
-            raise UsageError(f"There is no turn {turn} in {self.name}.", f"`gpubox chat show {self.name}` lists them.")
+        known(self.log, turn)
         self._record(Rewound(turn, now()))
 
     def retry(self) -> str:
@@ -151,27 +156,7 @@ class Chat:
 
         Raises UsageError, GpuboxError where the new one cannot be written.
         """
-        head = self.log.head if turn is None else turn
-        if head and head not in self.log.turns:
-            raise UsageError(f"There is no turn {head} in {self.name}.")
-        path = chat_path(self._paths, name)
-        before, self.log.head = self.log.head, head
-        turns = self.log.path()
-        self.log.head = before
-        copy = Journal(path, new=True)
-        try:
-            if self.choices != Choices():
-                copy.add(Chosen(self.choices, now()))
-            for one in turns:
-                copy.add(one.asked)
-                for event in one.events:
-                    copy.event(event)
-            problem = copy.problem
-        finally:
-            copy.close()
-        if problem:
-            path.unlink(missing_ok=True)
-            raise GpuboxError(f"{name} could not be made. {problem}")
+        copy_turns(chat_path(self._paths, name), self.choices, turns_to(self.log, turn))
 
     async def send(self, text: str) -> AsyncGenerator[AgentEvent, None]:
         """Asks ``text`` and gives the events of the turn, which are in the chat's file as they come.
@@ -196,15 +181,18 @@ class Chat:
         from gpubox.agent.loop import AgentLoop
 
         assert self._client is not None
-        conversation = self.log.conversation()
+        conversation = self._conversation
+        if conversation is None or self._conversation_head != self.log.head:
+            conversation = self._conversation = self.log.conversation()
         asked = Asked(
             secrets.token_hex(4), self.log.head, now(), text, serving.profile_name, serving.build, serving.model
         )
         self._record(asked)
         turn = self.log.turns[asked.turn]
+        self._conversation_head = asked.turn
         added = conversation.add(Message("user", text))
         self._note(added)
-        known = len(conversation.messages)
+        heard = len(conversation.messages)
         self._loop = AgentLoop(self._approve)
         reason = ""
         try:
@@ -212,7 +200,7 @@ class Chat:
             settings = self.choices.settings(serving.system)
             async with aclosing(self._loop.run(conversation, settings, tools, self._client)) as events:
                 async for event in events:
-                    known += isinstance(event, MessageAdded)
+                    heard += isinstance(event, MessageAdded)
                     self._note(event)
                     yield event
                     if problem := self._news():
@@ -222,15 +210,19 @@ class Chat:
             raise
         finally:
             if turn.ended is None:
-                self._end(conversation, known, reason)
+                self._end(conversation, heard, reason)
             self._flush()
             if self._journal and not reason and not _cancelled():
                 await in_thread(self._journal.sync)
 
-    def stop(self) -> None:
-        """Ends the turn that runs: its iterator still gives the end, TurnFinished with ``stopped``."""
+    def stop(self) -> bool:
+        """Ends the turn that runs: its iterator still gives the end, TurnFinished with ``stopped``.
+
+        False where the model was not asked yet: then the iterator has to be closed.
+        """
         if self._loop:
             self._loop.stop()
+        return self._loop is not None
 
     async def close(self) -> None:
         """Ends the turn that runs and closes the file. May be called twice."""
@@ -249,11 +241,11 @@ class Chat:
             await in_thread(shutil.rmtree, self._scratch, ignore_errors=True)
             self._scratch = None
 
-    def _end(self, conversation: Conversation, known: int, failure: str) -> None:
+    def _end(self, conversation: Conversation, heard: int, failure: str) -> None:
         """Writes down what nobody was there to hear: the turn's iterator was closed, or broke."""
-        for message in conversation.messages[known:]:
+        for message in conversation.messages[heard:]:
             self._note(MessageAdded(message))
-        said = [m.content for m in conversation.messages[known:] if m.role == "assistant"]
+        said = [m.content for m in conversation.messages[heard:] if m.role == "assistant"]
         last = said[-1] if said else ""
         self._note(TurnFailed(failure) if failure else TurnFinished(Totals(), "stopped", last))
 
@@ -261,6 +253,8 @@ class Chat:
         """Who answers; one client is kept as long as it is the same server."""
         serving = await self._find()
         before = self.serving
+        if before and before.launch_id != serving.launch_id:
+            self._conversation = None  # another server, or the same one started again: its cache is empty
         same = before and (before.base_url, before.key) == (serving.base_url, serving.key)
         if self._client and not same:
             await self._client.close()

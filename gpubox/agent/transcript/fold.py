@@ -150,11 +150,11 @@ class ChatLog:
             turn.events = [one for one in turn.events if not isinstance(one, (TextDelta, ReasoningDelta))]
         turn.events.append(event)
 
-    def path(self) -> list[Turn]:
-        """The turns from the first to ``head``."""
+    def path(self, head: str | None = None) -> list[Turn]:
+        """The turns from the first to ``head``, without it to the chat's own."""
         found: list[Turn] = []
         seen: set[str] = set()
-        turn = self.turns.get(self.head)
+        turn = self.turns.get(self.head if head is None else head)
         while turn and turn.id not in seen:
             seen.add(turn.id)
             found.append(turn)
