@@ -24,6 +24,8 @@ class Config:
     """More folders to look for GGUF files in."""
     allow_exposed: bool = False
     """Whether a non-loopback host without an API key may start unasked."""
+    weakest_confinement: str = "bubblewrap"
+    """``bubblewrap``, ``landlock`` or ``none``: the weakest that may confine the model's programs."""
     stall_seconds: float = 60.0
     """A load is given up after this long without any sign of progress."""
     stop_seconds: float = 15.0
@@ -39,7 +41,9 @@ def load_config(paths: Paths) -> Config:
         return Config()
     table = Table(path, "", read_toml(path))
     engines = table.table("engines")
+    sandbox = table.table("sandbox")
     config = Config(
+        weakest_confinement=_confinement(sandbox),
         engines={name: str(_expanded(engines, name, value)) for name, value in engines.text_map().items()},
         default_engine=table.text("default-engine"),
         model_dirs=tuple(_expanded(table, "model-dirs", value) for value in table.texts("model-dirs")),
@@ -47,8 +51,16 @@ def load_config(paths: Paths) -> Config:
         stall_seconds=_patience(table, "stall-seconds", 60.0),
         stop_seconds=_patience(table, "stop-seconds", 15.0),
     )
+    sandbox.done()
     table.done()
     return config
+
+
+def _confinement(table: Table) -> str:
+    value = table.text("confinement", "bubblewrap")
+    if value not in ("bubblewrap", "landlock", "none"):
+        raise table.refuse("confinement", f'must be "bubblewrap", "landlock" or "none", not {value!r}')
+    return value
 
 
 def _there(path: Path) -> bool:

@@ -18,6 +18,8 @@ class ExitCode(IntEnum):
     """A server runs but does not answer as it should."""
     WOULD_NOT_FIT = 5
     """The memory asked for is not there."""
+    PROGRAM_FAILED = 6
+    """``sandbox run``: the confined program failed or was ended."""
     INTERRUPTED = 130
 
 

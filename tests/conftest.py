@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,23 @@ import pytest
 from gpubox.paths import Paths
 
 HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
+# A shell that starts the run in the background makes it ignore SIGINT, and who ignores a signal hands that on to its
+# children: a gpubox started by a test would never hear its Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+
+WAIT_SECONDS = 60.0
+"""Far more than anything that a test waits for takes, also on two busy cores."""
 _FOREIGN = ("GPUBOX_", "LLAMA_", "HF_", "HUGGINGFACE_")
+
+
+def until(true: Callable[[], object]) -> None:
+    """Returns as soon as ``true()`` is; fails when that takes WAIT_SECONDS."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -125,6 +125,24 @@ class TextDelta(_Event, frozen=True):
     text: str
 
 
+class GenerationProgress(_Event, frozen=True):
+    """A few times a second while the model writes: the server's own figures of this round so far."""
+
+    generated_tokens: int
+    tg_tokens_per_second: float | None = None
+    draft_tokens: int | None = None
+    draft_tokens_accepted: int | None = None
+
+
+class RoundRestarted(_Event, frozen=True):
+    """The round is asked again: its deltas so far are void. ``why`` is a sentence for the owner."""
+
+    round: int
+    why: str
+    timing: Timing = Timing()
+    """Of the attempt that is given up; the Totals count it."""
+
+
 class ToolRequested(_Event, frozen=True):
     """The model asks for a call that can be made."""
 
@@ -164,7 +182,8 @@ class RoundFinished(_Event, frozen=True):
     round: int
     timing: Timing
     finish_reason: str = ""
-    """The server's: ``stop``, ``length``, ``tool_calls``; empty where the stream broke."""
+    """The server's (``stop``, ``length``, ``tool_calls``), ``program`` where a whole fenced program ended the reply;
+    empty where the stream broke or was stopped."""
 
 
 class Notice(_Event, frozen=True):
@@ -198,6 +217,8 @@ AgentEvent = (
     | PrefillProgress
     | ReasoningDelta
     | TextDelta
+    | GenerationProgress
+    | RoundRestarted
     | ToolRequested
     | ApprovalAsked
     | ToolFinished

@@ -14,6 +14,7 @@ from gpubox.agent.edits import Change
 from gpubox.agent.tools import Tool, ToolCall, ToolOutput
 from gpubox.agent.workspace import Workspace
 from gpubox.errors import GpuboxError
+from gpubox.threads import in_thread
 
 WRITE_PATIENCE_SECONDS = 10.0
 """A cancelled write is waited for so long; one that a disk holds up longer stops before it replaces the file."""
@@ -45,7 +46,7 @@ class FileTool:
         """Does the call. What the model did wrong is an output; cancelling it is."""
         stop = threading.Event()
         began = time.monotonic()
-        work = asyncio.ensure_future(asyncio.to_thread(self._do, call, stop))
+        work = asyncio.ensure_future(in_thread(self._do, call, stop))
         try:
             text, ok = await asyncio.shield(work), True
         except asyncio.CancelledError:

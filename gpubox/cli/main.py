@@ -28,6 +28,7 @@ VERBS = {
     "ps": "every server of gpubox, with its slots",
     "logs": "the server's log",
     "requests": "the last requests, each with its times and tokens",
+    "chat": "ask the model, which may run code confined; the chats there are",
     "record": "write every reading into a file, for `gpubox --replay FILE`",
     "engines": "the llama-server binaries, their builds and devices",
     "bench": "measure: what is fast here, and how sure that is; resumable, with everything kept",

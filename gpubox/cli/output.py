@@ -26,6 +26,11 @@ def emit(text: str = "") -> None:
     click.echo(text)
 
 
+def emit_part(text: str) -> None:
+    """More of a text that goes on, at once."""
+    click.echo(text, nl=False)
+
+
 def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
     """One JSON object with its ``schema_version``; ``one_line`` for streams."""
     global _printed

@@ -20,8 +20,8 @@ import httpx  # noqa: E402
 
 from gpubox.errors import ExitCode, GpuboxError, UsageError  # noqa: E402
 
-DEFERRED = "requests_deferred"
-"""Requests that wait for a slot."""
+DEFERRED, PROCESSING = "requests_deferred", "requests_processing"
+"""Requests that wait for a slot, and those that have one: the two gauges that no scrape resets."""
 ANSWER_BYTES = 8 * 1024 * 1024
 """The longest answer that is read: 256 slots are a tenth of it. What sends more is no llama-server, or is broken."""
 
@@ -31,6 +31,9 @@ class TooLong(httpx.HTTPError):
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} answers with more than {ANSWER_BYTES >> 20} MiB: that is no llama-server's")
+
+
+_GAUGES = (f"llamacpp:{DEFERRED}", f"llamacpp:{PROCESSING}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ class LlamaClient:
         """The counters of ``/metrics`` without their prefix, or ``None`` (``--metrics`` is off, a key is missing).
 
         Gauges are left out: each scrape resets them, so that two watchers rob each other (build 11434); but for
-        DEFERRED, which is the queue's length at this instant. A labelled counter keeps its label:
+        DEFERRED and PROCESSING, which are of this instant. A labelled counter keeps its label:
         ``name{position="0"}``.
         """
         reply = await self._ask("/metrics")
@@ -185,7 +188,7 @@ class LlamaClient:
         found = {}
         for line in reply.text.splitlines()[:1000]:
             name, _, value = line.rpartition(" ")
-            if name.startswith("llamacpp:") and ("_total" in name or name == f"llamacpp:{DEFERRED}"):
+            if name.startswith("llamacpp:") and ("_total" in name or name in _GAUGES):
                 with contextlib.suppress(ValueError):
                     found[name.removeprefix("llamacpp:")] = float(value)
         return found

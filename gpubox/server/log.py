@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
 
 KEEP = 5
-ROTATE_BYTES = 64 * 1024 * 1024
+HEAD_BYTES = 512 * 1024
+"""The start of a log, in which the load is."""
+LINE_BYTES = 64 * 1024
+"""A longer line is cut: one with a prompt in it can be any length, one of a broken program has no end."""
+CUT = "gpubox: cut at "
+"""Begins the line that stands for what was cut out of a log."""
 _PREFIX = re.compile(r"^(\d+)\.(\d\d)\.(\d\d\d)\.(\d\d\d) ([IWED]) (.*)$")
 
 _STAGES = (
@@ -69,34 +73,12 @@ def rotate(path: Path) -> None:
         if not path.exists() or path.stat().st_size == 0:
             return
         for number in range(KEEP - 1, 0, -1):
-            older = _numbered(path, number)
+            older = numbered(path, number)
             if older.exists():
-                older.replace(_numbered(path, number + 1))
-        path.replace(_numbered(path, 1))
+                older.replace(numbered(path, number + 1))
+        path.replace(numbered(path, 1))
     except OSError as error:
         raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
-
-
-def is_long(path: Path) -> bool:
-    """Whether ``trim`` has something to do."""
-    try:
-        return path.stat().st_size > ROTATE_BYTES
-    except OSError:
-        return False
-
-
-def trim(path: Path) -> None:
-    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1``.
-
-    The server writes in append mode, so it goes on at the start of the emptied file. Never raises.
-    """
-    try:
-        if path.stat().st_size > ROTATE_BYTES:
-            shutil.copyfile(path, _numbered(path, 1))
-            with path.open("r+b") as file:
-                file.truncate(0)
-    except OSError:
-        return
 
 
 def tail_text(path: Path, size: int = 64 * 1024) -> str:
@@ -128,12 +110,15 @@ class LogReader:
             self._inode, self._offset = found.st_ino, found.st_size
 
     def read(self, limit: int = 1024 * 1024) -> list[str]:
-        """The lines written since the last call, at most ``limit`` bytes of them."""
+        """The lines written since the last call, at most ``limit`` bytes of them, each at most LINE_BYTES long."""
         try:
             with self.path.open("rb") as file:
                 found = os.fstat(file.fileno())  # the path may name another file by now
                 if found.st_ino != self._inode or found.st_size < self._offset:
-                    self._inode, self._offset, self._partial = found.st_ino, 0, b""
+                    same = found.st_ino == self._inode
+                    self._inode, self._partial, self._cut = found.st_ino, b"", False
+                    # what was left of it was read before
+                    self._offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT}".encode()) + 1) if same else 0
                 file.seek(self._offset)
                 data = file.read(limit)
         except OSError:
@@ -143,7 +128,12 @@ class LogReader:
         if lines and self._cut:
             self._cut = False
             del lines[0]
-        return [line.decode("utf-8", errors="replace").rstrip("\r") for line in lines]
+        if self._cut:
+            self._partial = b""
+        elif len(self._partial) > LINE_BYTES:
+            lines.append(self._partial)
+            self._partial, self._cut = b"", True
+        return [line[:LINE_BYTES].decode("utf-8", errors="replace").rstrip("\r") for line in lines]
 
     def behind(self) -> int:
         """Bytes that are written and not read yet."""
@@ -162,5 +152,6 @@ class LogReader:
         return skipped
 
 
-def _numbered(path: Path, number: int) -> Path:
+def numbered(path: Path, number: int) -> Path:
+    """The log of ``number`` launches (or one cut) ago."""
     return path.with_name(f"{path.name}.{number}")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Literal, NamedTuple
 
-from gpubox.server.log import parse_line
+from gpubox.server.log import CUT, parse_line
 
 MIB = 1024 * 1024
 BufferKind = Literal["model", "kv", "recurrent", "compute", "output"]
@@ -27,7 +27,17 @@ class Section(NamedTuple):
     """A marker that says what the following lines belong to."""
 
     name: Literal[
-        "model", "measure-main", "measure-extra", "no-extra", "table", "load", "context", "draft", "listening", "exit"
+        "model",
+        "measure-main",
+        "measure-extra",
+        "no-extra",
+        "table",
+        "load",
+        "context",
+        "draft",
+        "listening",
+        "exit",
+        "cut",
     ]
 
 
@@ -292,6 +302,7 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("MTP draft context", r"creating MTP draft context", _section("draft")),
     ("loading draft model", r"loading draft model", _section("draft")),
     ("listening on", r"listening on http", _section("listening")),
+    (CUT, rf"^{CUT}", _section("cut")),
     ("cleaning up before exit", r"cleaning up before exit", _section("exit")),
     ("model buffer size", rf"{_DEVICE} model buffer size = +{_NUM} MiB", _buffer("model")),
     ("KV buffer size", rf"{_DEVICE} KV buffer size = +{_NUM} MiB", _buffer("kv")),

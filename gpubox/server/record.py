@@ -67,6 +67,8 @@ class Running:
     """Prompt and generated tokens of gpubox's own proof: no client's, so no total counts them."""
     keyed: bool = False
     """Whether it was started with an API key, whatever the key file says today."""
+    loaded_whole: tuple[int, ...] = ()
+    """The GPU indexes for which ``loaded_vram`` is the whole card's use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +150,10 @@ def _state(values: dict[str, Any]) -> SlotState:
 def _running(values: dict[str, Any]) -> Running:
     process = values.get("process")
     vram = tuple((int(index), int(used)) for index, used in values.get("loaded_vram", ()))
+    whole = tuple(int(index) for index in values.get("loaded_whole", ()))
     parts = {"launch": _launch(values["launch"]), "process": Identity(**process) if process else None}
     proof = tuple(int(count) for count in values.get("proof_tokens", (0, 0)))
-    return Running(**{**values, **parts, "loaded_vram": vram, "proof_tokens": proof})
+    return Running(**{**values, **parts, "loaded_vram": vram, "loaded_whole": whole, "proof_tokens": proof})
 
 
 def _launch(values: dict[str, Any]) -> Launch:

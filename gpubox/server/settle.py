@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import NamedTuple
 
 from gpubox import units
 from gpubox.hardware.nvml import read_driver, vram_used
@@ -30,15 +31,23 @@ async def settle() -> str:
     return f"still moving after {LIMIT_SECONDS:.0f} s"
 
 
-def loaded_vram(pid: int) -> tuple[tuple[int, int], ...]:
-    """``(GPU index, bytes)`` that ``pid`` holds on each card now, or the card's whole use where that is hidden.
+class LoadedVram(NamedTuple):
+    """The zero line from which growth since the load is counted."""
 
-    The zero line from which growth since the load is counted.
-    """
-    found = []
+    used: tuple[tuple[int, int], ...]
+    """``(GPU index, bytes)``: what the server holds on each card, or the card's whole use where that is hidden."""
+    whole: tuple[int, ...]
+    """The cards of the latter."""
+
+
+def loaded_vram(pid: int) -> LoadedVram:
+    """What ``pid`` holds on each card now."""
+    used, whole = [], []
     for gpu in read_driver().gpus:
         own = next((p.vram_bytes for p in gpu.processes if p.pid == pid), None)
-        used = own if own is not None else gpu.vram_used_bytes
-        if used is not None:
-            found.append((gpu.index, used))
-    return tuple(found)
+        if own is not None:
+            used.append((gpu.index, own))
+        elif gpu.vram_used_bytes is not None:
+            used.append((gpu.index, gpu.vram_used_bytes))
+            whole.append(gpu.index)
+    return LoadedVram(tuple(used), tuple(whole))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from gpubox.config import Config, api_key
+from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
 from gpubox.server.client import LlamaClient, Slot, connect
-from gpubox.server.log import trim
+from gpubox.server.logcut import trim
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
+from gpubox.threads import in_thread
 
 DENIED = "It wants an API key that gpubox does not have."
 
@@ -44,16 +48,28 @@ class ServerStatus:
         return self.state in ("ready", "answering")
 
 
+def may_sleep(argv: Sequence[str]) -> bool:
+    """Whether a server of this command line lets go of its memory when idle: asking /slots would wake it."""
+    return any("sleep-idle-seconds" in word for word in argv)
+
+
+def sleeper_at(base_url: str) -> bool:
+    """Whether the program at ``base_url`` is one of this machine whose command line lets it sleep. Blocks."""
+    parts = urlsplit(base_url)
+    if not is_loopback(parts.hostname or "") or parts.port is None:
+        return False
+    owner = port_owner(parts.port)
+    return bool(owner and owner.pid and may_sleep(command_of(owner.pid)))
+
+
 async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
     """The server of ``slot`` as it is now. Asks it over HTTP only where its process lives."""
-    view = observe(paths, slot)
-    trim(paths.slot_log(slot))
+    view = await in_thread(_look, paths, slot)
     if view.running is None:
         return _gone(view)
     launch = view.running.launch
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
-        may_ask_slots = not any("sleep-idle-seconds" in word for word in launch.argv)
-        state, found = await _ask(client, may_ask_slots)
+        state, found = await _ask(client, not may_sleep(launch.argv))
     return from_view(view, state, found, denied=client.denied)
 
 
@@ -90,15 +106,15 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     """A server that somebody else runs, by its URL; read only."""
     async with connect(base_url, key, timeout=5.0) as client:
         health = await client.health()
-        found = await client.slots() if health.status == "ok" else None
-        props = await client.props() if health.status == "ok" else None
+        props = (await client.props() if health.status == "ok" else None) or {}
+        asleep = props.get("is_sleeping") is True or await in_thread(sleeper_at, base_url)
+        found = await client.slots() if health.status == "ok" and not asleep else None
     state = _state(health.status, found)
     message = DENIED if client.denied else ""
     if state == "unreachable":
         message = f"Nothing answers at {base_url}."
     elif state == "error":
         message = f"It answers /health with {health.detail}: that is no llama-server."
-    props = props or {}
     return ServerStatus(
         slot=None,
         state=state,
@@ -108,6 +124,11 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
         slots=tuple(found) if found is not None else None,
         message=message,
     )
+
+
+def _look(paths: Paths, slot: str) -> SlotView:
+    trim(paths.slot_log(slot))
+    return observe(paths, slot)
 
 
 def _text(value: object) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ class ContextOverflow(StreamError):
 @asynccontextmanager
 async def stream_completion(
     http: httpx.AsyncClient, body: dict[str, Any], *, path: str = CHAT, silence_seconds: float = 300.0
-) -> AsyncIterator[AsyncIterator[Chunk]]:
+) -> AsyncIterator[AsyncGenerator[Chunk, None]]:
     """The Chunks of ``body`` (``stream`` is set), inside a block. Raises StreamError at the start and while reading.
 
     ``silence_seconds`` without a byte is an error; llama-server pings each 30 s. The reader ends at ``[DONE]``, or
@@ -75,7 +75,7 @@ async def _send(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Respon
         return await http.send(request, stream=True)
 
 
-async def _chunks(response: httpx.Response, url: str, silence_seconds: float) -> AsyncIterator[Chunk]:
+async def _chunks(response: httpx.Response, url: str, silence_seconds: float) -> AsyncGenerator[Chunk, None]:
     reader = ChunkReader()
     finished = False
     received = response.aiter_bytes()

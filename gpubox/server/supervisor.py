@@ -215,7 +215,8 @@ class Supervisor:
             self._save(running=None)
             raise
         vram = await asyncio.to_thread(loaded_vram, process.pid)
-        running = replace(running, proven_at=record.now(), loaded_vram=vram, proof_tokens=proof.tokens)
+        running = replace(running, proven_at=record.now(), loaded_vram=vram.used, loaded_whole=vram.whole)
+        running = replace(running, proof_tokens=proof.tokens)
         self._save(running=running, last_good=launch)
         return running
 

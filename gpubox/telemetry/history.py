@@ -76,6 +76,15 @@ class History:
                 counts[column] += 1
         return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
+    def reading_columns(self, width: int, seconds: float, now: float) -> frozenset[int]:
+        """The columns of the last ``seconds`` in which a prompt was read and nothing was generated."""
+        reading: set[int | None] = set()
+        generating: set[int | None] = set()
+        for point in self.points:
+            if point.state == "prefill" or point.tg is not None:
+                (generating if point.tg is not None else reading).add(_column(point.at, width, seconds, now))
+        return frozenset(column for column in reading - generating if column is not None)
+
     def mark_columns(self, width: int, seconds: float, now: float) -> dict[int, Mark]:
         """The marks of the last ``seconds`` by column."""
         found = {_column(mark.at, width, seconds, now): mark for mark in self.marks}

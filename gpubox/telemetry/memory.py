@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.hardware.nvml import Gpu
@@ -17,11 +18,12 @@ def reconcile(
     process: ProcessReading | None,
     server_pid: int | None,
     loaded_used: dict[int, int],
+    loaded_whole: Collection[int] = (),
 ) -> tuple[DeviceMemory, ...]:
     """Every device: cards first, then RPC devices, then the host.
 
-    ``loaded_used`` is what the server (or, where processes are hidden, the whole card) used when the load was
-    proven, by the driver's index: growth is counted from there.
+    ``loaded_used`` is what the server used when the load was proven, by the driver's index: growth is counted from
+    there. For the cards of ``loaded_whole`` it is the whole card's use; like is only set against like.
     """
     keys = split.keys if split else []
     devices: list[DeviceMemory] = []
@@ -30,7 +32,7 @@ def reconcile(
         key = key_of(gpu, split)
         if key:
             taken.add(key)
-        devices.append(_card(gpu, key, split, server_pid, loaded_used.get(gpu.index)))
+        devices.append(_card(gpu, key, split, server_pid, loaded_used.get(gpu.index), gpu.index in loaded_whole))
     for key in keys:
         if key != HOST and key not in taken and split:
             devices.append(_unseen(key, split))
@@ -65,7 +67,7 @@ def _address(text: str | None) -> tuple[int, ...] | None:
 
 
 def _card(
-    gpu: Gpu, key: str | None, split: SplitLog | None, server_pid: int | None, loaded_used: int | None
+    gpu: Gpu, key: str | None, split: SplitLog | None, server_pid: int | None, loaded_used: int | None, whole: bool
 ) -> DeviceMemory:
     total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
     others = tuple(
@@ -82,7 +84,8 @@ def _card(
     hidden = not gpu.processes_known or any(p.vram_bytes is None for p in gpu.processes)
     mine = server_vram(gpu, server_pid)
     parts = split.known_of(key) if split and key else 0
-    holding = mine if mine is not None else used
+    # Hidden at the load and listed now, or the other way round (a lost process list): that is no growth.
+    holding = used if whole and mine is None else mine if not whole else None
     growth = max(0, holding - loaded_used) if key and holding is not None and loaded_used is not None else None
     unaccounted = used - parts - others_sum - (growth or 0) if used is not None else None
     held = split if key else None

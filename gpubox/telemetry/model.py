@@ -170,6 +170,8 @@ class Throughput:
     """Of the fullest slot."""
     busy_slots: int | None = None
     slots: int | None = None
+    queued_requests: int | None = None
+    """Taken by the server and waiting for a free slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class SlotRates:
         return at - track.since if track else None
 
     def since_step(self, index: int, at: float) -> float:
-        """Seconds since the slot's counts last moved on: a prompt's move by a batch at a time. 0 where none was seen."""
+        """Seconds since the slot's counts last moved on (a prompt's: by a batch at a time); 0 where none was seen."""
         track = self._tracks.get(index)
         return at - track.moved if track and track.moved > track.since else 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -12,20 +11,21 @@ from pathlib import Path
 
 from gpubox.config import Config, api_key, foreign_key
 from gpubox.errors import GpuboxError
-from gpubox.hardware.host import HostReader, ProcessReading, read_process
+from gpubox.hardware.host import HostReader, HostReading, ProcessReading, read_process
 from gpubox.hardware.nvml import DriverReading
 from gpubox.hardware.process import Identity
 from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.log import is_long, trim
+from gpubox.server.logcut import trim
 from gpubox.server.record import Running
 from gpubox.server.slot import SlotView, observe
-from gpubox.server.status import ServerStatus, from_view, read_foreign
+from gpubox.server.status import ServerStatus, from_view, may_sleep, read_foreign, sleeper_at
 from gpubox.telemetry.memory import reconcile
 from gpubox.telemetry.model import SlotReading, Snapshot
 from gpubox.telemetry.offload import Pace, offload, pace
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.sources import STALE_SECONDS, LogSource, ServerAnswer, ServerSource
 from gpubox.telemetry.throughput import read_slots, throughput, totals
+from gpubox.threads import in_thread
 
 STUCK_SECONDS = 20.0
 HUNG_SECONDS = 300.0
@@ -34,6 +34,8 @@ AT_WORK = 0.1
 """Threads."""
 ORPHAN_SECONDS = 1.0
 PACE_SECONDS = 1.0
+FIRST_SECONDS = 1.0
+"""How long the first snapshot of a server waits for its first answer: what is not asked yet is not idle."""
 SHOWN_REQUESTS = 200
 Driver = Callable[[], DriverReading]
 
@@ -54,13 +56,25 @@ class Launched:
             paths.slot_log(slot), datetime.now(UTC) - timedelta(seconds=age), proof=proof, clock=self.clock
         )
         self.key = _key(paths)
-        self.may_ask = not any("sleep-idle-seconds" in word for word in launch.argv)
+        self.may_ask = not may_sleep(launch.argv)
         self.source = ServerSource(launch.base_url, self.key, may_ask_slots=self.may_ask)
         self.rates = SlotRates()
         self.orphans: dict[tuple[int, int], float] = {}
         """Requests by slot and task that no slot works on, and since when."""
         self.before: tuple[float, ProcessReading] | None = None
         self.pace = Pace()
+        self.process: ProcessReading | None = None
+        self.log_problem = ""
+        self.awaited = False
+        """Whether its first answer was waited for."""
+
+    def look(self) -> bool:
+        """Reads its log and its process, and cuts a log that is too long. Blocks. Whether a request ended."""
+        finished = self.log.read()
+        self.log_problem = self.log.problem
+        trim(self.log.path)
+        self.process = read_process(self.running.process) if self.running.process else None
+        return bool(finished)
 
     def clock(self) -> float:
         """The server's own second now: whatever is done to the wall clock, since it started."""
@@ -115,6 +129,7 @@ class Sampler:
         self.paths, self.config, self.slot, self.url = paths, config, slot, url
         self._driver = driver
         self._host = HostReader()
+        self._host_reading: HostReading | None = None
         self._launched: Launched | None = None
         self._foreign: ServerSource | None = None
         self._foreign_status: ServerStatus | None = None
@@ -131,14 +146,10 @@ class Sampler:
         """The snapshot of this instant. ``wait`` asks the server first instead of taking its last answer."""
         if self.url:
             return await self._sample_foreign(wait)
-        if is_long(log := self.paths.slot_log(self.slot)):
-            await asyncio.to_thread(trim, log)
-        view = observe(self.paths, self.slot)
-        await self._follow(view, wait)
-        launched = self._launched
+        view, launched, finished = await in_thread(self._look)
+        await self._follow(launched, wait)
         if launched is None:
-            return self._assemble(from_view(view, "stopped"), "down", None, None)
-        finished = launched.log.read()
+            return self._assemble(from_view(view, "stopped"), "down", None)
         launched.drop_orphans(time.monotonic())
         if launched.source.latest and launched.source.latest.denied:
             await launched.renew_key(self.paths, wait)
@@ -148,11 +159,15 @@ class Sampler:
             launched.source.hurry()
         if wait:
             await launched.source.ask()
+            await in_thread(launched.look)  # what it was taking while it was asked
+        elif not launched.awaited:
+            launched.awaited = True
+            await launched.source.first(FIRST_SECONDS)
         at = time.monotonic()
         for answer in launched.source.take():
             if answer.slots is not None:
                 launched.rates.feed(answer.at, answer.slots)
-        process = read_process(view.process) if view.process else None
+        process = launched.process
         state, problems = self._state(launched, launched.source.latest, process, at)
         http = {"loading": "loading", "down": "unreachable"}.get(state, "ready")
         latest = launched.source.latest
@@ -161,13 +176,15 @@ class Sampler:
         if state in ("prefill", "answering", "stuck") and http == "ready":
             http = "answering"
         status = from_view(view, http, latest.slots if latest else None, denied=bool(latest and latest.denied))
-        return self._assemble(status, state, launched, process, tuple(problems), at)
+        return self._assemble(status, state, launched, tuple(problems), at)
 
     async def _sample_foreign(self, wait: bool) -> Snapshot:
         assert self.url is not None
+        self._host_reading = await in_thread(self._host.read)
         if self._foreign is None:
-            key = _foreign_key(self.paths, self.url)
-            self._foreign = ServerSource(self.url, key, may_ask_slots=True)
+            key = await in_thread(_foreign_key, self.paths, self.url)
+            may_ask = not await in_thread(sleeper_at, self.url)
+            self._foreign = ServerSource(self.url, key, may_ask_slots=may_ask, foreign=True)
             self._foreign_status = await read_foreign(self.url, key)
             if not wait:
                 self._foreign.start()
@@ -180,26 +197,38 @@ class Sampler:
         latest = self._foreign.latest
         assert latest is not None and self._foreign_status is not None
         if latest.status == "ok" and not self._foreign_status.up:
-            self._foreign_status = await read_foreign(self.url, _foreign_key(self.paths, self.url))
+            self._foreign_status = await read_foreign(self.url, self._foreign.key)
         slots = read_slots(latest.slots or (), None, self._foreign_rates, at, None)
-        state = _slot_state([s.state for s in slots]) if latest.status == "ok" else "loading"
-        state = "down" if latest.status in ("unreachable", "error") else state
-        http = {"down": "unreachable", "loading": "loading", "idle": "ready"}.get(state, "answering")
-        status = replace(self._foreign_status, state=http, slots=latest.slots)
-        return self._build(status, state, at, slots, latest, problems=tuple(_http_problems(self._foreign, latest)))
+        state = {"ok": "idle", "unreachable": "down", "error": "down"}.get(latest.status, "loading")
+        if latest.status == "ok":
+            state = "sleeping" if latest.asleep else _slot_state([s.state for s in slots])
+            if latest.slots is None and latest.busy:
+                state = "answering"
+        http = {"down": "unreachable", "loading": "loading", "idle": "ready", "sleeping": "ready"}
+        status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)
+        problems = () if latest.asleep else tuple(_http_problems(self._foreign, latest))
+        return self._build(status, state, at, slots, latest, problems=problems)
 
-    async def _follow(self, view: SlotView, wait: bool) -> None:
-        running = view.running
-        known = self._launched.running if self._launched else None
+    def _look(self) -> tuple[SlotView, Launched | None, bool]:
+        """What runs, its log and process as read now, and whether a request ended. Blocks; changes no source."""
+        view = observe(self.paths, self.slot)
+        self._host_reading = self._host.read()
+        running, launched = view.running, self._launched
         if running is None or running.process is None:
+            return view, None, False
+        known = launched.running if launched else None
+        if known is None or known.launch_id != running.launch_id or known.process != running.process:
+            launched = Launched(self.paths, self.slot, running)
+        assert launched is not None
+        launched.running = running
+        return view, launched, launched.look()
+
+    async def _follow(self, launched: Launched | None, wait: bool) -> None:
+        if launched is not self._launched:
             await self._forget()
-        elif known is None or known.launch_id != running.launch_id or known.process != running.process:
-            await self._forget()
-            self._launched = Launched(self.paths, self.slot, running)
-            if not wait:
-                self._launched.source.start()
-        elif self._launched:
-            self._launched.running = running
+            self._launched = launched
+            if launched and not wait:
+                launched.source.start()
 
     async def _forget(self) -> None:
         if self._launched:
@@ -209,20 +238,25 @@ class Sampler:
     def _state(
         self, launched: Launched, answer: ServerAnswer | None, process: ProcessReading | None, at: float
     ) -> tuple[str, list[str]]:
-        problems = [launched.log.problem] if launched.log.problem else []
+        problems = [launched.log_problem] if launched.log_problem else []
         if process and process.stopped:
             return "stuck", ["the server process is suspended (SIGSTOP)", *problems]
         if launched.log.asleep:
             return "sleeping", problems
-        if answer is None:
-            return ("loading" if launched.running.proven_at is None else "idle"), problems
         silent = at - (launched.source.asking_since or at)
+        if answer is None and silent <= STALE_SECONDS:  # the log alone tells
+            if launched.running.proven_at is None:
+                return "loading", problems
+            reading = launched.log.requests.in_flight
+            return ("answering" if reading else "idle"), ["the server was not asked yet", *problems]
         if silent > STALE_SECONDS:
             problems.insert(0, f"the server has not answered for {silent:.0f} s")
         if silent > STUCK_SECONDS:
             return "stuck", problems
-        if answer.status != "ok" and launched.running.proven_at is None:
+        if (answer is None or answer.status != "ok") and launched.running.proven_at is None:
             return "loading", problems
+        if answer is None:
+            return "down", problems
         problems += _http_problems(launched.source, answer)
         if launched.running.proven_at and not launched.log.split.keys:
             problems.append("the log does not tell where the memory went: no split")
@@ -241,7 +275,6 @@ class Sampler:
         status: ServerStatus,
         state: str,
         launched: Launched | None,
-        process: ProcessReading | None,
         problems: tuple[str, ...] = (),
         at: float | None = None,
     ) -> Snapshot:
@@ -249,6 +282,7 @@ class Sampler:
         if launched is None:
             state = {"loading": "loading", "stopping": "stopping"}.get(status.state, "down")
             return self._build(status, state, at)
+        process = launched.process
         if process:
             launched.keep_pace(at, process)
         clock = at - launched.zero
@@ -271,7 +305,7 @@ class Sampler:
         clock: float | None = None,
         problems: tuple[str, ...] = (),
     ) -> Snapshot:
-        driver, host = self._driver(), self._host.read()
+        driver, host = self._driver(), self._host_reading
         log = launched.log if launched else None
         requests = log.requests if log else None
         finished = list(requests.finished) if requests else []
@@ -290,6 +324,7 @@ class Sampler:
                 process,
                 status.pid,
                 dict(launched.running.loaded_vram) if launched else {},
+                launched.running.loaded_whole if launched else (),
             ),
             offload=offload(
                 log,
@@ -299,7 +334,7 @@ class Sampler:
                 state,
                 clock - ended if clock is not None and ended is not None else None,
             ),
-            throughput=throughput(state, slots, finished),
+            throughput=throughput(state, slots, finished, answer.queued if answer else None),
             slots=slots,
             requests=tuple(finished[:SHOWN_REQUESTS]),
             totals=totals(
@@ -327,6 +362,8 @@ def _http_problems(source: ServerSource, answer: ServerAnswer) -> list[str]:
         if answer.status == "error":
             return [f"{source.client.base_url} answers with {answer.detail}"]
         return [f"nothing answers at {source.client.base_url} ({answer.detail})"]
+    if answer.too_long:
+        return [answer.too_long]
     if answer.denied:
         return ["/slots and /metrics want an API key that gpubox does not have"]
     problems = []

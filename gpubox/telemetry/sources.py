@@ -10,21 +10,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubox.server.client import Health, LlamaClient, Slot
-from gpubox.server.log import LogReader
+from gpubox.server.client import DEFERRED, PROCESSING, Health, LlamaClient, Slot
+from gpubox.server.log import HEAD_BYTES, LogReader, numbered, tail_text
 from gpubox.server.logevents import CacheState, Checkpoint, Released, Section, Sleeping, event_of
 from gpubox.telemetry.model import Request
 from gpubox.telemetry.requests import RequestLog
 from gpubox.telemetry.split import SplitLog
 
-HEAD_BYTES, TAIL_BYTES = 512 * 1024, 1024 * 1024
-"""What is read of a log that is already long: its load, and its last requests."""
+TAIL_BYTES = 1024 * 1024
+"""What is read of a log that is already long: its load (HEAD_BYTES), and its last requests."""
 TICK_BYTES = 512 * 1024
 FLOOD_SECONDS = 60.0
 """How long it is said that a part of the log was left out."""
 POLL_SECONDS = 0.25
 IDLE_POLL_SECONDS = 1.0
 """At rest each poll of /slots costs the server a line of log."""
+QUEUE_SECONDS = 2.0
+"""How often a server whose slots are all busy is asked how many requests wait."""
 STALE_SECONDS = 2.0
 RETRY_SECONDS = 10.0
 """How often /metrics is tried again where it did not answer."""
@@ -49,14 +51,16 @@ class LogSource:
         self.skipped_bytes = 0
         self._flooded = float("-inf")
         self._clock = clock or (lambda: (datetime.now(UTC) - started).total_seconds())
-        self._path = path
+        self.path = path
         self._reader = LogReader(path)
+        self._beginning = True
         self._begin()
+        self._beginning = False
 
     def _begin(self) -> None:
         # All at once: who looks but once must not be told the state of a while ago.
         with contextlib.suppress(OSError):
-            size = self._path.stat().st_size
+            size = self.path.stat().st_size
             if size > HEAD_BYTES + TAIL_BYTES:
                 for line in self._reader.read(HEAD_BYTES):
                     self._feed(line)
@@ -79,7 +83,7 @@ class LogSource:
     def problem(self) -> str:
         """What the log cannot tell, and why; empty while all is well."""
         try:
-            self._path.stat()
+            self.path.stat()
         except OSError as error:
             return f"the log cannot be read ({error.strerror}): no new requests"
         if self._clock() - self._flooded < FLOOD_SECONDS:
@@ -114,6 +118,10 @@ class LogSource:
                     held[event.number] = event.size_bytes
             case Section(name="listening"):
                 self.asleep = False
+            case Section(name="cut"):
+                if self._beginning:  # who has read on until now knows what was cut out
+                    self._read_aside()
+                return None
             case Released():
                 return self.requests.feed(at, event, seen=self._clock())
             case _:
@@ -121,6 +129,16 @@ class LogSource:
                 return self.requests.feed(at, event, seen=self._clock())
         self.split.feed(event)
         return None
+
+    def _read_aside(self) -> None:
+        """Takes in the last requests of what was cut out; of the load, what stays tells."""
+        self.complete = False
+        for line in tail_text(numbered(self.path, 1), TAIL_BYTES).splitlines()[1:]:
+            at, event = event_of(line)
+            if isinstance(event, Sleeping):
+                self.asleep = event.asleep
+            elif event:
+                self.requests.feed(at, event, seen=self._clock())
 
     @property
     def checkpoints_bytes(self) -> int:
@@ -140,14 +158,36 @@ class ServerAnswer:
     denied: bool = False
     detail: str = ""
     """Why it does not answer, in a word."""
+    too_long: str = ""
+    """What it sent too much of, in a sentence."""
+    asleep: bool = False
+    """It says that it sleeps; it was asked nothing that would wake it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it works on any request, as far as anything tells."""
+        if self.slots is not None:
+            return any(slot.busy for slot in self.slots)
+        return bool((self.counters or {}).get(PROCESSING))
+
+    @property
+    def queued(self) -> int | None:
+        """Requests that wait for a slot: none where one is free; else what ``/metrics`` says."""
+        if self.slots and not all(slot.busy for slot in self.slots):
+            return 0
+        waiting = (self.counters or {}).get(DEFERRED)
+        return int(waiting) if waiting is not None and 0 <= waiting < MOST_TOKENS else None
 
 
 class ServerSource:
     """Asks one server at its own pace in a task of its own, so that a server that hangs delays nothing."""
 
-    def __init__(self, base_url: str, key: str | None, *, may_ask_slots: bool) -> None:
+    def __init__(self, base_url: str, key: str | None, *, may_ask_slots: bool, foreign: bool = False) -> None:
+        """``foreign``: its command line and its log are not known, it is asked whether it sleeps."""
         self.client = LlamaClient(base_url, key, timeout=STALE_SECONDS)
+        self.key = key
         self.may_ask_slots = may_ask_slots
+        self._foreign = foreign
         self.answers: list[ServerAnswer] = []
         """Every answer since they were last taken, oldest first."""
         self.latest: ServerAnswer | None = None
@@ -156,7 +196,9 @@ class ServerSource:
         self._counters_denied = False
         self._want_counters = True
         self._retry_at = float("inf")
+        self._counted_at = float("-inf")
         self._hurry = asyncio.Event()
+        self._answered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def hurry(self) -> None:
@@ -166,6 +208,12 @@ class ServerSource:
     def start(self) -> None:
         """Begins to ask, every POLL_SECONDS."""
         self._task = asyncio.create_task(self._run(), name="server-source")
+
+    async def first(self, seconds: float) -> None:
+        """Returns when it has answered once, or after ``seconds``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._answered.wait()
 
     def want_counters(self) -> None:
         """Has the next poll read ``/metrics``: they change when a request ends, and a scrape disturbs others."""
@@ -188,7 +236,7 @@ class ServerSource:
         while True:
             began = time.monotonic()
             await self.ask()
-            busy = self.latest is None or self.latest.slots is None or any(s.busy for s in self.latest.slots)
+            busy = self.latest is None or self.latest.busy or (self.latest.slots is None and not self.latest.asleep)
             pause = POLL_SECONDS if busy else IDLE_POLL_SECONDS
             self._hurry.clear()
             with contextlib.suppress(TimeoutError):
@@ -204,23 +252,40 @@ class ServerSource:
             answer = ServerAnswer(time.monotonic(), "error", detail=type(error).__name__)
         self.asking_since = None
         self.latest = answer
+        self._answered.set()
         self.answers = [*self.answers[-63:], answer]
         return answer
 
     async def _ask(self) -> ServerAnswer:
-        self.client.denied = False  # it is asked again: a key may have been given, a proxy mended
+        self.client.denied, self.client.problem = False, ""  # asked again: a key may have been given, a proxy mended
+        if self._foreign and not (self.latest and self.latest.busy) and await self._sleeps():
+            return ServerAnswer(time.monotonic(), "ok", counters=self._counters, asleep=True)
         slots = _sound(await self.client.slots()) if self.may_ask_slots else None
         at = time.monotonic()
         health = Health("ok") if slots else await self.client.health()
         denied = self.client.denied
-        if slots and self.latest and _worked(self.latest.slots, slots):
-            self._want_counters = True
-        if health.status == "ok" and (self._want_counters or at >= self._retry_at):
-            self._want_counters, self._counters = False, await self._read_counters()
+        if health.status == "ok" and (self._wants_counters(slots, at) or at >= self._retry_at):
+            self._want_counters, self._counters, self._counted_at = False, await self._read_counters(), at
             self._counters_denied = self.client.denied
             # asked again without a cause only where it failed
             self._retry_at = float("inf") if self._counters else at + RETRY_SECONDS
-        return ServerAnswer(at, health.status, slots, self._counters, denied or self._counters_denied, health.detail)
+        denied = denied or self._counters_denied
+        return ServerAnswer(at, health.status, slots, self._counters, denied, health.detail, self.client.problem)
+
+    def _wants_counters(self, slots: tuple[Slot, ...] | None, at: float) -> bool:
+        if slots and self.latest and _worked(self.latest.slots, slots):
+            self._want_counters = True
+        # Only a full house has a queue, and only the counters tell of one without slots and log. Each look disturbs the
+        # gauges of another watcher: not more of them than that.
+        full = all(slot.busy for slot in slots) if slots else self._foreign
+        due = full and self._counters is not None and at - self._counted_at >= QUEUE_SECONDS
+        return self._want_counters or due
+
+    async def _sleeps(self) -> bool:
+        """Whether a foreign server says that it sleeps. One that ever did is not kept awake with /slots again."""
+        asleep = ((await self.client.props()) or {}).get("is_sleeping") is True
+        self.may_ask_slots = self.may_ask_slots and not asleep
+        return asleep
 
     async def _read_counters(self) -> dict[str, float] | None:
         with contextlib.suppress(TimeoutError):

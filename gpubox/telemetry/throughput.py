@@ -113,7 +113,9 @@ def _median(values: list[float]) -> float | None:
     return statistics.median(values)
 
 
-def throughput(state: str, slots: tuple[SlotReading, ...], finished: list[Request]) -> Throughput:
+def throughput(
+    state: str, slots: tuple[SlotReading, ...], finished: list[Request], queued: int | None = None
+) -> Throughput:
     """The labelled numbers. ``finished`` newest first."""
     speeds = [slot.tg_tokens_per_second for slot in slots if slot.tg_tokens_per_second is not None]
     reading = next((s for s in slots if s.state == "prefill"), None)
@@ -140,6 +142,7 @@ def throughput(state: str, slots: tuple[SlotReading, ...], finished: list[Reques
         context_size_tokens=fullest.context_size_tokens if fullest else None,
         busy_slots=sum(s.state != "idle" for s in slots) if slots else None,
         slots=len(slots) or None,
+        queued_requests=queued,
     )
 
 

@@ -201,7 +201,8 @@ class GpuboxApp(Verbs):
             return
         self._placed = True
         name = self._start or self.now.status.profile or self.now.last
-        self.dashboard.profiles.highlight(f"profile:{name}" if name else self.entries[0].id)
+        first = next((entry for entry in self.entries if entry.profile), self.entries[0])  # broken files come first
+        self.dashboard.profiles.highlight(f"profile:{name}" if name else first.id)
         if self._start:
             self._open_with(self._start)
 

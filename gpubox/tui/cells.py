@@ -102,7 +102,7 @@ def dim(found: Line) -> Line:
 def gauge(share: float, width: int, style: str) -> Line:
     """A bar of ``width`` cells, ``share`` (0 to 1) of them filled."""
     filled = round(max(0.0, min(1.0, share)) * width)
-    return line(("█" * filled, style), ("─" * (width - filled), "$line"))
+    return line(("━" * filled, style), ("─" * (width - filled), "$line"))
 
 
 def safe(text: str | None, width: int) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 
-from gpubox.tui.cells import QUIET, Line, line
+from gpubox.tui.cells import QUIET, Line, line, safe
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
+READ = "░"
+"""A prompt was read in this column."""
 NICE = (1, 2, 5)
 AXIS_CELLS = 5
 """The numbers of the axis and its line."""
@@ -29,17 +32,28 @@ def step_now(now: float, seconds: float, width: int) -> float:
     return math.ceil(now / step) * step
 
 
-def graph(values: Sequence[float | None], top: float, height: int) -> list[Line]:
-    """``height`` rows of an area under ``values``, with the axis at its left."""
+def graph(
+    values: Sequence[float | None], top: float, height: int, reading: Collection[int] = frozenset[int]()
+) -> list[Line]:
+    """``height`` rows of an area under ``values``, with the axis at its left. ``reading``: columns in which a prompt
+    was read and nothing generated; they have a foot of their own colour, so that a gap says why it is one."""
     rows: list[Line] = []
     levels = [None if value is None else max(0.0, min(1.0, value / top)) * height * 8 for value in values]
     for row in range(height):
         floor = (height - 1 - row) * 8
         text = "".join(_cell(level, floor) for level in levels)
         label = f"{top:g}" if row == 0 else f"{top / 2:g}" if height >= 4 and row == height // 2 else ""
-        rows.append(line((f"{_short(label):>{AXIS_CELLS - 2}} ┤" if label else " " * (AXIS_CELLS - 1) + "│", QUIET),
-                         (text, "$graph")))  # fmt: skip
+        axis = f"{_short(label):>{AXIS_CELLS - 2}} ┤" if label else " " * (AXIS_CELLS - 1) + "│"
+        area = [(text, "$graph")] if row < height - 1 or not reading else _foot(text, reading)
+        rows.append(line((axis, QUIET), *area))
     return rows
+
+
+def _foot(text: str, reading: Collection[int]) -> list[tuple[str, str]]:
+    """The lowest row, with the columns that read a prompt in their own colour."""
+    marked = ((READ, "$accent") if at in reading and char == " " else (char, "$graph") for at, char in enumerate(text))
+    runs = groupby(marked, key=lambda cell: cell[1])
+    return [("".join(char for char, _ in run), style) for style, run in runs]
 
 
 def _short(label: str) -> str:
@@ -67,8 +81,12 @@ def time_axis(width: int, seconds: float, marks: Mapping[int, tuple[str, str]]) 
     _write(cells, styles, width - 4, " now", QUIET)
     for column, (kind, words) in sorted(marks.items()):
         glyph, colour = MARKS[kind]
-        text = f"{glyph} {words or kind}"[: max(1, width // 4)]
-        _write(cells, styles, column, text if column + len(text) <= width else glyph, colour)
+        room = max(1, width // 4)
+        text = safe(words or kind, room)
+        if column + len(text) + 2 <= width:
+            _write(cells, styles, column, f"{glyph} {text}", colour)
+        else:  # at the right edge its words stand before it
+            _write(cells, styles, column - len(text) - 1, f"{text} {glyph}" + " " * (width - column - 1), colour)
     found: list[tuple[str, str]] = [("0".rjust(AXIS_CELLS - 2) + " └", QUIET)]
     for char, style in zip(cells, styles, strict=True):
         if found[-1][1] == style:

@@ -56,7 +56,8 @@ class LiveServices:
             return Now(await read_foreign(self.url, foreign_key(self.paths, self.url)))
         reap()
         status = await read_status(self.paths, self.config, MAIN_SLOT)
-        return Now(status, tuple(self._companions()), None if status.pid else self._last())
+        companions, last = await in_thread(self.beside)
+        return Now(status, companions, None if status.pid else last)
 
     async def snapshot(self) -> Snapshot:
         if self._sampler is None:  # the first: the driver's library and HTTP take longer to import than a frame

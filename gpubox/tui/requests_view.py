@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui.cells import QUIET, Line, fit, join, line, pad, safe
+from gpubox.tui.cells import QUIET, Line, join, line, pad, safe
 
 if TYPE_CHECKING:
     from gpubox.telemetry.model import Request
 
 COLUMNS = (
-    ("time", 8, 0), ("#", 2, 2), ("prompt", 12, 0), ("out", 5, 0), ("TTFT", 6, 4), ("pp", 5, 6), ("tg", 5, 1),
-    ("draft", 5, 3), ("took", 6, 5), ("end", 7, 7),
+    ("time", 8, 0), ("#", 2, 6), ("prompt", 12, 0), ("out", 5, 0), ("TTFT", 6, 3), ("pp", 5, 7), ("tg", 5, 1),
+    ("draft", 5, 2), ("took", 6, 5), ("end", 7, 4),
 )  # fmt: skip
 """Name, width, and how soon it gives way where the terminal is narrow (0: never)."""
 RIGHT = {"out", "TTFT", "pp", "tg", "draft", "took"}
@@ -34,7 +34,7 @@ def head(width: int) -> Line:
 
 
 def row(request: Request, width: int) -> Line:
-    """One request; a prompt that was read again although a cache existed says why at the end."""
+    """One request; a prompt that was read again although a cache existed (``↻``) says why at the end."""
     shown = columns(width)
     values = {
         "time": (local_time(request.at), QUIET),
@@ -46,18 +46,13 @@ def row(request: Request, width: int) -> Line:
         "tg": (units.rate(request.tg_tokens_per_second), "$primary"),
         "draft": (_percent(request.draft_acceptance), ""),
         "took": (units.seconds(request.duration_seconds), ""),
-        "end": (safe(request.stop_reason, 12) or units.UNKNOWN, _end_style(request)),
     }
-    cells = [_cell(values[name], name, size) for name, size in shown]
-    used = sum(size for _, size in shown) + len(GAP) * (len(shown) - 1)
-    if not request.reread:
-        return join(cells, GAP)
-    why = f"re-read: {safe(request.reread, 80)}"
-    room = width - used - len(GAP)
-    if room < len(why) and any(name == "end" for name, _ in shown):
-        cells, room = cells[:-1], width - used + dict(shown)["end"]
-    if room >= 9:
-        cells.append(fit(line((why, "$warning")), room))
+    cells = [_cell(values[name], name, size) for name, size in shown if name != "end"]
+    room = width - sum(size + len(GAP) for name, size in shown if name != "end")
+    if len(cells) < len(shown):
+        end = (request.stop_reason or units.UNKNOWN, _end_style(request))
+        text, style = (f"↻ {request.reread}", "$warning") if request.reread else end
+        cells.append(line((safe(text, room), style)))
     return join(cells, GAP)
 
 

@@ -177,7 +177,7 @@ class Bridge:
             if lines:
                 self.app.post_message(LogRead(lines))
             await asyncio.sleep(LOG_SECONDS)
-            lines = self.services.read_log() if self.log_wanted else []
+            lines = await in_thread(self.services.read_log) if self.log_wanted else []
 
     async def preview(self, entry: Entry, delay: float) -> tuple[Preview | None, int | None]:
         """What the engine says to a profile and how large its model is; waits ``delay`` first. Remembers."""

@@ -42,4 +42,5 @@ def _graph(snapshot: Snapshot, history: History | None, width: int, rows: int) -
     marks = history.mark_columns(columns, seconds, now) if history else {}
     top = graph.nice_top(history.peak if history else None)
     said = {at: (mark.kind, safe(mark.text, 24)) for at, mark in marks.items()}
-    return [*graph.graph(values, top, rows - 1), graph.time_axis(columns, seconds, said)]
+    reading = history.reading_columns(columns, seconds, now) if history else frozenset[int]()
+    return [*graph.graph(values, top, rows - 1, reading), graph.time_axis(columns, seconds, said)]

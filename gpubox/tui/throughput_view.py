@@ -25,6 +25,7 @@ STATES = {
 }
 """State of the moment -> glyph, colour and what it means."""
 LONG_PROBLEM = 160
+BAR_CELLS = 6
 
 
 def state_line(snapshot: Snapshot, width: int) -> Line:
@@ -41,7 +42,11 @@ def state_line(snapshot: Snapshot, width: int) -> Line:
         now = line(("tg ", QUIET), (units.rate(through.tg_tokens_per_second), "bold $primary"), (" tok/s now", QUIET))
         return squeeze([(1, head), (9, now), *speeds(snapshot)], width)
     if state == "idle":
-        return squeeze([(10, head), *(speeds(snapshot) or [(1, line((meaning, QUIET)))])], width)
+        found = speeds(snapshot)
+        if not found:
+            return squeeze([(10, head), (1, line((meaning, QUIET)))], width)
+        row = squeeze([(10, head), *found], width)
+        return (*row, (" tok/s", QUIET)) if len(row) > 1 and cells(row) + 6 <= width else row
     why = next(iter(snapshot.problems), "") if state == "stuck" else ""
     if state == "down" and snapshot.server.state in ("stopped", "unreachable"):
         head = line((f"{glyph} {snapshot.server.state}", f"bold {colour}"))
@@ -71,18 +76,23 @@ def prefill_line(snapshot: Snapshot, width: int) -> Line:
     total = slot.prompt_tokens if slot else None
     amount = f"{units.tokens(done)} of {units.tokens(total)}" if total else f"{units.tokens(done)} tokens"
     eta = line(("ETA ", QUIET), (clock(through.eta_seconds), "bold")) if through.eta_seconds is not None else ()
+    percent = line((f"{share:.0%}", "bold $accent")) if share is not None else ()
     parts: list[tuple[int, Line]] = [
         (10, line(("● prefill", "bold $accent"))),
-        (9, line((f"{share:.0%}", "bold $accent")) if share is not None else ()),
+        (9, percent),
         (6, line(amount)),
         (7, line(units.rate(through.pp_tokens_per_second), (" tok/s", QUIET))),
         (8, eta),
     ]
-    found = squeeze(parts, width)
-    room = width - cells(found) - 1
-    if share is not None and room >= 5:
-        found = (found[0], (f" {bar(share, min(room, 30))}", "$accent"), *found[1:])
-    return found
+    if share is None:
+        return squeeze(parts, width)
+    least = BAR_CELLS + 1  # the bar says it at a glance: it has its cells before the rest has
+    room = width - cells(join([part for _, part in parts], "  ")) - 1
+    meter = bar(share, max(BAR_CELLS, min(room, 30)))
+    if width < 30:
+        return squeeze(parts, width, "  ")
+    rest = squeeze(parts, width - max(least, len(meter) + 1), "  ")
+    return (rest[0], (f" {meter}", "$accent"), *rest[1:])
 
 
 def clock(value: float | None) -> str:
@@ -154,7 +164,9 @@ def context_line(snapshot: Snapshot, width: int) -> Line:
     used, size = through.context_used_tokens, through.context_size_tokens
     slots: Line = ()
     if through.slots is not None:
-        slots = line(("slots ", QUIET), f"{through.busy_slots or 0} of {through.slots}", (" busy", QUIET))
+        waiting = f"  ◌ {through.queued_requests} queued" if through.queued_requests else ""
+        busy = f"{through.busy_slots or 0} of {through.slots}"
+        slots = line(("slots ", QUIET), busy, (" busy", QUIET), (waiting, "bold $warning"))
     if size is None:
         return _label("context", slots)
     share = (used or 0) / size if size else 0
@@ -163,7 +175,7 @@ def context_line(snapshot: Snapshot, width: int) -> Line:
     percent = line((f"{share:.0%}".rjust(4), style if share >= 0.9 else ""))
     room = width - LABEL - cells(join([said, percent, slots])) - 3
     meter = gauge(share, min(room, 24), style) if room >= 5 else ()
-    return _label("context", squeeze([(9, said), (5, join([meter, percent], " ")), (7, slots)], width - LABEL))
+    return _label("context", squeeze([(8, said), (5, join([meter, percent], " ")), (9, slots)], width - LABEL))
 
 
 def slot_lines(snapshot: Snapshot, width: int, room: int) -> list[Line]:

@@ -74,8 +74,9 @@ def small(snapshot: Snapshot, width: int, plain: bool) -> list[Line]:
         )
         rows.append(label + view.bar(device, max(4, width - cells(label)), plain=plain))
     parts = _together([part for device in devices for part in view.segments(device)])
-    legend = [(_WEIGHT.get(p.kind, 1), view.entry(p, plain=plain)) for p in parts]
-    return [*rows, squeeze(legend, width, "  ")]
+    legend = squeeze([(_WEIGHT.get(p.kind, 1), view.entry(p, plain=plain)) for p in parts], width, "  ")
+    old = all((gpu := card_of(snapshot, device)) and gpu.lost for device in devices)
+    return [*rows, dim(legend) if old else legend]
 
 
 def shown_devices(snapshot: Snapshot) -> list[DeviceMemory]:
@@ -133,10 +134,10 @@ def cards_words(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
     if not snapshot.driver.gpus:
         return ()
     names = {view.short_name(gpu.name) for gpu in cards}
-    name = names.pop() if len(names) == 1 else "GPUs"
-    found: list[tuple[str, str]] = [(f"{len(cards)}× {name}" if len(cards) > 1 else name if cards else "", "$quiet")]
+    times = f"{len(cards)}× " if len(cards) > 1 else ""
+    found = [(f"{times}{names.pop()}" if len(names) == 1 else f"{len(cards)} GPUs" if cards else "", "$quiet")]
     if lost:
-        found.append((f"✗ {lost} GPU LOST", "bold $error"))
+        found.append((f"✗ {lost} GPUs LOST" if lost > 1 else "✗ GPU LOST", "bold $error"))
     heat = [gpu.temperature_celsius for gpu in cards if gpu.temperature_celsius is not None]
     hot = any(_hot(gpu) for gpu in cards)
     found.append((f"{max(heat)}°C" if heat else "", "bold $warning" if hot else ""))

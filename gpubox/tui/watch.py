@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpubox.errors import GpuboxError
 from gpubox.tui.messages import Now, SnapshotTaken
+from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.telemetry.history import History
@@ -69,7 +70,7 @@ class Watch:
         self.taken_at = loop.time()
         self.history.push(snapshot)
         if loop.time() - self._beside_at >= BESIDE_SECONDS:
-            self._beside, self._beside_at = self.bridge.services.beside(), loop.time()
+            self._beside, self._beside_at = await in_thread(self.bridge.services.beside), loop.time()
         companions, last = self._beside
         self.bridge.heard(Now(snapshot.server, companions, None if snapshot.server.pid else last))
         died = snapshot.server.state == "crashed" and not self.bridge.busy

@@ -14,9 +14,9 @@ import time
 import urllib.request
 from typing import Any
 
-from box import Watcher, gpubox, own_folders, profile
+from box import Watcher, free_port, gpubox, own_folders, profile
 
-PORT = 8394
+PORT = free_port()
 TOOLS = [
     {
         "type": "function",
@@ -100,4 +100,5 @@ def compare(what: str, client: int, shown: int | None) -> None:
     print(f"{what:18} client {client:9,}   gpubox {shown or 0:9,}   {'exact' if client == shown else 'DIFFERS'}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import select
+import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tomli_w
+
+WAIT_SECONDS = 120.0
+"""Longer than anything that is waited for takes; then the script ends instead of hanging."""
 
 
 @contextmanager
@@ -32,6 +43,13 @@ def own_folders(engine: str | None) -> Iterator[Path]:
             yield folder
         finally:
             gpubox("stop", "--all", check=False)
+
+
+def free_port() -> int:
+    """A port that nothing holds now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def profile(folder: Path, name: str, model: str, port: int, flags: dict[str, object]) -> None:
@@ -56,6 +74,15 @@ def ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
         return json.load(reply)
 
 
+def until(true: Callable[[], bool], what: str) -> None:
+    """Returns when ``true()`` is; ends the script when that takes WAIT_SECONDS."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not true():
+        if time.monotonic() > end:
+            sys.exit(f"{what}: not in {WAIT_SECONDS:.0f} s")
+        time.sleep(0.02)
+
+
 class Watcher:
     """``gpubox status --json --watch`` in a process of its own; every line with the time it came."""
 
@@ -71,17 +98,75 @@ class Watcher:
         for line in self.process.stdout:
             self.lines.append((time.monotonic(), json.loads(line)))
 
-    def between(self, begin: float, end: float) -> list[dict[str, Any]]:
-        """The lines that came in a stretch of time."""
-        return [values for at, values in list(self.lines) if begin <= at <= end]
+    def between(self, begin: float, end: float) -> list[tuple[float, dict[str, Any]]]:
+        """The lines that came in a stretch of time, each with its time."""
+        return [(at, values) for at, values in list(self.lines) if begin <= at <= end]
+
+    def last(self) -> dict[str, Any]:
+        """The newest line."""
+        return self.lines[-1][1]
 
     def wait_for(self, count: int) -> None:
         """Returns when ``count`` more lines have come."""
         target = len(self.lines) + count
-        while len(self.lines) < target:
-            time.sleep(0.02)
+        until(lambda: len(self.lines) >= target or self.process.poll() is not None, f"{count} lines of status --watch")
+        if self.process.poll() is not None:
+            sys.exit(f"gpubox status --watch ended with code {self.process.returncode}")
 
     def close(self) -> None:
         """Ends the watching."""
-        self.process.terminate()
+        self.process.kill()
         self.process.wait()
+        self._thread.join()
+
+
+class Screen:
+    """``gpubox`` in a pty; its output is read, counted and thrown away, as a terminal would draw it."""
+
+    def __init__(self, *words: str, columns: int = 160, rows: int = 45) -> None:
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+            os.execv(sys.executable, [sys.executable, "-m", "gpubox", *words])
+        self.process = psutil.Process(self.pid)
+        self.written = 0
+        self._closing = False
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._closing:
+            if select.select([self.terminal], [], [], 0.2)[0]:
+                try:
+                    self.written += len(os.read(self.terminal, 65536))
+                except OSError:  # it ended
+                    return
+
+    def painted(self) -> None:
+        """Returns when the screen has drawn itself and then was quiet for a second or drew on for five."""
+        until(lambda: self.written > 2000, "the screen's first paint")
+        end, before = time.monotonic() + 5, -1
+        while time.monotonic() < end and before != self.written:
+            before = self.written
+            time.sleep(1)
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, of all its threads and of the children it has waited for."""
+        if self.process.status() == psutil.STATUS_ZOMBIE:
+            sys.exit("the screen ended while it was measured")
+        return float(sum(self.process.cpu_times()[:4]))
+
+    def resident(self, *, peak: bool = False) -> float:
+        """MiB resident now, or the most since its start."""
+        name = "VmHWM:" if peak else "VmRSS:"
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+    def close(self) -> None:
+        """Ends the screen; the server stays."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self._closing = True
+        self._thread.join()
+        os.close(self.terminal)

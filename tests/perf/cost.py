@@ -1,96 +1,41 @@
 """What watching costs: the screen's CPU, memory and terminal output, and the server's tok/s with and without it.
 
-usage: cost.py MODEL.gguf [--engine LLAMA-SERVER] [--seconds 60] [--pairs 10]
-The promise, at 160x45: <= 3 % of one core at rest, <= 5 % streaming, <= 70 MiB, <= 100 kB/s of terminal output, and
-less than 1 % between the server's own tok/s with and without gpubox watching (paired, in turns).
+usage: cost.py MODEL.gguf [--engine LLAMA-SERVER] [--seconds 60] [--pairs 10] [--turn 10]
+Takes about 2.5 minutes and, for the pairs, --pairs * (4 * --turn + 8) seconds more: 8 minutes as it stands.
+
+Who measures what, each a process of its own:
+  gpubox        the screen in a pty of 160x45. Its CPU is the kernel's count for that process, all threads and children
+                it waited for included, after its start has settled; RSS likewise (now, and the most since its start)
+  llama-server  its tok/s are its own: predicted_n over predicted_ms of its answers. Its CPU at rest is the kernel's
+                count too: what answering gpubox's questions costs it
+  this script   reads the pty and counts the bytes; asks for answers without streaming, so that the client is idle
+The server has one thread by default: with more threads than cores - 1 it competes with everything that runs.
+
+tok/s, watched / alone: pairs in the order alone, watched, watched, alone, --turn seconds each. A drift of the machine
+that is straight over one pair falls out of its ratio. Each turn is the same work: the same answers, token for token.
+Longer or more pairs tell smaller differences: the standard error says what they tell.
+
+The promise: <= 3 % of one core at rest, <= 5 % streaming, <= 70 MiB, <= 100 kB/s of terminal output, and less than
+1 % of the server's tok/s.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
-import pty
-import select
-import signal
+import json
+import math
 import statistics
-import struct
-import sys
-import termios
 import threading
 import time
+from typing import Any
 
 import psutil
-from box import ask, gpubox, own_folders, profile
+from box import Screen, ask, free_port, gpubox, own_folders, profile
 
-PORT = 8395
-BASE = f"http://127.0.0.1:{PORT}"
-
-
-class Screen:
-    """`gpubox` in a pty of 160x45; its output is read and counted."""
-
-    def __init__(self) -> None:
-        self.pid, self.terminal = pty.fork()
-        if self.pid == 0:
-            os.environ["TERM"] = "xterm-256color"
-            os.execv(sys.executable, [sys.executable, "-m", "gpubox"])
-        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
-        self.written = 0
-        self._open = True
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while self._open:
-            if select.select([self.terminal], [], [], 0.2)[0]:
-                try:
-                    self.written += len(os.read(self.terminal, 65536))
-                except OSError:
-                    return
-
-    def measure(self, seconds: float) -> tuple[float, float, float]:
-        """``(percent of one core, MiB resident, kB/s written)`` over ``seconds``."""
-        process = psutil.Process(self.pid)
-        before, written = sum(process.cpu_times()[:2]), self.written
-        time.sleep(seconds)
-        used = sum(process.cpu_times()[:2]) - before
-        memory = process.memory_info().rss / 1024**2
-        return 100 * used / seconds, memory, (self.written - written) / seconds / 1000
-
-    def close(self) -> None:
-        """Ends the screen; the server stays."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        self._open = False
-        self._thread.join()
-        os.close(self.terminal)
-
-
-class Load:
-    """One endless stream of answers, from another thread; the server does the work."""
-
-    def __init__(self, tokens: int = 400) -> None:
-        self.speeds: list[float] = []
-        self._stop = False
-        self._tokens = tokens
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop:
-            self.speeds.append(generate(self._tokens))
-
-    def close(self) -> None:
-        """Lets the last answer end."""
-        self._stop = True
-        self._thread.join()
-
-
-def generate(tokens: int) -> float:
-    """The server's own tok/s of one answer."""
-    body = {"prompt": "Once upon a time", "n_predict": tokens, "ignore_eos": True, "cache_prompt": False}
-    return float(ask(BASE, "/completion", body)["timings"]["predicted_per_second"])
+TOKENS = 256
+"""Of one answer in a turn: short beside a turn, so that turns can be cut to the asked length."""
+SETTLE = 3.0
+"""Seconds for which a new screen draws itself before it counts."""
 
 
 def main() -> None:
@@ -99,40 +44,134 @@ def main() -> None:
     parser.add_argument("--engine")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--turn", type=float, default=10, help="seconds of each of the four turns of a pair")
+    parser.add_argument("--threads", type=int, default=1, help="of the server")
     arguments = parser.parse_args()
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
     with own_folders(arguments.engine) as folder:
-        # one thread leaves a core to the screen: what it takes from the server is then its questions, not its cycles
-        profile(folder, "load", arguments.model, PORT, {"ctx-size": 4096, "parallel": 1, "threads": 1})
+        flags: dict[str, object] = {"ctx-size": 4096, "parallel": 1, "threads": arguments.threads}
+        profile(folder, "load", arguments.model, port, flags)
         gpubox("start", "load")
-        screen = Screen()
-        time.sleep(5)
-        show("at rest", *screen.measure(arguments.seconds))
-        load = Load()
-        time.sleep(3)
-        show("streaming", *screen.measure(arguments.seconds))
-        load.close()
-        screen.close()
-        paired(arguments.pairs)
+        server = psutil.Process(json.loads(gpubox("status", "--json"))["server"]["pid"])
+        if arguments.seconds:
+            alone_and_streaming(base, server, arguments.seconds)
+        if arguments.pairs:
+            paired(base, arguments.pairs, arguments.turn)
 
 
-def show(what: str, percent: float, memory: float, written: float) -> None:
-    cost = f"{percent:5.2f} % of one core   {memory:5.1f} MiB   {written:6.2f} kB/s to the terminal"
-    print(f"{what:10} {cost}", flush=True)
+# -- the screen itself -------------------------------------------------------------------------------------
 
 
-def paired(pairs: int) -> None:
-    """In turns with and without the screen; the ratio pair by pair."""
+def alone_and_streaming(base: str, server: psutil.Process, seconds: float) -> None:
+    """The screen beside an idle server and beside one that generates without a pause."""
+    before, began = used(server), time.monotonic()
+    time.sleep(min(seconds, 15))
+    idle = 100 * (used(server) - before) / (time.monotonic() - began)
+    screen = Screen()
+    screen.painted()
+    time.sleep(SETTLE)
+    before, began = used(server), time.monotonic()
+    show("at rest", 3, *cost_of(screen, seconds))
+    watched = 100 * (used(server) - before) / (time.monotonic() - began)
+    print(f"{'':10} llama-server at rest: {watched:.2f} % of one core watched, {idle:.2f} % alone", flush=True)
+    load = Load(base)
+    time.sleep(SETTLE)
+    show("streaming", 5, *cost_of(screen, seconds))
+    speeds = load.close()
+    print(f"{'':10} llama-server generated {statistics.fmean(speeds):.1f} tok/s meanwhile", flush=True)
+    screen.close()
+
+
+def cost_of(screen: Screen, seconds: float) -> tuple[float, float, float, float]:
+    """``(percent of one core, MiB now, MiB at most, kB/s written)`` over ``seconds``."""
+    before, written, began = screen.cpu_seconds(), screen.written, time.monotonic()
+    time.sleep(seconds)
+    took = time.monotonic() - began
+    percent = 100 * (screen.cpu_seconds() - before) / took
+    return percent, screen.resident(), screen.resident(peak=True), (screen.written - written) / took / 1000
+
+
+def show(what: str, allowed: int, percent: float, memory: float, peak: float, written: float) -> None:
+    kept = percent <= allowed and peak <= 70 and written <= 100
+    cost = (
+        f"CPU {percent:5.2f} % of one core   RSS {memory:5.1f} MiB (peak {peak:.1f})   {written:6.2f} kB/s to the pty"
+    )
+    print(f"{what:10} {cost}   {'kept' if kept else 'NOT KEPT'}", flush=True)
+
+
+def used(process: psutil.Process) -> float:
+    return float(sum(process.cpu_times()[:2]))
+
+
+class Load:
+    """One answer after the other, asked for by another thread; the server does the work."""
+
+    def __init__(self, base: str) -> None:
+        self.speeds: list[float] = []
+        self._base = base
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing:
+            timings = generate(self._base, 1024)
+            self.speeds.append(timings["predicted_per_second"])
+
+    def close(self) -> list[float]:
+        """Lets the last answer end; the speeds of all."""
+        self._closing = True
+        self._thread.join()
+        return self.speeds
+
+
+# -- the server beside it ----------------------------------------------------------------------------------
+
+
+def generate(base: str, tokens: int) -> dict[str, Any]:
+    """The server's own timings of one answer; with the same ``tokens`` it is always the same answer."""
+    body = {
+        "prompt": "Once upon a time", "n_predict": tokens, "ignore_eos": True, "cache_prompt": False,
+        "temperature": 0, "seed": 1,
+    }  # fmt: skip
+    return dict(ask(base, "/completion", body)["timings"])
+
+
+def turn(base: str, answers: int) -> tuple[int, float]:
+    """``(tokens, milliseconds)`` of so many answers, as the server counts them."""
+    timings = [generate(base, TOKENS) for _ in range(answers)]
+    return sum(t["predicted_n"] for t in timings), sum(t["predicted_ms"] for t in timings)
+
+
+def paired(base: str, pairs: int, seconds: float) -> None:
+    """Alone, watched, watched, alone; the ratio of the speeds, pair by pair."""
+    tokens, milliseconds = turn(base, 2)
+    answers = max(1, round(seconds * 1000 / (milliseconds / 2)))
+    each = 4 * answers * TOKENS
+    print(f"tok/s {pairs} pairs of {each:,} tokens ({tokens / milliseconds * 1000:.0f} tok/s)", flush=True)
     ratios = []
-    generate(200)
-    for _ in range(pairs):
-        alone = generate(300)
+    for number in range(pairs):
+        first = turn(base, answers)
         screen = Screen()
-        time.sleep(2)
-        watched = generate(300)
+        screen.painted()
+        time.sleep(SETTLE)
+        watched = sum_up(turn(base, answers), turn(base, answers))
+        screen.cpu_seconds()  # ends the script where the screen did not live to the end
         screen.close()
+        alone = sum_up(first, turn(base, answers))
         ratios.append(watched / alone)
-    spread = " ".join(f"{ratio:.3f}" for ratio in ratios)
-    print(f"tok/s watched / alone: median {statistics.median(ratios):.4f}  ({spread})")
+        print(f"  {number + 1:2}  alone {alone:7.2f}  watched {watched:7.2f}  ratio {ratios[-1]:.4f}", flush=True)
+    error = statistics.stdev(ratios) / math.sqrt(pairs) if pairs > 1 else math.nan
+    median, mean = statistics.median(ratios), statistics.fmean(ratios)
+    told = "tells 1 %" if 2 * error < 0.01 else "too noisy to tell 1 %: more or longer pairs"
+    print(f"tok/s watched / alone: median {median:.4f}, mean {mean:.4f}, standard error {error:.4f} ({told})")
 
 
-main()
+def sum_up(*turns: tuple[int, float]) -> float:
+    """Tokens per second over several turns."""
+    return 1000 * sum(tokens for tokens, _ in turns) / sum(milliseconds for _, milliseconds in turns)
+
+
+if __name__ == "__main__":
+    main()

@@ -72,4 +72,5 @@ def paint(argv: list[str], text: bytes) -> float:
     return took
 
 
-main()
+if __name__ == "__main__":
+    main()

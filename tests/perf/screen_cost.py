@@ -7,16 +7,9 @@ Drive the server meanwhile with a client of yours for the cost while streaming; 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
-import pty
-import select
-import signal
-import struct
-import sys
-import termios
 import time
-from pathlib import Path
+
+from box import Screen
 
 
 def main() -> None:
@@ -26,41 +19,18 @@ def main() -> None:
     parser.add_argument("--size", default="160x45")
     arguments, rest = parser.parse_known_args()
     columns, rows = map(int, arguments.size.split("x"))
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        os.execvp(sys.executable, [sys.executable, "-m", "gpubox", *rest])
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    drain(terminal, arguments.warm)
-    before, began = cpu_seconds(pid), time.monotonic()
-    sent = drain(terminal, arguments.seconds)
+    screen = Screen(*rest, columns=columns, rows=rows)
+    time.sleep(arguments.warm)
+    cpu, written, began = screen.cpu_seconds(), screen.written, time.monotonic()
+    time.sleep(arguments.seconds)
     took = time.monotonic() - began
-    used = cpu_seconds(pid) - before
-    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    print(f"{arguments.size}, {took:.0f} s: CPU {used / took:.1%} of one core, {sent / took / 1000:.1f} kB/s, "
-          f"resident {resident / 2**20:.0f} MiB")  # fmt: skip
-    os.kill(pid, signal.SIGTERM)
-    drain(terminal, 0.5)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-def drain(terminal: int, seconds: float) -> int:
-    """Reads what comes for ``seconds``; how many bytes that were."""
-    end, count = time.monotonic() + seconds, 0
-    while (left := end - time.monotonic()) > 0:
-        if select.select([terminal], [], [], left)[0]:
-            try:
-                count += len(os.read(terminal, 65536))
-            except OSError:
-                break
-    return count
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of the process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    percent = 100 * (screen.cpu_seconds() - cpu) / took
+    sent = (screen.written - written) / took / 1000
+    print(
+        f"{arguments.size}, {took:.0f} s: CPU {percent:.2f} % of one core, {sent:.1f} kB/s, "
+        f"resident {screen.resident():.1f} MiB (peak {screen.resident(peak=True):.1f})"
+    )
+    screen.close()
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import json
 import re
 from pathlib import Path
 
-from box import gpubox, own_folders, profile
+from box import free_port, gpubox, own_folders, profile
 
-PORT = 8397
+PORT = free_port()
 MIB = 1024 * 1024
 ROW = re.compile(r"\|   - (\S+)(?: \(([^)]*)\))? +\|.*?\d+ = +(\d+) \+ +(\d+) \+ +(\d+)(?:\)| +\|)")
 
@@ -99,4 +99,5 @@ def key_of(device: str) -> str:
     return f"RPC {match[1]}" if match else device
 
 
-main()
+if __name__ == "__main__":
+    main()

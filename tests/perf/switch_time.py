@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import tomli_w
+from box import free_port
 
 BY_HAND = r"""
 set -e
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("engine")
     parser.add_argument("models", nargs="+")
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--port", type=int, default=8398)
+    parser.add_argument("--port", type=int, default=free_port())
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         for name in ("CONFIG", "STATE", "CACHE"):
@@ -103,4 +104,5 @@ def by_hand(pid: int, argv: list[str], port: int, root: Path) -> int:
         return int(shell.stdout.readline()) if shell.wait() == 0 else sys.exit("by hand failed")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual import _wait
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from gpubox.tui import app, services, watch
 from gpubox.tui.screens import dashboard
+from gpubox.tui.widgets import line_pane
 from tests.tui.fake import FakeServices
 
 SIZE = (120, 36)
@@ -21,12 +24,20 @@ SIZE = (120, 36)
 def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
     for name in ("CATALOG_SECONDS", "LOG_SECONDS"):
         monkeypatch.setattr(services, name, 0.01)
     monkeypatch.setattr(watch, "SNAPSHOT_SECONDS", 0.01)
     monkeypatch.setattr(watch, "BESIDE_SECONDS", 0.0)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
     monkeypatch.setattr(dashboard, "REQUESTS_SECONDS", 0.0)
+    # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
+    monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))
+    monkeypatch.setattr(line_pane, "SHRINK_DRAWS", 0)
+    # The pilot would wait until the process is idle: a loaded machine looks idle, and a busy one never is. Tests poll.
+    monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", 0.002)
+    monkeypatch.setattr(_wait, "SLEEP_IDLE", float("inf"))
 
 
 @pytest.fixture
@@ -50,7 +61,18 @@ async def opened(pilot: Pilot[bool]) -> None:
     await until(pilot, lambda: screen.header.now, "a status")
     await until(pilot, lambda: screen.profiles.entry and all(e.fit or not e.profile for e in screen.profiles.shown))
     await until(pilot, lambda: not screen.profiles.entry.profile or screen.detail.shown, "the engine's answer")
-    await pilot.pause()
+    await settled(pilot)
+
+
+async def settled(pilot: Pilot[bool]) -> None:
+    """Returns when nothing that is under way changes what stands on the screen."""
+    last: list[Strip] = []
+    same = 0
+    while same < 3:
+        await pilot.pause(0)  # until every widget has handled what was sent to it
+        strips = pilot.app.screen._compositor.render_strips()
+        same = same + 1 if strips == last else 0
+        last = strips
 
 
 def text(pilot: Pilot[bool]) -> str:

@@ -91,7 +91,9 @@ class FakeServices:
         self.asked_now: list[int] = []
         self.reading: Snapshot | None = None
         """What is read, as long as it is about ``status``; else readings that go with the status."""
-        self.at = 1000.0
+        self.more: dict[str, Any] = {}
+        """What else is read while the server is up."""
+        self.at, self.step = 1000.0, 0.25
         self.eager = False
         """Whether snapshots come without end, as they do in life."""
         self.closed = False
@@ -114,10 +116,10 @@ class FakeServices:
             await asyncio.sleep(0.005)
         self._given = (self.status, self.reading, self.last)
         self.asked_now.append(1)
-        self.at += 0.25
+        self.at += self.step
         if self.reading and self.reading.server is self.status:
             return self.reading
-        return snapshot(self.status, self.at)
+        return snapshot(self.status, self.at, **(self.more if self.status.up else {}))
 
     def beside(self) -> tuple[tuple[str, ...], str | None]:
         return (), self.last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
@@ -116,6 +117,27 @@ def filled(status: ServerStatus, end: float = 1000.0) -> History:
     history = History()
     base = snapshot(status)
     for at, speed in past(end):
-        state = "answering" if speed else "idle"
+        state = "answering" if speed else "prefill" if int(at) % 70 < 12 else "idle"
         history.push(replace(base, at=at, throughput=replace(ANSWERING, state=state, tg_tokens_per_second=speed)))
     return history
+
+
+def session(count: int = 40) -> tuple[Request, ...]:
+    """What a coding agent leaves behind: its context grows, mostly from the cache; newest first."""
+    found = list(REQUESTS)
+    when, prompt = datetime(2026, 11, 21, 13, 0, 31, tzinfo=UTC), 11_900
+    for at in range(count - len(REQUESTS)):
+        new, out = 180 + (at * 7919) % 900, 40 + (at * 104_729) % 900
+        prompt = prompt - new if prompt > 2 * new else 14_000 + at
+        tg, drafted = 58.0 + (at * 31) % 17, out * 2 // 3
+        accepted = drafted * (84 + (at * 13) % 15) // 100
+        reading, writing = new / 805, out / tg
+        when -= timedelta(seconds=round(reading + writing) + 2)
+        found.append(
+            Request(
+                -at, f"{when:%Y-%m-%dT%H:%M:%S}.000Z", 0, 7 - at, prompt, prompt - new, out, round(reading + 0.08, 2),
+                800.0 + at % 9, tg, reading, writing, reading + writing, drafted, accepted, 2.4, (0.95, 0.85),
+                "cancelled" if at == 5 else "stop",
+            )
+        )  # fmt: skip
+    return tuple(found)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.sampling import ahead, box, brief, eager, make  # noqa: F401  fixtures
+
 
 @pytest.fixture(autouse=True)
 def _own_home(own_home: Path) -> Path:

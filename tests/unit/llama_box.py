@@ -20,14 +20,22 @@ from gpubox.paths import Paths
 from gpubox.server.record import Launch, Running, SlotState, save_state
 from gpubox.server.spawn import marker
 
-METRICS = """\
+_METRICS = """\
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
 llamacpp:prompt_tokens_total {prompt}
 llamacpp:prompt_tokens_cached_total 5
 llamacpp:tokens_predicted_total {generated}
 llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} 9
-llamacpp:requests_processing 1
+llamacpp:requests_processing {processing}
+llamacpp:requests_deferred {deferred}
 """
+
+
+def metrics(*, prompt: int = 12, generated: int = 7, processing: int = 0, deferred: int = 0) -> str:
+    """An answer of /metrics."""
+    return _METRICS.format(prompt=prompt, generated=generated, processing=processing, deferred=deferred)
+
+
 LOADED = """\
 0.00.000.001 I srv    load_model: loading model 'm.gguf'
 0.00.000.002 I load_tensors: loading model tensors, this can take a while... (load_mode = none)
@@ -81,7 +89,7 @@ class LlamaBox:
         self.answers: dict[str, Any] = {
             "/health": {"status": "ok"},
             "/slots": [slot()],
-            "/metrics": METRICS.format(prompt=12, generated=7),
+            "/metrics": metrics(),
             "/props": {"model_path": "/m.gguf", "build_info": "b11434"},
         }
         """By path: a value (as JSON), a text, a status code, or a function that answers."""

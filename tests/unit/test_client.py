@@ -169,8 +169,8 @@ async def test_the_proof_is_one_token_or_one_embedding() -> None:
 
     made = client(serve)
 
-    assert (await made.prove(embeddings=False, timeout=1)).seconds >= 0
-    assert (await made.prove(embeddings=True, timeout=1)).seconds >= 0
+    assert (await made.prove(embeddings=False, timeout=60)).seconds >= 0
+    assert (await made.prove(embeddings=True, timeout=60)).seconds >= 0
     assert bodies["/completion"]["n_predict"] == 1
     assert bodies["/v1/embeddings"] == {"input": "hi"}
 
@@ -191,7 +191,7 @@ async def test_the_proof_is_one_token_or_one_embedding() -> None:
 )
 async def test_any_other_answer_proves_nothing(reply: Answered, words: str) -> None:
     with pytest.raises(GpuboxError) as caught:
-        await client(reply).prove(embeddings=False, timeout=1)
+        await client(reply).prove(embeddings=False, timeout=60)
 
     assert words in caught.value.message
     assert caught.value.code == 4
@@ -255,14 +255,15 @@ async def test_an_answer_that_never_ends_is_not_waited_for_for_ever() -> None:
     port = server.sockets[0].getsockname()[1]
     try:
         async with connect(f"http://127.0.0.1:{port}", timeout=0.1) as made:
-            assert await asyncio.wait_for(made.health(), 10) == Health("unreachable", "TimeoutError")
-            assert await asyncio.wait_for(made.slots(), 10) is None
+            # on a busy machine the limit may strike while it still connects
+            assert (await asyncio.wait_for(made.health(), 60)).status == "unreachable"
+            assert await asyncio.wait_for(made.slots(), 60) is None
     finally:
         server.close()
 
 
 async def test_nobody_there_is_unreachable() -> None:
-    async with connect("http://127.0.0.1:1", timeout=1) as made:
+    async with connect("http://127.0.0.1:1", timeout=60) as made:
         assert (await made.health()).status == "unreachable"
         assert await made.slots() is None
 

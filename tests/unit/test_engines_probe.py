@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,9 @@ from gpubox.engines import process
 from gpubox.engines.find import Engine
 from gpubox.engines.probe import devices, probe, refusal, validate
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
+from tests.conftest import until
 
 HELP = Path(__file__).parents[1] / "fixtures" / "llama-server-b11434.help.txt"
 Script = Callable[[str], Engine]
@@ -48,17 +49,6 @@ def test_probe_asks_once_and_again_when_the_file_changes(script: Script, paths: 
     engine = script(real(tmp_path) + "\n# rebuilt")
     assert probe(engine, paths).options == first.options
     assert runs(tmp_path) == 4
-
-
-def test_a_cached_probe_is_quick(script: Script, paths: Paths, tmp_path: Path) -> None:
-    engine = script(real(tmp_path))
-    probe(engine, paths)
-    took = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        probe(engine, paths)
-        took.append(time.perf_counter() - begin)
-    assert min(took) < 0.05  # 1 ms here; it must not run anything
 
 
 @pytest.mark.parametrize("junk", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"schema": 1}', b"null", b"[" * 100_000])
@@ -99,13 +89,14 @@ def test_what_is_no_llama_server(script: Script, paths: Paths, body: str, said: 
 
 
 def test_an_engine_that_hangs_is_ended_with_its_children(
-    script: Script, paths: Paths, monkeypatch: pytest.MonkeyPatch
+    script: Script, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process.ask, "__defaults__", (None, 0.3))
-    begin = time.monotonic()
     with pytest.raises(GpuboxError, match="gave no answer to --version"):
-        probe(script("sleep 600"), paths)  # the sleep holds the pipes open
-    assert time.monotonic() - begin < 10
+        probe(script(f"sleep 600 & echo $! > {tmp_path}/child; wait"), paths)  # the sleep holds the pipes open
+    child = tmp_path / "child"
+    pid = child.read_text().strip() if child.exists() else ""  # none where the limit struck before it began
+    until(lambda: not pid or identity_of(int(pid)) is None)
 
 
 def test_a_file_that_is_no_program(tmp_path: Path, paths: Paths) -> None:

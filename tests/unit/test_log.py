@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.server import log
-from gpubox.server.log import KEEP, LogLine, LogReader, parse_line, rotate, stage_of, tail_text, trim
+from gpubox.server.log import KEEP, LINE_BYTES, LogLine, LogReader, parse_line, rotate, stage_of, tail_text
 
 STARTUP = """\
 0.00.001.426 I srv  llama_server: initializing ...
@@ -208,18 +207,27 @@ def test_a_log_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
         rotate(tmp_path / "file" / "main.log")
 
 
-def test_trim_cuts_under_a_server_that_goes_on_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ROTATE_BYTES", 10)
+def test_a_line_without_an_end_is_cut_and_reading_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "main.log"
-    with path.open("ab", buffering=0) as server:
-        server.write(b"0123456789\n")
-        trim(path)
-        server.write(b"more\n")
-        trim(path)
+    reader = LogReader(path)
+    append(path, b"before\n" + b"x" * LINE_BYTES)
+    assert reader.read() == ["before"]
+    found = []
+    for _ in range(5):
+        append(path, b"y" * LINE_BYTES)
+        found += reader.read()
+        assert len(reader._partial) <= LINE_BYTES
+    assert [line[0] for line in found] == ["x"]
+    assert len(found[0]) == LINE_BYTES
+    append(path, b"its end\nafter\n")
+    assert reader.read() == ["after"]
 
-    assert path.read_bytes() == b"more\n"
-    assert (tmp_path / "main.log.1").read_bytes() == b"0123456789\n"
-    trim(tmp_path / "nope.log")
+
+def test_a_whole_line_is_cut_too(tmp_path: Path) -> None:
+    path = tmp_path / "main.log"
+    append(path, b"x" * (3 * LINE_BYTES) + b"\nafter\n")
+
+    assert [len(line) for line in LogReader(path).read()] == [LINE_BYTES, 5]
 
 
 def test_the_tail_is_the_end_of_the_file(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 from pathlib import Path
 
 import pytest
@@ -120,10 +119,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_lies_are_refused_quickly(write, name: str) -> None:  # type: ignore[no-untyped-def]
-    begin = time.perf_counter()
+def test_lies_are_refused(write, name: str) -> None:  # type: ignore[no-untyped-def]
+    """No clock: who believes one of these counts to 2**62, and holds the whole run up."""
     refused(write(HOSTILE[name]))
-    assert time.perf_counter() - begin < 1
 
 
 def test_random_damage_never_escapes(write) -> None:  # type: ignore[no-untyped-def]
@@ -139,11 +137,9 @@ def test_random_damage_never_escapes(write) -> None:  # type: ignore[no-untyped-
             assert "m.gguf" in error.message
 
 
-def test_a_large_vocabulary_is_walked_quickly(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_large_vocabulary_is_walked(write) -> None:  # type: ignore[no-untyped-def]
     path = write(model({"tokenizer.ggml.tokens": [f"token{i}" for i in range(150_000)]}))
-    begin = time.perf_counter()
-    check_gguf(path)
-    assert time.perf_counter() - begin < 1  # 0.02 s here
+    assert check_gguf(path).size == path.stat().st_size
 
 
 def test_missing_files_and_folders(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from gpubox.hardware import nvml, nvml_card
 from gpubox.hardware.nvml import GpuProcess, read_driver, vram_used
-from tests.fake_nvml import GIB, MIB, NOT_AVAILABLE, Driver, process
+from tests.fake_nvml import GIB, LONG, MIB, NOT_AVAILABLE, Driver, process
 
 
 @pytest.fixture(autouse=True)
@@ -165,16 +164,14 @@ def test_a_broken_binding_is_said_and_prints_no_traceback(
 def test_a_driver_that_hangs_is_not_waited_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.hang()
     monkeypatch.setattr(nvml, "QUERY_SECONDS", 0.05)
-    began = time.monotonic()
     try:
         assert read_driver().problem == "the NVIDIA driver does not answer"
         assert vram_used() is None
-        assert time.monotonic() - began < 5
         assert driver.calls.count("Init") == 1, "nothing is sent behind a query that hangs"
+        (left_behind,) = (thread for thread in threading.enumerate() if thread.name == "nvml")
     finally:
         driver.gate.set()
-    (left_behind,) = (thread for thread in threading.enumerate() if thread.name == "nvml")
-    left_behind.join(10)
+    left_behind.join(LONG)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     assert len(read_driver().gpus) >= 1

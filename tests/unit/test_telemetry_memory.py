@@ -36,8 +36,10 @@ def on(device: str, size: int = 8 * GIB) -> list[Event]:
     return [Buffer(device, "model", size), Buffer(device, "kv", GIB), Buffer(device, "compute", GIB // 2)]
 
 
-def one(split: SplitLog | None, gpu: Gpu, loaded: dict[int, int] | None = None) -> DeviceMemory:
-    return reconcile(split, (gpu,), HOST_NOW, PROCESS, SERVER, loaded or {})[0]
+def one(
+    split: SplitLog | None, gpu: Gpu, loaded: dict[int, int] | None = None, whole: tuple[int, ...] = ()
+) -> DeviceMemory:
+    return reconcile(split, (gpu,), HOST_NOW, PROCESS, SERVER, loaded or {}, whole)[0]
 
 
 def total_of(device: DeviceMemory) -> int:
@@ -120,9 +122,10 @@ def test_the_parts_of_a_card_come_to_its_total_always(seed: int) -> None:
         cards = tuple(any_card(rng, index) for index in range(rng.randrange(5)))
         split = any_split(rng, len(cards))
         loaded = {index: rng.randrange(96 * GIB) for index in range(5) if rng.random() < 0.5}
-        pid = rng.choice([None, SERVER])
+        whole = [index for index in range(5) if rng.random() < 0.5]
+        pid, host = rng.choice([None, SERVER]), rng.choice([None, HOST_NOW])
 
-        devices = reconcile(split, cards, rng.choice([None, HOST_NOW]), rng.choice([None, PROCESS]), pid, loaded)
+        devices = reconcile(split, cards, host, rng.choice([None, PROCESS]), pid, loaded, whole)
 
         for gpu, device in zip(cards, devices, strict=False):
             assert device.gpu_index == gpu.index
@@ -143,7 +146,7 @@ def test_the_parts_of_a_card_come_to_its_total_always(seed: int) -> None:
     ids=["the driver lists no processes", "it lists them without sizes"],
 )
 def test_where_processes_are_hidden_others_are_unknown_and_in_the_rest(hidden: dict[str, object]) -> None:
-    memory = one(split_of(*on("CUDA0")), card(**hidden), {0: 9 * GIB + GIB // 2})
+    memory = one(split_of(*on("CUDA0")), card(**hidden), {0: 9 * GIB + GIB // 2}, (0,))
 
     assert memory.other_processes_bytes is None
     assert memory.growth_bytes == GIB // 2  # of the whole card since the load
@@ -226,6 +229,19 @@ def test_the_growth_of_the_server_not_of_its_neighbours() -> None:
 
 def test_a_server_that_gave_memory_back_has_not_grown() -> None:
     assert one(split_of(*on("CUDA0")), card(processes=(GpuProcess(SERVER, None, GIB),)), {0: 2 * GIB}).growth_bytes == 0
+
+
+def test_a_process_list_that_is_lost_is_no_growth() -> None:
+    """At the load the server's own use was known; later the driver names no process, and a game runs beside it."""
+    for hidden in ({"processes_known": False}, {"processes": (GpuProcess(SERVER, None, None),)}):
+        memory = one(split_of(*on("CUDA0")), card(**hidden), {0: GIB})
+        assert memory.growth_bytes is None
+        assert total_of(memory) == 16 * GIB
+
+    seen = card(processes=(GpuProcess(SERVER, None, 2 * GIB),))
+    assert one(split_of(*on("CUDA0")), seen, {0: GIB}).growth_bytes == GIB
+    # and the other way round: hidden at the load, listed now
+    assert one(split_of(*on("CUDA0")), seen, {0: 9 * GIB}, (0,)).growth_bytes is None
 
 
 def test_growth_is_unknown_where_nobody_looked_at_the_load() -> None:

@@ -13,14 +13,26 @@ from gpubox.agent.events import (
     Message,
     MessageAdded,
     ReasoningDelta,
+    RoundRestarted,
     TextDelta,
     TurnFailed,
     TurnFinished,
     TurnStarted,
 )
 from gpubox.agent.events import decode as decode_event
-from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.records import FORMAT, VERSION, Asked, Choices, Chosen, Happened, Opened, Rewound, decode
+from gpubox.agent.history import Conversation
+from gpubox.agent.transcript.records import (
+    FORMAT,
+    VERSION,
+    AnyRecord,
+    Asked,
+    Choices,
+    Chosen,
+    Happened,
+    Opened,
+    Rewound,
+    decode,
+)
 from gpubox.errors import UsageError
 
 CUT = "This call was cut off: it is not known what it did."
@@ -62,11 +74,6 @@ class Turn:
         return ended.reason if isinstance(ended, TurnFinished) else "failed"
 
     @property
-    def answered(self) -> bool:
-        """Whether the model said anything."""
-        return any(message.role == "assistant" for message in self.messages())
-
-    @property
     def answer(self) -> str:
         """The last visible text the model gave."""
         if isinstance(self.ended, TurnFinished) and self.ended.text:
@@ -75,15 +82,26 @@ class Turn:
         return said[-1] if said else ""
 
     def messages(self) -> list[Message]:
-        """What it added to the prompt, in order; whole, whatever broke it off."""
-        found = [event.message for event in self.events if isinstance(event, MessageAdded)]
-        if not any(message.role == "user" for message in found):
-            found.append(Message("user", self.asked.text))
-        text = "".join(event.text for event in self.events if isinstance(event, TextDelta))
-        thought = "".join(event.text for event in self.events if isinstance(event, ReasoningDelta))
+        """What was said in it, in order and in full length."""
+        made = Conversation()
+        self._replay(made, [event for event in self.events if not isinstance(event, Folded)])
+        return made.messages
+
+    def replay(self, conversation: Conversation) -> None:
+        """Adds to ``conversation`` what this turn added to the prompt: whole, whatever cut it off."""
+        self._replay(conversation, self.events)
+
+    def _replay(self, conversation: Conversation, events: list[AgentEvent]) -> None:
+        if not any(isinstance(event, MessageAdded) and event.message.role == "user" for event in events):
+            conversation.add(Message("user", self.asked.text))
+        for event in events:
+            conversation.apply(event)
+        for call in conversation.unanswered():
+            conversation.add(Message("tool", CUT, call_id=call.id))
+        text = "".join(event.text for event in events if isinstance(event, TextDelta))
+        thought = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
         if text or thought:
-            found.append(Message("assistant", text, reasoning=thought, partial=True))
-        return _answered(found)
+            conversation.add(Message("assistant", text, reasoning=thought, partial=True))
 
 
 @dataclass(slots=True)
@@ -101,12 +119,42 @@ class ChatLog:
     """Lines that could not be read."""
     unknown: int = 0
     """Lines of a newer gpubox, skipped."""
+    _last: str = ""
+    """The turn that was asked last: events are its."""
 
-    def path(self) -> list[Turn]:
-        """The turns from the first to ``head``."""
+    def take(self, record: AnyRecord) -> None:
+        """One more record, in the order of the file."""
+        match record:
+            case Opened():
+                self.opened_at = self.opened_at or record.at
+            case Chosen():
+                self.choices = record.choices
+            case Rewound():
+                self.head = record.turn
+            case Asked():
+                self.turns[record.turn] = Turn(record)
+                self.head = self._last = record.turn
+            case Happened():
+                try:
+                    self.happen(decode_event(bytes(record.event)))
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    self.unknown += 1
+
+    def happen(self, event: AgentEvent) -> None:
+        """One more event of the turn that was asked last."""
+        turn = self.turns.get(self._last)
+        if turn is None:
+            return
+        said = isinstance(event, MessageAdded) and event.message.role == "assistant"
+        if said or isinstance(event, RoundRestarted):
+            turn.events = [one for one in turn.events if not isinstance(one, (TextDelta, ReasoningDelta))]
+        turn.events.append(event)
+
+    def path(self, head: str | None = None) -> list[Turn]:
+        """The turns from the first to ``head``, without it to the chat's own."""
         found: list[Turn] = []
         seen: set[str] = set()
-        turn = self.turns.get(self.head)
+        turn = self.turns.get(self.head if head is None else head)
         while turn and turn.id not in seen:
             seen.add(turn.id)
             found.append(turn)
@@ -118,27 +166,12 @@ class ChatLog:
         found = self.turns.get(turn)
         return [other.id for other in self.turns.values() if found and other.parent == found.parent]
 
-    def messages(self) -> list[Message]:
-        """The prompt so far, as it was sent: what was folded is folded. A turn without any answer is not in it."""
-        found: list[Message] = []
+    def conversation(self) -> Conversation:
+        """The prompt of the way to ``head``, as it was sent: what was folded is folded."""
+        made = Conversation()
         for turn in self.path():
-            found += turn.messages() if turn.answered else []
-            for event in turn.events:
-                if isinstance(event, Folded) and 0 <= event.index < len(found):
-                    found[event.index] = msgspec.structs.replace(found[event.index], content=event.content)
-        return found
-
-    def unanswered(self) -> list[str]:
-        """What was asked last and got no word of an answer: to be said again with the next question.
-
-        Two questions in a row are an error to many templates, and to leave one out loses what it said.
-        """
-        found: list[str] = []
-        for turn in self.path()[::-1]:
-            if turn.answered:
-                break
-            found.append(turn.asked.text)
-        return found[::-1]
+            turn.replay(made)
+        return made
 
 
 def fold(name: str, lines: Iterable[bytes]) -> ChatLog:
@@ -146,7 +179,7 @@ def fold(name: str, lines: Iterable[bytes]) -> ChatLog:
 
     Raises UsageError where the first line says that this is no chat, or one of another version.
     """
-    log, current, first = ChatLog(name), None, True
+    log, first = ChatLog(name), True
     for line in lines:
         if not line.strip():
             continue
@@ -162,30 +195,8 @@ def fold(name: str, lines: Iterable[bytes]) -> ChatLog:
             made_by = f" of gpubox {record.gpubox}" if isinstance(record, Opened) else ""
             raise UsageError(f"{name} is no chat that this gpubox can read{made_by}.")
         first = False
-        match record:
-            case Opened():
-                log.opened_at = log.opened_at or record.at
-            case Chosen():
-                log.choices = record.choices
-            case Rewound():
-                log.head, current = record.turn, None
-            case Asked():
-                current = log.turns[record.turn] = Turn(record)
-                log.head = record.turn
-            case Happened() if current is not None:
-                _happen(log, current, record)
+        log.take(record)
     return log
-
-
-def _happen(log: ChatLog, turn: Turn, record: Happened) -> None:
-    try:
-        event = decode_event(bytes(record.event))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        log.unknown += 1
-        return
-    if isinstance(event, MessageAdded) and event.message.role == "assistant":
-        turn.events = [one for one in turn.events if not isinstance(one, (TextDelta, ReasoningDelta))]
-    turn.events.append(event)
 
 
 class _Named(msgspec.Struct):
@@ -198,17 +209,3 @@ def _names_a_record(line: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
-
-
-def _answered(messages: list[Message]) -> list[Message]:
-    """Every call has its answer right behind it: a template without one is an error, or a model that waits."""
-    whole: list[Message] = []
-    open_calls: list[ToolCall] = []
-    for message in messages:
-        if message.role == "tool":
-            open_calls = [call for call in open_calls if call.id != message.call_id]
-        else:
-            whole += [Message("tool", CUT, call_id=call.id) for call in open_calls]
-            open_calls = list(message.calls)
-        whole.append(message)
-    return [*whole, *(Message("tool", CUT, call_id=call.id) for call in open_calls)]

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from gpubox import __version__
-from gpubox.agent.events import AgentEvent, PrefillProgress, ReasoningDelta, TextDelta
+from gpubox.agent.events import AgentEvent, GenerationProgress, PrefillProgress, ReasoningDelta, TextDelta
 from gpubox.agent.transcript.records import FORMAT, VERSION, Happened, Opened, Record, encode, to_json
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.record import now
 
 PENDING_BYTES = 16 * 1024 * 1024
@@ -25,8 +25,11 @@ PENDING_BYTES = 16 * 1024 * 1024
 class Journal:
     """Appends to one chat file, under its lock. A disk that fills up ends no chat: see ``problem``."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens the file, or makes it. Raises GpuboxError where it cannot, or another gpubox writes to it."""
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        """Opens the file, or makes it. Raises GpuboxError where it cannot, or another gpubox writes to it.
+
+        With ``new`` a file that is there already is a UsageError.
+        """
         self.path = path
         self.problem = ""
         """Why the chat is not saved just now; empty: all is on its way to the disk."""
@@ -34,7 +37,10 @@ class Journal:
         self._deltas: list[ReasoningDelta | TextDelta] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_EXCL if new else 0)
+            self._file = os.open(path, flags, 0o600)
+        except FileExistsError:
+            raise UsageError(f"There is a chat {path.stem} already.", "Give another name.") from None
         except OSError as error:
             raise GpuboxError(f"The chat {path} cannot be written: {error.strerror}.") from None
         try:
@@ -67,8 +73,8 @@ class Journal:
 
     def event(self, event: AgentEvent) -> None:
         """Appends one event of the turn. Deltas wait for ``flush`` or the next other event."""
-        if isinstance(event, PrefillProgress):
-            return  # it says nothing once it is over
+        if isinstance(event, (PrefillProgress, GenerationProgress)):
+            return  # they say nothing once they are over
         if isinstance(event, (ReasoningDelta, TextDelta)):
             self._deltas.append(event)
             return

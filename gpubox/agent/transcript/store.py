@@ -88,14 +88,19 @@ def rename(paths: Paths, name: str, new: str) -> Path:
     """Gives a chat another name. Raises GpuboxError where that is taken, or a gpubox has the chat open."""
     path, target = existing(paths, name), chat_path(paths, new)
     with _alone(path):
-        try:
-            os.link(path, target)  # a rename would silently replace
-            path.unlink()
-        except FileExistsError:
-            raise UsageError(f"There is a chat {new} already.") from None
-        except OSError as error:
-            raise GpuboxError(f"{name} cannot be renamed: {error.strerror}.") from None
+        move(path, target)
     return target
+
+
+def move(path: Path, target: Path) -> None:
+    """Renames the file of a chat, for who has it locked. Raises GpuboxError where the name is taken."""
+    try:
+        os.link(path, target)  # a rename would silently replace
+        path.unlink()
+    except FileExistsError:
+        raise UsageError(f"There is a chat {target.stem} already.", "Give another name.") from None
+    except OSError as error:
+        raise GpuboxError(f"{path.stem} cannot be renamed: {error.strerror}.") from None
 
 
 def remove(paths: Paths, name: str) -> None:

@@ -17,13 +17,15 @@ LEFT, MAIN, SIDE = ("vram", "offload", "profiles"), ("throughput", "requests"), 
 """The panes of each part of the screen."""
 
 
-def shown(width: str, state: str, alone: str) -> frozenset[str]:
-    """The panes to show. ``width``: narrow | wide | roomy | huge; ``state``: up | down | loading.
+def shown(width: str, state: str, alone: str, tiny: bool = False) -> frozenset[str]:
+    """The panes to show. ``width``: narrow | wide | roomy | huge; ``state``: up | down | loading; ``tiny``: a few rows.
 
     Nothing runs: one chooses, so profiles, details and the log of what ran. It loads: its log. It is up: numbers.
     """
     if alone:
         return frozenset(ALONE[alone])
+    if tiny:
+        return frozenset({"profiles" if state == "down" else "throughput"})
     narrow = width == "narrow"
     found = {"vram"}
     if not narrow or state == "down":

@@ -37,6 +37,8 @@ NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
 LOW_ROWS = 30
 """Below this many rows the memory panes take a line or two, as on a narrow screen."""
+TINY_ROWS = 10
+"""Below this many rows there is one pane, without a frame."""
 REQUESTS_SECONDS, CALM_SECONDS = 0.5, 1.0
 
 
@@ -112,6 +114,7 @@ class DashboardScreen(Screen[None]):
         self.detail.one_line = narrow and self._alone != "detail"
         compact = (narrow or self.app.size.height < LOW_ROWS) and self._alone != "memory"
         self.set_class(compact, "-compact")
+        self.set_class(self.app.size.height < TINY_ROWS, "-tiny")
         self.vram.compact = self.offload.compact = compact
         self._arrange()
 
@@ -119,7 +122,7 @@ class DashboardScreen(Screen[None]):
         """Shows the panes that belong on the screen now."""
         width = next(name for _, name in self.HORIZONTAL_BREAKPOINTS if self.has_class(name)).removeprefix("-")
         state = "down" if self.has_class("-down") else "loading" if self.has_class("-loading") else "up"
-        visible = shown(width, state, self._alone)
+        visible = shown(width, state, self._alone, self.has_class("-tiny"))
         for name, pane in self.panes.items():
             pane.display = name in visible
         for part, names in ((self.left, LEFT), (self.main, MAIN), (self.side, SIDE)):
@@ -137,6 +140,7 @@ class DashboardScreen(Screen[None]):
         state = now.status.state
         self.set_class(state == "loading", "-loading")
         self.set_class(now.status.pid is None and state in ("stopped", "crashed", "stopping"), "-down")
+        self.keys.down = now.status.pid is None and not now.companions and not self.read_only
         self._arrange()
         self._keep_focus()
         self._tell()
@@ -178,8 +182,10 @@ class DashboardScreen(Screen[None]):
 
     def show_story(self, story: Story | None) -> None:
         """The operation moved on; ``None``: there is none to tell of."""
-        self._story = story
         busy = story is not None and not story.over
+        if busy and self._alone == "profiles" and (self._story is None or self._story.over):
+            self.alone("profiles")  # it was chosen there; what comes of it is seen on the whole screen
+        self._story = story
         self.profiles.working = (story.profile, story.word) if story and busy else ("", "")
         self._tell()
 

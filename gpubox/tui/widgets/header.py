@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
+from typing import Any
 
 from textual.app import RenderResult
 from textual.content import Content
@@ -15,8 +16,13 @@ from gpubox.tui.messages import Now
 from gpubox.tui.text import plain, short
 
 GAP = "   "
-CARD, READINGS = 15, 45
+CARD, READINGS, LOST = 15, 45, 97
+AT_RIGHT = (CARD, READINGS, LOST)
 """Importance of the card's name and of its readings, which stand at the right beside the clock."""
+STRONG = 90
+"""From this importance on a part never gives way."""
+NAMES = (30, 18, 12, 6, 0)
+"""Cells of the profile's name, the narrower the terminal."""
 LIVE_STATES = {"prefill", "thinking", "sleeping", "stuck"}
 """States of the moment that say more than ``ready`` and ``answering``."""
 _BUILD = re.compile(r"\(build ([1-9]\d*)")
@@ -39,21 +45,22 @@ class Header(Widget):
 
     def render(self) -> RenderResult:
         width = self.size.width
-        parts = self._parts()
+        parts = next((found for cells in NAMES if _length(_strong(found := self._parts(cells))) <= width), None)
+        parts = parts or _strong(self._parts(None))
         while len(parts) > 1 and _length(parts) + len(self.clock) + len(GAP) > width:
             weakest = min(range(len(parts)), key=lambda i: parts[i][0])
-            if parts[weakest][0] >= 90:
+            if parts[weakest][0] >= STRONG:
                 break
             del parts[weakest]
-        at_right = [content for weight, content in parts if weight in (CARD, READINGS)]
-        left = Content(GAP).join([content for weight, content in parts if weight not in (CARD, READINGS)])
+        at_right = [content for weight, content in parts if weight in AT_RIGHT]
+        left = Content(GAP).join([content for weight, content in parts if weight not in AT_RIGHT])
         right = Content(GAP).join([*at_right, Content.styled(self.clock, "$quiet")])
         if left.cell_length + right.cell_length + 1 > width:
-            return left.truncate(width, ellipsis=True)
+            return Content(GAP).join([left, *at_right]).truncate(width, ellipsis=True)
         return left.pad_right(width - left.cell_length - right.cell_length) + right
 
-    def _parts(self) -> list[tuple[int, Content]]:
-        """Every part with its importance."""
+    def _parts(self, name_cells: int | None) -> list[tuple[int, Content]]:
+        """Every part with its importance; the name in at most ``name_cells``, ``None``: neither name nor state."""
         parts = [(20, Content.styled("gpubox", "bold $primary"))]
         if self.now is None:
             return [*parts, (90, Content.styled("· looking", "$quiet"))]
@@ -67,8 +74,12 @@ class Header(Widget):
 
             word = self.activity
             glyph, colour, _ = STATES_NOW[word]
-        parts.append((99, Content.assemble((glyph, colour), " ", (short(plain(name), 30), "bold"), " " * bool(name),
-                                           (plain(word), colour))))  # fmt: skip
+        said: list[Any] = [(glyph, colour)]
+        if name and name_cells:
+            said += [" ", (short(plain(name), name_cells), "bold")]
+        if name_cells is not None:
+            said += [" ", (plain(word), colour)]
+        parts.append((99, Content.assemble(*said)))
         if self.note:
             parts.append((95, Content.styled(self.note, "$accent")))
         if status.profile and model:
@@ -87,7 +98,8 @@ class Header(Widget):
             card, *readings = [(text, f"{style}{dim}".strip()) for text, style in self.cards]
             parts.append((CARD, Content.assemble(card)))
             if readings:
-                parts.append((READINGS, Content("  ").join([Content.assemble(reading) for reading in readings])))
+                weight = LOST if any("LOST" in text for text, _ in readings) else READINGS
+                parts.append((weight, Content("  ").join([Content.assemble(reading) for reading in readings])))
         return parts
 
 
@@ -97,6 +109,10 @@ def _engine(path: str | None, version: str) -> str:
     build = _BUILD.search(version)
     shown = f"b{build[1]}" if build else version.split(" (")[0].removeprefix(name).strip()
     return plain(f"{name} {shown}".strip())
+
+
+def _strong(parts: list[tuple[int, Content]]) -> list[tuple[int, Content]]:
+    return [part for part in parts if part[0] >= STRONG]
 
 
 def _length(parts: list[tuple[int, Content]]) -> int:

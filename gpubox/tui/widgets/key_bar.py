@@ -17,6 +17,8 @@ class KeyBar(Widget):
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
     read_only: reactive[bool] = reactive(False)
+    down: reactive[bool] = reactive(False)
+    """Whether nothing runs that could be stopped."""
     enter_word: reactive[str] = reactive("switch")
     """What Enter does to the highlighted row."""
 
@@ -24,7 +26,8 @@ class KeyBar(Widget):
         self.auto_links = False  # keys look like keys, not like links; a click works all the same
 
     def render(self) -> RenderResult:
-        verbs = [verb for verb in bar_verbs() if not (self.read_only and verb.changes)]
+        hidden = {"stop"} if self.down else ()
+        verbs = [v for v in bar_verbs() if v.id not in hidden and not (self.read_only and v.changes)]
         while _length(verbs, self.enter_word) > self.size.width:
             verbs.pop()
         order = [verb.id for verb in bar_verbs()]

@@ -30,8 +30,8 @@ LEVELS = {"E": "log--error", "W": "log--warning", "D": "log--debug"}
 PREFIX_CELLS = 11
 """Seconds since the server's start, and the level."""
 SHORT_PREFIX_CELLS = 2
-"""The level alone, where the terminal is narrow."""
-NARROW = 90
+"""The level alone, where the log is narrow."""
+NARROW = 76
 
 
 class LogView(ScrollKeys, ScrollView, can_focus=True):
@@ -114,7 +114,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
 
     @property
     def _prefix(self) -> int:
-        return SHORT_PREFIX_CELLS if self.app.size.width < NARROW else PREFIX_CELLS
+        return SHORT_PREFIX_CELLS if self._width() < NARROW else PREFIX_CELLS
 
     def _width(self) -> int:
         return max(10, self.scrollable_content_region.width)
@@ -143,6 +143,8 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         if self._filter and self._filter not in line.text.lower():
             return []
         text = plain(line.text)
+        if self._prefix == SHORT_PREFIX_CELLS:  # no room for columns: the server pads its own with blanks
+            text = " ".join(text.split())
         if line.level == NOTE:
             return [("", text, "log--note")]
         style = LEVELS.get(line.level or "", "")

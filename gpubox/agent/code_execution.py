@@ -1,0 +1,76 @@
+"""The tool ``code_execution``: a Python program in the Sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubox.agent.tools import ToolCall, ToolOutput
+from gpubox.sandbox.policy import Outcome, Policy
+from gpubox.sandbox.runner import Sandbox
+
+_ENDED = {
+    "wall": "ended after {} s",
+    "cpu": "ended: it used {} s of CPU time",
+    "memory": "ended: it wanted more than {} MiB of memory",
+    "output": "ended: it printed too much",
+    "disk": "ended: it wrote too much",
+    "cancelled": "stopped by the owner",
+}
+
+
+class CodeExecution:
+    """Runs ``code`` confined as ``policy`` says; each call is a fresh interpreter."""
+
+    name = "code_execution"
+    description = (
+        "Run a Python 3 program in a sandbox without network and return what it printed. Each call is a fresh "
+        "interpreter: include imports and definitions, and print what you want to see."
+    )
+    side_by_side = True
+
+    def __init__(self, sandbox: Sandbox, policy: Policy) -> None:
+        self._sandbox, self._policy = sandbox, policy
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """One string: ``code``."""
+        return {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The whole program."}},
+            "required": ["code"],
+        }
+
+    def diff(self, call: ToolCall) -> str:
+        """Nothing to approve: confinement is the approval."""
+        return ""
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        """Raises GpuboxError where nothing confines."""
+        outcome = await self._sandbox.run(call.code, self._policy)
+        return ToolOutput(
+            text=self._words(outcome),
+            ok=outcome.exit_code == 0 and not outcome.ended_by,
+            seconds=outcome.seconds,
+            exit_code=outcome.exit_code,
+            ended_by=outcome.ended_by,
+            tier=outcome.tier,
+            files_made=outcome.files_made,
+            dropped_bytes=outcome.dropped_bytes,
+        )
+
+    def _words(self, outcome: Outcome) -> str:
+        parts = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
+        if outcome.ended_by:
+            policy = self._policy
+            numbers = {"wall": policy.wall_seconds, "cpu": policy.cpu_seconds, "memory": policy.memory_bytes >> 20}
+            why = _ENDED.get(outcome.ended_by, "ended: {}")
+            parts.append(f"[{why.format(f'{numbers.get(outcome.ended_by, 0):g}')}]")
+        elif outcome.signal:
+            parts.append(f"[killed by {outcome.signal}]")
+        elif outcome.exit_code:
+            parts.append(f"[exit code {outcome.exit_code}]")
+        elif not parts:
+            parts.append("[it printed nothing]")
+        if outcome.files_made:
+            parts.append(f"[files: {', '.join(outcome.files_made[:20])}]")
+        return "\n".join(parts)

@@ -1,0 +1,133 @@
+"""The requests of one turn: what does not work at once is asked again where that helps, from the same prefix."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gpubox.agent.asking import Emit, Reply, ask, request_body
+from gpubox.agent.events import Notice, RoundRestarted, Timing
+from gpubox.agent.history import Conversation, rendered
+from gpubox.agent.protocol import Chosen
+from gpubox.agent.settings import AgentSettings
+from gpubox.agent.timing import Marks, held_after, timing_of
+from gpubox.errors import GpuboxError
+from gpubox.server.client import LlamaClient
+from gpubox.server.stream import ContextOverflow, StreamError
+
+THINKING_TOKENS = 256
+"""Of a reply that is asked again because the one before only thought; templates without a switch obey this."""
+CHARACTERS_PER_TOKEN = 3
+FULL = 0.6
+"""How full of the context the conversation is after folding: each folding costs a prefill, so there are few."""
+
+
+class Requests:
+    """Asks for the reply of one round after the other."""
+
+    def __init__(
+        self,
+        client: LlamaClient,
+        conversation: Conversation,
+        settings: AgentSettings,
+        chosen: Chosen,
+        context_tokens: int | None,
+        emit: Emit,
+        clock: Callable[[], float],
+        retry_seconds: float,
+    ) -> None:
+        self._client, self._conversation, self._settings, self._chosen = client, conversation, settings, chosen
+        self._context, self._emit, self._clock, self._retry_seconds = context_tokens, emit, clock, retry_seconds
+        self._sent = 0
+        """Messages that the server has seen."""
+        self.reply: Reply | None = None
+        """The newest, also while it comes."""
+        self.given_up: list[Timing] = []
+        """Of attempts that were asked again."""
+
+    async def ask(self, number: int, began: float, max_tokens: int) -> Reply:
+        """The reply of round ``number``, which is never empty. Raises GpuboxError where asking again did not help."""
+        broken = empty = False
+        while True:
+            self._make_room(max_tokens)
+            reply = self.reply = Reply(Marks(began, self._clock()))
+            try:
+                await self._ask(reply, max_tokens, without_thinking=empty)
+            except ContextOverflow as error:
+                if not self._fold(self._characters_over(error)):
+                    raise
+                continue
+            except StreamError as error:
+                if broken or not error.transient:
+                    raise
+                broken = True
+                began = self._again(number, f"{error.message} Asking again.", reply)
+                await asyncio.sleep(self._retry_seconds)
+                continue
+            why, failure = _nothing(reply)
+            if not why:
+                return reply
+            if empty:
+                raise failure
+            empty = True
+            began = self._again(number, why, reply)
+
+    async def _ask(self, reply: Reply, max_tokens: int, *, without_thinking: bool) -> None:
+        chosen, settings = self._chosen, self._settings
+        body = request_body(
+            rendered(self._conversation, chosen.system, native=chosen.native, system_role=chosen.system_role),
+            chosen,
+            settings,
+            max_tokens=max_tokens,
+            thinking=False if without_thinking else settings.thinking,
+            thinking_tokens=THINKING_TOKENS if without_thinking else settings.thinking_tokens,
+        )
+        self._sent = len(self._conversation.messages)
+        await ask(self._client, body, reply, self._emit, silence_seconds=settings.silence_seconds, clock=self._clock)
+
+    def _again(self, number: int, why: str, reply: Reply) -> float:
+        now = self._clock()
+        timing = timing_of(reply.marks, now, held_tokens=self._conversation.held_tokens, tool=0.0, approval=0.0)
+        self._conversation.held_tokens = held_after(reply.marks) or self._conversation.held_tokens
+        self.given_up.append(timing)
+        self._emit(RoundRestarted(number, why, timing))
+        return now
+
+    def _make_room(self, max_tokens: int) -> None:
+        """Folds before the server has to refuse, as far as the sizes are known."""
+        held = self._conversation.held_tokens
+        if not self._context or not held:
+            return
+        new = sum(len(message.content) for message in self._conversation.messages[self._sent :] if self._sent)
+        over = held + new / CHARACTERS_PER_TOKEN + min(max_tokens, self._context // 4) - self._context
+        if over > 0:
+            self._fold(int((over + (1 - FULL) * self._context) * CHARACTERS_PER_TOKEN))
+
+    def _characters_over(self, error: ContextOverflow) -> int:
+        prompt, context = error.prompt_tokens or 0, error.context_tokens or self._context or 0
+        return int(max(prompt - FULL * context, context * (1 - FULL)) * CHARACTERS_PER_TOKEN)
+
+    def _fold(self, characters: int) -> bool:
+        folded = self._conversation.fold(characters)
+        for event in folded:
+            self._emit(event)
+        if folded:
+            self._emit(Notice("folded", f"The context is nearly full: {len(folded)} old tool outputs were folded."))
+        return bool(folded)
+
+
+def _nothing(reply: Reply) -> tuple[str, GpuboxError]:
+    """Why the reply is none, as a sentence (empty: it is one), and the error when it stays so."""
+    failure = GpuboxError("The model gives an empty answer.", "Ask in other words, or try another model.")
+    if reply.visible.strip() or reply.calls:
+        return "", failure
+    if reply.thought:
+        failure = GpuboxError(
+            "The model only thinks and does not answer.", "Give the chat more max-tokens, or turn thinking off."
+        )
+        if reply.circles:
+            return "The model turned in circles while thinking; asked again without thinking.", failure
+        if reply.finish_reason == "length":
+            return "max_tokens ended while the model was thinking; asked again without thinking.", failure
+        return "The model thought and said nothing; asked again without thinking.", failure
+    return "The model said nothing; asked again.", failure

@@ -1,0 +1,115 @@
+"""Who answers: the server that runs now, the profile it was started from, its build and what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from gpubox.config import Config, api_key, foreign_key
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
+from gpubox.profiles.model import Profile
+
+if TYPE_CHECKING:
+    from gpubox.server.client import LlamaClient
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """One server that a chat can ask."""
+
+    base_url: str
+    profile_name: str = ""
+    """Empty: gpubox did not start it."""
+    profile: Profile | None = None
+    """As its file is now; ``None`` where there is none."""
+    build: str = ""
+    """``b11434-abc``: as the server itself says, else as the engine was probed."""
+    model: str = ""
+    """The model's file name or alias."""
+    launch_id: str = ""
+    """Another one, another server process: its cache is empty."""
+    key: str | None = None
+    """The API key to send; never shown."""
+
+    @property
+    def system(self) -> str:
+        """The profile's own system prompt; empty: none."""
+        return self.profile.chat.system if self.profile else ""
+
+    def client(self) -> LlamaClient:
+        """A client of it, for the caller to close."""
+        from gpubox.server.client import LlamaClient
+
+        return LlamaClient(self.base_url, self.key)
+
+    def __repr__(self) -> str:
+        return f"Serving({self.base_url!r}, {self.profile_name!r}, {self.build!r})"
+
+
+async def find_serving(paths: Paths, config: Config, *, url: str | None = None, slot: str = MAIN_SLOT) -> Serving:
+    """The server of ``slot``, or at ``url``, once it answers. Raises GpuboxError that says why there is none."""
+    from gpubox.server.client import connect
+    from gpubox.server.slot import observe
+
+    if url is not None:
+        key = foreign_key(paths, url)
+        async with connect(url, key) as client:
+            return await _asked(client, Serving(url, key=key))
+    view = observe(paths, slot)
+    if view.running is None:
+        doing = f"{view.operation.kind} {view.operation.profile} is under way." if view.operation else ""
+        raise GpuboxError(
+            "Nothing is running that could answer.",
+            doing or view.message or "`gpubox start PROFILE` starts a server.",
+            code=ExitCode.NOT_RUNNING,
+        )
+    launch = view.running.launch
+    found = Serving(
+        base_url=launch.base_url,
+        profile_name=launch.profile,
+        profile=_profile(paths, launch.profile),
+        build=launch.engine_version,
+        model=PurePath(launch.model_path).name if launch.model_path else "",
+        launch_id=view.running.launch_id,
+        key=api_key(paths),
+    )
+    async with connect(launch.base_url, found.key) as client:
+        return await _asked(client, found)
+
+
+async def _asked(client: LlamaClient, found: Serving) -> Serving:
+    health = await client.health()
+    if health.status != "ok":
+        who = found.profile_name or found.base_url
+        why = {"unreachable": "does not answer", "loading": "is still loading its model"}.get(
+            health.status, f"answers /health with {health.detail}"
+        )
+        code = ExitCode.UNHEALTHY if health.status == "error" else ExitCode.NOT_RUNNING
+        raise GpuboxError(f"{who} {why}.", "`gpubox status` says more.", code=code)
+    props = await client.props() or {}
+    if client.denied:
+        raise GpuboxError(
+            "The server wants an API key that gpubox does not have.",
+            "Put it into the api-key file, or into GPUBOX_API_KEY.",
+            code=ExitCode.UNHEALTHY,
+        )
+    build, path = props.get("build_info"), props.get("model_path")
+    model = PurePath(path).name if isinstance(path, str) else ""
+    return replace(found, build=build if isinstance(build, str) and build else found.build, model=found.model or model)
+
+
+def _profile(paths: Paths, name: str) -> Profile | None:
+    from gpubox.profiles.loader import NAME, load_profile
+
+    if not NAME.fullmatch(name):
+        return None
+    for folder in (paths.profiles, shipped_profiles()):
+        path = folder / f"{name}.toml"
+        if path.is_file():
+            try:
+                return load_profile(path)
+            except GpuboxError:
+                return None  # its file was broken since; the server runs on
+    return None

@@ -1,0 +1,220 @@
+"""One turn: rounds until the model answers, a limit is met, the owner stops it or something breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from gpubox.agent.asking import Emit, Reply
+from gpubox.agent.calls import Plan, plan
+from gpubox.agent.events import (
+    Message,
+    Notice,
+    Reason,
+    RoundFinished,
+    RoundStarted,
+    Timing,
+    Totals,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+)
+from gpubox.agent.history import Conversation
+from gpubox.agent.protocol import choose, context_size
+from gpubox.agent.repetition import before_circles
+from gpubox.agent.request import Requests
+from gpubox.agent.settings import AgentSettings
+from gpubox.agent.thinking import split_thinking
+from gpubox.agent.timing import held_after, timing_of, totals_of
+from gpubox.agent.tool_round import Done, ToolRunner
+from gpubox.agent.tools import Approve, Tool, ToolCall
+from gpubox.errors import GpuboxError
+from gpubox.server.client import LlamaClient
+
+LAST = "\n(You have one reply left: give your answer now.)"
+NOT_RUN = "[not run: the turn was stopped]"
+REPEATS = 2
+"""Rounds that only repeat the calls before them, until the turn is ended."""
+
+
+class Turn:
+    """Everything one turn knows while it plays."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        settings: AgentSettings,
+        tools: Sequence[Tool],
+        client: LlamaClient,
+        *,
+        emit: Emit,
+        approve: Approve,
+        retry_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._conversation, self._settings, self._tools = conversation, settings, tools
+        self._client, self._emit, self._clock = client, emit, clock
+        self._approve, self._retry_seconds = approve, retry_seconds
+        self._limit = asyncio.timeout(settings.wall_seconds)
+        self._runner = ToolRunner(tools, self._ask_owner, emit, settings.output_characters, clock)
+        self._requests: Requests | None = None
+        self._messages_before = len(conversation.messages)
+        self._timings: list[Timing] = []
+        self._round = 0
+        self._open: Reply | None = None
+        """The reply of the round that runs, from its end on."""
+        self._acting: tuple[float, float] | None = None
+        """When its tools began, and the owner's seconds until then."""
+        self._began = 0.0
+        """When the round began, which is when the one before ended."""
+        self._text = ""
+        self.stopped = False
+        """The owner stopped it: a cancellation is then an end, not an error."""
+
+    async def play(self) -> None:
+        """Plays to the end. Every way out leaves a conversation that can go on; only a cancellation is raised."""
+        self._began = self._clock()
+        try:
+            async with self._limit:
+                reason = await self._rounds()
+        except asyncio.CancelledError:
+            self._close()
+            if not self.stopped:
+                raise
+            reason = "stopped"
+        except TimeoutError:
+            self._close()
+            reason = "wall"
+            self._emit(Notice("wall", f"The turn reached its limit of {self._settings.wall_seconds:,.0f} s."))
+        except GpuboxError as error:
+            self._close()
+            kept = len(self._conversation.messages) - self._messages_before
+            self._emit(TurnFailed(error.message, error.hint, kept, self._totals()))
+            return
+        self._emit(TurnFinished(self._totals(), reason, self._text))
+
+    async def _rounds(self) -> Reason:
+        props = await self._client.props()
+        chosen, context = choose(self._settings, self._tools, props), context_size(props)
+        if context:  # one output must not fill a small context
+            self._runner.characters = min(self._runner.characters, context)
+        model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
+        names = () if chosen.name == "none" else tuple(tool.name for tool in self._tools)
+        self._emit(TurnStarted(chosen.name, chosen.why, model, names, context))
+        self._requests = Requests(
+            self._client,
+            self._conversation,
+            self._settings,
+            chosen,
+            context,
+            self._emit,
+            self._clock,
+            self._retry_seconds,
+        )
+        repeats = 0
+        for number in range(1, self._settings.rounds + 1):
+            self._round = number
+            left = self._settings.turn_tokens - sum(timing.generated_tokens for timing in self._timings)
+            if left <= 0:
+                return "tokens"
+            self._emit(RoundStarted(self._round, self._settings.rounds))
+            reply = await self._requests.ask(self._round, self._began, min(self._settings.max_tokens, left))
+            self._open = reply
+            if reply.circles:
+                return self._circles(reply)
+            taken = {call.id for message in self._conversation.messages for call in message.calls}
+            found = plan(reply, self._tools, chosen, taken)
+            self._text = reply.visible.strip()
+            self._say(found.content, reply, found)
+            if not found.calls:
+                self._end_round(reply)
+                return "length" if reply.finish_reason == "length" else "answered"
+            done = await self._act(reply, found)
+            if not all(one.repeated for one in done):
+                repeats = 0
+                continue
+            if not found.linked and all(one.output.ok for one in done):
+                return "answered"  # the answer shows the program that was run
+            repeats += 1
+            if repeats >= REPEATS:
+                self._emit(Notice("repetition", "The model makes the same call again and again."))
+                return "repetition"
+        return "rounds"
+
+    def _say(self, content: str, reply: Reply, found: Plan | None = None, *, partial: bool = False) -> None:
+        """Makes the reply part of the conversation."""
+        calls = tuple(planned.call for planned in found.calls) if found and found.linked else ()
+        if content.strip() or reply.reasoning.strip() or calls:
+            message = Message("assistant", content, reply.reasoning, calls, partial=partial)
+            self._emit(self._conversation.add(message))
+
+    async def _act(self, reply: Reply, found: Plan) -> list[Done]:
+        self._acting = self._clock(), self._runner.approval_seconds
+        done = await self._runner.run(found.calls)
+        last = LAST if self._round == self._settings.rounds - 1 else ""
+        if found.linked:
+            for one in done:
+                said = one.output.text + (last if one is done[-1] else "")
+                self._emit(self._conversation.add(Message("tool", said, call_id=one.call.id)))
+        else:
+            outputs = "\n\n".join(f"Output:\n```\n{one.output.text}\n```" for one in done)
+            self._emit(self._conversation.add(Message("tool", outputs + last)))
+        self._end_round(reply)
+        return done
+
+    def _circles(self, reply: Reply) -> Reason:
+        self._emit(Notice("repetition", "The model turned in circles and was stopped."))
+        self._text = before_circles(reply.visible).strip()
+        self._say(before_circles(reply.content), reply, partial=True)
+        self._end_round(reply)
+        return "repetition"
+
+    def _end_round(self, reply: Reply) -> None:
+        now = self._clock()
+        began, owner = self._acting or (now, self._runner.approval_seconds)
+        approval = self._runner.approval_seconds - owner
+        timing = timing_of(
+            reply.marks,
+            now,
+            held_tokens=self._conversation.held_tokens,
+            tool=max(now - began - approval, 0.0),
+            approval=approval,
+        )
+        self._conversation.held_tokens = held_after(reply.marks) or self._conversation.held_tokens
+        self._timings.append(timing)
+        self._emit(RoundFinished(self._round, timing, reply.finish_reason))
+        self._began, self._open, self._acting = now, None, None
+        if self._requests:
+            self._requests.reply = None
+
+    def _close(self) -> None:
+        """Ends the round in the middle of which the turn ends, so that the conversation can go on."""
+        reply = self._open or (self._requests.reply if self._requests else None)
+        if reply is None:
+            return
+        if self._open is None:
+            self._text = reply.visible.strip()
+            self._say(_closed(reply.content), reply, partial=True)
+        for call in self._conversation.unanswered():
+            self._emit(self._conversation.add(Message("tool", NOT_RUN, call_id=call.id)))
+        self._end_round(reply)
+
+    def _totals(self) -> Totals:
+        given_up = self._requests.given_up if self._requests else []
+        return totals_of(given_up + self._timings, self._round, self._runner.made, self._runner.failed)
+
+    async def _ask_owner(self, call: ToolCall, diff: str) -> bool:
+        """The owner may think as long as he likes: his time does not count."""
+        at, began = self._limit.when(), asyncio.get_running_loop().time()
+        self._limit.reschedule(None)
+        try:
+            return await self._approve(call, diff)
+        finally:
+            if at is not None:
+                self._limit.reschedule(at + asyncio.get_running_loop().time() - began)
+
+
+def _closed(content: str) -> str:
+    """``content`` with its thinking closed, if it ends in the middle of it."""
+    thinking, visible = split_thinking(content)
+    return f"{content}\n</think>\n" if thinking and not visible and "</" not in content else content

@@ -1,0 +1,128 @@
+"""The chats there are: list, one of them, search."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from gpubox.agent.events import Message, ToolFinished, values
+from gpubox.agent.transcript.fold import ChatLog, Turn
+from gpubox.agent.transcript.search import search
+from gpubox.agent.transcript.store import existing, heads, load
+from gpubox.cli import output
+from gpubox.cli.context import Context
+from gpubox.plain import paragraph, plain
+
+
+def list_chats(context: Context, as_json: bool) -> None:
+    """Prints every chat."""
+    found = heads(context.paths)
+    if as_json:
+        rows = [{**asdict(head), "path": str(head.path), "problem": head.problem or None} for head in found]
+        output.emit_json({"chats": rows})
+    elif found:
+        rows_ = [
+            (h.name, str(h.turns), _local(h.changed_at), h.profile, plain(h.problem or h.title)[:80]) for h in found
+        ]
+        output.emit_table(rows_, header=("NAME", "TURNS", "CHANGED", "PROFILE", "ASKED"))
+    else:
+        output.emit('There is no chat yet. `gpubox chat -p "..."` begins one.')
+
+
+def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> None:
+    """Prints what was said in one."""
+    log = load(existing(context.paths, name))
+    if as_json:
+        output.emit_json(_values(log))
+        return
+    if only_turns:
+        way = {turn.id for turn in log.path()}
+        rows = [
+            (t.id, "*" if t.id in way else "", t.state, _who(t), plain(t.asked.text)[:80]) for t in log.turns.values()
+        ]
+        output.emit_table(rows, header=("TURN", "", "END", "ANSWERED BY", "ASKED"))
+        return
+    for turn in log.path():
+        for message in turn.messages():
+            _print(message, turn)
+    if log.damaged or log.unknown:
+        output.emit(f"({log.damaged} damaged lines and {log.unknown} of a newer gpubox are not shown)")
+
+
+def search_chats(context: Context, text: str, as_json: bool) -> bool:
+    """Prints where ``text`` was said; whether it was."""
+    found = search(context.paths, text)
+    if as_json:
+        output.emit_json({"hits": [asdict(hit) for hit in found]})
+    else:
+        output.emit_table([(hit.chat, hit.turn, _local(hit.at), hit.role, plain(hit.excerpt)) for hit in found])
+    return bool(found)
+
+
+def _values(log: ChatLog) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "chat": log.name,
+        "opened_at": log.opened_at or None,
+        "choices": msgspec.to_builtins(log.choices),
+        "head": log.head or None,
+        "turns": [_turn(turn) for turn in log.turns.values()],
+        "path": [turn.id for turn in log.path()],
+        "damaged_lines": log.damaged,
+        "unknown_lines": log.unknown,
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    asked = turn.asked
+    return {
+        "turn": turn.id,
+        "parent": turn.parent or None,
+        "at": asked.at,
+        "text": asked.text,
+        "profile": asked.profile or None,
+        "build": asked.build or None,
+        "model": asked.model or None,
+        "state": turn.state,
+        "answer": turn.answer,
+        "events": [values(event) for event in turn.events],
+    }
+
+
+def _print(message: Message, turn: Turn) -> None:
+    if message.role == "user":
+        output.emit("\n".join(f"> {line}" for line in paragraph(message.content).splitlines()))
+        return
+    if message.role == "assistant":
+        cut = f" [{turn.state}]" if message.partial else ""
+        output.emit(
+            f"\n{paragraph(message.content)}{cut}\n  ({_who(turn)})\n" if message.content else f"\n{cut}".rstrip()
+        )
+        for call in message.calls:
+            output.emit(f"  ▸ {plain(call.name)}")
+            _indented(call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items()))
+    elif message.role == "tool":
+        done = next(
+            (e.output for e in turn.events if isinstance(e, ToolFinished) and e.call.id == message.call_id), None
+        )
+        output.emit(f"  {'✓' if done is None or done.ok else '✗'} {plain(done.tier) if done else ''}".rstrip())
+        _indented(message.content)
+
+
+def _indented(text: str) -> None:
+    for line in paragraph(text).splitlines():
+        output.emit(f"  │ {line}")
+
+
+def _who(turn: Turn) -> str:
+    asked = turn.asked
+    return plain(f"{asked.profile or asked.model or '?'} {asked.build}".rstrip())
+
+
+def _local(iso: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        return plain(iso)

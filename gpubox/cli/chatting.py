@@ -1,0 +1,173 @@
+"""One turn of a chat from the command line: its events as text or as JSON lines, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from gpubox.agent.events import AgentEvent, TurnFailed, TurnFinished, values
+from gpubox.agent.serving import Serving, find_serving
+from gpubox.agent.session import CLOSE_SECONDS, Chat
+from gpubox.agent.tools import ToolCall
+from gpubox.agent.transcript.records import Choices
+from gpubox.cli import diagnostics, output
+from gpubox.cli.chat_lines import PlainLines
+from gpubox.cli.context import Context
+from gpubox.cli.operate import run_operation
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.plain import paragraph
+from gpubox.threads import in_thread
+
+_LIMITS = {
+    "rounds": ("The turn used all its rounds without an answer.", "--max-rounds gives it more."),
+    "tokens": ("The turn reached its limit of tokens.", "--continue goes on."),
+    "wall": ("The turn reached its limit of time.", "--continue goes on."),
+    "length": ("The answer was cut off by its length.", "--max-tokens gives it more."),
+    "repetition": ("The model turned in circles and was stopped.", "--set temperature=0.7, or ask in other words."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for. Empty names: a new chat, called after what is asked."""
+
+    text: str
+    goes_on: str
+    name: str
+    url: str | None
+    any_workdir: bool
+    as_json: bool
+
+
+class JsonLines:
+    """One object a line: ``chat`` first, then the turn's events, ``error`` last where it did not end well."""
+
+    def begin(self, chat: Chat) -> None:
+        """Which chat it is, and who answers."""
+        serving, turn = chat.serving, chat.log.path()[-1]
+        output.emit_json(
+            {
+                "event": "chat",
+                "chat": chat.name,
+                "turn": turn.id,
+                "profile": serving.profile_name or None if serving else None,
+                "build": serving.build or None if serving else None,
+                "model": serving.model or None if serving else None,
+                "base_url": serving.base_url if serving else None,
+            },
+            one_line=True,
+        )
+
+    def show(self, event: AgentEvent) -> None:
+        """One event."""
+        output.emit_json(values(event), one_line=True)
+
+    def fail(self, error: GpuboxError) -> None:
+        """Why the exit code is not 0."""
+        output.emit_json({"event": "error", **output.error_values(error)}, one_line=True)
+
+
+def ask(context: Context, request: Request, change: Callable[[Choices], Choices]) -> int:
+    """Asks, shows what comes, and returns 0. Raises GpuboxError where it did not end with an answer."""
+    shown = JsonLines() if request.as_json else PlainLines()
+    try:
+        end, code = run_operation(_asked(context, request, change, shown))
+        if error := _error(end, code):
+            raise error
+    except GpuboxError as error:
+        shown.fail(error)
+        raise
+    except KeyboardInterrupt:
+        shown.fail(diagnostics.interrupted())
+        raise
+    return ExitCode.OK
+
+
+async def _asked(
+    context: Context, request: Request, change: Callable[[Choices], Choices], shown: JsonLines | PlainLines
+) -> tuple[AgentEvent | None, ExitCode]:
+    """The last event of the turn, and the exit code where that is a failure."""
+
+    def find() -> asyncio.Future[Serving]:
+        return asyncio.ensure_future(find_serving(context.paths, context.config, url=request.url))
+
+    asker = Asker(sys.stdin.isatty() and diagnostics.stderr_is_terminal() and not request.as_json)
+    chat = Chat(
+        context.paths, context.config, request.goes_on, find=find, approve=asker, any_workdir=request.any_workdir
+    )
+    try:
+        if request.name:
+            chat.rename_to(request.name)
+        chat.choose(change(chat.choices))
+        end = await _to_its_end(chat, asyncio.create_task(_follow(chat, request.text, shown)))
+        code = ExitCode.OK
+        if isinstance(end, TurnFailed):
+            code = await _whose_fault(find)
+        return end, code
+    finally:
+        await chat.close()
+
+
+async def _to_its_end(chat: Chat, turn: asyncio.Task[AgentEvent | None]) -> AgentEvent | None:
+    """What ``turn`` returns. Interrupted, it is stopped and its last events are still shown."""
+    try:
+        return await asyncio.shield(turn)
+    except asyncio.CancelledError:
+        if chat.stop():
+            await asyncio.wait([turn], timeout=CLOSE_SECONDS)
+        raise
+    finally:
+        if not turn.done():
+            turn.cancel()
+            await asyncio.wait([turn])
+
+
+async def _follow(chat: Chat, text: str, shown: JsonLines | PlainLines) -> AgentEvent | None:
+    last: AgentEvent | None = None
+    async with aclosing(chat.send(text)) as events:
+        async for event in events:
+            if last is None:
+                shown.begin(chat)
+            shown.show(event)
+            last = event
+    return last
+
+
+async def _whose_fault(find: Callable[[], asyncio.Future[Serving]]) -> ExitCode:
+    """The exit code of a turn that broke: what the server's state says, where that is the reason."""
+    try:
+        await find()
+    except GpuboxError as error:
+        return error.code
+    return ExitCode.FAILED
+
+
+def _error(end: AgentEvent | None, code: ExitCode) -> GpuboxError | None:
+    if isinstance(end, TurnFailed):
+        return GpuboxError(end.message, end.hint, code=code)
+    if not isinstance(end, TurnFinished):
+        return GpuboxError("The turn ended without a word.")
+    if end.reason == "stopped":
+        return diagnostics.interrupted()
+    if end.reason in _LIMITS:
+        return GpuboxError(*_LIMITS[end.reason])
+    return None
+
+
+class Asker:
+    """Asks at the terminal whether a change may be made."""
+
+    def __init__(self, may_ask: bool) -> None:
+        self.may_ask = may_ask
+
+    async def __call__(self, call: ToolCall, diff: str) -> bool:
+        """The owner's answer; no where nobody can be asked."""
+        if not self.may_ask:
+            diagnostics.note(f"  ! {call.name} was not allowed: nobody can be asked. --approve workspace allows it.")
+            return False
+        diagnostics.note(f"{paragraph(diff)}\nAllow this? y and Enter allow it, anything else does not.")
+        answer = await in_thread(sys.stdin.readline)
+        return answer.strip().casefold() in ("y", "yes")

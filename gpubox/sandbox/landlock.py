@@ -1,0 +1,76 @@
+"""The tier without namespaces: a throw-away folder, and what the kernel lets Landlock, seccomp and limits forbid.
+
+Weaker than bubblewrap: the host's processes and its disk can be seen (names, not contents), memory counts for each
+process alone, and a kernel older than Landlock 6 needs signals forbidden outright.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gpubox.sandbox.interpreter import Interpreter
+from gpubox.sandbox.policy import Policy
+
+_CREATE_RULESET, _VERSION_FLAG = 444, 1
+SIGNAL_SCOPE = 6
+"""From this version on a program cannot signal what is outside."""
+_READABLE = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo", "/etc/localtime"]
+_READABLE += ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"]
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+@cache
+def version() -> int:
+    """The kernel's Landlock ABI; 0 where it has none or has it switched off."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(0, int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
+
+
+def own_threads() -> int:
+    """Threads of this user on the whole machine: without a namespace the kernel counts those too."""
+    found = 0
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and folder.stat().st_uid == os.getuid():
+                found += sum(1 for _ in (folder / "task").iterdir())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folders of one run, made for it and removed after it."""
+
+    root: Path
+    work: Path
+    tmp: Path
+    main: Path
+
+    def remove(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def make_place(policy: Policy, code: bytes, uid: int) -> Place:
+    """A new folder in the temporary folder with the program in it. Raises OSError."""
+    root = Path(tempfile.mkdtemp(prefix="gpubox-sandbox-"))
+    work, tmp, main = policy.workspace or root / "work", root / "tmp", root / "main.py"
+    for folder in {root / "work", tmp}:
+        folder.mkdir()
+        if uid:
+            os.chown(folder, uid, uid)
+    main.write_bytes(code)
+    if uid:
+        root.chmod(0o711)
+    return Place(root, work, tmp, main)
+
+
+def rules(place: Place, python: Interpreter) -> dict[str, list[str]]:
+    """What may be read and run, what may be written, and which devices, as boot.py takes it."""
+    readable = [*_READABLE, str(place.main), *([str(python.prefix)] if python.prefix else [])]
+    return {"read": readable, "write": [str(place.work), str(place.tmp)], "devices": list(_DEVICES)}

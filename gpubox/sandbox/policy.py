@@ -1,0 +1,86 @@
+"""What a confined program may use, and how its run ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpubox import units
+
+Tier = Literal["bubblewrap", "landlock", "none"]
+"""What confined a run, strongest first."""
+EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
+"""Which limit of the Policy ended a run; empty: the program ended by itself."""
+TIERS: tuple[Tier, ...] = ("bubblewrap", "landlock", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What one program may touch and use. It never has a network, and never more of the files than these."""
+
+    workspace: Path | None = None
+    """The one folder it may write and that outlives it; None: an empty one that dies with the run."""
+    read_only: bool = False
+    """Whether even the workspace may only be read: the owner wants to see each change first."""
+    wall_seconds: float = 30.0
+    cpu_seconds: int = 30
+    """CPU time of one process."""
+    memory_bytes: int = units.GIB
+    """Address space of one process, and the memory of all of them together."""
+    processes: int = 64
+    """Processes and threads at one time."""
+    open_files: int = 256
+    file_bytes: int = 64 * units.MIB
+    """The longest file it may write."""
+    disk_bytes: int = units.GIB
+    """How much it may add to the workspace."""
+    scratch_bytes: int = 64 * units.MIB
+    """Size of each folder that dies with the run: /tmp, /dev/shm, and the workspace where none was given."""
+    scratch_files: int = 20_000
+    """Files in each of those."""
+    output_bytes: int = 256 * units.KIB
+    """What is kept of stdout and stderr; more ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one run ended. The output is text of an untrusted program: never markup."""
+
+    exit_code: int | None
+    """None where a signal ended the program."""
+    signal: str | None
+    """``SIGKILL``, ``SIGSEGV``...; None where it exited."""
+    output: str
+    """stdout and stderr as they came; what is no UTF-8 is replaced."""
+    ended_by: EndedBy
+    seconds: float
+    """From the call to the death of the last process."""
+    tier: Tier
+    files_made: tuple[str, ...] = ()
+    """Made or changed regular files, relative to the workspace, sorted; empty without a workspace."""
+    dropped_bytes: int = 0
+    """Output that was read but not kept."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program ended by itself with exit code 0."""
+        return self.exit_code == 0 and not self.ended_by
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a real run on this machine has shown: which tier confines here, and why not a better one."""
+
+    tier: Tier | None
+    """None: nothing that the owner accepts; code is not run."""
+    detail: str = ""
+    """``bubblewrap 0.8.0, Python 3.11.2``: one line for the screen."""
+    problem: str = ""
+    """Why no better tier confines, in one sentence; empty at the best one."""
+    hint: str = ""
+    """What the owner can do about it."""
+    program: str = ""
+    """Path of the bwrap that works; empty at the other tiers."""
+    as_root: bool = False
+    """Whether bwrap itself runs as root; the program never does."""

@@ -1,0 +1,205 @@
+"""``Sandbox.run``: one program, confined, from its start to the death of its last process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass, field, replace
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.sandbox import spawn
+from gpubox.sandbox.interpreter import find_interpreter
+from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
+from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes
+from gpubox.sandbox.workspace import Scan, made, scan, usable
+
+_CHUNK = 65536
+_WATCH_SECONDS = 0.1
+_DRAIN_SECONDS = 1.0
+
+
+class Sandbox:
+    """Runs programs of a model. One object may run several at a time; nothing is kept between runs."""
+
+    def __init__(self, config: Config | None = None, *, confinement: Confinement | None = None) -> None:
+        self._config = config or Config()
+        self._confinement = confinement
+
+    async def confinement(self) -> Confinement:
+        """What confines the programs of this sandbox; found out once."""
+        if self._confinement is None:
+            self._confinement = await self.probe(self._config)
+        return self._confinement
+
+    @staticmethod
+    async def probe(config: Config) -> Confinement:
+        """What confines programs on this machine, shown by really running one; asked once for each process."""
+        from gpubox.sandbox.probe import probe
+
+        return await probe(config)
+
+    async def run(self, code: str, policy: Policy = Policy()) -> Outcome:  # noqa: B008 - frozen
+        """Runs ``code`` in a fresh interpreter and says how it ended.
+
+        Cancelling kills every process of it before this returns. Raises GpuboxError where nothing confines that the
+        owner accepts, or where the workspace cannot be used.
+        """
+        confinement = await self.confinement()
+        if confinement.tier is None:
+            raise GpuboxError(f"Code is not run here: {confinement.problem}", confinement.hint)
+        return await run_confined(confinement, code, policy)
+
+
+async def run_confined(confinement: Confinement, code: str, policy: Policy) -> Outcome:
+    """One run at the tier given. Raises GpuboxError."""
+    assert confinement.tier is not None
+    began = time.monotonic()
+    before = Scan()
+    if policy.workspace is not None:
+        folder = usable(policy.workspace)
+        policy = replace(policy, workspace=folder)
+        before = await asyncio.to_thread(scan, folder)
+    try:
+        process = spawn.start(confinement, find_interpreter(), code.encode("utf-8", "replace"), policy, before.doors)
+    except OSError as error:
+        why = f"The sandbox could not be started: {error.strerror}."
+        raise GpuboxError(why, "`gpubox doctor` says more.") from None
+    run = _Run(process, policy, before)
+    await run.until_dead(began)
+    exit_code, signal_name, ended_by = run.verdict()
+    files: tuple[str, ...] = ()
+    if policy.workspace is not None:
+        files = made(before, await asyncio.to_thread(scan, policy.workspace))
+    return Outcome(
+        exit_code=exit_code,
+        signal=signal_name,
+        output=run.kept.decode("utf-8", "replace"),
+        ended_by=ended_by,
+        seconds=time.monotonic() - began,
+        tier=confinement.tier,
+        files_made=files,
+        dropped_bytes=run.dropped,
+    )
+
+
+@dataclass(eq=False)
+class _Run:
+    """One program that runs: its output so far and what ended it."""
+
+    process: spawn.Process
+    policy: Policy
+    before: Scan
+    kept: bytearray = field(default_factory=bytearray)
+    dropped: int = 0
+    ended_by: EndedBy = ""
+    _status: bytes = b""
+    _free_at_start: int = 0
+
+    async def until_dead(self, began: float) -> None:
+        """Reads, watches and, at a limit or when cancelled, kills; afterwards no process and no open file is left."""
+        loop = asyncio.get_running_loop()
+        popen, output = self.process.popen, self.process.output_fd
+        self._free_at_start = self._free_bytes()
+        exited, closed = asyncio.Event(), asyncio.Event()
+        pidfd = os.pidfd_open(popen.pid)
+        loop.add_reader(pidfd, exited.set)
+        loop.add_reader(output, self._read, closed)
+        try:
+            await self._watch(exited, began)
+        finally:
+            self._kill()
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            popen.wait()
+            self.process.release()
+            loop.remove_reader(output)
+            self._read_rest()
+            os.close(output)
+
+    async def _watch(self, exited: asyncio.Event, began: float) -> None:
+        while not self.ended_by:
+            left = began + self.policy.wall_seconds - time.monotonic()
+            if left <= 0:
+                self.ended_by = "wall"
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(exited.wait(), min(left, _WATCH_SECONDS))
+                return
+            pids = descendants(self.process.popen.pid)
+            if memory_bytes(pids, self.policy.memory_bytes) > self.policy.memory_bytes:
+                self.ended_by = "memory"
+            elif await self._disk_is_over(pids):
+                self.ended_by = "disk"
+
+    async def _disk_is_over(self, pids: list[int]) -> bool:
+        """Whether there are too many files in /tmp, or too much was written into the workspace."""
+        for folder in ("tmp", "dev/shm", "work") if pids else ():
+            with contextlib.suppress(OSError):
+                scratch = os.statvfs(f"/proc/{pids[0]}/root/{folder}")
+                bounded = folder != "work" or self.policy.workspace is None
+                if bounded and scratch.f_files - scratch.f_ffree > self.policy.scratch_files:
+                    return True
+        if self.policy.workspace is None or self._free_bytes() > self._free_at_start - self.policy.disk_bytes:
+            return False
+        # Somebody filled the disk; whoever downloads a model meanwhile is not our program.
+        now = await asyncio.to_thread(scan, self.policy.workspace)
+        return now.size_bytes - self.before.size_bytes > self.policy.disk_bytes
+
+    def _free_bytes(self) -> int:
+        if self.policy.workspace is None:
+            return 0
+        found = os.statvfs(self.policy.workspace)
+        return found.f_bavail * found.f_frsize
+
+    def _read(self, closed: asyncio.Event) -> None:
+        """One piece of output; too much of it ends the run."""
+        try:
+            data = os.read(self.process.output_fd, _CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            asyncio.get_running_loop().remove_reader(self.process.output_fd)
+            closed.set()
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        room = self.policy.output_bytes - len(self.kept)
+        self.kept += data[:room]
+        self.dropped += max(0, len(data) - room)
+        if self.dropped and not self.ended_by:
+            self.ended_by = "output"
+            self._kill()
+
+    def _kill(self) -> None:
+        if self.process.group:
+            kill_group(self.process.popen.pid)
+        else:
+            kill_tree(self.process.popen.pid)
+
+    def _read_rest(self) -> None:
+        """What stood in the pipes when the last process died."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.process.output_fd, _CHUNK):
+                self._keep(data)
+        with contextlib.suppress(BlockingIOError):
+            self._status = os.read(self.process.status_fd, 100)
+        os.close(self.process.status_fd)
+
+    def verdict(self) -> tuple[int | None, str | None, EndedBy]:
+        """Exit code, signal, and the limit that ended the program."""
+        try:
+            status, cpu = int(self._status.split()[0]), float(self._status.split()[1])
+        except (IndexError, ValueError):  # killed before it could say
+            return None, "SIGKILL", self.ended_by
+        if not os.WIFSIGNALED(status):
+            if not self.ended_by and status and self.kept.rpartition(b"\n")[0].rpartition(b"\n")[2] == b"MemoryError":
+                self.ended_by = "memory"  # the limit of its address space, as Python tells it
+            return os.waitstatus_to_exitcode(status), None, self.ended_by
+        number = os.WTERMSIG(status)
+        if not self.ended_by and (number == signal.SIGXCPU or cpu >= self.policy.cpu_seconds):
+            self.ended_by = "cpu"
+        return None, signal.Signals(number).name, self.ended_by

@@ -1,0 +1,171 @@
+"""The system calls that a confined program has no business with, as a BPF program for the kernel. Pure.
+
+A second lock behind the namespaces: it takes away what has been used to break out of them (io_uring, bpf, userfaultfd,
+new user namespaces, keyrings), what memory limits do not see (memfd, System V), unix sockets that lie in the
+workspace, and files with a set-user-ID bit, which would outlive the run.
+
+Numbers: the kernel's asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64); both name what is newer alike.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from dataclasses import dataclass, field
+
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_LD, _JEQ, _JGT, _JSET, _RET, _AND = 0x20, 0x15, 0x25, 0x45, 0x06, 0x54
+_NR, _ARCH, _ARGS = 0, 4, 16
+_NEWEST = 462
+"""mseal. What came later is answered as an older kernel would: ENOSYS."""
+_X32 = 0x3FFFFFFF
+_NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (NEWTIME is not clone's)."""
+_SET_ID, _MAY_CREATE = 0o6000, 0o100 | 0o20000000
+"""S_ISUID and S_ISGID; O_CREAT and the bit that is only O_TMPFILE's."""
+_RLIMIT_CORE, _SOCK_TYPE, _SOCK_STREAM = 4, 0xF, 1
+_INET, _INET6 = 2, 10
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+
+_ALIKE = {
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
+    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437,
+    "pidfd_send_signal": 424, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
+    "memfd_secret": 447, "set_mempolicy_home_node": 450, "fchmodat2": 452,
+}  # fmt: skip
+_X86_64 = _ALIKE | {
+    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "perf_event_open": 298, "bpf": 321,
+    "userfaultfd": 323, "kexec_load": 246, "kexec_file_load": 320, "init_module": 175, "finit_module": 313,
+    "delete_module": 176, "reboot": 169, "swapon": 167, "swapoff": 168, "syslog": 103, "acct": 163, "quotactl": 179,
+    "lookup_dcookie": 212, "vhangup": 153, "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305,
+    "adjtimex": 159, "sethostname": 170, "setdomainname": 171, "personality": 135, "iopl": 172, "ioperm": 173,
+    "uselib": 134, "modify_ldt": 154, "_sysctl": 156, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161,
+    "setns": 308, "unshare": 272, "open_by_handle_at": 304, "name_to_handle_at": 303, "add_key": 248,
+    "request_key": 249, "keyctl": 250, "memfd_create": 319, "shmget": 29, "shmat": 30, "shmctl": 31, "msgget": 68,
+    "semget": 64, "mq_open": 240, "remap_file_pages": 216, "migrate_pages": 256, "move_pages": 279, "mbind": 237,
+    "set_mempolicy": 238, "fanotify_init": 300, "fanotify_mark": 301, "mknod": 133, "mknodat": 259, "clone": 56,
+    "socket": 41, "socketpair": 53, "ioctl": 16, "chmod": 90, "fchmod": 91, "fchmodat": 268, "open": 2, "openat": 257,
+    "creat": 85, "setrlimit": 160, "prlimit64": 302, "setsid": 112, "setpgid": 109, "kill": 62, "tkill": 200,
+    "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
+}  # fmt: skip
+_AARCH64 = _ALIKE | {
+    "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "perf_event_open": 241, "bpf": 280,
+    "userfaultfd": 282, "kexec_load": 104, "kexec_file_load": 294, "init_module": 105, "finit_module": 273,
+    "delete_module": 106, "reboot": 142, "swapon": 224, "swapoff": 225, "syslog": 116, "acct": 89, "quotactl": 60,
+    "lookup_dcookie": 18, "vhangup": 58, "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266,
+    "adjtimex": 171, "sethostname": 161, "setdomainname": 162, "personality": 92, "mount": 40, "umount2": 39,
+    "pivot_root": 41, "chroot": 51, "setns": 268, "unshare": 97, "open_by_handle_at": 265, "name_to_handle_at": 264,
+    "add_key": 217, "request_key": 218, "keyctl": 219, "memfd_create": 279, "shmget": 194, "shmat": 196,
+    "shmctl": 195, "msgget": 186, "semget": 190, "mq_open": 180, "remap_file_pages": 234, "migrate_pages": 238,
+    "move_pages": 239, "mbind": 235, "set_mempolicy": 237, "fanotify_init": 262, "fanotify_mark": 263, "mknodat": 33,
+    "clone": 220, "socket": 198, "socketpair": 199, "ioctl": 29, "fchmod": 52, "fchmodat": 53, "openat": 56,
+    "setrlimit": 164, "prlimit64": 261, "setsid": 157, "setpgid": 154, "kill": 129, "tkill": 130, "tgkill": 131,
+    "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240,
+}  # fmt: skip
+TABLES: dict[str, tuple[int, dict[str, int]]] = {
+    "x86_64": (0xC000003E, _X86_64),
+    "aarch64": (0xC00000B7, _AARCH64),
+}
+"""Machine -> (its AUDIT_ARCH number, name -> number)."""
+_SOFT = {"clone3": errno.ENOSYS, "openat2": errno.ENOSYS, "memfd_create": errno.ENOSYS}
+"""libraries fall back to the older call after ENOSYS, and only then."""
+_BY_ARGUMENT = frozenset(
+    {"clone", "socket", "socketpair", "ioctl", "open", "openat", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2"}
+    | {"setrlimit", "prlimit64"}
+)
+GROUP_LEAVING = frozenset({"setsid", "setpgid"})
+SIGNALLING = frozenset({"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"})
+"""Denied only where no namespace keeps other processes out of reach."""
+
+
+@dataclass
+class _Program:
+    """Instructions in order; after each rule the call's number is loaded again."""
+
+    numbers: dict[str, int]
+    code: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def add(self, code: int, value: int, yes: int = 0, no: int = 0) -> None:
+        self.code.append((code, yes, no, value & 0xFFFFFFFF))
+
+    def refuse(self, name: str, error: int = errno.EPERM) -> None:
+        """``name`` fails with ``error``, whatever it is asked."""
+        if name in self.numbers:
+            self.add(_JEQ, self.numbers[name], 0, 1)
+            self.add(_RET, _ERRNO | error)
+
+    def when(self, name: str, tests: list[tuple[int, int, int]], error: int = errno.EPERM) -> None:
+        """``name`` fails where every ``(argument, comparison, value)`` holds."""
+        if name not in self.numbers:
+            return
+        self.add(_JEQ, self.numbers[name], 0, 2 * len(tests) + 2)
+        for left, (argument, code, value) in zip(range(len(tests) - 1, -1, -1), tests, strict=True):
+            self.add(_LD, _ARGS + 8 * argument)
+            self.add(code, value, 0, 2 * left + 1)
+        self.add(_RET, _ERRNO | error)
+        self.add(_LD, _NR)
+
+    def only(self, name: str, argument: int, values: tuple[int, ...], mask: int = 0xFFFFFFFF) -> None:
+        """``name`` fails unless the argument under ``mask`` is one of ``values``."""
+        self.add(_JEQ, self.numbers[name], 0, len(values) + 4)
+        self.add(_LD, _ARGS + 8 * argument)
+        self.add(_AND, mask)
+        for done, value in enumerate(values):
+            self.add(_JEQ, value, len(values) - done, 0)
+        self.add(_RET, _ERRNO | errno.EPERM)
+        self.add(_LD, _NR)
+
+    def packed(self) -> bytes:
+        return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.code)
+
+
+def supported(machine: str | None = None) -> bool:
+    """Whether there is a table for this kind of processor."""
+    return (machine or platform.machine()) in TABLES
+
+
+def compiled(machine: str | None = None, *, shared: bool = False, signals: bool = True) -> bytes:
+    """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
+
+    ``shared``: no namespace keeps the network and other processes away, so no socket at all, and nothing may leave
+    its process group. ``signals=False`` forbids signals too. Raises KeyError where ``supported`` says no.
+    """
+    arch, numbers = TABLES[machine or platform.machine()]
+    program = _Program(numbers)
+    program.add(_LD, _ARCH)
+    program.add(_JEQ, arch, 1, 0)
+    program.add(_RET, _KILL)  # another architecture's calls have other numbers
+    program.add(_LD, _NR)
+    if arch == TABLES["x86_64"][0]:
+        program.add(_JGT, _X32, 0, 1)
+        program.add(_RET, _KILL)
+    program.add(_JGT, _NEWEST, 0, 1)
+    program.add(_RET, _ERRNO | errno.ENOSYS)
+    only_shared = GROUP_LEAVING if signals else GROUP_LEAVING | SIGNALLING
+    for name in numbers:
+        if name in _BY_ARGUMENT or (name in GROUP_LEAVING | SIGNALLING and not (shared and name in only_shared)):
+            continue
+        program.refuse(name, _SOFT.get(name, errno.EPERM))
+    _by_argument(program, shared)
+    program.add(_RET, _ALLOW)
+    return program.packed()
+
+
+def _by_argument(program: _Program, shared: bool) -> None:
+    program.when("clone", [(0, _JSET, _NEW_NAMESPACES)])
+    if shared:
+        program.refuse("socket")
+    else:
+        program.only("socket", 0, (_INET, _INET6))
+    # A datagram socket of a pair can still send to any unix socket it can name.
+    program.only("socketpair", 1, (_SOCK_STREAM,), _SOCK_TYPE)
+    for request in (_TIOCSTI, _TIOCLINUX):
+        program.when("ioctl", [(1, _JEQ, request)])
+    for name, argument in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2), ("creat", 1)):
+        program.when(name, [(argument, _JSET, _SET_ID)])
+    for name, argument in (("open", 1), ("openat", 2)):
+        program.when(name, [(argument, _JSET, _MAY_CREATE), (argument + 1, _JSET, _SET_ID)])
+    # A core limit of 1 byte is what keeps the host's core handler from being run; 0 would not.
+    program.when("setrlimit", [(0, _JEQ, _RLIMIT_CORE)])
+    program.when("prlimit64", [(1, _JEQ, _RLIMIT_CORE)])

@@ -1,0 +1,181 @@
+"""Starts one confined process; what it needs is handed over as open files, and nothing of gpubox's is inherited."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpubox.sandbox import boot, bubblewrap, landlock, seccomp
+from gpubox.sandbox.interpreter import Interpreter
+from gpubox.sandbox.lending import Lending
+from gpubox.sandbox.policy import Confinement, Policy
+
+_BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
+_GRACE_SECONDS = 5
+_PREFERRED_UIDS = (1_900_000_000, 65_534)
+_UIDS = 8
+"""Users to take turns with: as many runs at a time have process counts of their own."""
+
+_turns = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One confined program that runs, and the two pipes it speaks through."""
+
+    popen: subprocess.Popen[bytes]
+    output_fd: int
+    status_fd: int
+    release: Callable[[], None] = lambda: None
+    """To be called once it is dead."""
+    group: bool = False
+    """No namespace holds its processes together, but their group."""
+
+
+def limits(policy: Policy) -> dict[str, tuple[int, int]]:
+    """rlimit name -> (soft, hard), to be set inside: processes are counted for each user namespace."""
+    same = {
+        "RLIMIT_AS": policy.memory_bytes,
+        "RLIMIT_NPROC": policy.processes,
+        "RLIMIT_NOFILE": policy.open_files,
+        "RLIMIT_FSIZE": policy.file_bytes,
+        # 1 byte: the only value at which the kernel does not call the host's core handler either.
+        "RLIMIT_CORE": 1,
+        "RLIMIT_MEMLOCK": 65536,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_NICE": 0,
+        "RLIMIT_RTPRIO": 0,
+        "RLIMIT_SIGPENDING": 1024,
+    }
+    return {name: (value, value) for name, value in same.items()} | {
+        "RLIMIT_CPU": (policy.cpu_seconds, policy.cpu_seconds + 1)
+    }
+
+
+def boot_text(policy: Policy, config: Mapping[str, object]) -> bytes:
+    """boot.py with its CONFIG ahead of it."""
+    common = {"alarm": int(policy.wall_seconds) + _GRACE_SECONDS, "limits": limits(policy), "parent": os.getpid()}
+    return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
+
+
+def unused_uid() -> int:
+    """A user of nobody's, so that a program of root's is not root; of this gpubox's alone where there are that many."""
+    preferred, common = _PREFERRED_UIDS
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/uid_map").read_text().splitlines():
+            inside, _, count = (int(word) for word in line.split())
+            if inside <= preferred and preferred + 2**27 < inside + count:
+                return preferred + (os.getpid() * _UIDS + next(_turns) % _UIDS) % 2**27
+    return common
+
+
+def start(confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, doors: Sequence[str]) -> Process:
+    """The program at the tier of ``confinement``; ``doors``: names in the workspace that stay closed to it.
+
+    Raises OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
+    """
+    uid = unused_uid() if os.geteuid() == 0 else 0
+
+    def begin() -> Process:
+        if confinement.tier == "bubblewrap":
+            return _start_bubblewrap(confinement, python, code, policy, doors, uid)
+        return _start_in_place(confinement, python, code, policy, uid)
+
+    if not uid or policy.workspace is None:
+        return begin()
+    lending = Lending(policy.workspace, uid, begin)
+    process = lending.begin()
+
+    def release() -> None:
+        lending.end()
+        process.release()
+
+    return replace(process, release=release)
+
+
+def _start_bubblewrap(
+    confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, doors: Sequence[str], uid: int
+) -> Process:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        output_fd, output_end = _pipe(ours, theirs)
+        status_fd, status_end = _pipe(ours, theirs)
+        config = {"main": bubblewrap.MAIN, "work": bubblewrap.WORK, "filter": _filter(), "status_fd": status_end}
+        text = boot_text(policy, config | {"uid": uid if confinement.as_root else 0})
+        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code))
+        words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=doors)
+        # As a file: what stands in argv is read in /proc/1/cmdline by whoever is confined.
+        options = _memory_file(theirs, b"\0".join(os.fsencode(word) for word in words) + b"\0")
+        popen = _popen(
+            [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
+            output_end,
+            (status_end, fds.boot, fds.main, options),
+            drop_to=uid if uid and not confinement.as_root else 0,
+        )
+        ours.pop_all()
+        return Process(popen, output_fd, status_fd)
+
+
+def _start_in_place(confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, uid: int) -> Process:
+    """Without namespaces: boot.py locks itself up, and its process group is what dies together."""
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        output_fd, output_end = _pipe(ours, theirs)
+        status_fd, status_end = _pipe(ours, theirs)
+        place = landlock.make_place(policy, code, uid)
+        ours.callback(place.remove)
+        abi = landlock.version() if confinement.tier == "landlock" else 0
+        config = {"main": str(place.main), "work": str(place.work), "status_fd": status_end, "uid": uid, "group": True}
+        config |= {"landlock": (abi, landlock.rules(place, python)) if abi else None}
+        config |= {"filter": _filter(shared=True, signals=abi >= landlock.SIGNAL_SCOPE)}
+        counted = policy if uid else replace(policy, processes=policy.processes + landlock.own_threads())
+        boot_fd = _memory_file(theirs, boot_text(counted, config))
+        env = bubblewrap.ENV | {"HOME": str(place.work), "TMPDIR": str(place.tmp)}
+        argv = python.command(f"/proc/self/fd/{boot_fd}", on_host=True)
+        popen = _popen(argv, output_end, (status_end, boot_fd), env=env)
+        ours.pop_all()
+        return Process(popen, output_fd, status_fd, release=place.remove, group=True)
+
+
+def _filter(*, shared: bool = False, signals: bool = True) -> bytes:
+    return seccomp.compiled(shared=shared, signals=signals) if seccomp.supported() else b""
+
+
+def _popen(
+    argv: list[str], output: int, fds: tuple[int, ...], *, drop_to: int = 0, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Nothing is inherited but ``fds``; ``drop_to``: the user it becomes first."""
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd="/",
+        env=env or {},
+        pass_fds=fds,
+        start_new_session=True,
+        user=drop_to or None,
+        group=drop_to or None,
+        extra_groups=[] if drop_to else None,
+    )
+
+
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(reader, False)
+    ours.callback(os.close, reader)
+    theirs.callback(os.close, writer)
+    return reader, writer
+
+
+def _memory_file(stack: contextlib.ExitStack, data: bytes) -> int:
+    """An open file of no folder, at its beginning."""
+    fd = os.memfd_create("gpubox", os.MFD_CLOEXEC)
+    stack.callback(os.close, fd)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

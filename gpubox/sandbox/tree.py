@@ -1,0 +1,57 @@
+"""The processes under one process: what they use together, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from gpubox.units import KIB
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below ``pid``, parents first. Inside a pid namespace nobody can leave this tree."""
+    found = children(pid)
+    for child in found:
+        found += children(child)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of ``pid``."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - ten times a second
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL for the process group that ``pid`` leads; to be called before ``pid`` is waited for."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL for all, the root last and stopped first, so that it makes no new child meanwhile."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        for child in [*children(pid), pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def memory_bytes(pids: list[int], more_than: int) -> int:
+    """Memory the processes hold together; shared pages count once, but only once the quick sum is ``more_than``."""
+    quick = sum(_field_sum(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids)
+    return quick if quick <= more_than else sum(_field_sum(pid, "smaps_rollup", ("Pss:",)) for pid in pids)
+
+
+def _field_sum(pid: int, name: str, fields: tuple[str, ...]) -> int:
+    try:
+        text = Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(fields)) * KIB

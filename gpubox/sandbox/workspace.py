@@ -1,0 +1,69 @@
+"""The folder a program may write: what lies in it before and after a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpubox.errors import UsageError
+
+MOST_ENTRIES = 50_000
+MOST_LISTED = 1_000
+_NOT_LOOKED_INTO = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The regular files of a workspace with what changes when they do, and what is neither file nor folder nor link."""
+
+    files: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    doors: tuple[str, ...] = ()
+    """Sockets, FIFOs and devices: each leads out of the workspace."""
+    size_bytes: int = 0
+
+
+def usable(folder: Path) -> Path:
+    """The folder's real path. Raises UsageError where it is none, or is the whole machine."""
+    try:
+        real = folder.expanduser().resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", "") or "no such folder"
+        raise UsageError(f"The workspace {folder} cannot be used: {why}.", "Name a folder that exists.") from None
+    if not real.is_dir() or real == Path("/"):
+        raise UsageError(f"The workspace {folder} cannot be used.", "Name the folder the program may write.")
+    return real
+
+
+def scan(folder: Path) -> Scan:
+    """What lies in ``folder`` now, without following a link; at most MOST_ENTRIES of it."""
+    files: dict[str, tuple[int, int, int, int]] = {}
+    doors: list[str] = []
+    waiting, seen, size = [""], 0, 0
+    while waiting and seen < MOST_ENTRIES:
+        inside = waiting.pop()
+        with contextlib.suppress(OSError), os.scandir(folder / inside) as entries:
+            for entry in entries:
+                seen += 1
+                name = f"{inside}/{entry.name}" if inside else entry.name
+                with contextlib.suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(found.st_mode):
+                        files[name] = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+                        size += found.st_blocks * 512
+                    elif stat.S_ISDIR(found.st_mode):
+                        if entry.name not in _NOT_LOOKED_INTO:
+                            waiting.append(name)
+                    elif not stat.S_ISLNK(found.st_mode):
+                        doors.append(name)
+                if seen >= MOST_ENTRIES:
+                    break
+    return Scan(files, tuple(doors), size)
+
+
+def made(before: Scan, after: Scan) -> tuple[str, ...]:
+    """The files that are new or changed, sorted, at most MOST_LISTED; a name that is no UTF-8 is made printable."""
+    names = sorted(name for name, facts in after.files.items() if before.files.get(name) != facts)
+    return tuple(os.fsencode(name).decode("utf-8", "replace") for name in names[:MOST_LISTED])

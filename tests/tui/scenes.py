@@ -1,0 +1,164 @@
+"""The states that the pictures are made of: what the box is like, and the words that stand on the screen then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from textual.pilot import Pilot
+
+from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading
+from gpubox.hardware.host import HostReading
+from gpubox.server.status import ServerStatus
+from gpubox.telemetry.history import History
+from gpubox.telemetry.model import DeviceMemory, Mark, Offload, SlotReading, Totals
+from tests.tui.conftest import text, until
+from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_story, switch_story
+from tests.tui.snapshots import (
+    ANSWERING,
+    CARD,
+    GIB,
+    IDLE,
+    IN_RAM,
+    MIB,
+    NO_DRIVER,
+    OFFLOADED,
+    ONE_CARD,
+    PREFILL,
+    READING_SLOT,
+    SLOT,
+    SPLIT,
+    filled,
+    session,
+)
+from tests.tui.test_dashboard import choose
+
+NOW = 1000.0
+"""The clock of every reading: it stands still, so that a picture does not depend on when it is taken."""
+SESSION = session()
+TOTALS = Totals(len(SESSION), 44_900, 53_200, 1708, 595, 543)
+LISTED: dict[str, Any] = {"requests": SESSION, "totals": TOTALS}
+AT_REST = replace(OFFLOADED, threads_busy=0.1, bottleneck=None, evidence="nothing is asked for")
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One state. ``reading`` is made of ``status``; ``play`` brings the screen there where that takes keys."""
+
+    status: ServerStatus
+    words: tuple[str, ...]
+    """What must stand on the screen at every size before the picture is taken."""
+    more: dict[str, Any]
+    play: Callable[[Pilot[bool], FakeServices], Awaitable[None]] | None = None
+    log: bool = True
+    engine: bool = True
+    marks: tuple[Mark, ...] = ()
+
+    def services(self) -> FakeServices:
+        """Services in this state."""
+        fake = FakeServices(self.status)
+        fake.lines = recorded() if self.log else []
+        fake.engine = self.engine
+        fake.at, fake.step = NOW, 0.0
+        fake.last = "qwen36-mtp-16gb" if self.status.state == "crashed" else None
+        fake.more = self.more
+        return fake
+
+    def history(self) -> History:
+        """The minutes before."""
+        history = filled(self.status, NOW) if self.status.up else History()
+        history.marks.extend(self.marks)
+        return history
+
+
+async def _switch(pilot: Pilot[bool], fake: FakeServices) -> None:
+    fake.script = switch_story(gate=Gate(threading.Event()))
+    await choose(pilot, "qwen36-256k")
+    await until(pilot, lambda: "12.9 of" in text(pilot))
+
+
+async def _fail(pilot: Pilot[bool], fake: FakeServices) -> None:
+    fake.script, fake.error = rollback_story(), GpuboxError("x", "Try n-cpu-moe 26.")
+    await choose(pilot, "qwen36-256k")
+    await until(pilot, lambda: "Try n-cpu-moe" in text(pilot))
+
+
+SECOND = replace(
+    CARD, index=1, name="NVIDIA GeForce RTX 3060", vram_total_bytes=12 * GIB, vram_used_bytes=12 * GIB - int(1.4 * GIB),
+    utilization_percent=38, temperature_celsius=58, power_watts=88.0, power_limit_watts=170.0,
+    pcie_rx_bytes_per_second=400_000_000, bus_id="00000000:02:00.0",
+)  # fmt: skip
+SECOND_SPLIT = DeviceMemory(
+    "CUDA1", "gpu", SECOND.name, 1, 12 * GIB, weights_bytes=int(8.1 * GIB), kv_bytes=int(1.6 * GIB),
+    compute_bytes=320 * MIB, unaccounted_bytes=12 * GIB - int(1.4 * GIB) - int(8.1 * GIB) - int(1.6 * GIB) - 320 * MIB,
+    free_bytes=int(1.4 * GIB), growth_bytes=0,
+)  # fmt: skip
+CPU_MEMORY = DeviceMemory(
+    "Host", "host", "RAM", None, 32 * GIB, weights_bytes=94 * MIB, kv_bytes=45 * MIB, compute_bytes=98 * MIB,
+    other_processes_bytes=int(5.1 * GIB), unaccounted_bytes=40 * MIB, free_bytes=32 * GIB - int(5.4 * GIB),
+)  # fmt: skip
+ON_CPU: dict[str, Any] = {
+    "driver": NO_DRIVER,
+    "host": HostReading(32 * GIB, int(26.6 * GIB), 0, (96.0, 94.0, 12.0, 8.0)),
+    "memory": (CPU_MEMORY,),
+    "offload": Offload(layers_on_gpu=0, layers_total=31, threads_busy=1.9, threads_asked=2,
+                       major_faults_per_second=0.0, bottleneck="CPU", evidence="threads 1.9 of 2"),
+    "throughput": replace(ANSWERING, tg_tokens_per_second=148.2, tg_peak=163.0, tg_median=151.3, draft_acceptance=None,
+                          mean_accepted_length=None, accepted_per_position=(), context_used_tokens=612,
+                          context_size_tokens=4096),
+    "slots": (replace(SLOT, context_used_tokens=612, context_size_tokens=4096, prompt_tokens=401,
+                      cached_tokens=352),),
+    "totals": TOTALS,
+    "requests": tuple(replace(r, draft_tokens=None, draft_tokens_accepted=None) for r in SESSION),
+}  # fmt: skip
+DEMO_BUSY = replace(BUSY, profile=DEMO.name, model_path="~/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+                    base_url="http://127.0.0.1:37121")  # fmt: skip
+LOST = replace(CARD, lost=True, lost_at="2026-11-21T13:01:52.000Z")
+FOUR = tuple(
+    SlotReading(n, state, 30 + n, used, 32_768, prompt, done, 0, out, tg, pp, share, eta, 4.0)
+    for n, state, used, prompt, done, out, tg, pp, share, eta in (
+        (0, "answering", 9_100, 8_800, 8_800, 312, 31.2, None, None, None),
+        (1, "prefill", 12_000, 21_000, 12_000, 0, None, 640.0, 0.57, 14.0),
+        (2, "answering", 2_400, 2_300, 2_300, 77, 29.8, None, None, None),
+        (3, "answering", 17_900, 17_500, 17_500, 402, 30.4, None, None, None),
+    )
+)
+DIED = "qwen36-mtp-16gb died: CUDA error: out of memory (CUDA0, 1,024 MiB asked for)."
+
+SCENES = {
+    "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED | {"offload": AT_REST}),
+    "generating": Scene(BUSY, ("70.2 tok/s now", "113 of 115"), LISTED,
+                        marks=(Mark(NOW - 205, "switch", "qwen36-mtp-16gb"),)),
+    "prefill": Scene(BUSY, ("62%", "ETA 0:46", "prefill"),
+                     {"throughput": PREFILL, "slots": (READING_SLOT,), **LISTED}),
+    "no_gpu": Scene(DEMO_BUSY, ("148 tok/s now", "RAM"), ON_CPU),
+    "two_cards": Scene(BUSY, ("CUDA0", "CUDA1"), {
+        "driver": DriverReading((CARD, SECOND), ONE_CARD.driver_version), **LISTED,
+        "memory": (SPLIT, SECOND_SPLIT, replace(IN_RAM, weights_bytes=int(2.1 * GIB))),
+        "offload": replace(OFFLOADED, expert_layers_on_cpu=4, bottleneck="GPU bandwidth",
+                           evidence="memory 88% busy, GPU 61%")}),
+    "four_slots": Scene(BUSY, ("91.4 tok/s now", "2 queued"), {
+        "throughput": replace(ANSWERING, tg_tokens_per_second=91.4, busy_slots=4, slots=4, queued_requests=2,
+                              context_used_tokens=17_900, context_size_tokens=32_768),
+        "slots": FOUR, **LISTED}),
+    "loading": Scene(READY, ("12.9 of", "qwen36-256k loading"), {}, _switch),
+    "sleeping": Scene(READY, ("○ sleeping",), {
+        "throughput": replace(IDLE, state="sleeping", busy_slots=None), "offload": AT_REST, "slots": (), **LISTED,
+        "memory": (replace(SPLIT, weights_bytes=None, kv_bytes=None, compute_bytes=None, draft_bytes=None,
+                           unaccounted_bytes=180 * MIB, free_bytes=CARD.vram_total_bytes - 480 * MIB),)}),
+    "stuck": Scene(BUSY, ("✗ stuck", "has moved for"), {
+        "throughput": replace(ANSWERING, state="stuck", tg_tokens_per_second=0.0), **LISTED,
+        "offload": AT_REST, "problems": ("no busy slot has moved for 42 s",)}),
+    "gpu_lost": Scene(READY, ("GPU 0 LOST",), {
+        "driver": DriverReading((LOST,), ONE_CARD.driver_version), **LISTED, "offload": AT_REST}),
+    "crashed": Scene(replace(STOPPED, state="crashed", message=DIED), ("✗ crashed", "r starts"), {},
+                     marks=(Mark(NOW - 40, "oom", DIED),)),
+    "exposed": Scene(replace(READY, base_url="http://0.0.0.0:8081", exposed="LAN, no key"), ("▲ LAN, no key",),
+                     LISTED),
+    "rolled_back": Scene(READY, ("Try n-cpu-moe", "qwen36-mtp-16gb ready"), LISTED, _fail),
+    "no_engine": Scene(STOPPED, ("No engine was found",), {}, log=False, engine=False),
+}  # fmt: skip
+"""Name -> state."""

@@ -1,0 +1,49 @@
+"""Terminals of any size: nothing breaks where there is no room, and it all comes back when there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubox.tui.app import GpuboxApp
+from tests.tui.conftest import opened, settled, text, until
+from tests.tui.fake import BUSY, FakeServices
+from tests.tui.scenes import SCENES
+
+
+async def test_a_tiny_terminal_and_back(fake: FakeServices) -> None:
+    fake.status = BUSY
+    app = GpuboxApp(fake)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await opened(pilot)
+        await settled(pilot)
+        before = text(pilot)
+        await pilot.resize_terminal(20, 5)
+        await until(pilot, lambda: len(text(pilot).splitlines()) == 5)
+        await settled(pilot)
+        small = text(pilot)
+        assert "answering" in small and "70.2 tok/s" in small
+        assert all(len(line) <= 20 for line in small.splitlines())
+        for key in ("p", "escape", "l", "escape", "t", "j", "escape", "v", "escape", "d", "escape"):
+            await pilot.press(key)
+        await pilot.resize_terminal(120, 36)
+        await until(pilot, lambda: "Requests" in text(pilot))
+        await settled(pilot)
+        assert text(pilot).splitlines()[:-1] == before.splitlines()[:-1], "all but the keys, which stay where they went"
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_opens_in_a_tiny_terminal(monkeypatch: pytest.MonkeyPatch, scene: str) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    state = SCENES[scene]
+    fake = state.services()
+    app = GpuboxApp(fake)
+    async with app.run_test(size=(20, 5)) as pilot:
+        await opened(pilot)
+        await settled(pilot)
+        print(text(pilot))
+        assert any(word in text(pilot) for word in TINY.get(scene, (state.status.state,)))
+    fake.cancel()
+
+
+TINY = {"prefill": ("62%",), "sleeping": ("sleeping",), "stuck": ("stuck",), "gpu_lost": ("LOST",), "exposed": ("LAN",)}
+"""What must be seen even there."""

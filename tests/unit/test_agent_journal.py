@@ -1,0 +1,389 @@
+"""A chat file holds what was said whatever happens to the program, the disk or the file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubox.agent.events import (
+    AgentEvent,
+    Folded,
+    Message,
+    MessageAdded,
+    PrefillProgress,
+    ReasoningDelta,
+    RoundRestarted,
+    RoundStarted,
+    TextDelta,
+    Totals,
+    TurnFinished,
+)
+from gpubox.agent.tools import ToolCall
+from gpubox.agent.transcript import journal as journal_module
+from gpubox.agent.transcript.fold import CUT, ChatLog
+from gpubox.agent.transcript.journal import Journal
+from gpubox.agent.transcript.records import Asked, Choices, Chosen, Rewound
+from gpubox.agent.transcript.search import search
+from gpubox.agent.transcript.store import chat_path, free_name, heads, load, names, remove, rename
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import Paths
+
+
+@pytest.fixture
+def path(paths: Paths) -> Path:
+    return chat_path(paths, "one")
+
+
+def ask(journal: Journal, turn: str, text: str, parent: str = "", profile: str = "demo") -> None:
+    journal.add(Asked(turn, parent, "2026-01-01T00:00:00Z", text, profile, "b1"))
+    journal.event(MessageAdded(Message("user", text)))
+
+
+def answer(journal: Journal, text: str, *more: AgentEvent) -> None:
+    journal.event(RoundStarted(1, 5))
+    for word in text.split(" "):
+        journal.event(TextDelta(f"{word} "))
+    journal.event(MessageAdded(Message("assistant", text)))
+    for event in more:
+        journal.event(event)
+    journal.event(TurnFinished(Totals(), "answered", text))
+
+
+def talk(path: Path) -> ChatLog:
+    journal = Journal(path)
+    ask(journal, "t1", "What is 2 + 2?")
+    answer(journal, "It is 4.")
+    ask(journal, "t2", "And 3 + 3?", "t1")
+    answer(journal, "It is 6.")
+    journal.close()
+    return load(path)
+
+
+def contents(log: ChatLog) -> list[str]:
+    return [message.content for message in log.conversation().messages]
+
+
+def test_what_was_said_is_read_back(path: Path) -> None:
+    log = talk(path)
+
+    assert contents(log) == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
+    assert [(turn.id, turn.asked.profile, turn.asked.build, turn.state) for turn in log.path()] == [
+        ("t1", "demo", "b1", "answered"), ("t2", "demo", "b1", "answered"),
+    ]  # fmt: skip
+    assert not any(isinstance(event, TextDelta) for turn in log.turns.values() for event in turn.events)
+    assert (log.damaged, log.unknown) == (0, 0)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
+    journal = Journal(path)
+    ask(journal, "t1", "Tell me.")
+    journal.event(ReasoningDelta("Let me "))
+    journal.event(ReasoningDelta("think."))
+    journal.event(TextDelta("Once "))
+    journal.event(PrefillProgress(1, 2, 0))
+    journal.event(TextDelta("upon"))
+    journal.flush()
+    journal.event(TextDelta(" a time, not flushed"))
+    lines = path.read_bytes()
+
+    (turn,) = load(path).path()
+
+    assert turn.state == "cut off"
+    (_, said) = turn.messages()
+    assert (said.content, said.reasoning, said.partial) == ("Once upon", "Let me think.", True)
+    assert b"prefill" not in lines
+    assert lines.count(b"\n") == 5  # opened, asked, the message, its thinking, its text: deltas are joined
+    journal.close()
+    assert load(path).path()[0].answer == "Once upon a time, not flushed"
+
+
+def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None:
+    journal = Journal(path)
+    ask(journal, "t1", "Run it.")
+    journal.event(MessageAdded(Message("assistant", "", calls=(ToolCall("c1", "code_execution", {"code": "1"}),))))
+    journal.close()
+
+    messages = load(path).conversation().messages
+
+    assert [(m.role, m.call_id, m.content) for m in messages[2:]] == [("tool", "c1", CUT)]
+
+
+def test_a_round_that_was_asked_again_and_an_output_that_was_folded(path: Path) -> None:
+    journal = Journal(path)
+    ask(journal, "t1", "Run it.")
+    journal.event(TextDelta("a stream that bro"))
+    journal.event(RoundRestarted(1, "the stream broke"))
+    journal.event(MessageAdded(Message("assistant", "", calls=(ToolCall("c1", "code_execution"),))))
+    journal.event(MessageAdded(Message("tool", "1\n" * 1000, call_id="c1")))
+    journal.event(Folded(2, "[folded]"))
+    journal.close()
+
+    log = load(path)
+
+    assert contents(log) == ["Run it.", "", "[folded]"]
+    assert [message.content[:3] for message in log.path()[0].messages()] == ["Run", "", "1\n1"]
+
+
+def test_a_retry_and_a_branch_lose_nothing(path: Path) -> None:
+    talk(path)
+    journal = Journal(path)
+    ask(journal, "t3", "And 4 + 4?", "t1")
+    answer(journal, "It is 8.")
+    journal.add(Rewound("t2", "now"))
+    journal.close()
+
+    log = load(path)
+
+    assert contents(log)[-1] == "It is 6."
+    assert log.beside("t2") == ["t2", "t3"]
+    log.head = "t3"
+    assert contents(log) == ["What is 2 + 2?", "It is 4.", "And 4 + 4?", "It is 8."]
+    log.head = ""
+    assert contents(log) == []
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60])
+def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
+    talk(path)
+    os.truncate(path, path.stat().st_size - cut)
+
+    journal = Journal(path)
+    ask(journal, "t3", "Still there?", "t2")
+    answer(journal, "Yes.")
+    journal.close()
+
+    log = load(path)
+    assert contents(log)[-2:] == ["Still there?", "Yes."]
+    assert contents(log)[:4] == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
+    assert log.damaged == (cut > 1)
+    assert log.turns["t2"].state == ("answered" if cut == 1 else "cut off")
+
+
+@pytest.mark.parametrize(
+    ("line", "damaged", "unknown"),
+    [
+        (b'{"record":"from_the_future","x":{"y":1}}', 0, 1),
+        (b'{"record":"happened","event":{"event":"telepathy","text":"x"},"at":"t"}', 0, 1),
+        (b'{"record":"asked","turn":17}', 0, 1),
+        (b'{"record":"happened","event":{"event":"text_delta"', 1, 0),
+        (b"\0\0\0\0", 1, 0),
+        (b'\xff\xfe"', 1, 0),
+        (b"[" * 100_000, 1, 0),
+        (b"17", 1, 0),
+    ],
+)
+def test_lines_that_are_unknown_or_damaged_are_counted_and_left_out(
+    path: Path, line: bytes, damaged: int, unknown: int
+) -> None:
+    talk(path)
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    journal = Journal(path)
+    ask(journal, "t3", "Still there?", "t2")
+    answer(journal, "Yes.")
+    journal.close()
+
+    log = load(path)
+
+    assert contents(log)[-1] == "Yes."
+    assert (log.damaged, log.unknown) == (damaged, unknown)
+    assert [head.turns for head in heads_of(path)] == [4 if b"asked" in line else 3]
+
+
+def heads_of(path: Path) -> list[object]:
+    return list(heads(Paths(path.parent, path.parent.parent, path.parent)))
+
+
+def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
+    talk(path)
+    journal = Journal(path)
+
+    with pytest.raises(GpuboxError, match="Another gpubox has the chat one open"):
+        Journal(path)
+    assert contents(load(path))[-1] == "It is 6."
+
+    journal.close()
+    journal.close()
+    Journal(path).close()
+
+
+def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = [10]
+    real = os.write
+
+    def write(file: int, data: bytes) -> int:
+        if room[0] <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = real(file, bytes(data)[: room[0]])
+        room[0] -= done
+        return done
+
+    journal = Journal(path)
+    monkeypatch.setattr(journal_module.os, "write", write)
+    ask(journal, "t1", "What is 2 + 2?")
+    assert "No space left" in journal.problem
+    answer(journal, "It is 4.")
+    assert contents(load(path)) == []
+
+    room[0] = 10**9
+    journal.flush()
+
+    assert journal.problem == ""
+    assert contents(load(path)) == ["What is 2 + 2?", "It is 4."]
+    assert load(path).damaged == 0
+    journal.close()
+
+
+def test_a_file_that_was_deleted_is_noticed(path: Path) -> None:
+    journal = Journal(path)
+    ask(journal, "t1", "What is 2 + 2?")
+    path.unlink()
+
+    answer(journal, "It is 4.")
+
+    assert "deleted" in journal.problem
+    journal.close()
+    assert not path.exists()
+
+
+def test_text_that_no_file_can_hold(path: Path) -> None:
+    journal = Journal(path)
+    ask(journal, "t1", "half \ud83d and \x1b[31m \u202e 🙂")
+    answer(journal, "\udcff [/foo]")
+    journal.close()
+
+    assert contents(load(path)) == ["half ? and \x1b[31m \u202e 🙂", "? [/foo]"]
+
+
+def test_what_is_no_chat_is_refused_and_listed_as_such(paths: Paths) -> None:
+    talk(chat_path(paths, "good"))
+    for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", '{"record":"opened","format":"gpubox-chat",'
+        '"version":2,"gpubox":"9.9","at":"t"}\n')):  # fmt: skip
+        chat_path(paths, name).write_text(text)
+        with pytest.raises(UsageError, match="is no chat"):
+            load(chat_path(paths, name))
+    chat_path(paths, "empty").write_text("")
+
+    assert contents(load(chat_path(paths, "empty"))) == []
+    assert {head.name: bool(head.problem) for head in heads(paths)} == {
+        "good": False, "other": True, "image": True, "newer": True, "empty": False,
+    }  # fmt: skip
+    assert [hit.chat for hit in search(paths, "3 + 3")] == ["good"]
+
+
+def test_the_list_of_chats(paths: Paths) -> None:
+    assert heads(paths) == []
+    talk(chat_path(paths, "old"))
+    os.utime(chat_path(paths, "old"), (1, 1))
+    talk(chat_path(paths, "new one"))
+
+    found = heads(paths)
+
+    assert [(head.name, head.turns, head.title, head.profile) for head in found] == [
+        ("new one", 2, "What is 2 + 2?", "demo"), ("old", 2, "What is 2 + 2?", "demo"),
+    ]  # fmt: skip
+    assert found[1].changed_at == "1970-01-01T00:00:01Z"
+
+
+def test_searching_finds_what_anybody_said(paths: Paths) -> None:
+    journal = Journal(chat_path(paths, "one"))
+    ask(journal, "t1", 'Say "Grüß\ndich" there')
+    call = ToolCall("c1", "code_execution", {"code": "x"}, code="print('needle in code')")
+    journal.event(MessageAdded(Message("assistant", "", calls=(call,))))
+    journal.event(MessageAdded(Message("tool", "needle in output", call_id="c1")))
+    answer(journal, "A " + "long " * 50 + "needle" + " tail" * 50)
+    journal.close()
+
+    found = search(paths, "NEEDLE")
+
+    assert [(hit.chat, hit.turn, hit.role) for hit in found] == [
+        ("one", "t1", "assistant"), ("one", "t1", "tool"), ("one", "t1", "assistant"),
+    ]  # fmt: skip
+    assert found[2].excerpt.startswith("…long long")
+    assert len(search(paths, '"grüss dich"')) == len(search(paths, "grüß dich")) == 1
+    assert search(paths, "nothing of it") == search(paths, "  ") == []
+
+
+def test_names(paths: Paths) -> None:
+    for bad in ("", "../x", "a/b", ".hidden", "~x", "a\nb", "x" * 81, "a ", "-x"):
+        with pytest.raises(UsageError):
+            chat_path(paths, bad)
+    assert free_name(paths, "Write a [quick] sort, please, in C!") == "write-a-quick-sort-please"
+    assert free_name(paths, "…") == "chat"
+    talk(chat_path(paths, "chat"))
+    assert free_name(paths, "…") == "chat-2"
+
+
+def test_renaming_and_removing(paths: Paths) -> None:
+    talk(chat_path(paths, "one"))
+    talk(chat_path(paths, "two"))
+    with pytest.raises(UsageError, match="already"):
+        rename(paths, "one", "two")
+    rename(paths, "one", "three")
+    assert sorted(names(paths)) == ["three", "two"]
+
+    journal = Journal(chat_path(paths, "two"))
+    for change in (lambda: rename(paths, "two", "x"), lambda: remove(paths, "two")):
+        with pytest.raises(GpuboxError, match="has the chat two open"):
+            change()
+    journal.close()
+
+    remove(paths, "two")
+    assert names(paths) == ["three"]
+    with pytest.raises(UsageError, match="Did you mean 'three'"):
+        remove(paths, "thre")
+
+
+def test_what_was_chosen_for_a_chat(path: Path) -> None:
+    journal = Journal(path)
+    journal.add(Chosen(Choices(thinking=False, sampling={"temperature": 0.2}), "t"))
+    journal.add(Chosen(Choices(thinking=True, system_prompt="Be brief."), "t"))
+    journal.close()
+
+    choices = load(path).choices
+
+    assert choices == Choices(thinking=True, system_prompt="Be brief.")
+    assert choices.settings("the profile's").system_prompt == "Be brief."
+    assert Choices().settings("the profile's").system_prompt == "the profile's"
+    assert "programmer" in Choices().settings("").system_prompt
+    assert Choices(system_prompt="").settings("the profile's").system_prompt == ""
+    assert Choices(tools=False, protocol="native").settings("").protocol == "none"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from gpubox.agent.events import Message, MessageAdded, TextDelta
+from gpubox.agent.transcript.journal import Journal
+from gpubox.agent.transcript.records import Asked
+journal = Journal(Path(sys.argv[1]))
+journal.add(Asked("t1", "", "now", "Tell me."))
+for number in range(10**9):
+    journal.event(TextDelta(f"{number} "))
+    if number % 50 == 0:
+        journal.flush()
+        print(number, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_was_flushed(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        flushed = 0
+        while flushed < 500:
+            flushed = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+
+    log = load(path)
+
+    numbers = log.path()[0].answer.split()
+    assert numbers == [str(number) for number in range(len(numbers))]
+    assert len(numbers) > flushed
+    Journal(path).close()  # its lock died with it

@@ -1,0 +1,112 @@
+"""The first look tells the truth, whatever was read by then; the queue; and nothing is read on the event loop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from gpubox.paths import Paths
+from gpubox.telemetry import sampler as sampler_module
+from gpubox.telemetry import sources
+from tests.unit.llama_box import LlamaBox, done, metrics, send, slot, taken
+from tests.unit.sampling import Make, Time, healthy, until
+
+
+async def test_the_first_snapshot_of_a_server_at_work_says_so(box: LlamaBox, make: Make) -> None:
+    box.start()
+    box.answers["/slots"] = [slot(busy=True, task=1, generated=5)]
+    snapshot = await make().sample()  # as the screen asks: nothing is waited for but the first answer
+
+    assert (snapshot.server.state, snapshot.throughput.state, snapshot.throughput.slots) == (
+        "answering",
+        "answering",
+        1,
+    )
+    assert snapshot.problems == ()
+
+
+async def test_while_the_first_answer_does_not_come_the_log_tells(
+    box: LlamaBox, make: Make, ahead: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 0.05)
+    box.answers["/slots"] = box.hang
+    box.start()
+    box.write(taken("0.01.000.000", 1))
+    sampler = make()
+    snapshot = await sampler.sample()
+    assert (snapshot.throughput.state, snapshot.problems) == ("answering", ("the server was not asked yet",))
+
+    box.write(done("0.05.000.000", 1))
+    assert (await sampler.sample()).throughput.state == "idle"
+
+    box.answers["/slots"] = [slot()]
+    box.unblock.set()
+    await until(sampler.sample, healthy)
+
+
+async def test_what_is_taken_while_it_is_asked_is_in_the_one_look(box: LlamaBox, make: Make) -> None:
+    def busy(handler: BaseHTTPRequestHandler) -> None:
+        box.write(taken("0.01.000.000", 7))
+        send(handler, json.dumps([slot(busy=True, task=7, n_prompt_tokens_processed=250)]).encode())
+
+    box.start()
+    box.answers["/slots"] = busy
+    snapshot = await make().sample(wait=True)
+
+    assert (snapshot.throughput.state, snapshot.slots[0].prompt_tokens) == ("prefill", 1000)
+    assert snapshot.throughput.prefill_progress == pytest.approx(0.25)
+
+
+async def test_requests_that_wait_for_a_slot_are_counted(box: LlamaBox, make: Make, ahead: Time) -> None:
+    box.start()
+    box.answers["/slots"] = [slot(0, busy=True, task=1, generated=1), slot(1, busy=True, task=2, generated=1)]
+    box.answers["/metrics"] = metrics(processing=2, deferred=3)
+    sampler = make()
+    assert (await sampler.sample(wait=True)).throughput.queued_requests == 3
+
+    box.answers["/metrics"] = metrics(processing=2, deferred=1)
+    for step in range(1, 5):
+        box.answers["/slots"] = [slot(n, busy=True, task=n + 1, generated=1 + step) for n in range(2)]
+        ahead.ahead += sources.QUEUE_SECONDS / 2
+        snapshot = await sampler.sample(wait=True)
+    assert snapshot.throughput.queued_requests == 1
+    assert box.asked.count("/metrics") == 3  # not at every look: it disturbs other watchers' gauges
+
+    box.answers["/slots"] = [slot(0, busy=True, task=1, generated=9), slot(1, task=2)]
+    assert (await sampler.sample(wait=True)).throughput.queued_requests == 0
+
+
+async def test_the_queue_is_unknown_where_nothing_tells(box: LlamaBox, make: Make) -> None:
+    box.start()
+    box.answers |= {"/slots": [slot(busy=True, generated=1)], "/metrics": 501}
+
+    assert (await make().sample(wait=True)).throughput.queued_requests is None
+
+
+async def test_no_file_is_read_on_the_event_loop(
+    box: LlamaBox, make: Make, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs holds up a thread, not the screen."""
+    where: dict[str, bool] = {}
+
+    def watched(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            where[name] = where.get(name, False) or threading.current_thread() is threading.main_thread()
+            return work(*args, **kwargs)
+
+        return call
+
+    for name in ("observe", "trim", "read_process", "LogSource"):
+        monkeypatch.setattr(sampler_module, name, watched(name, getattr(sampler_module, name)))
+    monkeypatch.setattr(sources.LogSource, "read", watched("read", sources.LogSource.read))
+    box.start()
+    sampler = make()
+    await until(sampler.sample, healthy)
+    await make(url=box.url).sample()
+
+    assert where == dict.fromkeys(("observe", "trim", "read_process", "LogSource", "read"), False)
