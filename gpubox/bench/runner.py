@@ -29,6 +29,7 @@ from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.record import Launch, now
+from gpubox.server.stream import StreamError
 
 TRIES = 2
 """How often an item is tried whose server dies under it."""
@@ -200,6 +201,9 @@ class Session:
                 await self._serve(self._targets[item.target])
                 if attempt < TRIES:
                     continue
+            elif isinstance(error, StreamError) and error.transient and attempt < TRIES:
+                self.emit(Note(f"{item.id} is done once more: {error.message}"))
+                continue
             break
         foreign = await self._guards.foreign() if guarded else None
         flags = (*watch.flags, *((replace(foreign, item=item.id),) if foreign else ()))

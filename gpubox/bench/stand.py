@@ -232,6 +232,8 @@ def server_gone(stand: Stand, error: GpuboxError) -> bool:
 
 async def wait_gone(stand: Stand, seconds: float = 2.0) -> None:
     """A broken connection is often the first sign of a death that /proc shows a moment later."""
+    if stand.running is None:
+        return
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while stand.alive:

@@ -1,0 +1,272 @@
+"""The runner: every item once, on disk before the next, and what spoils a number is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.bench import benchmark as kinds
+from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.events import BenchEvent, Flagged, ItemFinished, RunEnded, RunStarted
+from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.report.model import Report
+from gpubox.bench.request import measure
+from gpubox.bench.runner import Runner, pending, rescore
+from gpubox.bench.stand import Server, Stand
+from gpubox.bench.store import Run, find_run
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.paths import Paths
+from gpubox.profiles.model import Profile
+from tests.bench_server import BenchServer
+
+
+class Counting(Benchmark):
+    """Asks for as many tokens as the item says; what it was told to do on the way, it does."""
+
+    kind = "counting"
+    takes_parallel = True
+    on_execute: Callable[[Item, Stand], None] = staticmethod(lambda item, stand: None)
+    score_of: Callable[[int], int] = staticmethod(lambda tokens: tokens)
+    cells_may_fail = False
+
+    def items(self) -> Sequence[Item]:
+        names = [target.name for target in self.plan.targets]
+        return [Item(f"{n}/{i}", n, {"tokens": i}, i == 0, n) for n in names for i in range(4)]
+
+    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
+        self.on_execute(item, stand)
+        body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": item.values["tokens"] + 1}
+        return await measure(stand, item.id, body)
+
+    async def score(self, item: Item, raw: RawRecord) -> Result:
+        return Result(item.id, {"score": self.score_of(raw.data["reply"]["generated_tokens"])})
+
+    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+        return Report("counting", "Counting")
+
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+        return "not wanted" if self.plan.options.get("skip") == item.id else ""
+
+    def cannot_load(self, target: Target, why: str) -> bool:
+        return self.cells_may_fail
+
+
+@pytest.fixture(autouse=True)
+def kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kinds.KINDS, "counting", f"{__name__}:Counting")
+
+
+@pytest.fixture
+def server() -> Iterator[BenchServer]:
+    with BenchServer() as made:
+        yield made
+
+
+class Box:
+    def __init__(self, root: Path) -> None:
+        self.paths = Paths(root / "config", root / "state", root / "cache")
+        self.events: list[BenchEvent] = []
+
+    @property
+    def runner(self) -> Runner:
+        def profile(name: str) -> Profile:
+            return Profile(name, f"/nowhere/{name}.gguf")
+
+        return Runner(self.paths, Config(), profile, self.events.append)
+
+    @property
+    def last(self) -> Run:
+        return find_run(self.paths, "last")
+
+    def finished(self) -> list[str]:
+        return [event.item.id for event in self.events if isinstance(event, ItemFinished)]
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+def plan(server: BenchServer, *names: str, **more: Any) -> Plan:
+    return Plan("counting", tuple(Target(name, url=server.url) for name in names or ("a",)), **more)
+
+
+async def test_every_item_is_done_once_and_scored_from_what_is_stored(box: Box, server: BenchServer) -> None:
+    info = await box.runner.run(plan(server))
+
+    assert (info.state, info.items, info.flags) == ("finished", 4, ())
+    assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 4]
+    assert len(server.asked) == 4
+    assert isinstance(box.events[0], RunStarted)
+    assert isinstance(box.events[-1], RunEnded)
+    ends = [event for event in box.events if isinstance(event, ItemFinished)]
+    assert [event.done for event in ends] == [1, 2, 3, 4]
+    assert ends[-1].seconds_left == 0
+    assert info.provenance["a"].engine_version == "b1-test"
+    assert box.last.raws()["a/2"].data["request"]["max_tokens"] == 3
+
+
+async def test_cancelled_half_way_goes_on_where_it_was(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+    def cancel(item: Item, stand: Stand) -> None:
+        if item.id == "a/2":
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+
+    monkeypatch.setattr(Counting, "on_execute", staticmethod(cancel))
+    with pytest.raises(asyncio.CancelledError):
+        await box.runner.run(plan(server))
+    assert box.last.info.state == "interrupted"
+    assert list(box.last.results()) == ["a/0", "a/1"]
+
+    monkeypatch.undo()
+    monkeypatch.setitem(kinds.KINDS, "counting", f"{__name__}:Counting")
+    box.events.clear()
+    info = await box.runner.resume(box.last)
+
+    assert info.state == "finished"
+    assert box.finished() == ["a/0", "a/2", "a/3"]  # the warm-up again, nothing else
+    assert len(box.last.results()) == 4
+
+
+async def test_a_reply_that_was_stored_is_scored_without_asking_again(box: Box, server: BenchServer) -> None:
+    await box.runner.run(plan(server))
+    results = box.last.folder / "results.jsonl"
+    results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:2]))
+    server.asked.clear()
+
+    await box.runner.resume(box.last)
+
+    assert server.asked == []
+    assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 4]
+
+
+async def test_scoring_again_is_the_same_or_says_what_changed(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+    await box.runner.run(plan(server))
+    assert await rescore(box.last) == (4, [])
+
+    monkeypatch.setattr(Counting, "score_of", staticmethod(lambda tokens: min(tokens, 3)))
+    assert await rescore(box.last) == (4, ["a/3"])
+    assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 3]
+
+
+async def test_requests_of_somebody_else_are_seen(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+    def intrude(item: Item, stand: Stand) -> None:
+        if item.id == "a/1":
+            server.counted[0] += 50
+            server.counted[1] += 7
+
+    monkeypatch.setattr(Counting, "on_execute", staticmethod(intrude))
+    await box.runner.run(plan(server))
+
+    flagged = [(item.id, [f.kind for f in r.flags]) for item, r in box.last.scored() if r.flags]
+    assert flagged == [("a/1", ["foreign request"])]
+    assert "7 generated" in box.last.results()["a/1"].flags[0].text
+    assert Flagged(box.last.results()["a/1"].flags[0]) in box.events
+
+
+async def test_a_server_that_refuses_is_a_result_and_one_that_is_gone_an_end(box: Box, server: BenchServer) -> None:
+    server.refuses = "prompt of one word"
+    await box.runner.run(plan(server))
+    assert all("prompt of one word" in r.error for r in box.last.results().values())
+
+    gone = replace(plan(server), targets=(Target("a", url="http://127.0.0.1:9"),))
+    with pytest.raises(GpuboxError, match="does not answer"):
+        await box.runner.run(gone)
+    run = box.last
+    assert (run.info.state, run.results()) == ("failed", {})
+
+
+async def test_an_answer_that_breaks_off_is_asked_for_once_more(box: Box, server: BenchServer) -> None:
+    server.breaks = 1
+
+    await box.runner.run(plan(server))
+
+    assert all(result.ok for result in box.last.results().values())
+    assert len(server.asked) == 5
+
+
+async def test_an_answer_that_breaks_off_twice_is_no_number(box: Box, server: BenchServer) -> None:
+    server.breaks = 2
+
+    await box.runner.run(plan(server))
+
+    assert "middle of its answer" in box.last.results()["a/0"].error
+    assert box.last.results()["a/1"].ok
+
+
+async def test_several_at_once(box: Box, server: BenchServer) -> None:
+    info = await box.runner.run(plan(server, parallel=3))
+
+    assert info.state == "finished"
+    assert sorted(box.finished()) == ["a/0", "a/1", "a/2", "a/3"]
+    assert info.flags == ()
+
+
+async def test_what_is_skipped_says_why(box: Box, server: BenchServer) -> None:
+    await box.runner.run(plan(server, options={"skip": "a/2"}))
+
+    result = box.last.results()["a/2"]
+    assert (result.skipped, result.error) == (True, "not wanted")
+    assert len(server.asked) == 3
+
+
+async def test_a_target_that_cannot_be_had_ends_the_run_or_only_its_cells(
+    box: Box, server: BenchServer, monkeypatch: Any
+) -> None:
+    targets = (Target("bad", profile="bad"), Target("a", url=server.url))
+    both = Plan("counting", targets)
+    with pytest.raises(GpuboxError):
+        await box.runner.run(both)
+    assert box.last.results() == {}
+
+    monkeypatch.setattr(Counting, "cells_may_fail", True)
+    info = await box.runner.run(both)
+
+    assert info.state == "finished"
+    assert [r.skipped for r in box.last.results().values()] == [True] * 4 + [False] * 4
+
+
+async def test_a_full_disk_ends_the_run_and_keeps_what_was_done(
+    box: Box, server: BenchServer, monkeypatch: Any
+) -> None:
+    real = Run.add_raw
+
+    def full(self: Run, record: RawRecord) -> None:
+        if record.item == "a/2":
+            raise GpuboxError("results cannot be written: No space left on device.", "Free some disk space.")
+        real(self, record)
+
+    monkeypatch.setattr(Run, "add_raw", full)
+    with pytest.raises(GpuboxError, match="No space left"):
+        await box.runner.run(plan(server))
+
+    assert list(box.last.results()) == ["a/0", "a/1"]
+    assert box.last.info.state == "failed"
+
+
+async def test_a_setup_that_changed_between_two_sessions_is_flagged(box: Box, server: BenchServer) -> None:
+    await box.runner.run(plan(server))
+    (box.last.folder / "results.jsonl").unlink()
+    (box.last.folder / "raw.jsonl").unlink()
+    info = box.last.info
+    old = replace(info.provenance["a"], engine_version="b0-older")
+    box.last.save(replace(info, provenance={"a": old}))
+
+    info = await box.runner.resume(box.last)
+
+    assert [(f.kind, "engine_version" in f.text) for f in info.flags] == [("setup", True)]
+
+
+def test_only_what_has_no_result_is_pending_and_the_warm_up_of_its_group() -> None:
+    items = [Item("g/w", "t", warmup=True, group="g"), Item("g/1", "t", group="g"), Item("g/2", "t", group="g")]
+    items += [Item("h/w", "t", warmup=True, group="h"), Item("h/1", "t", group="h"), Item("alone", "t")]
+    done = {name: Result(name) for name in ("g/w", "g/1", "h/w", "h/1")}
+
+    assert [item.id for item in pending(items, done)] == ["g/w", "g/2", "alone"]
+    assert pending(items, {item.id: Result(item.id) for item in items}) == []
+    assert Flag("swap", "x") == Flag("swap", "x", "")

@@ -1,0 +1,200 @@
+"""``speed``: what is asked of each kind of server, what its answers come to, and what casts doubt on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.bench.guards import energy
+from gpubox.bench.model import Plan, Result, RunInfo, Sample, Target
+from gpubox.bench.report.build import report_of
+from gpubox.bench.report.model import Metric, Report
+from gpubox.bench.report.text import lines
+from gpubox.bench.runner import Runner
+from gpubox.bench.speed import llama_bench
+from gpubox.bench.speed.cells import PRESETS, cells_of, options_of
+from gpubox.bench.speed.kind import Speed
+from gpubox.bench.speed.prompts import CHAT, filler
+from gpubox.bench.store import Run, find_run
+from gpubox.config import Config
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import Paths
+from tests.bench_server import BenchServer
+
+SMALL: dict[str, Any] = {"prompts": ["short"], "depths": [0, 64], "repeats": 2, "max_tokens": 8}
+
+
+async def measured(tmp_path: Path, server: BenchServer, options: dict[str, Any] = SMALL) -> tuple[Run, Report]:
+    paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+
+    def none(name: str) -> Any:
+        raise UsageError(name)
+
+    await Runner(paths, Config(), none).run(Plan("speed", (Target("box", url=server.url),), options))
+    run = find_run(paths, "last")
+    return run, report_of(run)
+
+
+def metric(report: Report, name: str, group: str) -> Metric:
+    return next(m for m in report.metrics if (m.name, m.group) == (name, group))
+
+
+async def test_llama_server_times_itself(tmp_path: Path) -> None:
+    with BenchServer() as server:
+        run, report = await measured(tmp_path, server)
+
+    cold = metric(report, "tg", "short, cold, depth 0").estimate
+    assert (round(cold.value, 6), cold.n, cold.sd) == (50.0, 2, 0.0)
+    assert metric(report, "pp", "short, cold, depth 64").estimate.value == pytest.approx(100.0)
+    acceptance = metric(report, "acceptance", "short, cold, depth 0")
+    assert (acceptance.estimate.value, acceptance.unit) == (25.0, "%")
+    assert metric(report, "tokens/step", "short, cold, depth 0").estimate.value == 2.0  # 8 tokens in 8 - 4 steps
+    body = server.asked[0]
+    assert (body["ignore_eos"], body["cache_prompt"], body["temperature"]) == (True, False, 0.0)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert [asked["cache_prompt"] for asked in server.asked] == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
+    assert report.flags == ()
+    assert sum(1 for name in {m.group for m in report.metrics} if "warm" in name) == 2
+    assert all(m.name != "pp" for m in report.metrics if "warm" in m.group)
+    text = "\n".join(lines(run.info, report))
+    assert "short, cold, depth 0" in text
+    assert "50.00" in text
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields"), [("vllm", {"ignore_eos", "chat_template_kwargs"}), ("ollama", set()), ("openai", set())]
+)
+async def test_other_servers_are_timed_by_the_client_and_asked_only_what_they_take(
+    tmp_path: Path, dialect: str, fields: set[str]
+) -> None:
+    with BenchServer(dialect) as server:
+        run, report = await measured(tmp_path, server)
+
+    extra = {"ignore_eos", "cache_prompt", "chat_template_kwargs", "return_progress"}
+    assert extra & set(server.asked[0]) == fields
+    assert server.asked[0]["model"] == "m1"
+    assert run.info.provenance["box"].dialect == dialect
+    contents = [asked["messages"][0]["content"] for asked in server.asked[:3]]
+    assert len(set(contents)) == 3  # nothing of a cold prompt can be in its cache
+    assert metric(report, "tg", "short, cold, depth 0").estimate.value > 0
+    assert any("as the client saw them" in note for note in report.notes)
+
+
+async def test_a_cache_that_was_used_all_the_same_is_flagged(tmp_path: Path) -> None:
+    with BenchServer(cached=15) as server:
+        _, report = await measured(tmp_path, server, {**SMALL, "prefixes": ["cold"]})
+
+    assert {flag.kind for flag in report.flags} == {"cache"}
+
+
+async def test_answers_of_another_length_are_flagged(tmp_path: Path) -> None:
+    with BenchServer(tokens=5) as server:
+        _, report = await measured(tmp_path, server)
+
+    assert {(flag.kind, flag.text) for flag in report.flags} == {("length", "5 instead of 8 tokens")}
+
+
+async def test_a_depth_that_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
+    with BenchServer() as server:
+        _, report = await measured(tmp_path, server, {**SMALL, "depths": [0, 8192]})
+
+    assert not [m for m in report.metrics if "8192" in m.group]
+    assert any("needs a context of 8,360 tokens; a slot has 4,096" in note for note in report.notes)
+
+
+async def test_a_price_is_a_line_of_its_own(tmp_path: Path) -> None:
+    with BenchServer() as server:
+        _, report = await measured(tmp_path, server, {**SMALL, "price": 2000})
+
+    assert metric(report, "tg per $1,000", "short, cold, depth 0").estimate.value == pytest.approx(25.0)
+
+
+async def test_the_wrong_model_and_no_server(tmp_path: Path) -> None:
+    with BenchServer("vllm") as server:
+        plan = Plan("speed", (Target("box", url=server.url, model="m9"),), SMALL)
+        paths = Paths(tmp_path, tmp_path / "state", tmp_path)
+        with pytest.raises(GpuboxError, match="no model 'm9'"):
+            await Runner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
+
+
+def test_the_articles_protocols() -> None:
+    (game,) = cells_of(options_of({"preset": "game"}))
+    assert (game.max_tokens, game.repeats, game.warmups) == (2000, 10, 0)
+    assert game.sampling == {"temperature": 0.6, "top_k": 20, "min_p": 0.0}
+    assert [(c.max_tokens, c.repeats) for c in cells_of(options_of({"preset": "lengths"}))] == [
+        (128, 3), (512, 3), (2048, 3),
+    ]  # fmt: skip
+    chat = cells_of(options_of({"preset": "chat"}))
+    assert (len(chat), sum(map(len, CHAT.values()))) == (150, 50)
+    assert {(c.max_tokens, c.sampling["seed"]) for c in chat} == {(64, 42), (64, 1337), (64, 2024)}
+
+
+def test_chat_prompts_are_the_sampling_unit() -> None:
+    plan = Plan("speed", (Target("box"),), {"preset": "chat"})
+    kind = Speed(plan)
+    values = {"tg": 50.0, "draft_tokens": 10, "draft_tokens_accepted": 7}
+    results = [(item, Result(item.id, {**values, "tg": 40.0 + n % 50})) for n, item in enumerate(kind.items())]
+
+    report = kind.summarise(RunInfo("id", plan, "t", len(results)), results)
+
+    found = metric(report, "tg", "all")
+    assert (found.estimate.n, len(found.samples), found.estimate.method) == (50, 150, "bootstrap over prompts")
+    assert [metric(report, "acceptance", arm).estimate.n for arm in CHAT] == [17, 17, 16]
+    assert metric(report, "acceptance", "all").estimate.value == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_same_plan_gives_the_same_items(preset: str) -> None:
+    plan = Plan("speed", (Target("a", "a"), Target("b", "b")), {"preset": preset})
+
+    first, second = Speed(plan).items(), Speed(plan).items()
+
+    assert first == second
+    assert len({item.id for item in first}) == len(first)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"preset": "x"}, {"prompts": ["x"]}, {"repeats": 0}, {"depths": [-1]}, {"depths": "8"}, {"prompts": []}],
+)
+def test_options_that_cannot_be(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        options_of(options)
+
+
+def test_made_up_prose_is_always_the_same() -> None:
+    assert filler(50) == filler(50)
+    assert len(filler(50).split()) == 50
+
+
+def test_energy_is_power_over_the_time_of_generation() -> None:
+    samples = tuple(Sample(at, power_watts=watts) for at, watts in ((0, 50), (1, 200), (2, 300), (3, 40)))
+
+    assert energy(samples, 0.5, 2.5) == 500
+    assert energy(samples, 0.5, 1.5) is None
+    assert energy((Sample(1), Sample(2)), 0, 3) is None
+
+
+def test_llama_bench_gets_the_profiles_flags() -> None:
+    flags = {"ctx-size": 16384, "n-gpu-layers": 99, "n-cpu-moe": 4, "cache-type-k": "q8_0", "flash-attn": "on"}
+    flags |= {"mmap": False, "jinja": True, "spec-type": "draft-mtp", "tensor-split": (3, 1)}
+
+    argv = llama_bench.bench_argv(Path("/e/llama-bench"), Path("/m.gguf"), flags, (0, 8192, 32768))
+
+    line = " ".join(argv)
+    assert "-p 512 -n 128" in line
+    assert "-d 0,8192 " in line
+    for words in ("-ngl 99", "-ncmoe 4", "-ctk q8_0", "-fa 1", "-mmp 0", "-ts 3/1"):
+        assert words in line
+    assert "jinja" not in line
+
+
+def flat(report: Report) -> Sequence[str]:
+    return list(lines(RunInfo("id", Plan("speed", ()), "t", 0), report))
+
+
+def test_an_empty_report_is_a_title() -> None:
+    assert flat(Report("speed", "Nothing")) == ["Nothing  (id, running)"]
