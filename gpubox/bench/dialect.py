@@ -27,13 +27,15 @@ _OPENAI_WORDS = frozenset(
 )  # fmt: skip
 
 
-async def meet(client: LlamaClient, model: str) -> tuple[str, str, dict[str, Any]]:
+async def meet(client: LlamaClient, model: str, *, ours: bool) -> tuple[str, str, dict[str, Any]]:
     """What answers, the model's name for requests, and llama-server's ``/props`` (else empty).
 
-    Raises GpuboxError where nothing answers, or it has no such model.
+    ``ours``: gpubox started it, so it is a llama-server. Raises GpuboxError where nothing answers, or it has no such
+    model.
     """
     props = await _get(client, "/props")
-    if isinstance(props, dict) and "default_generation_settings" in props:
+    props = props if isinstance(props, dict) else {}
+    if ours or "default_generation_settings" in props:
         return LLAMA, model or "gpubox", props  # it serves one model, whatever it is called
     models = _names(await _get(client, "/v1/models"))
     if model and models and model not in models:

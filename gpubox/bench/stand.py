@@ -188,7 +188,7 @@ class Stand:
 
         client = LlamaClient(url, key, timeout=10.0)
         try:
-            dialect, model, props = await meet(client, target.model)
+            dialect, model, props = await meet(client, target.model, ours=running is not None)
         except BaseException:
             await client.close()
             raise

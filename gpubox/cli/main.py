@@ -60,8 +60,8 @@ class VerbGroup(click.Group):
         except click.UsageError as error:
             from gpubox.tables import nearest
 
-            near = nearest(args[0], VERBS)
-            more = f" Did you mean {near!r}?" if near else " `gpubox --help` lists the verbs."
+            near = nearest(args[0], self.list_commands(ctx))
+            more = f" Did you mean {near!r}?" if near else f" `{ctx.command_path} --help` lists the verbs."
             raise click.UsageError(f"There is no verb {args[0]!r}.{more}", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:

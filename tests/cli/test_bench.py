@@ -1,0 +1,155 @@
+"""``gpubox bench`` as the owner types it: words in, report and exit code out, and the box as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.cli.main import run
+from gpubox.hardware.process import find_marked
+from gpubox.paths import Paths
+from gpubox.server.launch import free_port
+from tests.bench_server import BenchServer
+
+Write = Callable[[str, str], Path]
+QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "2", "--max-tokens", "8")
+
+
+@pytest.fixture
+def server() -> Iterator[BenchServer]:
+    with BenchServer() as made:
+        yield made
+
+
+@pytest.fixture
+def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) -> Iterator[None]:
+    """Profiles a and b on one engine that answers one token and nothing else."""
+    port = free_port("127.0.0.1")
+    for name, size in (("a", 2048), ("b", 4096)):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n[flags]\nctx-size = {size}\n')
+    write_profile("beside", f'model = "{tiny_gguf}"\ncompanion = true\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    yield
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)
+
+
+def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = run(list(words))
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+    return code, out, err
+
+
+def values(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = gpubox(capfd, *words, "--json")
+    return code, json.loads(out)
+
+
+def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+    code, out, err = gpubox(capfd, "bench", "speed", "--url", server.url, *QUICK)
+
+    assert code == 0, err
+    shown = re.sub(r"\d{8}-\d{6}-speed-[\d-]+", "ID", out.replace(server.url.removeprefix("http://"), "HOST"))
+    assert [re.sub(r" {2,}", "  ", line).strip() for line in shown.splitlines() if "TTFT" not in line] == [
+        "The served path  (ID, finished)",
+        "",
+        "HOST  gpubox  b1-test",
+        "MEAN  ± SD  MEDIAN  95 % CI  N",
+        "pp  100.0  ± 0.0000  100.0  100.0 – 100.0  2  tok/s",
+        "tg  50.00  ± 0.0000  50.00  50.00 – 50.00  2  tok/s",
+        "tokens/step  2.00  ± 0.0000  2.00  2.00 – 2.00  2",
+        "acceptance  25.00  ± 0.0000  25.00  range 25.00 – 25.00  2  %",
+        "tg  50.00  ± 0.0000  50.00  50.00 – 50.00  2  tok/s",
+        "tokens/step  2.00  ± 0.0000  2.00  2.00 – 2.00  2",
+        "acceptance  25.00  ± 0.0000  25.00  range 25.00 – 25.00  2  %",
+    ]
+    assert "run 2" in err
+    assert "6/6  tg 50.0 tok/s" in err
+    assert "\x1b" not in err
+
+    code, listed = values(capfd, "bench", "ls")
+    assert (code, [(r["kind"], r["state"], r["items_done"]) for r in listed["runs"]]) == (0, [("speed", "finished", 6)])
+    code, shown_again = values(capfd, "bench", "show")
+    assert (code, shown_again["run"]["state"], len(shown_again["report"]["metrics"])) == (0, "finished", 9)
+    assert "before" not in shown_again["run"]
+    assert "every result is the same" in gpubox(capfd, "bench", "rescore", "last")[1]
+    assert "nothing is left to do" in gpubox(capfd, "bench", "resume")[2]
+    code, _, err = gpubox(capfd, "bench", "rm", "last")
+    assert (code, "Say --yes" in err) == (2, True)
+    assert gpubox(capfd, "bench", "rm", "last", "--yes")[0] == 0
+    assert values(capfd, "bench", "ls")[1]["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("speed",), 3, "Nothing is running."),
+        (("speed", "nope"), 2, "nope"),
+        (("speed", "a", "--url", "http://127.0.0.1:9"), 2, "it takes no profile"),
+        (("speed", "a", "--model", "m"), 2, "--model belongs to --url"),
+        (("speed", "a", "--preset", "fast"), 2, "There are: quick, game, lengths, chat."),
+        (("speed", "a", "--depths", "many"), 2, "--depths takes whole numbers"),
+        (("speed", "a", "--prompts", "x"), 2, "no prompt 'x'"),
+        (("speed", "beside"), 2, "runs beside"),
+        (("speed", "--url", "http://127.0.0.1:9"), 3, "does not answer"),
+        (("show",), 2, "no run yet"),
+        (("resume", "x"), 2, "no run yet"),
+        (("spede",), 2, "Did you mean 'speed'?"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, said: str
+) -> None:
+    found, out, err = gpubox(capfd, "bench", *words)
+
+    assert (found, said in err) == (code, True), err
+    assert out == ""
+
+
+def test_help_lists_kinds_and_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = gpubox(capfd, "bench", "--help")
+
+    assert code == 0
+    assert all(f"\n  {verb} " in out for verb in ("speed", "ls", "show", "resume", "rescore", "rm"))
+    assert gpubox(capfd, "bench", "speed", "--help")[0] == 0
+
+
+def test_what_ran_before_runs_again(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert gpubox(capfd, "start", "a")[0] == 0
+
+    code, out, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
+
+    # Its server is brought up and answers no stream: items without numbers, not a crash, and the old one is back.
+    assert code == 0, err
+    assert "Not measured" in out
+    server = values(capfd, "status")[1]["server"]
+    assert (server["profile"], server["state"]) == ("a", "ready")
+
+
+def test_where_nothing_ran_nothing_runs_afterwards(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+    assert gpubox(capfd, "bench", "speed", "b", *QUICK)[0] == 0
+
+    assert find_marked(f"{paths.state}|") == []
+
+
+def test_a_busy_server_is_not_measured_unasked(
+    box: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_BUSY", "1")
+    assert gpubox(capfd, "start", "a")[0] == 0
+    monkeypatch.delenv("FAKE_BUSY")
+
+    code, out, err = gpubox(capfd, "bench", "speed", *QUICK)
+
+    assert (code, out) == (1, "")
+    assert "a is busy" in err
+    assert "--now" in err
