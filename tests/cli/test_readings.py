@@ -17,6 +17,7 @@ from gpubox.cli.main import run
 from gpubox.hardware.process import find_marked
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
+from tests.conftest import until
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "logs" / "b11434-moe-mtp-rpc.log"
 
@@ -83,7 +84,7 @@ def test_a_recording_ends_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture
 
     found = read_recording(file)
     assert (values["path"], values["snapshots"]) == (str(file), len(found))
-    assert 2 <= len(found) <= 4
+    assert 1 <= len(found) <= 4  # fewer where the machine is busy, never more than 4 a second
     assert found[-1].server.profile == "a"
     assert run(["record", str(file)]) == 2
     assert "exists already" in capfd.readouterr().err
@@ -96,8 +97,8 @@ def test_ctrl_c_is_the_usual_end_of_a_recording(number: int, tmp_path: Path) -> 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as record:
         assert record.stderr is not None
         assert "Ctrl-C ends it" in record.stderr.readline()
-        while file.read_bytes().count(b"\n") < 3:
-            assert record.poll() is None
+        until(lambda: file.read_bytes().count(b"\n") >= 3 or record.poll() is not None)
+        assert record.poll() is None
         record.send_signal(number)
         out, err = record.communicate(timeout=60)
 
