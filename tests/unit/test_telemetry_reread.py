@@ -147,7 +147,8 @@ def test_there_was_a_launch_before_this_one(before: bool, tmp_path: Path) -> Non
 
 def test_a_server_that_slept_has_forgotten_everything(tmp_path: Path) -> None:
     path = tmp_path / "main.log"
-    sleep = "0.10.000.000 I que    start_loop: entering sleeping state\n0.20.000.000 I que start_loop: exiting sleeping state\n"
+    words = ("entering", "exiting")
+    sleep = "".join(f"0.10.000.000 I que start_loop: {word} sleeping state\n" for word in words)
     path.write_text(LOADED + request(1, LRU.format(-1)) + sleep + request(2, LRU.format(-1)))
 
     assert LogSource(path, STARTED).requests.finished[0].reread == SLEPT
