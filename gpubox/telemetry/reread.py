@@ -13,7 +13,7 @@ LEAST_TOKENS = 64
 REUSED = 0.05
 """Less than this share reused is the start that every chat template has in common."""
 GROWN = 1.1
-"""A prompt that is shorter than an evicted one, by more than this, does not go on from it."""
+"""A prompt that is shorter than an evicted one, by more than this, is another conversation."""
 NO_CHECKPOINT = "no checkpoint before the change (hybrid or SWA model)"
 NOT_LIKE_IT = "prefix changed, or a new prompt: no slot held one like it"
 NAMED_SLOT = "prefix changed: the slot that the client named held another prompt"
@@ -118,7 +118,8 @@ class Kept:
             if lost.by != task and lost.tokens <= GROWN * prompt:
                 self._evicted.remove(lost)
                 return str(lost)
-        return empty or (None if choice.chosen.fresh else NOT_LIKE_IT)
+        # one that is shorter than what its slot held is another conversation
+        return empty or (NOT_LIKE_IT if LEAST_TOKENS <= choice.held <= GROWN * prompt else None)
 
     def _lose(self, lost: Evicted) -> None:
         self._held.pop(lost.slot, None)
