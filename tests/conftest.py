@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.paths import Paths
+from gpubox.telemetry import sampler, sources
 
 HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
 # A shell that starts the run in the background makes it ignore SIGINT, and who ignores a signal hands that on to its
@@ -33,6 +34,14 @@ def until(true: Callable[[], object]) -> None:
     while not true():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers is waited for, however slow this machine is; the screen's owner would not wait so long."""
+    monkeypatch.setattr(sampler, "FIRST_SECONDS", 30.0)
+    monkeypatch.setattr(sampler, "STALE_SECONDS", 30.0)
+    monkeypatch.setattr(sources, "STALE_SECONDS", 30.0)
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,8 +41,22 @@ class Plan:
     """Whether the history holds them as ``tool_calls`` (else the content shows them)."""
 
 
-def plan(reply: Reply, tools: Sequence[Tool], chosen: Chosen, taken: set[str]) -> Plan:
-    """``taken`` are call ids in use already."""
+class Identities:
+    """Gives each call of a conversation an id of its own: the model's, where it is new."""
+
+    def __init__(self, taken: Iterable[str], prefix: str) -> None:
+        self._taken, self._prefix = set(taken), prefix
+
+    def new(self, wanted: str = "") -> str:
+        """``wanted``, or one made up."""
+        numbers = (f"{self._prefix}_{n}" for n in itertools.count(1))
+        identity = wanted if wanted and wanted not in self._taken else next(n for n in numbers if n not in self._taken)
+        self._taken.add(identity)
+        return identity
+
+
+def plan(reply: Reply, tools: Sequence[Tool], chosen: Chosen, taken: Identities) -> Plan:
+    """The Plan of a whole reply."""
     if not tools or chosen.name == "none":
         return Plan((), reply.content)
     truncated = reply.finish_reason == "length"
@@ -56,12 +71,12 @@ def plan(reply: Reply, tools: Sequence[Tool], chosen: Chosen, taken: set[str]) -
     if chosen.name == "fenced":
         code, closed = program(visible)
         if code:
-            call = ToolCall(_fresh(taken), CODE, {"code": code}, code)
+            call = ToolCall(taken.new(), CODE, {"code": code}, code)
             return Plan((_cut(call) if truncated and not closed else Planned(call),), reply.content)
     return Plan((), reply.content)
 
 
-def _planned(raw: list[RawCall], tools: Sequence[Tool], taken: set[str], truncated: bool) -> tuple[Planned, ...]:
+def _planned(raw: list[RawCall], tools: Sequence[Tool], taken: Identities, truncated: bool) -> tuple[Planned, ...]:
     planned: list[Planned] = []
     for position, item in enumerate(raw[:MOST]):
         cut = truncated and position == len(raw) - 1  # those before it were written to their end
@@ -71,9 +86,8 @@ def _planned(raw: list[RawCall], tools: Sequence[Tool], taken: set[str], truncat
     return tuple(planned)
 
 
-def _one(raw: RawCall, tools: Sequence[Tool], taken: set[str], cut: bool) -> Planned:
-    identity = raw.id if raw.id and raw.id not in taken else _fresh(taken)
-    taken.add(identity)
+def _one(raw: RawCall, tools: Sequence[Tool], taken: Identities, cut: bool) -> Planned:
+    identity = taken.new(raw.id)
     tool = _tool(raw.name, tools)
     if tool is None:
         name = re.sub(r"\W", "_", raw.name)[:40] or "unknown"
@@ -106,28 +120,17 @@ def _one(raw: RawCall, tools: Sequence[Tool], taken: set[str], cut: bool) -> Pla
 
 def _cut(call: ToolCall) -> Planned:
     return Planned(
-        replace_call(call),
+        ToolCall(call.id, call.name),  # never what is half written
         "Not run: your reply was cut off by its token limit. Write a shorter program.",
         "truncated",
         "The model's call was cut off by max_tokens and not made.",
     )
 
 
-def replace_call(call: ToolCall) -> ToolCall:
-    """``call`` without its half-written arguments."""
-    return ToolCall(call.id, call.name)
-
-
 def _leaked(planned: Planned) -> Planned:
     if planned.kind:
         return planned
     return replace(planned, kind="leaked", notice=f"The model wrote its call of {planned.call.name} as text.")
-
-
-def _fresh(taken: set[str]) -> str:
-    identity = next(f"call_{n}" for n in range(len(taken) + 1, 2 * len(taken) + 3) if f"call_{n}" not in taken)
-    taken.add(identity)
-    return identity
 
 
 _OTHER_NAMES = {"python", "run_python", "execute_python", "execute_code", "code_interpreter", "run_code", "ipython"}

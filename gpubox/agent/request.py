@@ -83,7 +83,15 @@ class Requests:
             thinking_tokens=THINKING_TOKENS if without_thinking else settings.thinking_tokens,
         )
         self._sent = len(self._conversation.messages)
-        await ask(self._client, body, reply, self._emit, silence_seconds=settings.silence_seconds, clock=self._clock)
+        await ask(
+            self._client,
+            body,
+            reply,
+            self._emit,
+            silence_seconds=settings.silence_seconds,
+            until_program=chosen.name == "fenced",
+            clock=self._clock,
+        )
 
     def _again(self, number: int, why: str, reply: Reply) -> float:
         now = self._clock()

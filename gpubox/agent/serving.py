@@ -97,7 +97,9 @@ async def _asked(client: LlamaClient, found: Serving) -> Serving:
         )
     build, path = props.get("build_info"), props.get("model_path")
     model = PurePath(path).name if isinstance(path, str) else ""
-    return replace(found, build=build if isinstance(build, str) and build else found.build, model=found.model or model)
+    if not isinstance(build, str) or build.startswith("b0-"):  # built outside of git: the engine's version says more
+        build = ""
+    return replace(found, build=build or found.build, model=found.model or model)
 
 
 def _profile(paths: Paths, name: str) -> Profile | None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gpubox.agent.asking import Emit, Reply
-from gpubox.agent.calls import Plan, plan
+from gpubox.agent.calls import Identities, Plan, plan
 from gpubox.agent.events import (
     Message,
     Notice,
@@ -58,6 +58,8 @@ class Turn:
         self._limit = asyncio.timeout(settings.wall_seconds)
         self._runner = ToolRunner(tools, self._ask_owner, emit, settings.output_characters, clock)
         self._requests: Requests | None = None
+        taken = (call.id for message in conversation.messages for call in message.calls)
+        self._identities = Identities(taken, f"call_{len(conversation.messages)}")
         self._messages_before = len(conversation.messages)
         self._timings: list[Timing] = []
         self._round = 0
@@ -122,8 +124,7 @@ class Turn:
             self._open = reply
             if reply.circles:
                 return self._circles(reply)
-            taken = {call.id for message in self._conversation.messages for call in message.calls}
-            found = plan(reply, self._tools, chosen, taken)
+            found = plan(reply, self._tools, chosen, self._identities)
             self._text = reply.visible.strip()
             self._say(found.content, reply, found)
             if not found.calls:

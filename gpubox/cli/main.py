@@ -29,6 +29,7 @@ VERBS = {
     "logs": "the server's log",
     "requests": "the last requests, each with its times and tokens",
     "chat": "ask the model, which may run code confined; the chats there are",
+    "sandbox": "run a program confined, as the chat runs the model's",
     "record": "write every reading into a file, for `gpubox --replay FILE`",
     "engines": "the llama-server binaries, their builds and devices",
     "bench": "measure: what is fast here, and how sure that is; resumable, with everything kept",
@@ -87,7 +88,7 @@ def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path |
     """The control room of a home GPU box. Without a verb: the screen.
 
     Exit codes: 0 ok, 1 failed, 2 usage or config, 3 not running or unreachable, 4 unhealthy, 5 would not fit,
-    130 interrupted.
+    6 a confined program failed, 130 interrupted.
     """
     ctx.obj = Context(config)
     if ctx.invoked_subcommand is not None:

@@ -138,6 +138,8 @@ def _main() -> "Any":
     if pid:
         _supervise(pid)
     os.close(CONFIG["status_fd"])
+    if __file__.startswith("/proc/self/fd/"):
+        os.close(int(__file__[14:]))
     _prepare()
     with open(CONFIG["main"], "rb") as file:  # noqa: PTH123
         source = file.read()

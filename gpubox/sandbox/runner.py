@@ -64,7 +64,7 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy) -> O
         policy = replace(policy, workspace=folder)
         before = await asyncio.to_thread(scan, folder)
     try:
-        process = spawn.start(confinement, find_interpreter(), code.encode("utf-8", "replace"), policy, before.doors)
+        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors)
     except OSError as error:
         why = f"The sandbox could not be started: {error.strerror}."
         raise GpuboxError(why, "`gpubox doctor` says more.") from None
@@ -84,6 +84,14 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy) -> O
         files_made=files,
         dropped_bytes=run.dropped,
     )
+
+
+def _bytes(code: str) -> bytes:
+    """As the file it came from had it; what no file can hold is replaced."""
+    try:
+        return code.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return code.encode("utf-8", "replace")
 
 
 @dataclass(eq=False)
@@ -136,8 +144,15 @@ class _Run:
                 self.ended_by = "disk"
 
     async def _disk_is_over(self, pids: list[int]) -> bool:
-        """Whether there are too many files in /tmp, or too much was written into the workspace."""
-        for folder in ("tmp", "dev/shm", "work") if pids else ():
+        """Whether there are too many files in /tmp, or too much was written into the workspace.
+
+        Not asked of the program: bubblewrap bounds the size of a tmpfs, but not its number of files.
+        """
+        if self.process.scratch:
+            now = await asyncio.to_thread(scan, self.process.scratch)
+            if len(now.files) > self.policy.scratch_files or now.size_bytes > self.policy.scratch_bytes:
+                return True
+        for folder in ("tmp", "dev/shm", "work") if pids and not self.process.scratch else ():
             with contextlib.suppress(OSError):
                 scratch = os.statvfs(f"/proc/{pids[0]}/root/{folder}")
                 bounded = folder != "work" or self.policy.workspace is None
@@ -175,7 +190,7 @@ class _Run:
             self._kill()
 
     def _kill(self) -> None:
-        if self.process.group:
+        if self.process.scratch:
             kill_group(self.process.popen.pid)
         else:
             kill_tree(self.process.popen.pid)

@@ -33,8 +33,8 @@ class Process:
     status_fd: int
     release: Callable[[], None] = lambda: None
     """To be called once it is dead."""
-    group: bool = False
-    """No namespace holds its processes together, but their group."""
+    scratch: Path | None = None
+    """The host folder that stands for /tmp where no namespace holds the run together, but its process group."""
 
 
 def limits(policy: Policy) -> dict[str, tuple[int, int]]:
@@ -130,14 +130,14 @@ def _start_in_place(confinement: Confinement, python: Interpreter, code: bytes, 
         abi = landlock.version() if confinement.tier == "landlock" else 0
         config = {"main": str(place.main), "work": str(place.work), "status_fd": status_end, "uid": uid, "group": True}
         config |= {"landlock": (abi, landlock.rules(place, python)) if abi else None}
-        config |= {"filter": _filter(shared=True, signals=abi >= landlock.SIGNAL_SCOPE)}
+        config["filter"] = _filter(shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.own_threads())
         boot_fd = _memory_file(theirs, boot_text(counted, config))
         env = bubblewrap.ENV | {"HOME": str(place.work), "TMPDIR": str(place.tmp)}
         argv = python.command(f"/proc/self/fd/{boot_fd}", on_host=True)
         popen = _popen(argv, output_end, (status_end, boot_fd), env=env)
         ours.pop_all()
-        return Process(popen, output_fd, status_fd, release=place.remove, group=True)
+        return Process(popen, output_fd, status_fd, release=place.remove, scratch=place.root)
 
 
 def _filter(*, shared: bool = False, signals: bool = True) -> bytes:

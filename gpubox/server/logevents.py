@@ -11,15 +11,17 @@ printf formats read in llama.cpp build 11434; older wordings beside them where t
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from functools import cache
 from typing import Literal, NamedTuple
 
+from gpubox.server import choiceevents
+from gpubox.server.choiceevents import TASK as _TASK
+from gpubox.server.choiceevents import ChoiceEvent
 from gpubox.server.log import CUT, parse_line
+from gpubox.server.lognumbers import MIB, MOST_SECONDS, NUM, count, mib, of_bytes, rate, seconds, share, shares
 
-MIB = 1024 * 1024
 BufferKind = Literal["model", "kv", "recurrent", "compute", "output"]
 
 
@@ -178,14 +180,6 @@ class Released(NamedTuple):
     truncated: bool
 
 
-class Reread(NamedTuple):
-    """The server reads a whole prompt again, and says why."""
-
-    slot: int
-    task: int
-    reason: str
-
-
 class Cancelled(NamedTuple):
     """A client went away."""
 
@@ -216,42 +210,14 @@ class Sleeping(NamedTuple):
 
 Event = (
     Section | BreakdownRow | Buffer | Device | Layers | KvCache | Threads | Taken | NewPrompt | CachedTo
-    | PromptProgress | GenerationProgress | TimingsOf | Timing | Drafted | PerPosition | Released | Reread | Cancelled
-    | CacheState | Checkpoint | Sleeping
+    | PromptProgress | GenerationProgress | TimingsOf | Timing | Drafted | PerPosition | Released | Cancelled
+    | CacheState | Checkpoint | Sleeping | ChoiceEvent
 )  # fmt: skip
 _Build = Callable[[re.Match[str]], "Event | None"]
-_TASK = r"id +(\d+) \| task +(-?\d+) \| +"
 _TASK_OR_NONE = rf"(?:{_TASK}|^ *)"
-_NUM = r"([\d.]+|-?nan|-?inf)"
-_MOST_BYTES, _MOST_COUNT, _MOST_SECONDS = 2**60, 2**53, 10**9
-"""A line that says more than this is not llama.cpp's, or is damaged."""
 _LONGEST = 2048
 """No line that means anything is longer; one with a prompt in it can be any length."""
 _ROUTER = re.compile(r"\[\d{1,5}\] ")
-
-
-def _bytes(value: float) -> int:
-    if not 0 <= value <= _MOST_BYTES:  # nan too
-        raise ValueError(value)
-    return round(value)
-
-
-def _mib(text: str) -> int:
-    return _bytes(float(text) * MIB)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value > _MOST_COUNT:
-        raise ValueError(text)
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text) / 1e3
-    if not 0 <= value <= _MOST_SECONDS:
-        raise ValueError(text)
-    return value
 
 
 def _section(name: str) -> _Build:
@@ -259,32 +225,15 @@ def _section(name: str) -> _Build:
 
 
 def _buffer(kind: BufferKind) -> _Build:
-    return lambda m: Buffer(m[1], kind, _mib(m[2]))
+    return lambda m: Buffer(m[1], kind, mib(m[2]))
 
 
 def _timing(kind: Literal["prompt", "generation"]) -> _Build:
-    return lambda m: Timing(int(m[1] or -1), int(m[2] or -1), kind, _seconds(m[3]), _count(m[4]), _rate(m[5]))
-
-
-def _rate(text: str | None) -> float | None:
-    value = float(text) if text else 0.0
-    return value if 0 < value < 1e9 else None  # "inf" and "nan" where nothing was timed
-
-
-def _share(text: str) -> float | None:
-    value = float(text)
-    return value if 0 <= value <= 1 else None
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    found = tuple(float(value) for value in text.split(",") if value.strip())
-    if not all(map(math.isfinite, found)):
-        raise ValueError(text)
-    return found
+    return lambda m: Timing(int(m[1] or -1), int(m[2] or -1), kind, seconds(m[3]), count(m[4]), rate(m[5]))
 
 
 def _row(m: re.Match[str]) -> Event:
-    return BreakdownRow(m[1].strip(), *(_bytes(int(m[i]) * MIB) for i in (2, 3, 4)))
+    return BreakdownRow(m[1].strip(), *(of_bytes(int(m[i]) * MIB) for i in (2, 3, 4)))
 
 
 _DEVICE = r"(?<!\S)(\S+(?: \([^()]*\))?)"
@@ -304,50 +253,50 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("listening on", r"listening on http", _section("listening")),
     (CUT, rf"^{CUT}", _section("cut")),
     ("cleaning up before exit", r"cleaning up before exit", _section("exit")),
-    ("model buffer size", rf"{_DEVICE} model buffer size = +{_NUM} MiB", _buffer("model")),
-    ("KV buffer size", rf"{_DEVICE} KV buffer size = +{_NUM} MiB", _buffer("kv")),
-    ("RS buffer size", rf"{_DEVICE} RS buffer size = +{_NUM} MiB", _buffer("recurrent")),
-    ("compute buffer size", rf"{_DEVICE} compute buffer size = +{_NUM} MiB", _buffer("compute")),
-    ("output buffer size", rf"{_DEVICE} +output buffer size = +{_NUM} MiB", _buffer("output")),
+    ("model buffer size", rf"{_DEVICE} model buffer size = +{NUM} MiB", _buffer("model")),
+    ("KV buffer size", rf"{_DEVICE} KV buffer size = +{NUM} MiB", _buffer("kv")),
+    ("RS buffer size", rf"{_DEVICE} RS buffer size = +{NUM} MiB", _buffer("recurrent")),
+    ("compute buffer size", rf"{_DEVICE} compute buffer size = +{NUM} MiB", _buffer("compute")),
+    ("output buffer size", rf"{_DEVICE} +output buffer size = +{NUM} MiB", _buffer("output")),
     (
         "using device",
         r"using device (\S+) \((.*)\) \(([^()]*)\) - (\d+) MiB free",
-        lambda m: Device(m[1], m[2], m[3], None, _bytes(int(m[4]) * MIB)),
+        lambda m: Device(m[1], m[2], m[3], None, of_bytes(int(m[4]) * MIB)),
     ),
     (
         "MiB free)",
         r"  - (\S+) +: (.+) \((\d+) MiB, (\d+) MiB free\)",
-        lambda m: Device(m[1], m[2], "", _bytes(int(m[3]) * MIB), _bytes(int(m[4]) * MIB)),
+        lambda m: Device(m[1], m[2], "", of_bytes(int(m[3]) * MIB), of_bytes(int(m[4]) * MIB)),
     ),
-    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", lambda m: Layers(_count(m[1]), _count(m[2]))),
+    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", lambda m: Layers(count(m[1]), count(m[2]))),
     (
         "llama_kv_cache: size",
-        rf"size = +{_NUM} MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs\)",
-        lambda m: KvCache(_mib(m[1]), _count(m[2]), _count(m[3])),
+        rf"size = +{NUM} MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs\)",
+        lambda m: KvCache(mib(m[1]), count(m[2]), count(m[3])),
     ),
-    ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: Threads(_count(m[1]))),
+    ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: Threads(count(m[1]))),
     ("processing task", rf"{_TASK}processing task", lambda m: Taken(int(m[1]), int(m[2]))),
     (
         "new prompt",
         rf"{_TASK}new prompt, n_ctx_slot = (\d+),[^=]*= -?\d+, (?:task\.n_tokens|n_prompt_tokens) = (\d+)",
-        lambda m: NewPrompt(int(m[1]), int(m[2]), _count(m[3]), _count(m[4])),
+        lambda m: NewPrompt(int(m[1]), int(m[2]), count(m[3]), count(m[4])),
     ),
     (
         "memory_seq_rm",
         rf"{_TASK}(?:cached n_tokens|n_tokens|n_past) = (\d+), memory_seq_rm",
-        lambda m: CachedTo(int(m[1]), int(m[2]), _count(m[3])),
+        lambda m: CachedTo(int(m[1]), int(m[2]), count(m[3])),
     ),
-    ("kv cache rm", rf"{_TASK}kv cache rm \[(\d+), end", lambda m: CachedTo(int(m[1]), int(m[2]), _count(m[3]))),
+    ("kv cache rm", rf"{_TASK}kv cache rm \[(\d+), end", lambda m: CachedTo(int(m[1]), int(m[2]), count(m[3]))),
     (
         "prompt processing",
         rf"{_TASK}prompt processing(?: progress)?, (?:n_tokens|n_past) = +(\d+), (?:(?:batch\.)?n_tokens = +\d+, )?"
-        rf"progress = +{_NUM}(?:, t = +{_NUM} s / +{_NUM} tokens per second)?",
-        lambda m: PromptProgress(int(m[1]), int(m[2]), _count(m[3]), _share(m[4]), _rate(m[6])),
+        rf"progress = +{NUM}(?:, t = +{NUM} s / +{NUM} tokens per second)?",
+        lambda m: PromptProgress(int(m[1]), int(m[2]), count(m[3]), share(m[4]), rate(m[6])),
     ),
     (
         "tg =",
-        rf"{_TASK}n_(?:gen|decoded) = +(\d+), tg = +{_NUM} t/s(?:, tg_3s = +{_NUM} t/s)?",
-        lambda m: GenerationProgress(int(m[1]), int(m[2]), _count(m[3]), _rate(m[4]), _rate(m[5])),
+        rf"{_TASK}n_(?:gen|decoded) = +(\d+), tg = +{NUM} t/s(?:, tg_3s = +{NUM} t/s)?",
+        lambda m: GenerationProgress(int(m[1]), int(m[2]), count(m[3]), rate(m[4]), rate(m[5])),
     ),
     (
         "print_timing",
@@ -356,58 +305,54 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     (
         "prompt eval time",
-        rf"{_TASK_OR_NONE}prompt eval time = +{_NUM} ms / +(\d+) tokens \([^,]*, +{_NUM} tokens per second\)",
+        rf"{_TASK_OR_NONE}prompt eval time = +{NUM} ms / +(\d+) tokens \([^,]*, +{NUM} tokens per second\)",
         _timing("prompt"),
     ),
     (
         " eval time",
-        rf"{_TASK_OR_NONE}eval time = +{_NUM} ms / +(\d+) tokens \([^,]*, +{_NUM} tokens per second\)",
+        rf"{_TASK_OR_NONE}eval time = +{NUM} ms / +(\d+) tokens \([^,]*, +{NUM} tokens per second\)",
         _timing("generation"),
     ),
     (
         "total time",
-        rf"{_TASK_OR_NONE}total time = +{_NUM} ms / +(\d+) tokens",
-        lambda m: Timing(int(m[1] or -1), int(m[2] or -1), "total", _seconds(m[3]), _count(m[4]), None),
+        rf"{_TASK_OR_NONE}total time = +{NUM} ms / +(\d+) tokens",
+        lambda m: Timing(int(m[1] or -1), int(m[2] or -1), "total", seconds(m[3]), count(m[4]), None),
     ),
     (
         "draft acceptance",
         rf"{_TASK_OR_NONE}draft acceptance(?: rate)? = [^(]*\( *(\d+) accepted / +(\d+) generated\)"
-        rf"(?:, mean (?:acceptance )?len(?:gth)? = +{_NUM})?",
-        lambda m: Drafted(int(m[1] or -1), int(m[2] or -1), _count(m[3]), _count(m[4]), _rate(m[5])),
+        rf"(?:, mean (?:acceptance )?len(?:gth)? = +{NUM})?",
+        lambda m: Drafted(int(m[1] or -1), int(m[2] or -1), count(m[3]), count(m[4]), rate(m[5])),
     ),
     (
         "acc per pos",
         rf"{_TASK}acc per pos = \(([^)]*)\)",
-        lambda m: PerPosition(int(m[1]), int(m[2]), _shares(m[3])),
+        lambda m: PerPosition(int(m[1]), int(m[2]), shares(m[3])),
     ),
     (
         "stop processing",
         rf"{_TASK}stop processing: (?:n_tokens|n_past) = (\d+), truncated = (\d)",
-        lambda m: Released(int(m[1]), int(m[2]), _count(m[3]), m[4] == "1"),
-    ),
-    (
-        "full prompt re-processing",
-        rf"{_TASK}(forcing full prompt re-processing.*)",
-        lambda m: Reread(int(m[1]), int(m[2]), m[3]),
+        lambda m: Released(int(m[1]), int(m[2]), count(m[3]), m[4] == "1"),
     ),
     ("cancel task", r"cancel task, id_task = (\d+)", lambda m: Cancelled(int(m[1]))),
     (
         "cache state",
-        rf"cache state: \d+ prompts, {_NUM} MiB \(limits: {_NUM} MiB",
-        lambda m: CacheState(_mib(m[1]), _mib(m[2])),
+        rf"cache state: \d+ prompts, {NUM} MiB \(limits: {NUM} MiB",
+        lambda m: CacheState(mib(m[1]), mib(m[2])),
     ),
     (
         "created context checkpoint",
-        rf"{_TASK}created context checkpoint (\d+) of \d+ \([^)]*size = {_NUM} MiB",
-        lambda m: Checkpoint(int(m[1]), _mib(m[4]), False, int(m[3])),
+        rf"{_TASK}created context checkpoint (\d+) of \d+ \([^)]*size = {NUM} MiB",
+        lambda m: Checkpoint(int(m[1]), mib(m[4]), False, int(m[3])),
     ),
     (
         "erasing old context checkpoint",
-        rf"{_TASK}erasing old context checkpoint \([^)]*size = {_NUM} MiB",
-        lambda m: Checkpoint(int(m[1]), _mib(m[3]), True, 0),
+        rf"{_TASK}erasing old context checkpoint \([^)]*size = {NUM} MiB",
+        lambda m: Checkpoint(int(m[1]), mib(m[3]), True, 0),
     ),
     ("entering sleeping state", r"(?<!exiting )\bentering sleeping state", lambda m: Sleeping(True)),
     ("exiting sleeping state", r"exiting sleeping state", lambda m: Sleeping(False)),
+    *choiceevents.TABLE,
 )
 
 
@@ -431,4 +376,4 @@ def event_of(line: str) -> tuple[float | None, Event | None]:
 
 
 def _time(seconds: float | None) -> float | None:
-    return seconds if seconds is not None and seconds <= _MOST_SECONDS else None
+    return seconds if seconds is not None and seconds <= MOST_SECONDS else None

@@ -51,7 +51,7 @@ async def stream_completion(
     ``silence_seconds`` without a byte is an error; llama-server pings each 30 s. The reader ends at ``[DONE]``, or
     where the connection ends after a finish reason; before that it is broken.
     """
-    timeout = httpx.Timeout(silence_seconds, connect=min(CONNECT_SECONDS, silence_seconds))
+    timeout = httpx.Timeout(silence_seconds, connect=CONNECT_SECONDS)
     content = msgspec.json.encode({**body, "stream": True})
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
     request = http.build_request("POST", path, content=content, headers=headers, timeout=timeout)

@@ -129,9 +129,9 @@ class Request:
     mean_accepted_length: float | None = None
     accepted_per_position: tuple[float, ...] = ()
     stop_reason: str | None = None
-    """stop | length | context full | cancelled; ``None`` where nothing tells."""
+    """stop | length | context full | cancelled | error; ``None`` where nothing tells."""
     reread: str | None = None
-    """Why the whole prompt was read again although a cache existed."""
+    """Why the whole prompt was read, as the log's lines tell: no checkpoint, prefix changed, evicted, restart."""
 
     @property
     def draft_acceptance(self) -> float | None:

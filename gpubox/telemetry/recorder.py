@@ -5,6 +5,7 @@ The same file serves bug reports, tests and pictures. The home folder is written
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -27,37 +28,46 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Appends Snapshots to one file, a line each, flushed. A disk that fills up ends the recording, not the program."""
+    """Appends Snapshots to one file, a whole line each, unbuffered.
+
+    A disk that fills up ends nothing: what does not fit is left out, and it goes on when there is space again.
+    """
 
     def __init__(self, path: Path, version: str) -> None:
         """Raises GpuboxError when the file cannot be made."""
         self.path = path
         self.problem = ""
-        """Why the recording ended before it was told to; empty while all is well."""
+        """Why nothing can be written now; empty while all is well."""
+        self.why_lost = ""
+        """The last ``problem`` there was."""
         self.count = 0
+        self.lost = 0
+        """Snapshots that could not be written."""
+        self._size = 0
+        self._ahead = msgspec.json.encode(_Header(HEADER, VERSION, version)) + b"\n"
+        """What has to come before the next line."""
         home = re.escape(str(Path.home()).rstrip("/").encode(errors="replace"))
         self._home = re.compile(home + rb"(?![\w.-])") if home else None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("xb")
+            self._file = path.open("xb", buffering=0)
         except FileExistsError as error:
             if not path.parent.is_dir():
                 raise GpuboxError(f"{path} cannot be written: {path.parent} is no folder.") from error
             raise UsageError(f"{path} exists already.", "Name another file.") from None
         except OSError as error:
             raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
-        self._line(msgspec.json.encode(_Header(HEADER, VERSION, version)))
+        self._append(b"")
 
     def write(self, snapshot: Snapshot) -> None:
         """Adds one Snapshot. Never raises; see ``problem``."""
-        if self.problem:
-            return
         try:
             data = msgspec.json.encode(snapshot)
         except UnicodeEncodeError:  # a name that is no UTF-8: a path, a process
             data = json.dumps(_readable(msgspec.to_builtins(snapshot))).encode()
-        self._line(self._home.sub(b"~", data) if self._home else data)
+        self._append((self._home.sub(b"~", data) if self._home else data) + b"\n")
         self.count += not self.problem
+        self.lost += bool(self.problem)
 
     def close(self) -> None:
         """Ends the recording."""
@@ -74,12 +84,20 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _line(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
+        data = self._ahead + data
+        left = memoryview(data)
         try:
-            self._file.write(data + b"\n")
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]  # on a disk that is nearly full it takes a part
         except OSError as error:
-            self.problem = f"the recording ended: {self.path}: {error.strerror}"
+            self.problem = self.why_lost = f"{self.path}: {error.strerror}"
+            with contextlib.suppress(OSError):  # half a line would be damage
+                self._file.truncate(self._size)
+                self._file.seek(self._size)
+            return
+        self._size += len(data)
+        self._ahead, self.problem = b"", ""
 
 
 def _readable(value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from gpubox.server.choiceevents import ChoiceEvent, Failed, Reread
 from gpubox.server.logevents import (
     CachedTo,
     Cancelled,
@@ -16,12 +17,12 @@ from gpubox.server.logevents import (
     PerPosition,
     PromptProgress,
     Released,
-    Reread,
     Taken,
     Timing,
     TimingsOf,
 )
 from gpubox.telemetry.model import Request
+from gpubox.telemetry.reread import Kept
 
 KEEP = 300
 
@@ -48,7 +49,8 @@ class InFlight:
     total: Timing | None = None
     drafted: Drafted | None = None
     per_position: tuple[float, ...] = ()
-    reread: str | None = None
+    forced: bool = False
+    """Whether the server said that it reads the whole prompt again."""
     predict_limit: int | None = None
     """``n_predict`` of the request where /slots told it."""
 
@@ -66,9 +68,10 @@ class RequestLog:
     last_ended: float | None = None
     skip_proof: bool = False
     """Whether the first request is gpubox's own one-token proof, which is no client's."""
+    kept: Kept = field(default_factory=Kept)
     _cancelled: set[int] = field(default_factory=set)
+    _failed: set[int] = field(default_factory=set)
     _timings_of: TimingsOf | None = None
-    _seen_slots: set[int] = field(default_factory=set)
 
     def feed(self, at: float | None, event: Event, *, seen: float = 0.0) -> Request | None:
         """Takes in one event; returns the request that it finished, if it did.
@@ -76,12 +79,16 @@ class RequestLog:
         ``seen`` is the server's second in which its line was read, for a log without times.
         """
         timed, at = at is not None, seen if at is None else at
-        if isinstance(event, Cancelled):
-            if len(self._cancelled) > KEEP:  # cancelled in the queue: no slot ever releases them
-                self._cancelled.clear()
-            self._cancelled.add(event.task)
+        if isinstance(event, Cancelled | Failed):
+            ended = self._cancelled if isinstance(event, Cancelled) else self._failed
+            if len(ended) > KEEP:  # while they were in the queue: no slot ever releases them
+                ended.clear()
+            ended.add(event.task)
             return None
+        if isinstance(event, ChoiceEvent):
+            self.kept.feed(event)
         if isinstance(event, Taken):
+            self.kept.taken(event.slot, event.task)
             self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed)
             return None
         if isinstance(event, TimingsOf):
@@ -112,7 +119,7 @@ class RequestLog:
             case PerPosition():
                 found.per_position = event.rates
             case Reread():
-                found.reread = event.reason
+                found.forced = True
             case Released():
                 return self._finish(found, at, event)
             case _:
@@ -127,7 +134,10 @@ class RequestLog:
     def _finish(self, found: InFlight, ended: float, event: Released) -> Request | None:
         del self.in_flight[found.slot]
         self._timings_of = None
-        if found.prompt is None and found.generation is None and found.task not in self._cancelled:
+        why = self.kept.why(found.slot, found.task, found.prompt_tokens, found.cached_tokens, found.forced)
+        self.kept.released(found.slot, event.tokens)
+        cut_off = found.task in self._cancelled or found.task in self._failed
+        if found.prompt is None and found.generation is None and not cut_off:
             return None  # a slot save, an erase: no request of a client
         if self.skip_proof:
             self.skip_proof = False
@@ -142,13 +152,15 @@ class RequestLog:
         request = replace(
             request,
             stop_reason=self._reason(found, event, generated),
-            reread=_why_reread(found, first=found.slot not in self._seen_slots),
+            reread=why,
         )
-        self._seen_slots.add(found.slot)
         self.finished.appendleft(request)
         return request
 
     def _reason(self, found: InFlight, event: Released, generated: int | None) -> str | None:
+        if found.task in self._failed:
+            self._failed.discard(found.task)
+            return "error"
         if found.task in self._cancelled:
             self._cancelled.discard(found.task)
             return "cancelled"
@@ -191,12 +203,3 @@ def _request(found: InFlight, ended: float, generated: int | None, started: date
         mean_accepted_length=drafted.mean_length if drafted else None,
         accepted_per_position=found.per_position,
     )
-
-
-def _why_reread(found: InFlight, *, first: bool) -> str | None:
-    """Why nothing was reused of a prompt on a slot that had one; ``None`` where it was, or nothing could be."""
-    if found.reread:
-        return "no checkpoint before the change (hybrid or SWA model)"
-    if first or found.cached_tokens or not found.prompt_tokens or found.prompt_tokens < 64:
-        return None
-    return "prefix changed, or the slot was another client's"

@@ -15,6 +15,7 @@ from gpubox.server.log import HEAD_BYTES, LogReader, numbered, tail_text
 from gpubox.server.logevents import CacheState, Checkpoint, Released, Section, Sleeping, event_of
 from gpubox.telemetry.model import Request
 from gpubox.telemetry.requests import RequestLog
+from gpubox.telemetry.reread import Kept
 from gpubox.telemetry.split import SplitLog
 
 TAIL_BYTES = 1024 * 1024
@@ -41,7 +42,8 @@ class LogSource:
     ) -> None:
         """``proof``: the first request is gpubox's own. ``clock``: seconds since the server's start."""
         self.split = SplitLog()
-        self.requests = RequestLog(started, skip_proof=proof)
+        kept = Kept(restarted=numbered(path, 1).exists())
+        self.requests = RequestLog(started, skip_proof=proof, kept=kept)
         self.cache_bytes: int | None = None
         self.cache_limit_bytes: int | None = None
         self.checkpoints: dict[int, dict[int, int]] = {}
@@ -94,6 +96,7 @@ class LogSource:
         self.skipped_bytes += self._reader.skip(keep)
         self.complete = False
         self.requests.in_flight.clear()  # their ends may be in what was left out
+        self.requests.kept.forget()
 
     def _feed(self, line: str) -> Request | None:
         at, event = event_of(line)
@@ -105,6 +108,7 @@ class LogSource:
                 if event.asleep:
                     self.split.unload()
                     self.checkpoints.clear()
+                    self.requests.kept.forget(slept=True)
             case CacheState():
                 self.cache_bytes, self.cache_limit_bytes = event.size_bytes, event.limit_bytes
             case Checkpoint():
@@ -133,6 +137,7 @@ class LogSource:
     def _read_aside(self) -> None:
         """Takes in the last requests of what was cut out; of the load, what stays tells."""
         self.complete = False
+        self.requests.kept.forget()
         for line in tail_text(numbered(self.path, 1), TAIL_BYTES).splitlines()[1:]:
             at, event = event_of(line)
             if isinstance(event, Sleeping):

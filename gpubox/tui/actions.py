@@ -13,6 +13,8 @@ class Where(StrEnum):
     """What must have the keys for a verb's key to work."""
 
     ANYWHERE = "anywhere"
+    DASHBOARD = "on the dashboard"
+    CHAT = "in the chat"
     LIST = "in the profile list"
     LISTS = "in a list or the log"
 
@@ -45,25 +47,28 @@ VERBS = (
          "does not come up, what ran before runs again. On a model without a profile: make one.",
          Where.LIST, 1, "switch", "switch", changes=True),
     Verb("stop", "s", "s", "Stop the server", "Asks first. On a companion that runs, it stops that one.",
-         Where.ANYWHERE, 6, "stop", "stop", changes=True),
+         Where.DASHBOARD, 6, "stop", "stop", changes=True),
     Verb("restart", "r", "r", "Restart the server", "Stop and start what runs, as its profile says today.",
-         Where.ANYWHERE, 10, "restart", "restart", changes=True),
+         Where.DASHBOARD, 10, "restart", "restart", changes=True),
     Verb("search", "slash", "/", "Search the profiles", "Narrow the list by name, title and text; esc shows all.",
-         Where.ANYWHERE, 5, "find", "ls"),
+         Where.DASHBOARD, 5, "find", "ls"),
     Verb("filter_log", "f", "f", "Filter the log", "Only lines that hold the text; esc shows all.",
-         Where.ANYWHERE, 12, "filter", "logs"),
+         Where.DASHBOARD, 12, "filter", "logs"),
     Verb("focus_profiles", "p", "p", "Show the profiles", "The profile list on the whole screen, and back.",
-         Where.ANYWHERE, 4, "profiles", "ls"),
+         Where.DASHBOARD, 4, "profiles", "ls"),
     Verb("focus_memory", "v", "v", "Show the memory alone", "VRAM split and CPU offload on the whole screen, and back.",
-         Where.ANYWHERE, 8, "memory", "status"),
+         Where.DASHBOARD, 8, "memory", "status"),
     Verb("focus_requests", "t", "t", "Show throughput and requests alone", "Speed and the request list on the whole "
-         "screen, and back. Enter on a request shows all its fields.", Where.ANYWHERE, 9, "requests", "ps"),
+         "screen, and back. Enter on a request shows all its fields.", Where.DASHBOARD, 9, "requests", "ps"),
     Verb("focus_log", "l", "l", "Show the log alone", "The log on the whole screen, and back.",
-         Where.ANYWHERE, 7, "log", "logs"),
+         Where.DASHBOARD, 7, "log", "logs"),
     Verb("focus_detail", "d", "d", "Show the details alone", "Everything about the highlighted profile, and back.",
-         Where.ANYWHERE, 11, "details", "show"),
+         Where.DASHBOARD, 11, "details", "show"),
     Verb("copy", "y", "y", "Copy the command line", "The highlighted profile's exact command line, into the "
-         "clipboard of your terminal (OSC 52, also over SSH).", Where.ANYWHERE, 13, "copy", "show"),
+         "clipboard of your terminal (OSC 52, also over SSH).", Where.DASHBOARD, 13, "copy", "show"),
+    Verb("show_dashboard", "1", "1", "Dashboard", "What runs, its memory and its speed.", command="status"),
+    Verb("show_chat", "2,c", "c", "Chat with the model", "It writes code, runs it confined, looks, and goes on. "
+         "1 or esc comes back here.", Where.ANYWHERE, 4, "chat", "chat"),
     Verb("help", "question_mark", "?", "Help", "Keys, words, marks, and where files are.", Where.ANYWHERE, 3, "help"),
     Verb("command_palette", "ctrl+p", "^p", "Command palette", "All verbs and profiles by name.",
          Where.ANYWHERE, 14, "palette", palette=False),
@@ -75,24 +80,59 @@ VERBS = (
     Verb("top", "g", "g", "To the first line", "", Where.LISTS, palette=False),
     Verb("bottom", "G", "G", "To the last line", "In the log: follow it again.", Where.LISTS, palette=False),
     Verb("next_pane", "tab", "tab", "Next pane", "Shift-tab goes back.", palette=False),
+    Verb("chat_send", "enter", "⏎", "Send the prompt", "What stands in the box at the foot.", Where.CHAT, 1, "send",
+         "chat", palette=False),
+    Verb("chat_new_line", "ctrl+j", "^j", "New line in the prompt", "", Where.CHAT, palette=False),
+    Verb("chat_last", "up", "↑", "Edit the last prompt", "In an empty box; Enter asks it instead of the last turn, "
+         "which is kept beside it.", Where.CHAT, 6, "edit last", palette=False),
+    Verb("chat_list", "ctrl+l,l", "^l", "Show the chats", "Open, rename or delete one.", Where.CHAT, 4, "chats",
+         "chat ls"),
+    Verb("chat_search", "slash", "/", "Search all chats", "By name and by what was said.", Where.CHAT, 0, "",
+         "chat search"),
+    Verb("chat_new", "ctrl+n,n", "^n", "New chat", "Its first prompt names it.", Where.CHAT, 7, "new"),
+    Verb("chat_settings", "ctrl+t,t", "^t", "Settings of this chat", "System prompt, thinking, sampling, workspace, "
+         "approvals and limits, where they are to differ from the profile's.", Where.CHAT, 5, "settings"),
+    Verb("chat_fold", "ctrl+o,o", "^o", "Unfold or fold thinking and tools", "A click does it for one.",
+         Where.CHAT, 2, "unfold"),
+    Verb("chat_retry", "ctrl+r,r", "^r", "Ask the last prompt again", "The answer before is kept beside the new one.",
+         Where.CHAT, 8, "retry"),
+    Verb("chat_branch", "b", "b", "Branch a new chat here", "With all up to the turn in view; this one stays as it is.",
+         Where.CHAT, 0, "", "chat branch"),
+    Verb("chat_copy_code", "ctrl+y,y", "^y", "Copy the code", "The last block of the turn in view; again: the one "
+         "before it.", Where.CHAT, 9, "copy code"),
+    Verb("chat_save_code", "ctrl+s,w", "^s", "Save the code to a file", "The block that was copied last, else the last "
+         "one. Never overwrites.", Where.CHAT, 10, "save code"),
+    Verb("chat_copy_answer", "Y", "Y", "Copy the answer", "The text of the turn in view.", Where.CHAT),
+    Verb("chat_rename", "R", "R", "Rename this chat", "", Where.CHAT, 0, "", "chat rename"),
+    Verb("chat_delete", "X", "X", "Delete this chat", "Asks first.", Where.CHAT, 0, "", "chat rm"),
+    Verb("chat_write", "i", "i", "To the prompt", "From the text back to the box at the foot.", Where.CHAT,
+         palette=False),
 )  # fmt: skip
 
 BY_ID = {verb.id: verb for verb in VERBS}
 OPENS_INPUT = {"search", "filter_log"}
 """Handled before the pane that has the keys: what is typed right behind "/" must reach the search, not the list,
 where Enter would switch. The app lets them pass as letters while a text is being typed."""
-_OWN_KEYS = {"switch", "next_pane"}  # the list answers Enter itself, Textual answers Tab
+_OWN_KEYS = {"switch", "next_pane", "chat_send", "chat_new_line", "chat_last"}
+"""Answered by the list, by Textual and by the prompt box themselves."""
 
 
 def bindings(*where: Where) -> list[Binding]:
     """The bindings of the verbs that work there."""
     return [
-        Binding(verb.key, verb.id, verb.title, show=False, id=verb.id, priority=verb.id in OPENS_INPUT)
+        Binding(verb.key, _action(verb), verb.title, show=False, id=verb.id, priority=verb.id in OPENS_INPUT)
         for verb in VERBS
         if verb.where in where and verb.id not in _OWN_KEYS
     ]
 
 
-def bar_verbs() -> Iterable[Verb]:
-    """The verbs of the key bar, the most important first."""
-    return sorted((verb for verb in VERBS if verb.bar), key=lambda verb: verb.bar)
+def _action(verb: Verb) -> str:
+    """What its key runs: the dashboard's verbs are the app's, so that the palette finds them on any screen."""
+    return f"app.{verb.id}" if verb.where is Where.DASHBOARD else verb.id
+
+
+def bar_verbs(place: Where = Where.DASHBOARD) -> Iterable[Verb]:
+    """The verbs of the key bar of a screen, the most important first."""
+    other = Where.DASHBOARD if place is Where.CHAT else Where.CHAT
+    left_out = {Where.LIST, Where.LISTS, other} if place is Where.CHAT else {other}
+    return sorted((verb for verb in VERBS if verb.bar and verb.where not in left_out), key=lambda verb: verb.bar)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from textual.screen import Screen
 
+    from gpubox.tui.screens.chat import ChatScreen
     from gpubox.tui.story import Story
 
 PREVIEW_DELAY = 0.15
@@ -85,10 +86,26 @@ class GpuboxApp(Verbs):
         self.entries: tuple[Entry, ...] = ()
         self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
         self.add_mode("dashboard", lambda: self.dashboard)
+        self.add_mode("chat", self._open_chat)
+        self.chat: ChatScreen | None = None
         self._start = start
         self._placed = False
         self.broken = ""
         """What broke the screen, where it did."""
+
+    def _open_chat(self) -> ChatScreen:
+        from gpubox.tui.screens.chat import ChatScreen
+
+        self.chat = ChatScreen(self.bridge.services.chats(), note=self.dashboard.header.note)
+        return self.chat
+
+    def show_mode(self, mode: str) -> None:
+        if self.current_mode != mode and len(self.screen_stack) == 1:
+            self.switch_mode(mode)
+            if self.chat and mode == "chat":
+                self.chat.follow(self.dashboard.header, self.now)
+        elif self.chat and mode == "chat":
+            self.chat.action_chat_write()
 
     @property
     def told(self) -> Story | None:
@@ -117,6 +134,8 @@ class GpuboxApp(Verbs):
 
     def _tick(self) -> None:
         self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
+        if self.chat:
+            self.chat.follow(self.dashboard.header, self.now)
         taken = self.bridge.watch.taken_at
         if taken is not None:
             self.dashboard.show_stale(asyncio.get_running_loop().time() - taken > STALE_SECONDS)
@@ -140,12 +159,16 @@ class GpuboxApp(Verbs):
     def _now_read(self, message: NowRead) -> None:
         self.now = message.now
         self.dashboard.show_now(message.now)
+        if self.chat:
+            self.chat.follow(self.dashboard.header, message.now)
         self._place()
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:
         if snapshot := self.bridge.watch.take():
             self.dashboard.show_snapshot(snapshot, self.bridge.watch.history)
+            if self.chat:
+                self.chat.show_snapshot(snapshot)
 
     @on(events.AppBlur)
     def _blurred(self) -> None:

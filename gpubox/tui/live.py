@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpubox.server.supervisor import Supervisor
     from gpubox.telemetry.model import Snapshot
     from gpubox.telemetry.sampler import Sampler
+    from gpubox.tui.chat.service import ChatService
 
 ATTACHED = "gpubox did not start this server: it is watched read only."
 FIRST_LOG_BYTES = 512 * 1024
@@ -221,6 +222,11 @@ class LiveServices:
     def cancel(self) -> None:
         if self._cancel:
             self._cancel()
+
+    def chats(self) -> ChatService:
+        from gpubox.tui.chat.live import LiveChats
+
+        return LiveChats(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def keep_traceback(self, text: str) -> None:
         with contextlib.suppress(OSError):

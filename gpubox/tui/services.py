@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpubox.server.fit import Fit
     from gpubox.server.launch import Preview
     from gpubox.telemetry.model import Snapshot
+    from gpubox.tui.chat.service import ChatService
 
 CATALOG_SECONDS = 2.0
 LOG_SECONDS = 0.25
@@ -93,6 +94,9 @@ class Services(Protocol):
         """Writes down why the server died. What to say of it, and the profile to start again, if it is to be."""
 
     def make_profile(self, model: Path) -> Profile: ...
+
+    def chats(self) -> ChatService:
+        """The chats, and who answers them."""
 
     def keep_traceback(self, text: str) -> None:
         """Keeps what broke the screen in a file, for a report."""

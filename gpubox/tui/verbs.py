@@ -40,8 +40,30 @@ class Verbs(App[bool]):
         raise NotImplementedError
 
     def action_verb(self, verb: str) -> None:
-        """Runs a verb of the registry, as its key does."""
-        self.bridge.run(partial(self.run_action, verb), "verb")
+        """Runs a verb of the registry, as its key does on the screen it belongs to."""
+        self.bridge.run(partial(self._run_verb, verb), "verb")
+
+    async def _run_verb(self, verb: str) -> None:
+        from gpubox.tui.actions import BY_ID, Where
+
+        where = BY_ID[verb].where
+        if where is Where.CHAT:
+            self.action_show_chat()
+            await self.run_action(f"screen.{verb}")
+            return
+        if where is not Where.ANYWHERE:
+            self.action_show_dashboard()
+        await self.run_action(verb)
+
+    def action_show_dashboard(self) -> None:
+        self.show_mode("dashboard")
+
+    def action_show_chat(self) -> None:
+        self.show_mode("chat")
+
+    def show_mode(self, mode: str) -> None:
+        """Brings a screen of the app to the front."""
+        raise NotImplementedError
 
     def choose(self, entry: Entry) -> None:
         """Enter on ``entry``."""
@@ -102,7 +124,9 @@ class Verbs(App[bool]):
         self.push_screen(HelpScreen(self.bridge.services.places()))
 
     async def action_back(self) -> None:
-        if self.screen is not self.dashboard or self.dashboard.back() or not self.bridge.busy or self.told is None:
+        if self.screen is not self.dashboard:
+            return  # the other screens answer esc themselves
+        if self.dashboard.back() or not self.bridge.busy or self.told is None:
             return
         if self.told.waits:
             self.bridge.services.cancel()

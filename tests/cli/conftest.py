@@ -8,5 +8,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _own_home(own_home: Path) -> Path:
+def _own_home(own_home: Path, patient: None) -> Path:
     return own_home

@@ -1,7 +1,8 @@
 """What a fake engine runs when it is really started: a server that answers health, slots and one token at once.
 
-It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM. FAKE_CHAT_SECONDS and
-FAKE_STOP_SECONDS make an answer of the chat and the leaving take that long; FAKE_BUSY is a request without end.
+It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM. FAKE_CHAT_UNTIL holds an
+answer of the chat back until that file exists, FAKE_STOP_SECONDS makes the leaving take that long; FAKE_BUSY is a
+request without end.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         key = os.environ.get("LLAMA_API_KEY")
-        if self.path == "/v1/chat/completions":
-            time.sleep(float(os.environ.get("FAKE_CHAT_SECONDS", "0")))
+        if self.path == "/v1/chat/completions" and (gate := os.environ.get("FAKE_CHAT_UNTIL")):
+            while not os.path.exists(gate):  # noqa: PTH110 - each import makes each start slower
+                time.sleep(0.02)
         locked = key and self.path != "/health" and self.headers.get("Authorization") != f"Bearer {key}"
         body = {"error": {"message": "Invalid API Key"}} if locked else ANSWERS.get(self.path, {})
         self.send_response(401 if locked else 200)

@@ -16,6 +16,7 @@ import pytest
 from gpubox.hardware.process import find_marked
 from gpubox.paths import Paths
 from gpubox.server.slot import observe, slots
+from tests.conftest import until
 
 Write = Callable[[str, str], Path]
 ONCE = [sys.executable, "-m", "gpubox", "demo", "--once", "--json"]
@@ -27,22 +28,15 @@ def box(
 ) -> Iterator[None]:
     write_profile("demo", f'model = "{tiny_gguf}"\nport = 0\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
-    monkeypatch.setenv("FAKE_CHAT_SECONDS", "0")
     yield
     for identity, _ in find_marked(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
-def begin(seconds: str, monkeypatch: pytest.MonkeyPatch) -> subprocess.Popen[str]:
-    monkeypatch.setenv("FAKE_CHAT_SECONDS", seconds)
-    return subprocess.Popen(ONCE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+def begin(gate: Path) -> subprocess.Popen[str]:
+    """A run whose answer comes when ``gate`` exists."""
+    env = {**os.environ, "FAKE_CHAT_UNTIL": str(gate)}
+    return subprocess.Popen(ONCE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def asking(paths: Paths, count: int = 1) -> Callable[[], bool]:
@@ -63,9 +57,10 @@ def test_it_answers_and_leaves_nothing(paths: Paths) -> None:
     assert left(paths) == []
 
 
-def test_two_at_once_both_answer(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [begin("2", monkeypatch) for _ in range(2)]
+def test_two_at_once_both_answer(paths: Paths, tmp_path: Path) -> None:
+    runs = [begin(tmp_path / "gate") for _ in range(2)]
     until(asking(paths, 2))
+    (tmp_path / "gate").touch()
 
     ended = [(run.communicate(timeout=60)[0], run.returncode) for run in runs]
 
@@ -75,14 +70,16 @@ def test_two_at_once_both_answer(paths: Paths, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_interrupt_leaves_nothing(number: int, times: int, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_nothing(
+    number: int, times: int, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_STOP_SECONDS", "0.5")
-    run = begin("30", monkeypatch)
+    run = begin(tmp_path / "never")
     until(asking(paths))
 
     for _ in range(times):
         run.send_signal(number)
-        time.sleep(0.1)
+        time.sleep(0.1)  # as fast as a finger is; the run is busy leaving, or has left
     out, err = run.communicate(timeout=60)
 
     assert run.returncode == 130
@@ -94,14 +91,13 @@ def test_an_interrupt_leaves_nothing(number: int, times: int, paths: Paths, monk
     assert left(paths) == []
 
 
-def test_the_next_run_clears_away_what_a_killed_one_left(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = begin("30", monkeypatch)
+def test_the_next_run_clears_away_what_a_killed_one_left(paths: Paths, tmp_path: Path) -> None:
+    run = begin(tmp_path / "never")
     until(asking(paths))
     run.kill()
     run.communicate()
     assert len(find_marked(f"{paths.state}|")) == 1
 
-    monkeypatch.setenv("FAKE_CHAT_SECONDS", "0")
     subprocess.run(ONCE, capture_output=True, timeout=60, check=True)
 
     assert left(paths) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from gpubox.cli.main import run
 from gpubox.hardware.process import find_marked
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
+from tests.conftest import until
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "logs" / "b11434-moe-mtp-rpc.log"
 
@@ -83,10 +85,30 @@ def test_a_recording_ends_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture
 
     found = read_recording(file)
     assert (values["path"], values["snapshots"]) == (str(file), len(found))
-    assert 2 <= len(found) <= 4
+    assert 1 <= len(found) <= 4  # fewer where the machine is busy, never more than 4 a second
     assert found[-1].server.profile == "a"
     assert run(["record", str(file)]) == 2
     assert "exists already" in capfd.readouterr().err
+
+
+def test_a_recording_on_a_full_disk_says_so_and_goes_on(tmp_path: Path) -> None:
+    """The file may grow so far and no further; it is raised again while the recording runs."""
+    file = tmp_path / "r.jsonl"
+    command = [sys.executable, "-m", "gpubox", "record", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as record:
+        assert record.stderr is not None
+        assert "Ctrl-C ends it" in record.stderr.readline()
+        hard = resource.prlimit(record.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(record.pid, resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
+        assert "not recorded" in record.stderr.readline()
+        resource.prlimit(record.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        assert "recording again" in record.stderr.readline()
+        record.send_signal(signal.SIGINT)
+        _, err = record.communicate(timeout=60)
+
+    assert record.returncode == 1
+    assert "readings are missing in the recording" in err
+    assert read_recording(file)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -96,8 +118,8 @@ def test_ctrl_c_is_the_usual_end_of_a_recording(number: int, tmp_path: Path) -> 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as record:
         assert record.stderr is not None
         assert "Ctrl-C ends it" in record.stderr.readline()
-        while file.read_bytes().count(b"\n") < 3:
-            assert record.poll() is None
+        until(lambda: file.read_bytes().count(b"\n") >= 3 or record.poll() is not None)
+        assert record.poll() is None
         record.send_signal(number)
         out, err = record.communicate(timeout=60)
 

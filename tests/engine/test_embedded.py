@@ -72,7 +72,7 @@ class Running:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def launch() -> Iterator[Callable[..., Running]]:
 def test_it_answers_guards_its_key_and_leaves_gracefully(launch: Callable[..., Running], demo_model: Path) -> None:
     running = launch(
         "--model", str(demo_model), "--port", "0", "-c", "512", "-np", "2", "--metrics", "--alias", "demo",
-        "--temp", "0.5", "-ctk", "q8_0", "-lv", "4", LLAMA_API_KEY=KEY,
+        "--temp", "0.5", "-t", "1", "-ctk", "q8_0", "-lv", "4", LLAMA_API_KEY=KEY,
     ).wait()  # fmt: skip
     answer = running.call(
         "/v1/chat/completions", {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
@@ -117,7 +117,7 @@ def test_it_answers_guards_its_key_and_leaves_gracefully(launch: Callable[..., R
 
 
 def test_a_stop_does_not_wait_for_a_running_answer(launch: Callable[..., Running], demo_model: Path) -> None:
-    running = launch("-m", str(demo_model), "--port", "0", "-c", "4096", "-np", "1", "--metrics").wait()
+    running = launch("-m", str(demo_model), "--port", "0", "-c", "4096", "-np", "1", "-t", "1", "--metrics").wait()
     with socket.create_connection(("127.0.0.1", running.port)) as client:
         body = json.dumps({"prompt": "Once", "n_predict": 4000, "ignore_eos": True, "stream": True}).encode()
         client.sendall(
@@ -139,7 +139,7 @@ def test_a_port_in_use_and_a_missing_model_end_with_code_1(launch: Callable[...,
     assert missing.process.wait(timeout=60) == 1
     for one, said in ((running, "couldn't bind HTTP server socket"), (missing, "failed to open GGUF file")):
         with one.changed:
-            assert one.changed.wait_for(lambda one=one: one.port, timeout=10)  # type: ignore[misc]
+            assert one.changed.wait_for(lambda one=one: one.port, timeout=60)  # type: ignore[misc]
         assert any(said in line for line in one.lines)
         assert not any("Traceback" in line for line in one.lines)
 

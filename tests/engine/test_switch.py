@@ -14,7 +14,7 @@ import pytest
 from gpubox.cli.main import run
 from tests.engine.conftest import Box, free_port
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ import sys
 import pytest
 
 from gpubox.cli.main import run
+from gpubox.hardware.host import read_process
+from gpubox.hardware.process import identity_of
+from tests.conftest import until
 from tests.engine.conftest import Box
 
 pytestmark = pytest.mark.engine
@@ -33,7 +36,7 @@ def test_an_engine_behind_a_script_is_started_found_and_stopped(box: Box, capfd:
     box.profile("wrapped", engine="wrapped")
 
     assert run(["start", "wrapped"]) == 0
-    assert server(capfd)["state"] == "ready"
+    until(lambda: server(capfd)["state"] == "ready")
     assert run(["stop"]) == 0
     assert box.servers() == []
 
@@ -58,9 +61,11 @@ def test_a_suspended_server_is_unhealthy_and_well_again_when_it_goes_on(
     pid = box.servers()[0]
     os.kill(pid, signal.SIGSTOP)
     try:
+        until(lambda: (reading := read_process(identity_of(pid))) and reading.stopped)
         assert run(["status"]) == 4
         assert "SIGSTOP" in capfd.readouterr().out
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert run(["status"]) == 0
+    until(lambda: (reading := read_process(identity_of(pid))) and not reading.stopped)
+    until(lambda: run(["status"]) == 0)
     assert run(["stop"]) == 0

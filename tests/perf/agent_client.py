@@ -2,7 +2,8 @@
 
 usage: agent_client.py MODEL.gguf [--engine LLAMA-SERVER] [--seconds 300]
 Streams chat completions with a system prompt and tools over a growing conversation, one after another with pauses
-as tools make them, and counts requests, generated tokens and wall time itself. Prints both counts side by side.
+as tools make them, and counts requests, generated tokens and wall time itself. Prints both counts side by side;
+exits 1 where requests or tokens differ at all, or tokens per wall second by more than 1 %.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 import urllib.request
 from typing import Any
@@ -37,7 +39,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     arguments = parser.parse_args()
     with own_folders(arguments.engine) as folder:
-        profile(folder, "agent", arguments.model, PORT, {"ctx-size": 8192, "parallel": 1})
+        profile(folder, "agent", arguments.model, PORT, {"ctx-size": 8192, "parallel": 1, "threads": 1})
         gpubox("start", "agent")
         watcher = Watcher(1.0)
         watcher.wait_for(2)
@@ -45,10 +47,11 @@ def main() -> None:
         watcher.wait_for(4)
         shown = watcher.lines[-1][1]
         watcher.close()
-    compare("requests", requests, shown["totals"]["requests"])
-    compare("generated tokens", tokens, shown["totals"]["generated_tokens"])
-    effective, own = shown["throughput"]["effective_tokens_per_second"], tokens / wall
+    same = compare("requests", requests, shown["totals"]["requests"])
+    same &= compare("generated tokens", tokens, shown["totals"]["generated_tokens"])
+    effective, own = shown["throughput"]["effective_tokens_per_second"] or 0.0, tokens / wall
     print(f"{'effective tok/s':18} client {own:9.3f}   gpubox {effective:9.3f}   {effective / own:.4f}")
+    sys.exit(0 if same and abs(effective / own - 1) < 0.01 else 1)
 
 
 def drive(seconds: float) -> tuple[int, int, float]:
@@ -96,8 +99,9 @@ def stream(messages: list[dict[str, Any]], limit: int) -> tuple[str, int]:
     return text, generated
 
 
-def compare(what: str, client: int, shown: int | None) -> None:
+def compare(what: str, client: int, shown: int | None) -> bool:
     print(f"{what:18} client {client:9,}   gpubox {shown or 0:9,}   {'exact' if client == shown else 'DIFFERS'}")
+    return client == shown
 
 
 if __name__ == "__main__":

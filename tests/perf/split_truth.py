@@ -12,6 +12,7 @@ import argparse
 import itertools
 import json
 import re
+import sys
 from pathlib import Path
 
 from box import free_port, gpubox, own_folders, profile
@@ -40,6 +41,7 @@ def main() -> None:
             for problem in problems:
                 print(f"         {problem}")
     print(f"{checked} segments checked, {wrong} differ")
+    sys.exit(1 if wrong else 0)
 
 
 def cases(arguments: argparse.Namespace) -> list[tuple[str, str, dict[str, object]]]:

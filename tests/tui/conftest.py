@@ -55,6 +55,11 @@ async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") 
     raise AssertionError(f"never came: {what or true}\n{text(pilot)}")
 
 
+async def shows(pilot: Pilot[bool], *words: str) -> None:
+    """Returns when all of ``words`` stand on the screen."""
+    await until(pilot, lambda: all(word in text(pilot) for word in words), f"{words}")
+
+
 async def opened(pilot: Pilot[bool]) -> None:
     """Returns when the screen shows what there is to show."""
     screen = pilot.app.dashboard  # type: ignore[attr-defined]

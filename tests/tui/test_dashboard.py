@@ -14,38 +14,35 @@ from gpubox.server.events import Busy, Step, StepDone, StepStarted
 from gpubox.tui.actions import VERBS
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.live import ATTACHED
-from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_story, switch_story
 
 
 async def test_shows_what_runs(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
-        first, *rest = text(pilot).splitlines()
+        await until(pilot, lambda: "64°C" in text(pilot).splitlines()[0])
         for word in ("● qwen36-mtp-16gb ready", "llama-server b11434", "127.0.0.1:8081", "13:02"):
-            assert word in first
-        body = "\n".join(rest)
-        assert "needs a fork" in body
-        assert "prot is not a key" in body
-        await pilot.press("d")
-        body = text(pilot)
-        assert "--ctx-size 131072" in body, "the highlighted profile is the one that runs, with its command line"
-        assert "measured generation, server side: 56 tok/s" in body
+            assert word in text(pilot).splitlines()[0]
+        await shows(pilot, "needs a fork", "prot is not a key")
+        await pilot.press("d")  # the highlighted profile is the one that runs, with its command line
+        await shows(pilot, "--ctx-size 131072", "measured generation, server side: 56 tok/s")
 
 
 async def test_says_who_can_reach_it(fake: FakeServices) -> None:
     fake.status = replace(READY, exposed="LAN, no key")
     async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
         await opened(pilot)
-        assert "▲ LAN, no key" in text(pilot).splitlines()[0]
+        await until(pilot, lambda: "▲ LAN, no key" in text(pilot).splitlines()[0])
 
 
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (100, 30), (120, 36), (200, 50)])
 async def test_fits_every_terminal(fake: FakeServices, size: tuple[int, int]) -> None:
     async with GpuboxApp(fake).run_test(size=size) as pilot:
         await opened(pilot)
+        await shows(pilot, "qwen36-mtp-16gb")
+        await settled(pilot)
         assert all(len(line) <= size[0] for line in text(pilot).splitlines())
-        assert "qwen36-mtp-16gb" in text(pilot)
         for widget in pilot.app.screen.walk_children():
             if widget.is_on_screen:
                 assert widget.region.right <= size[0], widget
@@ -57,11 +54,12 @@ async def test_search_narrows_and_esc_shows_all(fake: FakeServices) -> None:
         await opened(pilot)
         await pilot.press("slash", *"256k")
         await until(pilot, lambda: len(app.dashboard.profiles.shown) == 1)
-        assert app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "qwen36-256k"
+        await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "qwen36-256k")
         await pilot.press("enter")
+        await until(pilot, lambda: app.dashboard.profiles.rows.has_focus)
         assert not fake.asked, "Enter in the search line only chooses the row"
         await pilot.press("escape")
-        assert len(app.dashboard.profiles.shown) == 7
+        await until(pilot, lambda: len(app.dashboard.profiles.shown) == 7)
 
 
 async def test_letters_typed_right_behind_the_slash_reach_the_search(fake: FakeServices) -> None:
@@ -69,7 +67,7 @@ async def test_letters_typed_right_behind_the_slash_reach_the_search(fake: FakeS
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         await pilot.press("slash", "s", "q", "r")
-        assert app.dashboard.profiles.search.value == "sqr"
+        await until(pilot, lambda: app.dashboard.profiles.search.value == "sqr")
         assert not fake.asked and app.screen is app.dashboard
 
 
@@ -80,8 +78,7 @@ async def test_enter_switches_and_tells_the_story(fake: FakeServices) -> None:
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "12.9 of 21.1 GB ~4 s left" in text(pilot))
-        for part in ("◌ qwen36-256k", "check ✓", "stop ✓ 400 ms", "VRAM settled ✓", "load ▓▓▓▓▓▓░░░░", "load 61%"):
-            assert part in text(pilot)
+        await shows(pilot, "◌ qwen36-256k", "check ✓", "stop ✓ 400 ms", "VRAM settled ✓", "load ▓▓▓▓▓▓░░░░", "load 61%")
         gate.open.set()
         await until(pilot, lambda: "✓ qwen36-256k answers in 11.2 s" in text(pilot))
         await until(pilot, lambda: "● qwen36-256k ready" in text(pilot))
@@ -95,13 +92,9 @@ async def test_a_failed_switch_says_why_and_what_is_back(fake: FakeServices) -> 
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "✗ qwen36-256k" in text(pilot) and "Try n-cpu-moe 26" in text(pilot))
-        for part in (
-            "out of VRAM: KV cache on CUDA0 (4,096 MiB)",
-            "qwen36-mtp-16gb is back (3.1 s)",
-            "Try n-cpu-moe 26",
-        ):
-            assert part in text(pilot)
+        await shows(pilot, "out of VRAM: KV cache on CUDA0 (4,096 MiB)", "qwen36-mtp-16gb is back (3.1 s)")
         await pilot.press("j", "j")
+        await settled(pilot)
         assert "out of VRAM" in text(pilot), "it stays until the next action"
 
 
@@ -109,7 +102,7 @@ async def test_nothing_runs_enter_starts(fake: FakeServices) -> None:
     fake.status = STOPPED
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
-        assert "⏎ start" in text(pilot)
+        await shows(pilot, "⏎ start")
         await choose(pilot, "mine")
         await until(pilot, lambda: fake.asked)
         assert fake.asked == [("start", "mine", False, False)]
@@ -164,7 +157,7 @@ async def test_a_missing_model_is_downloaded_first(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, DEMO.name)
-        assert "Enter downloads 98 MB" in text(pilot)
+        await shows(pilot, "Enter downloads 98 MB")
         await until(pilot, lambda: "download ▓▓▓▓▓░░░░░ 49 of 98 MB" in text(pilot))
         gate.open.set()
         await until(pilot, lambda: ("start", "demo", False, False) in fake.asked)
@@ -191,7 +184,7 @@ async def test_a_crash_is_named_and_r_starts_it_again(fake: FakeServices) -> Non
         fake.status = replace(STOPPED, state="crashed", message="qwen36-mtp-16gb died: CUDA error: an illegal access.")
         await until(pilot, lambda: "✗ crashed" in text(pilot))
         await until(pilot, lambda: "died: CUDA error: an illegal access" in text(pilot))
-        assert "r starts qwen36-mtp-16gb again" in text(pilot)
+        await shows(pilot, "r starts qwen36-mtp-16gb again")
         await pilot.press("r")
         await until(pilot, lambda: fake.asked == [("restart", "qwen36-mtp-16gb", False, False)])
 
@@ -200,9 +193,9 @@ async def test_a_first_run_without_engine_says_what_to_do(fake: FakeServices) ->
     fake.status, fake.engine, fake.profiles, fake.broken = STOPPED, False, [DEMO], {}
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
-        assert "No engine was found." in text(pilot)
-        assert "pip install 'gpubox[embedded]'" in text(pilot)
-        assert "Enter starts the highlighted profile" in text(pilot)
+        await shows(pilot, "No engine was found.")
+        await shows(pilot, "pip install 'gpubox[embedded]'")
+        await shows(pilot, "Enter starts the highlighted profile")
 
 
 async def test_without_any_profile(fake: FakeServices) -> None:
@@ -241,8 +234,8 @@ async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> Non
     fake.status = replace(READY, slot=None, profile=None, pid=None, base_url=fake.url)
     async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
-        assert "attached, read only" in text(pilot)
-        assert "10.0.0.7:8080" in text(pilot)
+        await shows(pilot, "attached, read only")
+        await shows(pilot, "10.0.0.7:8080")
         assert "switch" not in text(pilot).splitlines()[-1]
         await pilot.press("s", "r", "enter")
         await until(pilot, lambda: "gpubox did not start this server: it" in text(pilot))
@@ -261,19 +254,17 @@ async def test_copy_takes_the_command_line(fake: FakeServices) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         await pilot.press("y")
-        assert app.clipboard.startswith("llama-server --model hf:unsloth/")
+        await until(pilot, lambda: app.clipboard.startswith("llama-server --model hf:unsloth/"))
 
 
 async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=(120, 120)) as pilot:
         await opened(pilot)
         await pilot.press("question_mark")
-        await until(pilot, lambda: "Help" in text(pilot))
-        shown = text(pilot)
-        assert all(verb.title in shown for verb in VERBS)
-        assert all(word in shown for word in ("pp", "tg", "TTFT", "effective", "acceptance", "crashed", "~/.config"))
+        await shows(pilot, *(verb.title for verb in VERBS))
+        await shows(pilot, "pp", "tg", "TTFT", "effective", "acceptance", "crashed", "~/.config")
         await pilot.press("escape")
-        assert pilot.app.screen is pilot.app.dashboard  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
 
 
 async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpubox.errors import UsageError
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.text import bar, paragraph, plain, short
-from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.conftest import SIZE, opened, shows, text, until
 from tests.tui.fake import MINE, READY, FakeServices
 
 HOSTILE = "[/foo] [INFO] [b]x[/b] \x1b[31mred\x1b[0m \x07\u202eevil\u200b $error [@click=app.quit]"
@@ -58,8 +58,8 @@ async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
         await opened(pilot)
         await until(pilot, lambda: app.dashboard.log_pane.view.line_count == 3)
         for _ in range(3):
+            await shows(pilot, "[/foo]", "␛[")
             shown = text(pilot)
-            assert "[/foo]" in shown and "␛[" in shown
             assert not any(ord(char) < 32 and char != "\n" for char in shown)
             assert "\u202e" not in shown
             assert all(len(line) <= SIZE[0] for line in shown.splitlines())

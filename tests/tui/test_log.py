@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.widgets.log_view import KEEP, LogView
-from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.conftest import SIZE, opened, settled, text, until
 from tests.tui.fake import FakeServices, recorded
 
 
@@ -17,8 +17,10 @@ async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
         await until(pilot, lambda: "all slots are idle" in text(pilot))
         await pilot.press("k", "k")
         await until(pilot, lambda: "paused, G follows" in text(pilot))
+        before = app.dashboard.log_pane.view.line_count
         fake.lines = ["0.09.000.000 W something new"]
-        await until(pilot, lambda: app.dashboard.log_pane.view.line_count > len(recorded()) - 20)
+        await until(pilot, lambda: app.dashboard.log_pane.view.line_count > before)
+        await settled(pilot)
         assert "something new" not in text(pilot)
         await pilot.press("G")
         await until(pilot, lambda: "something new" in text(pilot) and "paused" not in text(pilot))
@@ -55,7 +57,7 @@ async def test_levels_have_their_colours(fake: FakeServices) -> None:
         view = app.dashboard.log_pane.view
         await pilot.press("l")
         await until(pilot, lambda: view.line_count == 4)
-        await pilot.pause()
+        await settled(pilot)
         colours = [list(view.render_line(y))[1].style.color for y in range(4)]  # type: ignore[union-attr]
         assert len(set(colours)) == 3 and colours[2] == colours[3]
 
@@ -88,7 +90,7 @@ async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        await pilot.pause()
+        await settled(pilot)
         drawn: list[object] = []
         for widget in app.dashboard.walk_children():
             widget.refresh = lambda *a, w=widget, **k: drawn.append(w) or w  # type: ignore

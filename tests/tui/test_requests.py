@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpubox.telemetry.model import Request
 from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 from tests.tui.snapshots import REQUESTS, snapshot
 
@@ -25,19 +25,20 @@ async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
         rows = app.dashboard.requests.rows
         await until(pilot, lambda: rows.has_focus and len(rows.values) == 100)
         await pilot.press("j", "j", "down")
-        assert rows.value and rows.value.number == 97
+        await until(pilot, lambda: rows.value and rows.value.number == 97)
         fake.reading = replace(snapshot(READY), requests=requests(101))
         await until(pilot, lambda: len(rows.values) == 101)
-        assert rows.value.number == 97
+        assert rows.value and rows.value.number == 97
         await pilot.press("G")
-        assert rows.value.number == 1
+        await until(pilot, lambda: rows.value and rows.value.number == 1)
         await until(pilot, lambda: rows.scroll_offset.y == 101 - rows.size.height)
         shown = rows.scroll_offset.y
         fake.reading = replace(snapshot(READY), requests=requests(103))
         await until(pilot, lambda: len(rows.values) == 103)
-        assert rows.value.number == 1 and rows.scroll_offset.y == shown + 2, "what is read stays where it is"
+        await until(pilot, lambda: rows.scroll_offset.y == shown + 2, "what is read stays where it is")
+        assert rows.value.number == 1
         await pilot.press("pageup", "g")
-        assert rows.value.number == 103
+        await until(pilot, lambda: rows.value and rows.value.number == 103)
 
 
 async def test_enter_shows_all_fields(fake: FakeServices) -> None:
@@ -46,10 +47,11 @@ async def test_enter_shows_all_fields(fake: FakeServices) -> None:
         await pilot.press("t")
         await until(pilot, lambda: "↻" in text(pilot))
         await pilot.press("j", "enter")
-        await until(pilot, lambda: "Request 2" in text(pilot))
-        for words in ("read again because  no checkpoint", "generated           96 tokens", "97.5% (78 of 80)"):
-            assert words in text(pilot)
-        await pilot.press("escape", "escape")
+        words = ("read again because  no checkpoint", "generated           96 tokens", "97.5% (78 of 80)")
+        await shows(pilot, "Request 2", *words)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
+        await pilot.press("escape")
         await until(pilot, lambda: "Profiles" in text(pilot))
 
 
@@ -69,4 +71,5 @@ async def test_an_empty_list_says_so(fake: FakeServices) -> None:
         await opened(pilot)
         await until(pilot, lambda: "No request yet." in text(pilot))
         await pilot.press("t", "j", "enter", "G", "k")
+        await settled(pilot)
         assert pilot.app.screen is pilot.app.dashboard  # type: ignore[attr-defined]

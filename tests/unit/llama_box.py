@@ -17,7 +17,7 @@ from typing import Any
 
 from gpubox.hardware.process import MARKER, Identity, identity_of
 from gpubox.paths import Paths
-from gpubox.server.record import Launch, Running, SlotState, save_state
+from gpubox.server.record import Launch, Running, SlotState, load_state, save_state
 from gpubox.server.spawn import marker
 
 _METRICS = """\
@@ -161,7 +161,8 @@ class LlamaBox:
     def record(self, **fields: Any) -> None:
         """Writes the slot's state."""
         self.running = replace(self.running, **fields)
-        save_state(self.paths.slot_state("main"), SlotState(self.running))
+        path = self.paths.slot_state("main")
+        save_state(path, SlotState(self.running, restarts=load_state(path).restarts))
 
     def signal(self, number: signal.Signals) -> None:
         self.children[-1].send_signal(number)

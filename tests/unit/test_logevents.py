@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.server import logevents
+from gpubox.server.choiceevents import Chosen, Cleared, Failed, FoundCached, Purged, Reread, Saved
 from gpubox.server.logevents import (
     MIB,
     BreakdownRow,
@@ -27,7 +28,6 @@ from gpubox.server.logevents import (
     PerPosition,
     PromptProgress,
     Released,
-    Reread,
     Section,
     Sleeping,
     Taken,
@@ -88,6 +88,7 @@ def mib(size: float) -> int:
         Section("draft"),
         Section("listening"),
         CacheState(0, 8192 * MIB),
+        Chosen(1, "lru", fresh=True),
         Taken(1, 0),
         NewPrompt(1, 0, 2048, 32),
         CachedTo(1, 0, 0),
@@ -98,6 +99,7 @@ def mib(size: float) -> int:
         Drafted(1, 0, 110, 117, 3.82),
         PerPosition(1, 0, (1.0, 0.949, 0.872)),
         Released(1, 0, 181, False),
+        Saved(181),
         CacheState(mib(0.511), 8192 * MIB),
         CachedTo(0, 42, 1497),
         Checkpoint(0, mib(0.877), False, 2),
@@ -115,7 +117,7 @@ def test_a_recorded_run_tells_nothing_twice_and_nothing_else() -> None:
     assert kinds == {
         "Section": 12, "Buffer": 13, "BreakdownRow": 6, "Timing": 6, "CachedTo": 5, "Device": 3, "CacheState": 3,
         "Checkpoint": 3, "KvCache": 2, "Taken": 2, "NewPrompt": 2, "Drafted": 2, "PerPosition": 2, "Released": 2,
-        "Layers": 1, "Threads": 1,
+        "Layers": 1, "Threads": 1, "Chosen": 2, "Saved": 1,
     }  # fmt: skip
 
 
@@ -145,6 +147,7 @@ def test_the_documented_lines() -> None:
         BreakdownRow("RPC0 (127.0.0.1:50911)", 68 * MIB, 57 * MIB, 15 * MIB),
         Threads(2),
         Section("listening"),
+        Chosen(3, "lru", fresh=True),
         Taken(3, 0),
         PromptProgress(3, 0, 256, 0.28, 29.45),
         GenerationProgress(3, 0, 112, 36.77, 37.10),
@@ -262,6 +265,36 @@ def test_a_progress_that_is_no_share_is_unknown(progress: str) -> None:
     )
 
     assert event_of(line)[1] == PromptProgress(3, 0, 256, None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (
+            "0.00.389.635 I slot get_availabl: id  1 | task -1 | selected slot by LCP similarity, f_sim_best = 0.506 "
+            "(> 0.100 thold), f_keep = 0.357",
+            Chosen(1, "lcp", 0.506),
+        ),
+        (
+            "slot get_availabl: id  1 | task -1 | selected slot by lcp similarity, sim_best = 0.750 (> 0.500 thold)",
+            Chosen(1, "lcp", 0.75),
+        ),
+        (
+            "slot get_availabl: id  1 | task -1 | selected slot by LRU, t_last = 669932189",
+            Chosen(1, "lru"),
+        ),
+        ("0.00.618.029 I slot get_availabl: id  1 | task -1 | selected slot by id (1)", Chosen(1, "id")),
+        (
+            "srv          load:  - found better prompt with f_keep = 0.850, f_sim = 1.000",
+            FoundCached(1.0),
+        ),
+        ("0.03.740.479 W srv  try_clear_id: purging slot 2 with 304 tokens", Purged(2, 304)),
+        ("0.03.740.487 I slot prompt_clear: id  2 | task -1 | clearing prompt with 304 tokens", Cleared(2, 304)),
+        ("0.09.083.348 E srv    send_error: task id = 36, error: Context size has been exceeded.", Failed(36)),
+    ],
+)
+def test_what_becomes_of_prompts(line: str, event: Event) -> None:
+    assert event_of(line)[1] == event
 
 
 # -- lines that no llama.cpp wrote -------------------------------------------------------------------

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from gpubox.paths import Paths
+from gpubox.server import client
 from gpubox.telemetry.model import Snapshot
 from gpubox.telemetry.sampler import STUCK_SECONDS
 from tests.fake_nvml import GIB
@@ -195,6 +196,22 @@ async def test_an_answer_that_never_ends(path: str, how: str, box: LlamaBox, mak
     box.answers[path] = healthy_answer
     box.answers["/slots"] = [slot()]
     await until(lambda: sampler.sample(wait=True), healthy)
+
+
+@pytest.mark.parametrize("path", ["/slots", "/metrics"])
+async def test_an_answer_that_is_too_long_is_said_to_be(
+    path: str, box: LlamaBox, make: Make, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_BYTES", 2**20)
+    box.answers[path], short = "[" + " " * 2**20 + "]", box.answers[path]
+    box.start()
+    sampler = make()
+    snapshot = await sampler.sample(wait=True)
+    assert snapshot.problems == (f"{path} answers with more than 1 MiB: that is no llama-server's",)
+    assert snapshot.throughput.state == "idle"
+
+    box.answers[path] = short
+    assert healthy(await sampler.sample(wait=True))
 
 
 async def test_a_health_that_is_no_llama_servers(box: LlamaBox, make: Make) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,21 +115,54 @@ def test_a_number_that_is_none_is_unknown(value: float, path: Path) -> None:
     assert back.kv_bytes_per_token in (None, 10.0**300)
 
 
-def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(path: Path) -> None:
+def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path) -> None:
     recorder = Recorder(path, "1.0")
     recorder.write(RICH)
-    full = os.open("/dev/full", os.O_WRONLY)
+    disk, full = os.dup(recorder._file.fileno()), os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, recorder._file.fileno())  # the disk fills up: every write is refused from now on
-    os.close(full)
 
     recorder.write(RICH)
-    assert "No space left on device" in recorder.problem
-    assert str(path) in recorder.problem
+    assert recorder.problem == f"{path}: No space left on device"
     recorder.write(RICH)
-    recorder.close()
-
-    assert recorder.count == 1
+    assert (recorder.count, recorder.lost) == (1, 2)
     assert read_recording(path) == [RICH]
+
+    os.dup2(disk, recorder._file.fileno())  # somebody has made room
+    later = replace(RICH, at=9.0)
+    recorder.write(later)
+    recorder.close()
+    os.close(disk)
+    os.close(full)
+    assert (recorder.problem, recorder.count, recorder.lost) == ("", 2, 2)
+    assert "No space left" in recorder.why_lost
+    assert read_recording(path) == [RICH, later]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_line_that_fits_but_in_part_is_taken_back(before: int, path: Path) -> None:
+    """The file may grow so far and no further: first in the middle of a header, then of a reading."""
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from gpubox.telemetry.recorder import Recorder, read_recording\n"
+        "path, before = Path(sys.argv[1]), int(sys.argv[2])\n"
+        "[rich] = read_recording(path.with_suffix('.in'))\n"
+        "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))\n"
+        "limit(20 if not before else 1200 + len(path.with_suffix('.in').read_bytes()))\n"
+        "recorder = Recorder(path, '1.0')\n"
+        "for _ in range(3): recorder.write(rich)\n"
+        "assert 'File too large' in recorder.problem, recorder.problem\n"
+        "assert (recorder.count, recorder.lost) == (before, 3 - before)\n"
+        "limit(hard)\n"
+        "recorder.write(rich)\n"
+        "recorder.close()\n"
+        "assert read_recording(path) == [rich] * (before + 1)\n"
+    )
+    record(path.with_suffix(".in"), RICH)
+    done = subprocess.run([sys.executable, "-c", code, str(path), str(before)], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("kept", [1, 50, -1])

@@ -138,16 +138,19 @@ def test_a_forced_reread_says_why() -> None:
     assert request.reread == "no checkpoint before the change (hybrid or SWA model)"
 
 
-def test_a_slot_that_had_a_prompt_and_reuses_nothing_of_it() -> None:
+def test_where_no_line_tells_why_nothing_was_reused_nothing_is_said() -> None:
     log = RequestLog(STARTED)
     feed(log, request_lines(1.0, task=1))
-    (lost,) = feed(log, request_lines(20.0, task=2))
-    (kept,) = feed(log, request_lines(40.0, task=3, cached=900))
-    (short,) = feed(log, request_lines(60.0, task=4, prompt=32))
-    (other_slot,) = feed(log, request_lines(80.0, task=5, slot=1))
 
-    assert lost.reread == "prefix changed, or the slot was another client's"
-    assert (kept.reread, short.reread, other_slot.reread) == (None, None, None)
+    assert feed(log, request_lines(20.0, task=2))[0].reread is None
+
+
+def test_a_request_that_failed_is_one() -> None:
+    lines = request_lines(1.0, task=9)
+    error = (4.0, "srv    send_error: task id = 9, error: Context size has been exceeded.")
+    (request,) = feed(RequestLog(STARTED), [*lines[:3], error, (4.1, lines[-1][1])])
+
+    assert (request.stop_reason, request.prompt_tokens, request.generated_tokens) == ("error", 1000, None)
 
 
 @pytest.mark.parametrize(

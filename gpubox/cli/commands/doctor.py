@@ -62,6 +62,7 @@ def examine(context: Context) -> Iterator[Finding]:
     yield from _profiles(context)
     yield _models(context)
     yield _key(context)
+    yield _sandbox(context)
     yield from _folders(context)
     yield from _servers(context)
 
@@ -118,6 +119,17 @@ def _key(context: Context) -> Finding:
     except GpuboxError as error:
         return Finding("api key", "bad", error.message, error.hint)
     return Finding("api key", "ok", "set" if key else "none: profiles on a non-loopback host will not start unasked")
+
+
+def _sandbox(context: Context) -> Finding:
+    from gpubox.sandbox.probe import probe_now
+
+    found = probe_now(context.config)
+    if found.tier is None:
+        return Finding("sandbox", "warn", f"the model's programs are not run: {found.problem}", found.hint)
+    if found.tier != "bubblewrap":
+        return Finding("sandbox", "warn", f"weaker: {found.detail} ({found.problem})", found.hint)
+    return Finding("sandbox", "ok", found.detail)
 
 
 def _folders(context: Context) -> Iterator[Finding]:

@@ -44,8 +44,10 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
         output.emit_json({"path": str(file.absolute()), "snapshots": recorder.count, "seconds": round(took, 3)})
     else:
         output.emit(f"{recorder.count} readings in {units.seconds(took)}: {file}")
-    if recorder.problem:
-        raise GpuboxError(f"The recording is cut short: {recorder.problem}.", "Free some disk space.")
+    if recorder.lost or recorder.problem:
+        raise GpuboxError(
+            f"{recorder.lost} readings are missing in the recording: {recorder.why_lost}.", "Free some disk space."
+        )
 
 
 async def _record(context: Context, recorder: Recorder, seconds: float | None, url: str | None) -> None:
@@ -55,8 +57,12 @@ async def _record(context: Context, recorder: Recorder, seconds: float | None, u
         sampler = Sampler(context.paths, context.config, driver.latest, url=url)
         began = due = time.monotonic()
         try:
-            while not recorder.problem:
+            said = ""
+            while True:
                 recorder.write(await sampler.sample())
+                if recorder.problem != said:
+                    said = recorder.problem
+                    diagnostics.note(f"not recorded: {said}" if said else "recording again")
                 due = max(due + PERIOD_SECONDS, time.monotonic())
                 if seconds is not None and due >= began + seconds:
                     return

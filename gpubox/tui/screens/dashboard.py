@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
+from gpubox.tui.actions import Where, bindings
 from gpubox.tui.screens.arrangement import LEFT, MAIN, SIDE, shown
 from gpubox.tui.text import plain
 from gpubox.tui.widgets.detail import Detail
@@ -47,6 +48,7 @@ class DashboardScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy"), (190, "-huge")]  # noqa: RUF012
     AUTO_FOCUS = ""
+    BINDINGS = [*bindings(Where.DASHBOARD)]  # noqa: RUF012
 
     def __init__(self, *, read_only: str, url: str | None) -> None:
         # The class of the width from the start: the first paint need not be done twice.

@@ -70,7 +70,10 @@ class HelpScreen(ModalScreen[None]):
         self.box.scroll_end(animate=False)
 
     def _blocks(self) -> Iterable[Widget]:
-        yield from _table("Keys", [(verb.shown, _told(verb), "$primary") for verb in VERBS])
+        chat = [verb for verb in VERBS if verb.where is Where.CHAT]
+        rest = [verb for verb in VERBS if verb.where is not Where.CHAT]
+        yield from _table("Keys", [(verb.shown, _told(verb), "$primary") for verb in rest])
+        yield from _table("Keys in the chat", [(verb.shown, _told(verb), "$primary") for verb in chat])
         yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in STATES.items()]
         yield from _table("State of the server", states)

@@ -8,7 +8,7 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
 
-from gpubox.tui.actions import Verb, bar_verbs
+from gpubox.tui.actions import Verb, Where, bar_verbs
 
 
 class KeyBar(Widget):
@@ -22,15 +22,19 @@ class KeyBar(Widget):
     enter_word: reactive[str] = reactive("switch")
     """What Enter does to the highlighted row."""
 
+    def __init__(self, place: Where = Where.DASHBOARD) -> None:
+        super().__init__()
+        self.place = place
+
     def on_mount(self) -> None:
         self.auto_links = False  # keys look like keys, not like links; a click works all the same
 
     def render(self) -> RenderResult:
         hidden = {"stop"} if self.down else ()
-        verbs = [v for v in bar_verbs() if v.id not in hidden and not (self.read_only and v.changes)]
+        verbs = [v for v in bar_verbs(self.place) if v.id not in hidden and not (self.read_only and v.changes)]
         while _length(verbs, self.enter_word) > self.size.width:
             verbs.pop()
-        order = [verb.id for verb in bar_verbs()]
+        order = [verb.id for verb in bar_verbs(self.place)]
         return Content("  ").join(
             [self._key(v) for v in sorted(verbs, key=lambda v: _PLACE.get(v.id, order.index(v.id)))]
         )

@@ -1,0 +1,70 @@
+"""``gpubox sandbox``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
+from gpubox.errors import ExitCode, UsageError
+
+_WORDS = {
+    "wall": "it ran longer than allowed",
+    "cpu": "it used more CPU time than allowed",
+    "memory": "it used more memory than allowed",
+    "output": "it wrote more than allowed",
+    "disk": "it made more files than allowed",
+}
+_LONGEST = 4 * 1024 * 1024
+
+
+@click.group("sandbox")
+def command() -> None:
+    """Run a program as the chat runs the model's: confined."""
+
+
+@command.command("run")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--workdir", type=click.Path(path_type=Path), help="The one folder it may write; else an empty one.")
+@click.option("--seconds", type=click.FloatRange(min=0.1, max=86400), help="How long it may run (30).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def run_file(context: Context, file: Path, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
+    """Run FILE (- is stdin) with Python, confined: no network, no files but its own, bounded time and memory.
+
+    Exits 0 when the program did, 6 when it failed or was ended.
+    """
+    import asyncio
+
+    from gpubox.sandbox.policy import Policy
+    from gpubox.sandbox.runner import Sandbox
+
+    policy = Policy(workspace=workdir)
+    if seconds is not None:
+        policy = replace(policy, wall_seconds=seconds, cpu_seconds=max(1, int(seconds + 1)))
+    code = _read(file)
+    outcome = asyncio.run(Sandbox(context.config).run(code, policy))
+    if as_json:
+        output.emit_json({**asdict(outcome), "ok": outcome.ok})
+    else:
+        output.emit(outcome.output.removesuffix("\n")) if outcome.output else None
+        for name in outcome.files_made:
+            diagnostics.note(f"made {name}")
+        how = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
+        why = f": {_WORDS[outcome.ended_by]}" if outcome.ended_by in _WORDS else ""
+        diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.tier}")
+    return ExitCode.OK if outcome.ok else ExitCode.PROGRAM_FAILED
+
+
+def _read(file: Path) -> str:
+    try:
+        with click.open_file(str(file), "rb") as stream:
+            data = stream.read(_LONGEST + 1)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    if len(data) > _LONGEST:
+        raise UsageError(f"{file} is longer than a program should be.", "At most 4 MiB are run.")
+    return bytes(data).decode("utf-8", "surrogateescape")

@@ -1,0 +1,104 @@
+"""What a server says of the slot it gives to a request, and of the prompts that it keeps or lets go. Pure.
+
+printf formats of build 11434 (tools/server/server-context.cpp, server-task.cpp), older wordings beside them:
+  selected slot by LCP similarity, f_sim_best = 0.506 (> 0.100 thold), f_keep = 0.357     (older: sim_best)
+  selected slot by LRU, t_last = 669932189      -1: a slot that nobody had yet
+  selected slot by id (1)                       the client named it
+  clearing prompt with 304 tokens; purging slot 2 with 304 tokens
+  forcing full prompt re-processing due to lack of cache data (likely due to SWA or hybrid/recurrent memory, ...)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from gpubox.server.lognumbers import NUM, count, share
+
+TASK = r"id +(\d+) \| task +(-?\d+) \| +"
+
+
+class Chosen(NamedTuple):
+    """The slot for the next request. ``by``: its prompt is like that (lcp), it rested longest (lru), or by its number.
+
+    ``similarity`` is the share of the request's prompt that the slot has; ``fresh``: nobody had that slot before.
+    """
+
+    slot: int
+    by: Literal["lcp", "lru", "id"]
+    similarity: float | None = None
+    fresh: bool = False
+
+
+class FoundCached(NamedTuple):
+    """The prompt cache in host RAM has a prompt that is more like the request's than the slot's own."""
+
+    similarity: float | None
+
+
+class Cleared(NamedTuple):
+    """A slot's prompt was dropped: to make room, or after it went to the prompt cache."""
+
+    slot: int
+    tokens: int
+
+
+class Purged(NamedTuple):
+    """The KV cache is full: an idle slot's prompt is dropped for another request."""
+
+    slot: int
+    tokens: int
+
+
+class Saved(NamedTuple):
+    """A prompt went to the prompt cache in host RAM."""
+
+    tokens: int
+
+
+class Reread(NamedTuple):
+    """The server reads a whole prompt again, and says why."""
+
+    slot: int
+    task: int
+    reason: str
+
+
+class Failed(NamedTuple):
+    """A request ended in an error."""
+
+    task: int
+
+
+ChoiceEvent = Chosen | FoundCached | Cleared | Purged | Saved | Reread | Failed
+
+
+TABLE: tuple[tuple[str, str, Callable[[re.Match[str]], ChoiceEvent]], ...] = (
+    # as in logevents: a needle, a pattern, a builder
+    (
+        "selected slot by",
+        rf"{TASK}selected slot by (?i:lcp) similarity, (?:f_)?sim_best = {NUM}",
+        lambda m: Chosen(int(m[1]), "lcp", share(m[3])),
+    ),
+    (
+        "selected slot by",
+        rf"{TASK}selected slot by (?i:lru), t_last = (-?\d+)",
+        lambda m: Chosen(int(m[1]), "lru", fresh=m[3].startswith("-")),
+    ),
+    ("selected slot by", rf"{TASK}selected slot by id \(", lambda m: Chosen(int(m[1]), "id")),
+    (
+        "found better prompt",
+        rf"found better prompt with f_keep = {NUM}, (?:f_)?sim = {NUM}",
+        lambda m: FoundCached(share(m[2])),
+    ),
+    ("purging slot", r"purging slot (\d+) with (\d+) tokens", lambda m: Purged(int(m[1]), count(m[2]))),
+    ("clearing prompt with", rf"{TASK}clearing prompt with (\d+) tokens", lambda m: Cleared(int(m[1]), count(m[3]))),
+    ("saving prompt with length", r"saving prompt with length (\d+),", lambda m: Saved(count(m[1]))),
+    (
+        "full prompt re-processing",
+        rf"{TASK}(forcing full prompt re-processing.*)",
+        lambda m: Reread(int(m[1]), int(m[2]), m[3]),
+    ),
+    ("send_error: task id", r"send_error: task id = (\d+), error:", lambda m: Failed(int(m[1]))),
+)

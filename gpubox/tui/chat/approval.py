@@ -1,0 +1,63 @@
+"""May it write that? The diff, whole and scrollable, and three answers."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from gpubox.agent.tools import ToolCall
+from gpubox.tui.cells import Line, fit
+from gpubox.tui.chat.card import diff_lines
+from gpubox.tui.chat.clean import clean
+from gpubox.tui.chat.lines_view import LinesView
+
+ANSWERS = (("y", "yes, this once"), ("a", "yes, and all that follow in this chat"), ("n", "no"))
+
+
+class ApprovalScreen(ModalScreen[str]):
+    """Returns ``yes``, ``all`` or ``no``. Nothing is allowed by Enter: it takes a letter."""
+
+    DEFAULT_CSS = """
+    ApprovalScreen { align: center middle; background: $background 60%; }
+    ApprovalScreen > Vertical {
+        width: 110; max-width: 98%; height: auto; max-height: 96%; padding: 0 1; background: $panel;
+        border: round $turn-approval; border-title-color: $foreground; border-title-style: bold;
+        border-subtitle-color: $quiet;
+    }
+    ApprovalScreen Static { height: auto; margin-top: 1; }
+    ApprovalScreen LinesView { background: $panel; max-height: 1fr; }
+    """
+    BINDINGS = [  # noqa: RUF012
+        ("y", "dismiss('yes')", "Yes"),
+        ("a", "dismiss('all')", "All"),
+        ("n,escape", "dismiss('no')", "No"),
+    ]
+
+    def __init__(self, call: ToolCall, diff: str) -> None:
+        super().__init__()
+        self.call, self.diff = call, diff
+
+    def compose(self) -> ComposeResult:
+        self.view = LinesView(self._lines)
+        with Vertical() as box:
+            path = clean(" ".join(str(self.call.arguments.get("path", "")).split()))[:60]
+            box.border_title = Content(f"{clean(self.call.name)[:40]} {path}".rstrip())
+            box.border_subtitle = Content(self._counts())
+            yield self.view
+            keys = [Content.assemble((key, "bold $primary"), " ", (words, "$quiet")) for key, words in ANSWERS]
+            yield Static(Content("   ").join(keys), markup=False)
+
+    def on_mount(self) -> None:
+        self.view.focus()
+
+    def _lines(self, width: int) -> list[Line]:
+        return [fit(row, width) for row in diff_lines(self.diff, width)]
+
+    def _counts(self) -> str:
+        lines = self.diff.split("\n")
+        plus = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
+        minus = sum(line.startswith("-") and not line.startswith("---") for line in lines)
+        return f"+{plus:,} −{minus:,} lines" if plus or minus else ""

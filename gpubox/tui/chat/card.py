@@ -1,0 +1,121 @@
+"""The frame around what a tool was given and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubox import units
+from gpubox.agent.tools import ToolCall, ToolOutput
+from gpubox.tui.cells import Line, Span, cells, fit, join, pad, safe
+from gpubox.tui.chat.clean import clean, clean_lines, cut
+from gpubox.tui.chat.code import coloured
+from gpubox.tui.chat.wrap import wrap_hard
+
+FEW_LINES = 10
+"""Of code, a diff or output, while the card is folded."""
+MOST_LINES = 2000
+"""Even unfolded: the rest is counted."""
+EDGE = "$line"
+ENDED = {
+    "wall": "out of time", "cpu": "out of CPU time", "memory": "out of memory", "output": "too much output",
+    "cancelled": "stopped", "denied": "you said no", "refused": "refused",
+}  # fmt: skip
+"""Why a run was ended -> how the card says it."""
+
+
+def card(
+    call: ToolCall, output: ToolOutput | None, state: str, width: int, *, diff: str = "", whole: bool = False
+) -> list[Line]:
+    """A card of exactly ``width`` cells; ``state`` is what stands in its head while there is no output."""
+    inner = max(8, width - 4)
+    most = MOST_LINES if whole else FEW_LINES
+    edge = EDGE if output is None or output.ok else "$error"
+    rows = [_frame("╭", head(call, output, state), "╮", width, edge)]
+    given = _given(call, diff, inner)
+    rows += [_side(row, inner, edge) for row in few(given, most)]
+    if output is not None and (told := _told(output, inner)):
+        rows.append(_frame("├", (), "┤", width, edge))
+        rows += [_side(row, inner, edge) for row in few(told, most, tail=True)]
+    rows.append(_frame("╰", (), "╯", width, edge))
+    return rows
+
+
+def head(call: ToolCall, output: ToolOutput | None, state: str) -> Line:
+    """``code_execution · bubblewrap · 38 ms · exit 1``."""
+    parts: list[Line] = [((safe(call.name, 40), "bold"),)]
+    if output is None:
+        return join([*parts, ((state, "$accent"),)], " · ")
+    if output.tier:
+        parts.append(((output.tier, "$success" if output.tier == "bubblewrap" else "$warning"),))
+    parts.append(((units.seconds(output.seconds), "$secondary"),))
+    if output.ended_by:
+        parts.append(((ENDED.get(output.ended_by, clean(output.ended_by)), "$error"),))
+    elif output.exit_code is not None:
+        parts.append(((f"exit {output.exit_code}", "$success" if output.exit_code == 0 else "$error"),))
+    elif not output.ok:
+        parts.append((("failed", "$error"),))
+    return join(parts, " · ")
+
+
+def few(rows: list[Line], most: int, *, tail: bool = False) -> list[Line]:
+    """At most about ``most`` rows, with a count of what is left out; ``tail`` keeps the end too."""
+    if len(rows) <= most + 1:
+        return rows
+    left_out = len(rows) - most
+    note: Line = ((f"… {left_out:,} more lines", "$quiet"),)
+    if not tail:
+        return [*rows[:most], note]
+    return [*rows[: most // 2], note, *rows[len(rows) - (most - most // 2) :]]
+
+
+def diff_lines(diff: str, width: int) -> list[Line]:
+    """A unified diff in its colours; a sentence as it is."""
+    rows: list[Line] = []
+    for line in diff.split("\n"):
+        style = next((style for mark, style in _DIFF if line.startswith(mark)), "")
+        rows += wrap_hard(((clean(cut(line.expandtabs(4))), style),), width)
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows
+
+
+_DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "$primary"), ("+", "$success"), ("-", "$error"))
+
+
+def _given(call: ToolCall, diff: str, width: int) -> list[Line]:
+    if call.code:
+        lines = [cut(line.expandtabs(4)) for line in call.code.strip("\n").split("\n")]
+        return [row for line in coloured("\n".join(lines), "python") for row in wrap_hard(line, width)]
+    rows = [
+        row
+        for name, value in call.arguments.items()
+        if not (diff and name in ("content", "old", "new", "old_text", "new_text"))
+        for row in few(wrap_hard(((f"{clean(str(name))} ", "$quiet"), (clean(cut(_one_line(value))), "")), width), 3)
+    ]
+    return rows + (diff_lines(diff, width) if diff else [])
+
+
+def _told(output: ToolOutput, width: int) -> list[Line]:
+    rows = [row for line in clean_lines(output.text) for row in wrap_hard(((line, "$secondary"),), width)]
+    extra: list[Span] = []
+    if output.dropped_bytes:
+        extra.append((f"{output.dropped_bytes:,} bytes more were dropped", "$quiet"))
+    if output.files_made:
+        shown = ", ".join(safe(name, 30) for name in output.files_made[:6])
+        more = f" and {len(output.files_made) - 6} more" if len(output.files_made) > 6 else ""
+        extra.append((f"files: {shown}{more}", "$primary"))
+    return rows + [fit((span,), width) for span in extra]
+
+
+def _one_line(value: object) -> str:
+    return " ⏎ ".join(str(value).split("\n"))
+
+
+def _frame(left: str, words: Line, right: str, width: int, edge: str) -> Line:
+    shown: Sequence[Span] = ((" ", ""), *fit(words, max(0, width - 6)), (" ", "")) if words else ()
+    fill = max(0, width - 3 - cells(tuple(shown)))
+    return ((f"{left}─", edge), *shown, ("─" * fill + right, edge))
+
+
+def _side(row: Line, inner: int, edge: str) -> Line:
+    return (("│ ", edge), *pad(row, inner), (" │", edge))

@@ -1,0 +1,126 @@
+"""The chats, the one that changed last first: search by name and by what was said, rename, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import Input
+
+from gpubox.tui.cells import Line, cells, line, pad, safe
+from gpubox.tui.widgets.cursor_rows import CursorRows
+
+if TYPE_CHECKING:
+    from gpubox.agent.transcript.store import Head
+
+
+class ChatRows(CursorRows["Head"]):
+    """The lines. Enter opens one."""
+
+    NONE_YET = "No chat yet."
+    RESTS_AT_TOP = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "rename", show=False),
+        Binding("x,delete", "remove", show=False),
+    ]
+
+    class Opened(CursorRows.Opened):
+        """Enter was pressed on a chat. ``value`` is its Head."""
+
+    class Wanted(Message):
+        """Something other than opening is wanted of a chat: ``rename`` or ``remove``."""
+
+        def __init__(self, what: str, head: Head) -> None:
+            super().__init__()
+            self.what, self.head = what, head
+
+    current = ""
+    """The chat that is open."""
+
+    def make_row(self, value: Head, width: int) -> Line:
+        mark = ("● ", "$primary") if value.name == self.current else ("✗ ", "$error") if value.problem else ("  ", "")
+        at = when(value.changed_at)
+        names = max(12, min(28, width // 2))
+        if width < 48:
+            name = line(mark, (safe(value.name, width - len(at) - 4), "bold"))
+            return (*pad(name, width - len(at) - 1), (f" {at}", "$quiet"))
+        words = value.problem or value.title
+        head = line(mark, (safe(value.name, names - 3), "bold"))
+        left = (*pad(head, names), (safe(words, width - names - len(at) - 8), "$secondary"))
+        right = line((f"{value.turns:>4} ", "$quiet"), (f" {at}", "$quiet"))
+        return (*pad(left, width - cells(right)), *right)
+
+    def key(self, value: Head) -> Hashable:
+        return value.name
+
+    def action_rename(self) -> None:
+        if self.value:
+            self.post_message(self.Wanted("rename", self.value))
+
+    def action_remove(self) -> None:
+        if self.value:
+            self.post_message(self.Wanted("remove", self.value))
+
+
+class ChatList(Vertical):
+    """The rows under a search line."""
+
+    DEFAULT_CSS = """
+    ChatList {
+        width: 40%; min-width: 40; height: 1fr; border: round $line; padding: 0 1; background: $background;
+        border-title-color: $secondary; border-title-style: bold; border-subtitle-color: $quiet;
+        &:focus-within { border: round $line-focus; border-title-color: $foreground; }
+        & Input { height: 1; background: $panel; margin-bottom: 1; }
+    }
+    """
+
+    class Searched(Message):
+        """Another text is looked for."""
+
+    def __init__(self) -> None:
+        super().__init__(id="chats")
+        self.search = Input(placeholder="search in all chats", id="chat-search", compact=True, select_on_focus=False)
+        self.rows = ChatRows()
+        self.border_title = "Chats"
+        self.border_subtitle = "⏎ open  r rename  x delete  / search"
+
+    def compose(self) -> ComposeResult:
+        yield self.search
+        yield self.rows
+
+    def take(self, heads: tuple[Head, ...], current: str) -> None:
+        """Shows ``heads``."""
+        if self.rows.current != current:
+            self.rows.current = current
+            self.rows.redraw()
+        self.rows.take(heads)
+
+    def find(self) -> None:
+        """The keys go to the search line."""
+        self.screen.set_focus(self.search)
+
+    @on(Input.Changed, "#chat-search")
+    def _changed(self) -> None:
+        self.post_message(self.Searched())
+
+    @on(Input.Submitted, "#chat-search")
+    def _submitted(self) -> None:
+        self.screen.set_focus(self.rows)
+
+
+def when(iso: str, now: datetime | None = None) -> str:
+    """A moment as a list shows it: the time today, else the day."""
+    try:
+        at = datetime.fromisoformat(iso).astimezone()
+    except ValueError:
+        return ""
+    today = (now or datetime.now().astimezone()).date()
+    if at.date() == today:
+        return f"{at:%H:%M}"
+    return f"{at:%d %b}" if at.year == today.year else f"{at:%Y-%m}"

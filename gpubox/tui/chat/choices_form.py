@@ -1,0 +1,98 @@
+"""What a chat does differently from its profile, as rows of a form: value to text and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gpubox.agent.transcript.records import Choices
+from gpubox.errors import UsageError
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
+CYCLES: dict[str, tuple[tuple[Any, str], ...]] = {
+    "thinking": ((None, "as the model does"), (True, "on"), (False, "off")),
+    "tools": ((True, "on"), (False, "off")),
+    "approvals": (("ask", "ask for each"), ("workspace", "allow in the workspace"), ("never", "never")),
+    "protocol": ((None, "chosen for the model"), ("native", "the template's own"), ("fenced", "```python blocks")),
+}
+"""Fields with a few values each: the value, and its word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: the field's name, its label, what it is for."""
+
+    name: str
+    label: str
+    about: str
+
+
+ROWS = (
+    Row("thinking", "thinking", "whether the model thinks before it answers"),
+    Row("thinking_tokens", "thinking tokens", "at most, then its thinking is closed"),
+    Row("tools", "tools", "running code, and files of the workspace"),
+    Row("protocol", "tool calls", "how the model asks for them"),
+    Row("workdir", "workspace", "a folder it may read, and write where you allow it"),
+    Row("approvals", "writes", "in the workspace"),
+    Row("rounds", "rounds", "requests to the model in one turn"),
+    Row("max_tokens", "max_tokens", "of one round"),
+    *(Row(name, name, "sampling") for name in SAMPLING),
+)
+
+
+def texts(choices: Choices) -> dict[str, str]:
+    """What stands in the rows that are written in; empty: as the profile has it."""
+    found = {name: _text(getattr(choices, name)) for name in ("rounds", "max_tokens", "thinking_tokens")}
+    found["workdir"] = choices.workdir
+    return found | {name: _text(choices.sampling.get(name)) for name in SAMPLING}
+
+
+def chosen(choices: Choices, written: Mapping[str, str], cycled: Mapping[str, Any], system: str | None) -> Choices:
+    """The choices with what was written and cycled. Raises UsageError for a text that is no number."""
+    sampling = {name: value for name, value in choices.sampling.items() if name not in SAMPLING}
+    for name in SAMPLING:
+        if (value := _number(name, written[name])) is not None:
+            sampling[name] = value
+    counts = {name: _count(name, written[name]) for name in ("rounds", "max_tokens", "thinking_tokens")}
+    return msgspec.structs.replace(
+        choices, **counts, **cycled, sampling=sampling, workdir=written["workdir"].strip(), system_prompt=system
+    )
+
+
+def next_value(name: str, value: Any) -> Any:
+    """The value after ``value`` in a row that cycles."""
+    values = [one for one, _ in CYCLES[name]]
+    return values[(values.index(value) + 1) % len(values)] if value in values else values[0]
+
+
+def word(name: str, value: Any) -> str:
+    """The word of a value in a row that cycles."""
+    return next((word for one, word in CYCLES[name] if one == value), str(value))
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _number(name: str, text: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        value = float(text.replace(",", "."))
+    except ValueError:
+        raise UsageError(f"{name} must be a number, not {text.strip()[:40]!r}.") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise UsageError(f"{name} must be a number, not {text.strip()[:40]!r}.")
+    return int(value) if value.is_integer() else value
+
+
+def _count(name: str, text: str) -> int | None:
+    value = _number(name, text)
+    if value is None:
+        return None
+    if not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise UsageError(f"{name.replace('_', ' ')} must be a whole number from 1, not {text.strip()[:40]!r}.")
+    return value

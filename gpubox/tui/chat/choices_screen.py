@@ -1,0 +1,129 @@
+"""The settings of one chat. Empty is: as the profile has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static, TextArea
+
+from gpubox.agent.transcript.records import Choices
+from gpubox.errors import UsageError
+from gpubox.tui.chat.choices_form import CYCLES, ROWS, Row, chosen, next_value, texts, word
+
+
+class Cycle(Static, can_focus=True):
+    """A value out of a few: Enter, space and the arrows go on to the next."""
+
+    class Turned(Message):
+        """Another value."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__(markup=False, classes="value")
+        self.field, self.value = name, value
+        self._show()
+
+    def _show(self) -> None:
+        self.update(Content.assemble(("‹ ", "$quiet"), word(self.field, self.value), (" ›", "$quiet")))
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key in ("enter", "space", "right", "left"):
+            event.stop()
+            times = len(CYCLES[self.field]) - 1 if event.key == "left" else 1
+            for _ in range(times):
+                self.value = next_value(self.field, self.value)
+            self._show()
+
+    def on_click(self) -> None:
+        self.value = next_value(self.field, self.value)
+        self._show()
+
+
+class ChoicesScreen(ModalScreen[Choices | None]):
+    """Returns the new choices; ``None`` for esc. ctrl+s takes them, as Enter does in a row that is written in."""
+
+    DEFAULT_CSS = """
+    ChoicesScreen { align: center middle; background: $background 60%; }
+    ChoicesScreen > Vertical {
+        width: 96; max-width: 98%; height: auto; max-height: 96%; padding: 0 2; background: $panel;
+        border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
+        border-subtitle-color: $quiet;
+    }
+    ChoicesScreen VerticalScroll { height: auto; max-height: 1fr; scrollbar-size-vertical: 1; }
+    ChoicesScreen Horizontal { height: 1; }
+    ChoicesScreen .label { width: 17; color: $secondary; }
+    ChoicesScreen .value { width: 34; height: 1; background: $line; margin-right: 2; padding: 0 1; }
+    ChoicesScreen .value:focus { background: $cursor; text-style: bold; }
+    ChoicesScreen .about { width: 1fr; color: $quiet; }
+    ChoicesScreen .head { height: 1; color: $secondary; margin-top: 1; }
+    ChoicesScreen TextArea {
+        height: 5; border: none; padding: 0 1; background: $line; scrollbar-size-vertical: 1;
+        & .text-area--cursor-line { background: $line; }
+        & .text-area--placeholder { color: $quiet; }
+    }
+    ChoicesScreen #wrong { height: auto; color: $error; }
+    """
+    BINDINGS = [  # noqa: RUF012
+        ("escape", "dismiss(None)", "Cancel"),
+        ("ctrl+s", "take", "Take"),
+        ("down", "app.focus_next", "Next"),
+        ("up", "app.focus_previous", "Previous"),
+    ]
+
+    def __init__(self, choices: Choices, profile_system: str) -> None:
+        super().__init__()
+        self.choices, self.profile_system = choices, profile_system
+        self.inputs: dict[str, Input] = {}
+        self.cycles: dict[str, Cycle] = {}
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title, box.border_subtitle = "This chat", "ctrl+s takes it, esc leaves it as it was"
+            with VerticalScroll(can_focus=False):
+                written = texts(self.choices)
+                for row in ROWS:
+                    yield from self._row(row, written)
+                yield Static("system prompt", classes="head", markup=False)
+                self.system = TextArea(
+                    self.choices.system_prompt or "", tab_behavior="focus", show_line_numbers=False,
+                    highlight_cursor_line=False, placeholder=self.profile_system,
+                )  # fmt: skip
+                self.system.cursor_blink = False
+                yield self.system
+            self.wrong = Static("", id="wrong", markup=False)
+            yield self.wrong
+
+    def on_mount(self) -> None:
+        self.cycles["thinking"].focus()
+
+    def _row(self, row: Row, written: dict[str, str]) -> ComposeResult:
+        with Horizontal():
+            yield Static(row.label, classes="label", markup=False)
+            if row.name in CYCLES:
+                self.cycles[row.name] = Cycle(row.name, getattr(self.choices, row.name))
+                yield self.cycles[row.name]
+            else:
+                field = Input(written[row.name], compact=True, classes="value", placeholder="as the profile has it")
+                self.inputs[row.name] = field
+                yield field
+            yield Static(row.about, classes="about", markup=False)
+
+    @on(Input.Submitted)
+    def action_take(self) -> None:
+        system = self.system.text.strip() or None
+        try:
+            made = chosen(
+                self.choices,
+                {name: field.value for name, field in self.inputs.items()},
+                {name: cycle.value for name, cycle in self.cycles.items()},
+                system,
+            )
+        except UsageError as error:
+            self.wrong.update(error.message)
+            return
+        self.dismiss(made)

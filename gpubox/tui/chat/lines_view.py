@@ -1,0 +1,47 @@
+"""Lines that are made once for a width, and scrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from gpubox.tui.actions import Where, bindings
+from gpubox.tui.cells import Line
+from gpubox.tui.widgets.line_pane import StyledLines
+from gpubox.tui.widgets.scroll_keys import ScrollKeys
+
+
+class LinesView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
+    """Shows what ``make`` returns for a width."""
+
+    DEFAULT_CSS = """
+    LinesView { height: auto; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
+
+    def __init__(self, make: Callable[[int], list[Line]]) -> None:
+        super().__init__()
+        self._make = make
+        self._columns = 0
+
+    def on_resize(self, event: events.Resize) -> None:
+        width = self.scrollable_content_region.width
+        if width > 0 and width != self._columns:
+            self._columns = width
+            self.drawn = self._make(width)
+            self.virtual_size = Size(width, len(self.drawn))
+            self.refresh()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._make(width - 1))  # room for the scroll bar, whether it is there or not
+
+    def render_line(self, y: int) -> Strip:
+        self.rendered += 1
+        row = self.scroll_offset.y + y
+        return self.strip(self.drawn[row] if row < len(self.drawn) else (), self.size.width)

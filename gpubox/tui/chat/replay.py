@@ -1,0 +1,35 @@
+"""A turn of a chat's file as the screen shows it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpubox.agent.events import MessageAdded, ReasoningDelta, TextDelta
+from gpubox.tui.chat.turn import TurnView
+
+if TYPE_CHECKING:
+    from gpubox.agent.transcript.fold import Turn
+
+
+def answered_by(profile: str, build: str) -> str:
+    """``qwen36-mtp-16gb   llama-server b11434``, as far as it is known."""
+    return "   ".join(part for part in (profile, build) if part)
+
+
+def replayed(turn: Turn) -> TurnView:
+    """The turn as it stood when it was over, or when gpubox was killed in it."""
+    asked = turn.asked
+    view = TurnView(asked.text, answered_by(asked.profile or asked.model, asked.build))
+    view.id = turn.id
+    for event in turn.events:
+        if isinstance(event, MessageAdded):  # the file keeps what was said as messages, not as deltas
+            if event.message.role == "assistant":
+                if event.message.reasoning:
+                    view.take(ReasoningDelta(event.message.reasoning))
+                if event.message.content:
+                    view.take(TextDelta(event.message.content))
+            continue
+        view.take(event)
+    if not view.over:
+        view.stop("cut off: gpubox was ended in this turn")
+    return view

@@ -1,0 +1,95 @@
+"""What the chat pane asks for. The real one is ``chat.live``; tests hand in their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gpubox.agent.events import AgentEvent
+    from gpubox.agent.serving import Serving
+    from gpubox.agent.tools import Approve
+    from gpubox.agent.transcript.fold import ChatLog
+    from gpubox.agent.transcript.records import Choices
+    from gpubox.agent.transcript.search import Hit
+    from gpubox.agent.transcript.store import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """What confines the model's programs here."""
+
+    tier: str
+    """bubblewrap | landlock | none; empty where nothing does, and nothing is run."""
+    why: str = ""
+    """Why it is not better, and what to do; empty where it is the best there is."""
+
+
+class OpenChat(Protocol):
+    """One open chat, as ``agent.session.Chat`` is one. Methods raise GpuboxError."""
+
+    @property
+    def name(self) -> str:
+        """Empty for a new one: the first question names it."""
+
+    @property
+    def choices(self) -> Choices: ...
+
+    @property
+    def log(self) -> ChatLog:
+        """All turns so far."""
+
+    @property
+    def serving(self) -> Serving | None:
+        """Who answers the turn that runs, or answered the last one."""
+
+    @property
+    def problem(self) -> str:
+        """Why it is not saved just now; empty: it is."""
+
+    def send(self, text: str) -> AsyncGenerator[AgentEvent, None]:
+        """Asks. Closing the iterator stops the model and what it runs; what was said stays."""
+
+    def stop(self) -> None:
+        """Ends the turn that runs; its iterator still gives the end."""
+
+    def choose(self, choices: Choices) -> None:
+        """Changes what this chat does from here on."""
+
+    def rewind(self, turn: str) -> None:
+        """The next question goes on from ``turn``; empty: from the beginning. Nothing is deleted."""
+
+    def branch(self, name: str, turn: str | None = None) -> None:
+        """Makes a chat ``name`` of this one up to ``turn``."""
+
+    async def close(self) -> None: ...
+
+
+class ChatService(Protocol):
+    """All chats. Methods raise GpuboxError."""
+
+    async def heads(self) -> list[Head]:
+        """Every chat, the one that changed last first."""
+
+    async def search(self, text: str) -> list[Hit]:
+        """Where ``text`` was said."""
+
+    async def open(self, name: str, approve: Approve) -> OpenChat:
+        """The chat ``name``; empty: a new one. ``approve`` is called where the owner has to allow something."""
+
+    async def free_name(self, text: str) -> str:
+        """A name made of ``text`` that no chat has."""
+
+    async def rename(self, name: str, new: str) -> None: ...
+
+    async def remove(self, name: str) -> None: ...
+
+    async def confined(self) -> Confined:
+        """What confines programs; found out once, by trying."""
+
+    async def profile_system(self, profile: str) -> str:
+        """The system prompt that a chat has where it has none of its own."""
+
+    async def save(self, text: str, path: str, folder: str) -> str:
+        """Writes ``text`` to a file that is not there yet, from ``folder``. Returns its path for showing."""

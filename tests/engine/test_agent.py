@@ -1,0 +1,89 @@
+"""A real turn: the demo model writes a program, the sandbox runs it, the model looks. On the server's own cache."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from gpubox.agent.code_execution import CodeExecution
+from gpubox.agent.events import AgentEvent, Message, RoundFinished, TextDelta, ToolFinished, TurnFinished, TurnStarted
+from gpubox.agent.history import Conversation
+from gpubox.agent.loop import AgentLoop
+from gpubox.agent.settings import AgentSettings
+from gpubox.cli.main import run
+from gpubox.config import Config
+from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.server.client import connect
+from tests.engine.conftest import Box
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
+
+GREEDY = {"temperature": 0.0, "seed": 1}
+PROGRAM = 'root ::= "```python\\nprint(" [1-9] [0-9] " * " [1-9] [0-9] ")\\n```\\n"'
+"""The demo model is small: where a program has to come, a grammar sees to it. All else is as it is."""
+
+
+@pytest.fixture(scope="module")
+def server(box: Box) -> Iterator[str]:
+    box.profile("demo", {"ctx-size": 2048, "parallel": 1, "threads": 1})
+    assert run(["start", "demo"]) == 0
+    yield f"http://127.0.0.1:{box.port}"
+    assert run(["stop"]) == 0
+
+
+async def _turn(url: str, conversation: Conversation, text: str, settings: AgentSettings) -> list[AgentEvent]:
+    sandbox = Sandbox(Config())
+    if (await sandbox.confinement()).tier is None:
+        pytest.skip("nothing confines programs on this machine")
+    conversation.add(Message("user", text))
+    tool = CodeExecution(sandbox, Policy(wall_seconds=60))
+    async with asyncio.timeout(200), connect(url) as client:
+        return [event async for event in AgentLoop().run(conversation, settings, [tool], client)]
+
+
+async def test_a_turn_runs_programs_and_reads_no_token_twice(server: str) -> None:
+    conversation = Conversation()
+    settings = AgentSettings(rounds=3, max_tokens=60, sampling={**GREEDY, "grammar": PROGRAM})
+    events = await _turn(server, conversation, "What is 6 * 7?", settings)
+    started = next(event for event in events if isinstance(event, TurnStarted))
+    assert started.protocol == "fenced" and started.context_size_tokens == 2048
+    outputs = [event.output for event in events if isinstance(event, ToolFinished)]
+    assert outputs and outputs[0].ok and outputs[0].text.isdigit() and outputs[0].tier
+    assert isinstance(events[-1], TurnFinished) and events[-1].reason in ("rounds", "answered", "repetition")
+    timings = [event.timing for event in events if isinstance(event, RoundFinished)]
+    assert len(timings) >= 2 and all(timing.from_server for timing in timings)
+    for before, timing in itertools.pairwise(timings):
+        whole = before.cached_tokens + before.prefill_new_tokens + before.prefill_reread_tokens
+        assert timing.cached_tokens >= whole, "the prompt of the round before is read again"
+        assert timing.prefill_reread_tokens <= 8, "only where the answer's text has other tokens than it was made of"
+    assert sum(timing.tool_seconds for timing in timings) > 0
+
+
+async def test_the_next_turn_goes_on_from_the_same_prefix(server: str) -> None:
+    conversation = Conversation()
+    settings = AgentSettings(rounds=2, max_tokens=24, sampling=GREEDY, protocol="none")
+    await _turn(server, conversation, "Say hello.", settings)
+    events = await _turn(server, conversation, "And goodbye.", settings)
+    timing = next(event.timing for event in events if isinstance(event, RoundFinished))
+    assert timing.cached_tokens > 40 and timing.prefill_reread_tokens <= 8
+    assert [message.role for message in conversation.messages] == ["user", "assistant"] * 2
+
+
+async def test_a_stopped_turn_frees_the_server(server: str) -> None:
+    conversation = Conversation([Message("user", "Count.")])
+    settings = AgentSettings(
+        max_tokens=1500, sampling={**GREEDY, "ignore_eos": True, "grammar": 'root ::= ([a-z] " ")+'}
+    )
+    loop = AgentLoop()
+    async with asyncio.timeout(200), connect(server, timeout=60) as client:
+        async for event in loop.run(conversation, settings, [], client):
+            if isinstance(event, TextDelta):
+                loop.stop()
+        assert isinstance(event, TurnFinished) and event.reason == "stopped"
+        while (slots := await client.slots()) is None or any(slot.busy for slot in slots):
+            await asyncio.sleep(0.05)
+    assert conversation.messages[-1].partial

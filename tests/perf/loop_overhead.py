@@ -1,0 +1,115 @@
+"""What the agent loop costs beside the model: HumanEval problems with the agentic prompt, five rounds each.
+
+usage: loop_overhead.py URL HUMANEVAL.jsonl[.gz] [--count 20] [--rounds 5] [--max-tokens 512] [--protocol auto]
+For each problem: wall time, the server's own prompt and generation time, tools, and what is left; then the split of
+the whole, and the tokens read again after round 1. The promise: what is left is at most 5 % of the wall time without
+tools, and no token is read again beyond the template's tail. Start the server with --parallel 1, on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from gpubox.agent.code_execution import CodeExecution
+from gpubox.agent.events import Message, RoundFinished, Timing, TurnFailed, TurnFinished
+from gpubox.agent.history import Conversation
+from gpubox.agent.loop import AgentLoop
+from gpubox.agent.settings import AgentSettings
+from gpubox.config import Config
+from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.server.client import LlamaClient, connect
+
+TASK = "Complete this Python function. Write it, run it with a few checks, and mend it until they pass.\n\n{}"
+PARTS = ("queue", "prefill_new", "prefill_reread", "thinking", "answer", "tool", "loop")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("problems", type=Path)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--protocol", default="auto", choices=["auto", "native", "fenced"])
+    asyncio.run(measure(parser.parse_args()))
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    settings = AgentSettings(
+        rounds=arguments.rounds,
+        max_tokens=arguments.max_tokens,
+        protocol=arguments.protocol,
+        sampling={"temperature": 0.6, "seed": 1},
+    )
+    sandbox = Sandbox(Config())
+    print(f"sandbox: {await sandbox.confinement()}")
+    rounds: list[tuple[int, Timing]] = []
+    worst = 0.0
+    print(f"{'problem':14} {'rounds':>6} {'wall s':>8} {'server s':>9} {'tool s':>7} {'left %':>7} {'re-read':>7}  end")
+    async with connect(arguments.url) as client:
+        for problem in load(arguments.problems)[: arguments.count]:
+            timings, end = await turn(client, problem["prompt"], settings, CodeExecution(sandbox, Policy()))
+            rounds += enumerate(timings, 1)
+            wall, server, tool = seconds(timings)
+            share = (wall - server - tool) / max(wall - tool, 1e-9)
+            worst = max(worst, share)
+            again = sum(timing.prefill_reread_tokens for timing in timings[1:])
+            name = problem["task_id"]
+            print(f"{name:14} {len(timings):6} {wall:8.2f} {server:9.2f} {tool:7.3f} {share:7.2%} {again:7}  {end}")
+    report([timing for _, timing in rounds], [timing for number, timing in rounds if number > 1], worst)
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        return [json.loads(line) for line in file]
+
+
+async def turn(
+    client: LlamaClient, prompt: str, settings: AgentSettings, tool: CodeExecution
+) -> tuple[list[Timing], str]:
+    """The Timings of one problem's rounds, and how it ended. Each problem is a conversation of its own."""
+    timings: list[Timing] = []
+    end = ""
+    conversation = Conversation([Message("user", TASK.format(prompt))])
+    async for event in AgentLoop().run(conversation, settings, [tool], client):
+        if isinstance(event, RoundFinished):
+            timings.append(event.timing)
+        elif isinstance(event, TurnFinished):
+            end = event.reason
+        elif isinstance(event, TurnFailed):
+            end = event.message
+    return timings, end
+
+
+def seconds(timings: list[Timing]) -> tuple[float, float, float]:
+    """Wall, the server's own prompt and generation, tools."""
+    server = sum(
+        t.prefill_new_seconds + t.prefill_reread_seconds + t.thinking_seconds + t.answer_seconds for t in timings
+    )
+    return sum(t.wall_seconds for t in timings), server, sum(t.tool_seconds for t in timings)
+
+
+def report(rounds: list[Timing], later: list[Timing], worst: float) -> None:
+    wall, server, tool = seconds(rounds)
+    print("\nthe split of all rounds:")
+    for part in PARTS:
+        spent = sum(getattr(timing, f"{part}_seconds") for timing in rounds)
+        print(f"  {part:15} {spent:8.3f} s  {spent / wall:7.2%}")
+    generated = sum(timing.generated_tokens for timing in rounds)
+    again = sum(timing.prefill_reread_tokens for timing in later)
+    most = max((timing.prefill_reread_tokens for timing in later), default=0)
+    cached = sum(timing.cached_tokens for timing in later)
+    left = wall - server - tool
+    print(f"wall {wall:.2f} s = server {server:.2f} + tools {tool:.2f} + left {left:.3f}")
+    print(f"overhead: {left / (wall - tool):.2%} of the wall without tools ({left / wall:.2%} with), worst {worst:.2%}")
+    print(f"after round 1: {again} tokens read again in {len(later)} rounds (most {most}), {cached} from the cache")
+    print(f"generated {generated} tokens, effective {generated / wall:.1f} tok/s")
+
+
+main()

@@ -1,0 +1,177 @@
+"""The watching itself: readings that fail, files that are read beside the loop, deaths that are seen to."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading, unknown_gpu
+from gpubox.paths import Paths
+from gpubox.tui import watch
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.live import LiveServices
+from gpubox.tui.messages import StartAgain
+from gpubox.tui.services import Bridge
+from gpubox.tui.watch import Watch
+from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.fake import MINE, READY, STOPPED, FakeServices
+from tests.unit.llama_box import LlamaBox
+
+CRASHED = replace(STOPPED, state="crashed", message="a died: killed (SIGKILL).")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), LookupError("x"), GpuboxError("No."), ValueError()]
+)
+async def test_a_reading_that_fails_leaves_the_screen_up_and_it_recovers(
+    error: Exception, fake: FakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "FAILED_SECONDS", 0.01)
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        good, failed = fake.snapshot, []
+
+        async def broken() -> Any:
+            failed.append(1)
+            raise error
+
+        fake.snapshot = broken  # type: ignore[method-assign]
+        fake.status = replace(READY, pid=4713)  # the one that is waited for comes, and then
+        await until(pilot, lambda: len(failed) > 2)
+        assert "Throughput" in text(pilot)
+
+        fake.snapshot = good  # type: ignore[method-assign]
+        fake.status = replace(CRASHED, message="a died: of something else.")
+        await until(pilot, lambda: "of something else" in text(pilot))
+
+
+class Stub(FakeServices):
+    """Says in which threads its blocking methods are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eager = True
+        self.on_the_loop: dict[str, bool] = {}
+
+    def _called(self, name: str) -> None:
+        here = threading.current_thread() is threading.main_thread()
+        self.on_the_loop[name] = self.on_the_loop.get(name, False) or here
+
+    def read_log(self) -> list[str]:
+        self._called("read_log")
+        return ["a line"]
+
+    def beside(self) -> tuple[tuple[str, ...], str | None]:
+        self._called("beside")
+        return (), None
+
+    def after_death(self) -> tuple[str, Any]:
+        self._called("after_death")
+        return super().after_death()
+
+
+def bridge_to(services: FakeServices) -> tuple[Bridge, list[Any]]:
+    """A bridge without a screen, and what it posts there."""
+    posted: list[Any] = []
+    app = SimpleNamespace(post_message=posted.append, notify=lambda *words, **more: posted.append(words))
+    return Bridge(app, services), posted  # type: ignore[arg-type]
+
+
+async def while_running(work: Any, true: Callable[[], object]) -> None:
+    """Runs ``work`` until it is ``true``."""
+    task = asyncio.create_task(work)
+    async with asyncio.timeout(30):
+        while not true():
+            assert not task.done()
+            await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_what_may_block_is_called_beside_the_loop() -> None:
+    stub = Stub()
+    stub.status = CRASHED
+    bridge, posted = bridge_to(stub)
+    await while_running(bridge._watch_log(), lambda: len(posted) > 3)
+    await while_running(Watch(bridge).run(), lambda: {"beside", "after_death"} <= set(stub.on_the_loop))
+
+    assert stub.on_the_loop == {"read_log": False, "beside": False, "after_death": False}
+
+
+async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
+    stub = FakeServices()
+    stub.eager, stub.death = True, ("a died. It is started again.", MINE)
+    bridge, posted = bridge_to(stub)
+    watching = Watch(bridge)
+
+    def again() -> list[Any]:
+        return [message for message in posted if isinstance(message, StartAgain)]
+
+    for status, expected in ((READY, 0), (CRASHED, 1), (CRASHED, 1), (READY, 1), (CRASHED, 2)):
+        stub.status = status
+        await watching.sample()
+        assert len(again()) == expected
+    assert again()[0].profile is MINE
+    assert ("a died. It is started again.",) in posted
+
+    bridge.busy, stub.status = True, READY
+    await watching.sample()
+    stub.status = CRASHED  # an operation of our own: its story tells
+    await watching.sample()
+    assert len(again()) == 2
+
+
+# -- what is done about a death: a real process, killed ---------------------------------------------------------
+
+
+@pytest.fixture
+def box(paths: Paths, write_profile: Callable[[str, str], Path]) -> Iterator[LlamaBox]:
+    write_profile("a", 'model = "/m.gguf"\nrestart = true\n')
+    made = LlamaBox(paths)
+    made.launch = replace(made.launch, restart=True)
+    made.running = replace(made.running, launch=made.launch)
+    yield made
+    made.close()
+
+
+def die(box: LlamaBox, launch_id: str) -> None:
+    box.start(launch_id=launch_id)
+    box.write("0.09.000.000 I srv  update_slots: the last line\n")
+    box.signal(signal.SIGKILL)
+
+
+def test_a_killed_server_is_written_down_and_started_again_at_most_three_times(box: LlamaBox, paths: Paths) -> None:
+    services = LiveServices(paths, Config())
+    for number in range(3):
+        die(box, f"launch-{number}")
+        said, profile = services.after_death()
+        assert said.startswith("a died: ")
+        assert said.endswith("It is started again.")
+        assert profile is not None
+        assert profile.name == "a"
+    assert len(list(paths.crashes.iterdir())) == 3
+    assert "the last line" in next(paths.crashes.iterdir()).read_text()
+
+    die(box, "launch-4")
+    said, profile = services.after_death()
+    assert (said.endswith("It is not started again: it died 3 times in 15 minutes."), profile) == (True, None)
+
+
+def test_it_is_not_started_into_a_lost_gpu(box: LlamaBox, paths: Paths) -> None:
+    services = LiveServices(paths, Config())
+    lost = DriverReading((replace(unknown_gpu(0), lost=True),))
+    services._driver = SimpleNamespace(latest=lambda: lost)  # type: ignore[assignment]
+    die(box, "launch")
+
+    said, profile = services.after_death()
+    assert (said.endswith("It is not started again: a GPU is lost."), profile) == (True, None)

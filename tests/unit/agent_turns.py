@@ -1,0 +1,127 @@
+"""What the tests of the agent share: a turn against a script, and tools that do little."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gpubox.agent.events import AgentEvent, Message, Notice, TextDelta, TurnFailed, TurnFinished
+from gpubox.agent.history import Conversation
+from gpubox.agent.loop import AgentLoop
+from gpubox.agent.settings import AgentSettings
+from gpubox.agent.tools import Tool, ToolCall, ToolOutput
+from gpubox.server.client import connect
+from tests.scripted_server import ScriptedServer
+
+
+class Echo:
+    """code_execution that says what it was given."""
+
+    name = "code_execution"
+    description = "Runs Python."
+    side_by_side = True
+    parameters: dict[str, Any] = {  # noqa: RUF012
+        "type": "object",
+        "properties": {"code": {"type": "string"}},
+        "required": ["code"],
+    }
+
+    def __init__(self, text: str = "ran: {}", ok: bool = True) -> None:
+        self.text, self.ok = text, ok
+        self.codes: list[str] = []
+
+    def diff(self, call: ToolCall) -> str:
+        return ""
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        self.codes.append(call.code)
+        return ToolOutput(self.text.replace("{}", call.code), ok=self.ok, exit_code=0 if self.ok else 1)
+
+
+@dataclass
+class Played:
+    """A turn that is over."""
+
+    events: list[AgentEvent]
+    conversation: Conversation
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def end(self) -> TurnFinished | TurnFailed:
+        last = self.events[-1]
+        assert isinstance(last, TurnFinished | TurnFailed)
+        return last
+
+    @property
+    def finished(self) -> TurnFinished:
+        assert isinstance(self.end, TurnFinished), self.end
+        return self.end
+
+    @property
+    def failed(self) -> TurnFailed:
+        assert isinstance(self.end, TurnFailed), self.end
+        return self.end
+
+    @property
+    def notices(self) -> list[str]:
+        return [event.kind for event in self.events if isinstance(event, Notice)]
+
+    @property
+    def shown(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta))
+
+    def of(self, kind: type[AgentEvent]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def play(
+    server: ScriptedServer,
+    text: str = "go",
+    *,
+    tools: Sequence[Tool] = (),
+    settings: AgentSettings | None = None,
+    conversation: Conversation | None = None,
+    loop: AgentLoop | None = None,
+) -> Played:
+    """One turn to its end; what was sent is checked as every turn must have it."""
+    conversation = conversation or Conversation()
+    conversation.add(Message("user", text))
+    events: list[AgentEvent] = []
+    async with server, connect(server.url) as client:
+        run = (loop or AgentLoop(retry_seconds=0)).run(conversation, settings or AgentSettings(), tools, client)
+        async with aclosing(run):
+            async for event in run:
+                events.append(event)
+    check_sent(server.bodies)
+    check_ends_once(events)
+    return Played(events, conversation, server.bodies)
+
+
+def check_sent(bodies: Sequence[dict[str, Any]]) -> None:
+    """No history that llama-server answers with a 500: whole JSON arguments, an answer to every call."""
+    for body in bodies:
+        asked: list[str] = []
+        for message in body["messages"]:
+            for call in message.get("tool_calls", ()):
+                assert isinstance(json.loads(call["function"]["arguments"]), dict)
+                asked.append(call["id"])
+            if message["role"] == "tool":
+                asked.remove(message["tool_call_id"])
+            elif message["role"] == "user":
+                assert not asked, "a call without an answer"
+
+
+def check_ends_once(events: Sequence[AgentEvent]) -> None:
+    ends = [event for event in events if isinstance(event, TurnFinished | TurnFailed)]
+    assert len(ends) == 1, ends
+    for round_event in events:
+        if timing := getattr(round_event, "timing", None):
+            parts = sum(getattr(timing, name) for name in timing.__struct_fields__ if name.endswith("_seconds")) - (
+                timing.wall_seconds
+            )
+            assert parts == pytest.approx(timing.wall_seconds, abs=1e-6)

@@ -1,0 +1,347 @@
+"""The agent loop when all goes well: rounds, the prefix, side by side, approvals, stopping, limits, timings."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from gpubox.agent.events import (
+    ApprovalAsked,
+    Message,
+    MessageAdded,
+    PrefillProgress,
+    ReasoningDelta,
+    RoundFinished,
+    RoundStarted,
+    TextDelta,
+    ToolFinished,
+    ToolRequested,
+    TurnFinished,
+    TurnStarted,
+    decode,
+    encode,
+    values,
+)
+from gpubox.agent.history import Conversation, rendered
+from gpubox.agent.loop import AgentLoop
+from gpubox.agent.settings import AgentSettings
+from gpubox.agent.tools import ToolCall, ToolOutput
+from gpubox.errors import GpuboxError
+from gpubox.server.client import connect
+from tests.scripted_server import FENCED, ScriptedServer, call, runs, says
+from tests.unit.agent_turns import Echo, play
+
+
+def _two_rounds() -> ScriptedServer:
+    first = says("I look.", reasoning="hm", calls=[runs("print(6*7)")], finish="tool_calls", prompt=100)
+    return ScriptedServer(first, says("It is 42.", prompt=30, cached=100))
+
+
+async def test_a_turn_tells_its_story_in_order() -> None:
+    played = await play(_two_rounds(), tools=[Echo("42")])
+    kinds = [type(event) for event in played.events]
+    order = [TurnStarted, RoundStarted, PrefillProgress, ReasoningDelta, TextDelta, MessageAdded]
+    order += [ToolRequested, ToolFinished, MessageAdded, RoundFinished, TurnFinished]
+    positions = [kinds.index(kind) for kind in order[:5]]
+    assert positions == sorted(positions) and kinds[-1] is TurnFinished
+    assert kinds.index(ToolRequested) < kinds.index(ToolFinished) < kinds.index(RoundFinished)
+    assert played.shown == "I look.It is 42."
+    assert played.finished.text == "It is 42." and played.finished.reason == "answered"
+    assert [message.role for message in played.conversation.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_every_event_is_json_and_comes_back() -> None:
+    for event in (await play(_two_rounds(), tools=[Echo()])).events:
+        line = encode(event)
+        assert b"\n" not in line and decode(line) == event and values(event)["event"] in line.decode()
+
+
+async def test_a_conversation_made_of_its_events_is_sent_as_it_was() -> None:
+    played = await play(_two_rounds(), tools=[Echo()])
+    again = Conversation([Message("user", "go")])
+    for event in played.events:
+        again.apply(decode(encode(event)))
+    assert rendered(again, "s", native=True) == rendered(played.conversation, "s", native=True)
+
+
+async def test_each_request_begins_with_the_one_before() -> None:
+    conversation = Conversation()
+    bodies: list[dict[str, Any]] = []
+    for number in range(2):
+        bodies += (await play(_two_rounds(), f"task {number}", tools=[Echo()], conversation=conversation)).bodies
+    for before, after in itertools.pairwise(bodies):
+        assert json.dumps(after["messages"]).startswith(json.dumps(before["messages"])[:-1])
+        rest = [{k: v for k, v in body.items() if k != "messages"} for body in (before, after)]
+        assert json.dumps(rest[0]) == json.dumps(rest[1]), "tools and system text are the same bytes"
+    assert bodies[1]["messages"][2]["reasoning_content"] == "hm"
+
+
+async def test_reread_tokens_are_those_the_server_had() -> None:
+    def lost() -> ScriptedServer:
+        first = says("a", calls=[runs("print(1)")], finish="tool_calls", prompt=100)
+        return ScriptedServer(first, says("b", prompt=80, cached=60))
+
+    first, second = (event.timing for event in (await play(lost(), tools=[Echo()])).of(RoundFinished))
+    assert (first.prefill_new_tokens, first.prefill_reread_tokens) == (100, 0)
+    assert (second.prefill_reread_tokens, second.prefill_new_tokens) == (101 - 60, 80 - 41)
+    assert second.prefill_reread_seconds == pytest.approx(0.0008 * 41 / 80, rel=0.01)
+    first, second = (event.timing for event in (await play(_two_rounds(), tools=[Echo()])).of(RoundFinished))
+    assert second.prefill_reread_tokens == 2, "of three generated tokens the last is held by nobody"
+
+
+async def test_totals_are_the_sum_of_the_rounds() -> None:
+    played = await play(_two_rounds(), tools=[Echo()])
+    rounds = [event.timing for event in played.of(RoundFinished)]
+    totals = played.finished.totals
+    assert totals.rounds == 2 and totals.tools == 1 and totals.tools_failed == 0
+    assert totals.timing.wall_seconds == pytest.approx(sum(timing.wall_seconds for timing in rounds))
+    assert totals.timing.generated_tokens == sum(timing.generated_tokens for timing in rounds)
+    assert totals.effective_tokens_per_second == pytest.approx(
+        totals.timing.generated_tokens / totals.timing.wall_seconds
+    )
+
+
+class Waiting(Echo):
+    """Runs until as many calls as ``together`` are inside."""
+
+    def __init__(self, together: int, side_by_side: bool = True) -> None:
+        super().__init__()
+        self.inside = self.most = 0
+        self.side_by_side = side_by_side  # type: ignore[misc]
+        self.all_in = asyncio.Event()
+        self.together = together
+        self.cancelled = 0
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        if self.inside >= self.together:
+            self.all_in.set()
+        try:
+            await asyncio.wait_for(self.all_in.wait(), 20)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.inside -= 1
+        return await super().run(call)
+
+
+async def test_independent_calls_run_side_by_side_and_are_answered_in_order() -> None:
+    tool = Waiting(3)
+    calls = [runs(f"print({n})", n) for n in range(3)]
+    played = await play(ScriptedServer(says(calls=calls, finish="tool_calls"), says("ok")), tools=[tool])
+    assert tool.most == 3
+    assert [m["content"] for m in played.bodies[1]["messages"][-3:]] == [f"ran: print({n})" for n in range(3)]
+
+
+async def test_calls_that_write_run_one_after_the_other() -> None:
+    tool = Waiting(1, side_by_side=False)
+    calls = [runs(f"print({n})", n) for n in range(3)]
+    await play(ScriptedServer(says(calls=calls, finish="tool_calls"), says("ok")), tools=[tool])
+    assert tool.most == 1 and len(tool.codes) == 3
+
+
+class Writing(Echo):
+    side_by_side = False
+
+    def diff(self, call: ToolCall) -> str:
+        return "+ line"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_the_owner_is_asked(allowed: bool) -> None:
+    asked: list[str] = []
+
+    async def approve(call: ToolCall, diff: str) -> bool:
+        asked.append(diff)
+        return allowed
+
+    tool = Writing()
+    server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
+    played = await play(server, tools=[tool], loop=AgentLoop(approve, retry_seconds=0))
+    assert asked == ["+ line"] and played.of(ApprovalAsked)[0].diff == "+ line"
+    assert tool.codes == (["x = 1"] if allowed else [])
+    assert played.of(ToolFinished)[0].output.ended_by == ("" if allowed else "denied")
+    assert played.finished.text == "ok"
+
+
+async def test_the_owners_time_is_not_the_turns() -> None:
+    async def approve(call: ToolCall, diff: str) -> bool:
+        await asyncio.sleep(0.4)
+        return True
+
+    settings = AgentSettings(wall_seconds=5)
+    server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
+    played = await play(server, tools=[Writing()], loop=AgentLoop(approve), settings=settings)
+    timing = played.of(RoundFinished)[0].timing
+    assert timing.approval_seconds >= 0.4 and timing.tool_seconds < timing.wall_seconds - 0.4
+
+
+class Refusing(Echo):
+    async def run(self, call: ToolCall) -> ToolOutput:
+        raise GpuboxError("Code is not run here: no bubblewrap.", "Install bubblewrap.")
+
+
+class Broken(Echo):
+    async def run(self, call: ToolCall) -> ToolOutput:
+        raise KeyError("x")
+
+
+async def test_a_tool_that_refuses_or_breaks_is_told_to_the_model_and_the_owner() -> None:
+    for tool, words, notices in ((Refusing(), "no bubblewrap", ["refused"]), (Broken(), "KeyError", [])):
+        server = ScriptedServer(says(calls=[runs("1")], finish="tool_calls"), says("ok"))
+        played = await play(server, tools=[tool])
+        assert words in played.bodies[1]["messages"][-1]["content"] and played.notices == notices
+        assert played.finished.totals.tools_failed == 1
+
+
+async def _stop_when(server: ScriptedServer, ready: asyncio.Event, tools: list[Any], *, cancel: bool) -> Conversation:
+    conversation = Conversation([Message("user", "go")])
+    loop = AgentLoop()
+    events: list[Any] = []
+
+    async def consume() -> None:
+        async with (
+            connect(server.url) as client,
+            aclosing(loop.run(conversation, AgentSettings(), tools, client)) as run,
+        ):
+            async for event in run:
+                events.append(event)
+
+    async with server:
+        task = asyncio.create_task(consume())
+        await asyncio.wait_for(ready.wait(), 20)
+        if cancel:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            loop.stop()
+            await asyncio.wait_for(task, 20)
+            assert isinstance(events[-1], TurnFinished) and events[-1].reason == "stopped"
+        if any(play.hang for play in server.plays) or not tools:
+            await asyncio.wait_for(server.left.wait(), 20)
+    return conversation
+
+
+@pytest.mark.parametrize("cancel", [False, True], ids=["stop", "cancel"])
+async def test_stopping_in_mid_answer_closes_the_stream_and_keeps_what_was_said(cancel: bool) -> None:
+    server = ScriptedServer(says("half an answer", hang=True))
+    conversation = await _stop_when(server, server.streaming, [], cancel=cancel)
+    assert conversation.messages[0].content == "go"
+    for message in conversation.messages[1:]:
+        assert message.partial and "half an answer".startswith(message.content)
+    played = await play(ScriptedServer(says("better")), "again", conversation=conversation)
+    assert played.finished.text == "better"
+
+
+@pytest.mark.parametrize("cancel", [False, True], ids=["stop", "cancel"])
+async def test_stopping_in_a_tool_kills_it_and_answers_its_call(cancel: bool) -> None:
+    tool = Waiting(99)
+    started = asyncio.Event()
+    run = tool.run
+
+    async def noted(call: ToolCall) -> ToolOutput:
+        started.set()
+        return await run(call)
+
+    tool.run = noted  # type: ignore[method-assign]
+    server = ScriptedServer(says("I run.", calls=[runs("while 1: pass")], finish="tool_calls"))
+    conversation = await _stop_when(server, started, [tool], cancel=cancel)
+    assert tool.cancelled == 1 and tool.inside == 0
+    assert [m.role for m in conversation.messages] == ["user", "assistant", "tool"]
+    assert "not run" in conversation.messages[-1].content
+    played = await play(ScriptedServer(says("ok")), "again", conversation=conversation, tools=[Echo()])
+    assert played.finished.text == "ok"
+
+
+async def test_rounds_end_and_the_last_one_is_told() -> None:
+    plays = [says(f"n{n}", calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls") for n in range(3)]
+    played = await play(ScriptedServer(*plays), tools=[Echo()], settings=AgentSettings(rounds=3))
+    assert played.finished.reason == "rounds" and len(played.bodies) == 3
+    told = ["one reply left" in body["messages"][-1]["content"] for body in played.bodies]
+    assert told == [False, False, True]
+
+
+async def test_the_turns_tokens_end() -> None:
+    plays = [says("x" * 70, calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls") for n in range(3)]
+    settings = AgentSettings(max_tokens=12, turn_tokens=20)
+    played = await play(ScriptedServer(*plays), tools=[Echo()], settings=settings)
+    assert played.finished.reason == "tokens" and [body["max_tokens"] for body in played.bodies] == [12, 9]
+
+
+async def test_a_whole_fenced_program_ends_the_reply() -> None:
+    server = ScriptedServer(says("```python\nprint(6*7)\n```\nIt prints 41.", hang=True), says("42."), caps=FENCED)
+    tool = Echo("42")
+    played = await play(server, tools=[tool])
+    assert tool.codes == ["print(6*7)"] and "41" not in played.conversation.messages[1].content
+    assert played.of(RoundFinished)[0].finish_reason == "program"
+    assert [message["role"] for message in played.bodies[1]["messages"]] == ["system", "user", "assistant", "user"]
+
+
+async def test_a_chat_goes_on_under_the_other_protocol() -> None:
+    conversation = (await play(_two_rounds(), tools=[Echo("42")])).conversation
+    played = await play(ScriptedServer(says("ok"), caps=FENCED), "more", tools=[Echo()], conversation=conversation)
+    sent = played.bodies[0]["messages"]
+    assert not any("tool_calls" in message or message["role"] == "tool" for message in sent)
+    assert "```python\nprint(6*7)\n```" in sent[2]["content"] and sent[3] == {"role": "user", "content": "42"}
+
+
+async def test_without_tools_nothing_is_run_and_nothing_is_said_of_them() -> None:
+    played = await play(ScriptedServer(says("```python\nprint(1)\n```")))
+    assert "tools" not in played.bodies[0] and "```python" not in played.bodies[0]["messages"][0]["content"]
+    assert played.finished.reason == "answered" and played.of(TurnStarted)[0].tools == ()
+
+
+async def test_a_template_without_system_role_has_it_in_the_first_message() -> None:
+    server = ScriptedServer(says("ok"), caps={"supports_system_role": False})
+    body = (await play(server, "hello", settings=AgentSettings(system_prompt="Be short."))).bodies[0]
+    assert body["messages"] == [{"role": "user", "content": "Be short.\n\nhello"}]
+
+
+async def test_settings_reach_the_server() -> None:
+    settings = AgentSettings(sampling={"temperature": 0.6, "seed": 3}, thinking=False, thinking_tokens=64, slot=2)
+    body = (await play(ScriptedServer(says("ok")), settings=settings)).bodies[0]
+    assert (body["temperature"], body["seed"], body["id_slot"], body["thinking_budget_tokens"]) == (0.6, 3, 2, 64)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert body["stream"] and body["cache_prompt"] and body["return_progress"]
+
+
+async def test_a_full_context_is_folded_before_the_server_refuses() -> None:
+    turns = [
+        says("a", calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls", prompt=1500) for n in range(3)
+    ]
+    server = ScriptedServer(*turns, says("done"), context=2000)
+    played = await play(server, tools=[Echo("y" * 5000)], settings=AgentSettings(max_tokens=100))
+    assert played.finished.text == "done" and "folded" in played.notices
+    assert all(len(m["content"]) <= 2100 for body in played.bodies for m in body["messages"] if m["role"] == "tool")
+
+
+async def test_a_server_without_timings_is_timed_by_this_clock() -> None:
+    bare = says("abc def ghi")
+    bare.lines = [line for line in bare.lines if b"delta" in line and b"progress" not in line]
+    bare.lines = [line.replace(b"timings", b"ignored") for line in bare.lines]
+    timing = (await play(ScriptedServer(bare))).of(RoundFinished)[0].timing
+    assert not timing.from_server and timing.generated_tokens == 2 and timing.draft_tokens is None
+
+
+async def test_two_identical_calls_in_one_reply_are_one() -> None:
+    tool = Echo()
+    server = ScriptedServer(says(calls=[runs("1", 0), runs("1", 1)], finish="tool_calls"), says("ok"))
+    played = await play(server, tools=[tool])
+    assert tool.codes == ["1"] and played.finished.text == "ok"
+
+
+async def test_call_ids_are_unique_in_a_chat() -> None:
+    conversation = Conversation()
+    for n in range(2):
+        plays = ScriptedServer(says(calls=[call("code_execution", f'{{"code": "{n}"}}')]), says("ok"))
+        await play(plays, tools=[Echo()], conversation=conversation)
+    identities = [c.id for message in conversation.messages for c in message.calls]
+    assert len(set(identities)) == len(identities) == 2

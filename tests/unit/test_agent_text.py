@@ -1,0 +1,164 @@
+"""Reading what models write: thinking, fences, arguments, leaked calls, circles, terminal codes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpubox.agent.arguments import read_arguments
+from gpubox.agent.clip import for_model
+from gpubox.agent.fences import blocks, ends_program, program
+from gpubox.agent.leaks import leaked_calls
+from gpubox.agent.repetition import RepetitionWatch, before_circles
+from gpubox.agent.thinking import ThinkingSplitter, split_thinking
+
+REPLY = "<think>plan\n```python\nBAD\n```\nso</think>\n\nHere:\n```python\nGOOD = '<think>'\n```\nThat is all."
+
+
+@pytest.mark.parametrize(
+    ("content", "thinking", "visible"),
+    [
+        ("<think>plan\n```python\nBAD\n```\n", "plan\n```python\nBAD\n```\n", ""),
+        (REPLY, "plan\n```python\nBAD\n```\nso", "Here:\n```python\nGOOD = '<think>'\n```\nThat is all."),
+        ("so I plan\n</think>\n\n42", "so I plan\n</think>", "42"),
+        ("[THINK]a[/THINK]b", "a", "b"),
+        ("<think></think>\n\n42", "", "42"),
+        ("<think>a</think><think>b</think>c", "ab", "c"),
+        ("The tag `</think>` ends it.", "", "The tag `</think>` ends it."),
+        ("Write <think> first.", "", "Write <think> first."),
+        ("```python\nx = '</think>'\n```", "", "```python\nx = '</think>'\n```"),
+        ("", "", ""),
+    ],
+)
+def test_thinking_is_cut_off(content: str, thinking: str, visible: str) -> None:
+    assert split_thinking(content) == (thinking, visible)
+
+
+def test_no_prefix_of_a_reply_gives_code_from_inside_its_thinking() -> None:
+    for end in range(len(REPLY) + 1):
+        visible = split_thinking(REPLY[:end])[1]
+        assert "BAD" not in program(visible)[0] and "BAD" not in visible
+
+
+def test_the_stream_splits_as_the_whole_does_however_it_is_cut() -> None:
+    dice = random.Random(4)
+    for content in (
+        REPLY,
+        "<think>a",
+        "<thin",
+        "< think",
+        "  <think>x</think>y",
+        "plain <think> text",
+        "[THINK]a[/THINK]b",
+    ):
+        for _ in range(50):
+            cuts = sorted(dice.randrange(len(content) + 1) for _ in range(dice.randrange(6)))
+            splitter = ThinkingSplitter()
+            pieces = [splitter.feed(content[a:b]) for a, b in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+            pieces.append(splitter.end())
+            thinking, visible = ("".join(part) for part in zip(*pieces, strict=True))
+            whole = split_thinking(content)
+            assert (thinking, visible.strip()) == (whole[0], whole[1].strip())
+
+
+def test_blocks_follow_commonmark() -> None:
+    text = "a\n````md\n```python\nx\n```\n````\n  ~~~Python title=x\n  y\n  ~~~\n```python\nz"
+    found = blocks(text)
+    assert [(b.language, b.code, b.closed) for b in found] == [
+        ("md", "```python\nx\n```\n", True),
+        ("python", "y\n", True),
+        ("python", "z", False),
+    ]
+    assert text[found[0].start : found[0].end] == "````md\n```python\nx\n```\n````\n"
+
+
+def test_the_python_of_a_reply_is_one_program() -> None:
+    assert program("```python\ndef f(): ...\n```\nand\n```py\nf()\n```\n```json\n{}\n```") == (
+        "def f(): ...\nf()",
+        True,
+    )
+    assert program("```python\nf(") == ("f(", False)
+    assert program("no code, ```python inline```") == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        ("```python\nx\n```\n", True),
+        ("```python\nx\n```\n\nAnd", True),
+        ("```python\nx\n```", False),
+        ("```python\nx\n", False),
+        ("```\nx\n```\n", False),
+        ("```python\n\n```\n", False),
+    ],
+)
+def test_the_end_of_a_program_is_seen(text: str, ended: bool) -> None:
+    assert ends_program(text) is ended
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        ("{'code': 'print(1)'}", "print(1)"),
+        ('{code: "print(1)",}', "print(1)"),
+        ('Here: {"code": "a\n\tb"}', "a\n\tb"),
+        ('{"code": "def f(:"}', "def f(:"),
+        ('{"code": "if x:\\n  print(\\"a\\")', 'if x:\n  print("a")'),
+        ('{"code": "if x:\\n  print(', None),
+        ("just words", None),
+        ('{"a": ' * 5000, None),
+    ],
+)
+def test_arguments_are_repaired_where_a_program_comes_out(raw: str, code: str | None) -> None:
+    arguments, _ = read_arguments(raw, "code")
+    assert (arguments or {}).get("code") == code
+
+
+def test_truncated_arguments_count_only_whole() -> None:
+    assert read_arguments('{"path": "a"}', truncated=True) == ({"path": "a"}, False)
+    assert read_arguments('{"code": "print(1)', "code", truncated=True) == (None, False)
+
+
+def test_arguments_of_other_tools_are_repaired_too() -> None:
+    assert read_arguments("{'path': 'a.py', 'content': 'x\ny'}") == ({"path": "a.py", "content": "x\ny"}, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "prose", "found"),
+    [
+        ('a <tool_call>{"name": "f", "arguments": {}}</tool_call>', "a", [("f", "{}")]),
+        ('<tool_call>f\n{"x": 1}</tool_call>', "", [("f", '{"x": 1}')]),
+        ("<function=f><parameter=x>\n1\n2\n</parameter></function>", "", [("f", '{"x": "1\\n2"}')]),
+        ('[TOOL_CALLS]f{"x": 1}', "", [("f", '{"x": 1}')]),
+        ('{"function": {"name": "f", "arguments": "{\\"x\\": 1}"}}', "", [("f", '{"x": 1}')]),
+        ('```json\n{"name": "g", "arguments": {}}\n```', None, []),
+        ("Nothing to call.", None, []),
+    ],
+)
+def test_leaked_calls(text: str, prose: str | None, found: list[tuple[str, str]]) -> None:
+    assert leaked_calls(text, ["f"]) == (text if prose is None else prose, found)
+
+
+def test_circles_are_seen_and_ordinary_text_is_not() -> None:
+    def seen(text: str) -> bool:
+        watch = RepetitionWatch()
+        return any([watch.feed(text[i : i + 5]) for i in range(0, len(text), 5)])
+
+    assert seen("I will now check it again. " * 60) and seen("ab" * 2000) and seen("- item number one\n" * 30)
+    assert not seen("".join(f"line {n}: the value is {n * n}\n" for n in range(400)))
+    assert not seen("".join(f"    def test_{n}(self):\n        self.check({n})\n\n" for n in range(100)))
+    assert not seen("\n" * 3000)
+
+
+def test_what_is_kept_of_circles_is_short() -> None:
+    assert before_circles("Start. " + "round and round. " * 100).count("round and round") < 30
+    assert before_circles("all is well") == "all is well"
+
+
+def test_tool_output_is_bounded_and_without_codes() -> None:
+    assert for_model("\x1b[1mok\x1b[0m\r\n\x1b]0;title\x07\x00x\u202ey", 100) == ("ok\nx\u202ey", 0)
+    text, dropped = for_model("a" * 10_000 + "z" * 10_000, 1000)
+    assert text.startswith("aaa") and text.endswith("zzz") and len(text) < 1100 and dropped == 19_000
+    text, dropped = for_model("a" * 3_000_000, 1000)
+    assert len(text) < 1100 and dropped == 2_999_000
