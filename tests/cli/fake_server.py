@@ -21,11 +21,19 @@ ANSWERS = {
     "/v1/chat/completions": {"choices": [{"message": {"content": "A chip."}, "finish_reason": "stop"}], "model": "m"},
     "/props": {"model_path": "/m.gguf", "build_info": "b11434-abc"},
 }
+STREAMED = b"""data: {"choices": [{"delta": {"content": "A chip."}}], "model": "m"}
+
+data: {"choices": [{"delta": {}, "finish_reason": "length"}],\
+ "timings": {"cache_n": 0, "prompt_n": 20, "prompt_ms": 200, "predicted_n": 8, "predicted_ms": 160}}
+
+data: [DONE]
+
+"""
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         key = os.environ.get("LLAMA_API_KEY")
         if self.path == "/v1/chat/completions" and (gate := os.environ.get("FAKE_CHAT_UNTIL")):
             while not os.path.exists(gate):  # noqa: PTH110 - each import makes each start slower
@@ -34,7 +42,8 @@ class Handler(BaseHTTPRequestHandler):
         body = {"error": {"message": "Invalid API Key"}} if locked else ANSWERS.get(self.path, {})
         self.send_response(401 if locked else 200)
         self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
+        streamed = not locked and b'"stream":true' in asked
+        self.wfile.write(STREAMED if streamed else json.dumps(body).encode())
 
     do_POST = do_GET
 

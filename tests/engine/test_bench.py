@@ -1,0 +1,106 @@
+"""A speed run on a real engine: killed -9 half way, resumed, reported, and the server of before is back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.conftest import Box
+
+pytestmark = pytest.mark.engine
+
+GPUBOX = [sys.executable, "-m", "gpubox"]
+SMALL = ("--prompts", "short", "--depths", "0", "--repeats", "4", "--max-tokens", "16", "--no-llama-bench")
+
+
+def gpubox(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*GPUBOX, *words], capture_output=True, text=True, timeout=180, check=False)
+
+
+def until(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert process.poll() is None, "it ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def results_of(box: Box, known: set[Path]) -> list[bytes]:
+    """The results so far of the run that is not ``known``."""
+    new = set((box.paths.state / "runs").iterdir()) - known
+    return [line for run in new if (run / "results.jsonl").exists() for line in (run / "results.jsonl").open("rb")]
+
+
+def test_a_run_survives_kill_9_and_gives_the_server_back(box: Box) -> None:
+    box.profile("before", {"threads": 1})
+    box.profile("measured", {"threads": 1, "ctx-size": 1024})
+    assert gpubox("start", "before").returncode == 0
+    runs = box.paths.state / "runs"
+
+    def lines() -> list[bytes]:
+        return [line for path in runs.glob("*/results.jsonl") for line in path.read_bytes().splitlines()]
+
+    with subprocess.Popen([*GPUBOX, "bench", "speed", "measured", *SMALL], stderr=subprocess.DEVNULL) as process:
+        until(lambda: len(lines()) >= 1, process)
+        process.kill()
+    kept = lines()
+    (listed,) = json.loads(gpubox("bench", "ls", "--json").stdout)["runs"]
+    assert (listed["state"], listed["items_done"]) == ("interrupted", len(kept))
+    assert len(kept) < listed["items"] == 10
+
+    resumed = gpubox("bench", "resume", "--json")
+
+    assert resumed.returncode == 0, resumed.stderr
+    values = json.loads(resumed.stdout)
+    assert values["run"]["state"] == "finished"
+    assert lines()[: len(kept)] == kept
+    metrics = {(m["group"], m["name"]): m["estimate"] for m in values["report"]["metrics"]}
+    for prefix in ("cold", "warm"):
+        assert metrics[f"short, {prefix}, depth 0", "tg"]["n"] == 4
+        assert metrics[f"short, {prefix}, depth 0", "tg"]["value"] > 0
+    flags = {flag["kind"] for flag in values["report"]["flags"]}
+    assert not flags & {"foreign request", "cache", "length", "crash", "setup"}
+    provenance = values["run"]["provenance"]["measured"]
+    assert len(provenance["model_sha256"]) == len(provenance["engine_sha256"]) == 64
+    server = json.loads(gpubox("status", "--json").stdout)["server"]
+    assert (server["profile"], server["state"]) == ("before", "ready")
+    assert len(box.servers()) == 1
+
+
+def test_ctrl_c_stops_a_run_and_gives_the_server_back(box: Box, tmp_path: Path) -> None:
+    before, known = box.servers(), set((box.paths.state / "runs").iterdir())
+    with (tmp_path / "err").open("wb") as err:
+        process = subprocess.Popen([*GPUBOX, "bench", "speed", "measured", *SMALL], stderr=err)
+    until(lambda: bool(results_of(box, known)), process)
+    process.send_signal(2)
+
+    assert process.wait(timeout=60) == 130
+    assert "bench resume" in (tmp_path / "err").read_text()
+    server = json.loads(gpubox("status", "--json").stdout)["server"]
+    assert (server["profile"], server["state"]) == ("before", "ready")
+    assert box.servers() != before
+
+
+def test_a_server_that_dies_costs_one_item(box: Box) -> None:
+    """It is killed under the run; the run starts it again, says so, and has every number."""
+    known = set((box.paths.state / "runs").iterdir())
+    process = subprocess.Popen(
+        [*GPUBOX, "bench", "speed", "before", *SMALL, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    until(lambda: bool(results_of(box, known)), process)
+    for pid in box.servers():
+        os.kill(pid, 9)
+    out, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 0
+    values = json.loads(out)
+    assert "crash" in {flag["kind"] for flag in values["report"]["flags"]}
+    assert all(m["estimate"]["n"] == 4 for m in values["report"]["metrics"] if m["name"] == "tg")
+    assert gpubox("stop").returncode == 0
