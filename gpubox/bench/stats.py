@@ -52,7 +52,8 @@ def estimate(values: Sequence[float]) -> Estimate:
         return Estimate(mean, n, None, median, None, None, "", least, most)
     sd = statistics.stdev(values)
     half = t95(n - 1) * sd / math.sqrt(n)
-    return Estimate(mean, n, sd, median, mean - half, mean + half, "t", least, most)
+    low = max(0.0, mean - half) if least >= 0 else mean - half  # no rate and no time is below 0
+    return Estimate(mean, n, sd, median, low, mean + half, "t", least, most)
 
 
 def stderr(values: Sequence[float]) -> float | None:

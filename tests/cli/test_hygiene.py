@@ -32,7 +32,9 @@ def engine(paths: Paths, fake_engine: Path) -> None:
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
 
 
-@pytest.mark.parametrize("words", [("ls",), ("show", "demo"), ("logs",), ("doctor",), ("engines",), ("--help",)])
+@pytest.mark.parametrize(
+    "words", [("ls",), ("show", "demo"), ("logs",), ("doctor",), ("engines",), ("--help",), ("bench", "ls")]
+)
 def test_verbs_without_http_import_no_http_and_no_screen(words: tuple[str, ...]) -> None:
     heavy = {"textual", "rich", "httpx", "huggingface_hub", "xllamacpp", "yaml"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import click
@@ -94,6 +93,8 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
 @click.pass_obj
 def rescore_command(context: Context, run: str, as_json: bool) -> None:
     """Score the stored replies of RUN again: the same scores, or a scorer that was changed."""
+    import asyncio
+
     from gpubox.bench.runner import rescore
     from gpubox.bench.store import find_run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +54,8 @@ def fetch_models(context: Context, targets: Sequence[Target]) -> None:
 
 def ask_if_busy(context: Context, *, now: bool) -> None:
     """Raises GpuboxError where somebody is being answered and the owner does not want to begin all the same."""
+    import asyncio
+
     from gpubox.server.status import read_status
 
     if now:
