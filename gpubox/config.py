@@ -30,6 +30,8 @@ class Config:
     """A load is given up after this long without any sign of progress."""
     stop_seconds: float = 15.0
     """How long a server may take to leave after SIGTERM before it is killed."""
+    price_dollars: float | None = None
+    """What the box cost: benchmarks give tok/s per $1,000 with it."""
 
 
 def load_config(paths: Paths) -> Config:
@@ -50,6 +52,7 @@ def load_config(paths: Paths) -> Config:
         allow_exposed=table.flag("allow-exposed"),
         stall_seconds=_patience(table, "stall-seconds", 60.0),
         stop_seconds=_patience(table, "stop-seconds", 15.0),
+        price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
     )
     sandbox.done()
     table.done()

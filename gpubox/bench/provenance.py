@@ -67,6 +67,12 @@ async def read_provenance(server: Server, paths: Paths, say: Callable[[str], Non
         )
     hashes = Hashes(paths.cache / "hashes.json")
     model = Path(launch.model_path) if launch.model_path else None
+    try:
+        engine = await asyncio.to_thread(hashes.of, engine_files(launch.engine, Path(launch.engine_path)))
+        digest = await asyncio.to_thread(hashes.of, _shards(model), say) if model else ""
+    except asyncio.CancelledError:
+        hashes.stopped = True  # a thread cannot be cancelled, and gpubox waits for it before it leaves
+        raise
     return Provenance(
         target=target.name,
         profile=launch.profile,
@@ -75,10 +81,10 @@ async def read_provenance(server: Server, paths: Paths, say: Callable[[str], Non
         engine=launch.engine,
         engine_path=launch.engine_path,
         engine_version=launch.engine_version,
-        engine_sha256=await asyncio.to_thread(hashes.of, engine_files(launch.engine, Path(launch.engine_path))),
+        engine_sha256=engine,
         model_path=launch.model_path or "",
         model_bytes=launch.model_bytes,
-        model_sha256=await asyncio.to_thread(hashes.of, _shards(model), say) if model else "",
+        model_sha256=digest,
         dialect=server.dialect,
         props=props,
     )
@@ -99,6 +105,8 @@ class Hashes:
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
+        self.stopped = False
+        """Set from another thread: what is being hashed is left at that."""
 
     def of(self, files: Iterable[Path], say: Callable[[str], None] = lambda text: None) -> str:
         """Of one file; of several: of their hashes in order. Empty where one of them cannot be read."""
@@ -120,6 +128,8 @@ class Hashes:
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(_BLOCK):
+                if self.stopped:
+                    raise InterruptedError
                 digest.update(block)
         known[key] = [*stamp, digest.hexdigest()]
         with contextlib.suppress(OSError):

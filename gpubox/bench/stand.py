@@ -206,10 +206,14 @@ class Stand:
 
 
 def changed(profile: Profile, target: Target) -> Profile:
-    """``profile`` with the target's flags. Raises UsageError for a companion: it runs beside what is measured."""
+    """``profile`` with the target's flags; an empty text leaves a flag out.
+
+    Raises UsageError for a companion: it runs beside what is measured.
+    """
     if profile.companion:
         raise UsageError(f"{profile.name} runs beside the active profile.", "Benchmarks measure the active one.")
-    return replace(profile, flags={**profile.flags, **target.overrides}) if target.overrides else profile
+    flags = {**profile.flags, **target.overrides}
+    return replace(profile, flags={name: value for name, value in flags.items() if value != ""})
 
 
 async def surely_give_back(stand: Stand) -> GpuboxError | None:

@@ -151,5 +151,5 @@ def test_a_busy_server_is_not_measured_unasked(
     code, out, err = gpubox(capfd, "bench", "speed", *QUICK)
 
     assert (code, out) == (1, "")
-    assert "a is busy" in err
+    assert "Somebody is being answered by a: slot 0" in err
     assert "--now" in err

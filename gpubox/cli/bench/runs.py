@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
@@ -125,6 +126,11 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
         if not click.confirm(f"Delete {names}?", err=True):
             return
     for run in found:
+        with contextlib.suppress(GpuboxError):  # a damaged one can go as well
+            info = run.info
+            if info.owed and info.before:
+                name = info.before.profile
+                diagnostics.note(f"  ! {name} ran before {run.id} and is not back: `gpubox switch {name}` does that.")
         run.remove()
     if as_json:
         output.emit_json({"removed": [run.id for run in found]})

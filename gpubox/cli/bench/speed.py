@@ -20,7 +20,12 @@ from gpubox.errors import UsageError
 @click.option("--repeats", type=click.IntRange(1), metavar="N", help="Of each cell.  [default: 5]")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Generate N tokens, whatever the prompt.")
 @click.option("--thinking", is_flag=True, help="Let a model that thinks do so.")
-@click.option("--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS", help="What the box cost.")
+@click.option(
+    "--price",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="DOLLARS",
+    help="What the box cost; else price-dollars of config.toml.",
+)
 @click.option("--url", help="Measure any OpenAI-compatible server by its address.")
 @click.option("--model", default="", help="With --url: the model to ask for.")
 @click.option("--no-llama-bench", is_flag=True, help="Leave out the rows of the engine's own llama-bench.")
@@ -62,7 +67,7 @@ def speed_command(
         "repeats": repeats,
         "max_tokens": max_tokens,
         "thinking": thinking or None,
-        "price": price,
+        "price": price if price is not None else context.config.price_dollars,
     }
     options = {name: value for name, value in given.items() if value is not None}
     options_of(options)

@@ -56,15 +56,11 @@ def ask_if_busy(context: Context, *, now: bool) -> None:
     """Raises GpuboxError where somebody is being answered and the owner does not want to begin all the same."""
     import asyncio
 
-    from gpubox.server.status import read_status
+    from gpubox.bench.planning import busy_slots
 
-    if now:
+    if now or not (busy := asyncio.run(busy_slots(context.paths, context.config))):
         return
-    status = asyncio.run(read_status(context.paths, context.config, MAIN_SLOT))
-    busy = [str(slot) for slot in status.slots or () if slot.busy]
-    if not busy:
-        return
-    words = f"{status.profile} is busy: {'; '.join(busy)}."
+    words = f"Somebody is being answered by {'; '.join(busy)}."
     if not diagnostics.stderr_is_terminal() or not click.confirm(f"{words} Begin when it is idle?", err=True):
         raise GpuboxError(words, "--now stops it in the middle; else try again when it is idle.")
 

@@ -1,0 +1,87 @@
+"""Before a run: what it will do to the box, how much it asks, and who would be disturbed."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+
+from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.model import Plan
+from gpubox.bench.store import Run, list_runs
+from gpubox.config import Config
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import MAIN_SLOT, Paths
+from gpubox.profiles.model import FlagValue
+from gpubox.server.slot import observe
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A plan in numbers."""
+
+    items: int
+    starts: tuple[str, ...]
+    """The targets in the order in which they are brought up; a server that runs just so is not restarted."""
+    gives_back: str | None
+    """The profile that runs again afterwards; ``None``: nothing runs now, and nothing will."""
+    seconds: float | None
+    """An estimate from the last finished run of the same kind and options; ``None`` where there is none."""
+
+
+def outline(plan: Plan, paths: Paths) -> Outline:
+    """What ``plan`` comes to. Raises UsageError for a plan that cannot be."""
+    items = make_benchmark(plan).items()
+    urls = {target.name for target in plan.targets if target.url}
+    starts: list[str] = []
+    for item in items:
+        if item.target not in urls and (not starts or starts[-1] != item.target):
+            starts.append(item.target)
+    running = observe(paths, MAIN_SLOT).running
+    return Outline(len(items), tuple(starts), running.launch.profile if running else None, _as_before(plan, paths))
+
+
+def _as_before(plan: Plan, paths: Paths) -> float | None:
+    for run in reversed(list_runs(paths)):
+        try:
+            info = run.info
+        except GpuboxError:
+            continue
+        same = (info.plan.kind, info.plan.options, len(info.plan.targets)) == (
+            plan.kind, plan.options, len(plan.targets),
+        )  # fmt: skip
+        if same and info.state == "finished":
+            return info.seconds
+    return None
+
+
+async def busy_slots(paths: Paths, config: Config) -> tuple[str, ...]:
+    """Who is being answered by the active server now, a sentence each; a run would make them wait or cut them off."""
+    from gpubox.server.status import read_status
+
+    status = await read_status(paths, config, MAIN_SLOT)
+    return tuple(f"{status.profile}: {slot}" for slot in status.slots or () if slot.busy)
+
+
+def active_run(paths: Paths) -> Run | None:
+    """The run that a living gpubox works on: the traffic of now is (also) its. ``None`` where there is none."""
+    return next((run for run in reversed(list_runs(paths)) if run.busy), None)
+
+
+def parse_override(text: str) -> tuple[str, FlagValue]:
+    """``flag=value`` of ``--set``: the value as TOML would have it, else a text; an empty one leaves the flag out.
+
+    Raises UsageError.
+    """
+    name, sign, value = text.partition("=")
+    name = name.strip().removeprefix("--")
+    if not sign or not name:
+        raise UsageError(f"{text!r} sets no flag.", "Write: --set n-cpu-moe=4")
+    try:
+        found = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        found = value.strip()
+    if isinstance(found, list):
+        found = tuple(found)
+    if not isinstance(found, bool | int | float | str | tuple):
+        raise UsageError(f"{text!r}: no flag takes such a value.")
+    return name, found

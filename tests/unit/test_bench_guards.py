@@ -1,0 +1,145 @@
+"""What spoils a measurement is seen: throttling, other programs on the card, clocks, other files than before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.bench import guards
+from gpubox.bench.guards import Guards, Watch
+from gpubox.bench.model import Flag, Plan, Target
+from gpubox.bench.planning import outline, parse_override
+from gpubox.bench.provenance import Hashes, engine_files, read_machine
+from gpubox.bench.stand import Stand, changed
+from gpubox.config import Config
+from gpubox.errors import UsageError
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
+from gpubox.paths import Paths
+from gpubox.profiles.model import Profile
+
+CARD = replace(
+    unknown_gpu(0), name="RTX", power_watts=250.0, temperature_celsius=60, clock_sm_mhz=2500, throttle_reasons=(),
+    processes=(GpuProcess(11, "Xorg", 300 << 20),),
+)  # fmt: skip
+
+
+class Driver:
+    """In DriverReader's place: what the driver says is what the test says."""
+
+    def __init__(self) -> None:
+        self.card: Gpu = CARD
+        self.reads = 0
+
+    def latest(self) -> DriverReading:
+        self.reads += 1
+        return DriverReading((self.card,), "580")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    made = Driver()
+    monkeypatch.setattr(guards, "read_driver", made.latest)
+    monkeypatch.setattr(guards, "DriverReader", lambda period: made)
+    monkeypatch.setattr(guards, "PERIOD_SECONDS", 0.001)
+    yield made
+
+
+def profiles(name: str) -> Profile:
+    return Profile(name, "/m.gguf", flags={"ctx-size": 4096, "spec-type": "draft-mtp"})
+
+
+async def watched(guard: Guards, driver: Driver) -> Watch:
+    """One item that lasts for ten readings."""
+    async with guard.watch("item") as watch, asyncio.timeout(30):
+        wanted = driver.reads + 10
+        while driver.reads < wanted:
+            await asyncio.sleep(0.001)
+    return watch
+
+
+async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> None:
+    guard = Guards(Stand(paths, Config(), profiles))
+    assert guard.driver.driver_version == "580"
+
+    quiet = await watched(guard, driver)
+    driver.card = replace(CARD, throttle_reasons=("power cap", "application clocks"), clock_sm_mhz=2100)
+    driver.card = replace(driver.card, processes=(*CARD.processes, GpuProcess(77, "blender", 2 << 30)))
+    loud = await watched(guard, driver)
+    again = await watched(guard, driver)
+
+    assert quiet.flags == []
+    assert quiet.samples[0].power_watts == 250.0
+    assert [flag for flag in loud.flags if flag.kind != "busy CPU"] == [
+        Flag("throttling", "clocks held back by power cap in 100% of the readings", "item"),
+        Flag("other GPU process", "blender came onto GPU 0", "item"),
+        Flag("clocks", "SM clock 2100 MHz, 2500 MHz at the beginning", "item"),
+    ]
+    assert {flag.kind for flag in again.flags} >= {"throttling", "clocks"}
+    assert "other GPU process" not in {flag.kind for flag in again.flags}
+    guard.close()
+
+
+def test_the_machine_is_described(driver: Driver) -> None:
+    machine = read_machine(driver.latest(), "bubblewrap")
+
+    assert (machine.driver, machine.gpus[0]["name"], machine.sandbox) == ("580", "RTX", "bubblewrap")
+    assert machine.ram_bytes
+
+
+def test_a_hash_is_kept_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"one")
+    hashes = Hashes(tmp_path / "cache" / "hashes.json")
+    first = hashes.of([model])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gpubox.bench.provenance.hashlib.sha256", lambda *_: pytest.fail("hashed again"))
+        assert Hashes(tmp_path / "cache" / "hashes.json").of([model]) == first
+    model.write_bytes(b"other")
+
+    assert len(first) == 64
+    assert hashes.of([model]) != first
+    assert hashes.of([model, tmp_path / "gone"]) == ""
+
+
+def test_the_libraries_that_compute_are_part_of_the_engine(tmp_path: Path) -> None:
+    for name in ("llama-server", "libllama.so.0.1", "libggml-cuda.so", "libc.so", "notes.txt"):
+        (tmp_path / name).touch()
+
+    found = [path.name for path in engine_files("real", tmp_path / "llama-server")]
+
+    assert found == ["libggml-cuda.so", "libllama.so.0.1", "llama-server"]
+
+
+def test_flags_for_one_run(paths: Paths) -> None:
+    flags = dict([parse_override("--n-cpu-moe=4"), parse_override("mmap=false"), parse_override("spec-type=")])
+    flags |= dict([parse_override("cache-type-k=q8_0"), parse_override("tensor-split=[3, 1]")])
+
+    made = changed(profiles("a"), Target("a", "a", flags))
+
+    assert made.flags == {
+        "ctx-size": 4096, "n-cpu-moe": 4, "mmap": False, "cache-type-k": "q8_0", "tensor-split": (3, 1),
+    }  # fmt: skip
+    for text in ("mmap", "=4", "a={x=1}"):
+        with pytest.raises(UsageError):
+            parse_override(text)
+
+
+def test_a_plan_is_told_before_it_runs(paths: Paths) -> None:
+    plan = Plan("speed", (Target("a", "a"), Target("far", url="http://x")), {"preset": "quick", "repeats": 2})
+
+    found = outline(plan, paths)
+
+    assert (found.items, found.starts, found.gives_back, found.seconds) == (12, ("a",), None, None)
