@@ -97,7 +97,8 @@ class Turn:
 
     async def _rounds(self) -> Reason:
         props = await self._client.props()
-        chosen, context = choose(self._settings, self._tools, props), context_size(props)
+        ignored = self._conversation.programs_not_run()
+        chosen, context = choose(self._settings, self._tools, props, ignored=ignored), context_size(props)
         if context:  # one output must not fill a small context
             self._runner.characters = min(self._runner.characters, context)
         model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
