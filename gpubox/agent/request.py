@@ -47,7 +47,8 @@ class Requests:
 
     async def ask(self, number: int, began: float, max_tokens: int) -> Reply:
         """The reply of round ``number``, which is never empty. Raises GpuboxError where asking again did not help."""
-        broken = empty = False
+        broken: Reply | None = None
+        empty = False
         while True:
             self._make_room(max_tokens)
             reply = self.reply = Reply(Marks(began, self._clock()))
@@ -58,9 +59,11 @@ class Requests:
                     raise
                 continue
             except StreamError as error:
+                if broken and not reply.content:  # what the first attempt said stays
+                    reply.content, reply.reasoning = broken.content, reply.reasoning or broken.reasoning
                 if broken or not error.transient:
                     raise
-                broken = True
+                broken = reply
                 began = self._again(number, f"{error.message} Asking again.", reply)
                 await asyncio.sleep(self._retry_seconds)
                 continue

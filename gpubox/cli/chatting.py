@@ -81,8 +81,9 @@ def ask(context: Context, request: Request, change: Callable[[Choices], Choices]
         shown.fail(error)
         raise
     except KeyboardInterrupt:
-        shown.fail(diagnostics.interrupted())
-        raise
+        error = diagnostics.interrupted()
+        shown.fail(error)
+        raise error from None
     return ExitCode.OK
 
 
