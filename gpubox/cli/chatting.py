@@ -81,9 +81,9 @@ def ask(context: Context, request: Request, change: Callable[[Choices], Choices]
         shown.fail(error)
         raise
     except KeyboardInterrupt:
-        error = diagnostics.interrupted()
-        shown.fail(error)
-        raise error from None
+        interrupt = diagnostics.interrupted()
+        shown.fail(interrupt)
+        raise interrupt from None
     return ExitCode.OK
 
 
