@@ -1,15 +1,20 @@
-"""Makes the README's picture from the real screen: the demo profile, as it was recorded on a machine without a GPU.
+"""Makes the README's pictures from a recording of a real server: the real screen, fed by what was read then.
 
-usage: python assets/make_pictures.py
+usage: python assets/make_pictures.py                    replays dashboard.jsonl into dashboard.svg
+       python assets/make_pictures.py --thin RAW.jsonl   makes dashboard.jsonl of what `gpubox record` wrote
+
+dashboard.jsonl is llama-server b11434 with a 49 MB mixture of experts of random weights and an MTP head
+(--spec-type draft-mtp --spec-synth-rates 0.98,0.92 --n-cpu-moe 4), its GPU played by ggml-rpc-server on the same
+two cores, while a client asks in turns as a coding agent does. The speeds are that machine's, not a GPU's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -19,36 +24,71 @@ from gpubox.config import Config  # noqa: E402
 from gpubox.paths import Paths  # noqa: E402
 from gpubox.profiles.loader import Catalog, load_catalog  # noqa: E402
 from gpubox.profiles.model import Profile  # noqa: E402
-from gpubox.server.events import Finished, Step, StepDone  # noqa: E402
-from gpubox.server.fit import Fit, engine_fits  # noqa: E402
-from gpubox.server.launch import Preview, preview  # noqa: E402
-from gpubox.server.status import ServerStatus  # noqa: E402
+from gpubox.server.fit import Fit  # noqa: E402
+from gpubox.server.launch import Preview  # noqa: E402
+from gpubox.telemetry.history import History  # noqa: E402
+from gpubox.telemetry.recorder import read_recording  # noqa: E402
 from gpubox.tui.app import GpuboxApp  # noqa: E402
-from gpubox.tui.story import Story  # noqa: E402
-from tests.tui.conftest import opened, until  # noqa: E402
-from tests.tui.fake import FakeServices, recorded  # noqa: E402
+from gpubox.tui.replay import ReplayServices  # noqa: E402
 
+RECORDING = ROOT / "assets" / "dashboard.jsonl"
+PICTURE = ROOT / "assets" / "dashboard.svg"
 NOWHERE = Path("/nonexistent")
 PATHS = Paths(NOWHERE / "config", NOWHERE / "state", NOWHERE / "cache")
-CONFIG = Config(default_engine="embedded")
-MODEL = "~/.cache/gpubox/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = (120, 36)
-
-# The run of tests/tui/recordings/demo.log: `gpubox switch demo` on 2 cores, and one question asked by curl.
-RUNNING = ServerStatus(
-    "main", "ready", "demo", 2549, "http://127.0.0.1:35923", MODEL, "xllamacpp.abi3.so",
-    "xllamacpp 2026.10.11549 (build 0, commit unknown)", "2026-11-21T10:04:41.726Z", 0.444,
-)  # fmt: skip
-STORY = Story(
-    "switch", "demo",
-    done=(StepDone(Step.CHECK, "demo", 0.084), StepDone(Step.STOP, "b", 0.023), StepDone(Step.SETTLE, "b", 0.011),
-          StepDone(Step.LOAD, "demo", 0.444), StepDone(Step.PROVE, "demo", 0.011)),
-    finished=Finished("switch", "demo", True, "demo", 0.619, "demo answers."),
-)  # fmt: skip
-
-
+KEEP_EVERY = 12
+"""One reading in so many stays in the recording, and only the last one lists the requests: it is to be small."""
 CELL = 12.2
 """Width of a character in Textual's pictures."""
+WAIT_SECONDS = 60
+
+
+class Recorded(ReplayServices):
+    """The last reading of the recording, beside the profile that ran and the shipped ones."""
+
+    def __init__(self) -> None:
+        super().__init__(read_recording(RECORDING), PATHS, Config())
+        self.at = len(self.snapshots) - 1
+        self.running = self.snapshots[-1].server.profile or ""
+
+    def history(self) -> History:
+        """What was read before."""
+        found = History()
+        for snapshot in self.snapshots[:-1]:
+            found.push(snapshot)
+        return found
+
+    def catalog(self) -> Catalog:
+        mine = Profile(self.running, self.snapshots[-1].server.model_path or "", title="A tiny MoE with an MTP head")
+        return Catalog({self.running: mine} | load_catalog(PATHS).profiles, {})
+
+    def fits(self, catalog: Catalog) -> dict[str, Fit]:
+        here = {self.running}
+        return {name: Fit("default", True, model_present=name in here, fetchable=True) for name in catalog.profiles}
+
+    def models(self, catalog: Catalog) -> list[Path]:
+        return []
+
+    def preview(self, profile: Profile) -> Preview:
+        return Preview((), "llama-server", profile.model, None)
+
+    def model_size(self, profile: Profile) -> int | None:
+        return None
+
+
+async def picture(size: tuple[int, int] = SIZE) -> str:
+    """The screen at the end of the recording, as SVG."""
+    services = Recorded()
+    app = GpuboxApp(services)
+    app.bridge.watch.history = services.history()
+    async with app.run_test(size=size) as pilot:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not (app.dashboard.requests.rows.values and app.dashboard.profiles.entry):
+                await pilot.pause(0.02)
+        await pilot.pause()
+        found = app.export_screenshot(title="gpubox", simplify=True)
+    found = re.sub(r'x="([\d.]+)"( y="[\d.]+") textLength="([\d.]+)"([^>]*)>([^<]*)<', _trimmed, found)
+    return re.sub(r"@font-face \{.*?\}\s*", "", found, flags=re.S)  # nothing is fetched to look at it
 
 
 def _trimmed(match: re.Match[str]) -> str:
@@ -62,38 +102,22 @@ def _trimmed(match: re.Match[str]) -> str:
     return f'x="{float(x) + left * CELL:.1f}"{y} textLength="{length:.1f}"{rest}>{shown}<'
 
 
-class Recorded(FakeServices):
-    """The shipped profiles, the embedded engine's own judgement of them, and one recorded run."""
-
-    def __init__(self) -> None:
-        super().__init__(RUNNING)
-        self.lines = recorded()
-
-    def catalog(self) -> Catalog:
-        return load_catalog(PATHS)
-
-    def fits(self, catalog: Catalog) -> dict[str, Fit]:
-        fits = engine_fits(catalog.profiles.values(), PATHS, CONFIG)
-        return {name: replace(fit, model_present=name.startswith("demo")) for name, fit in fits.items()}
-
-    def preview(self, profile: Profile) -> Preview:
-        shown = preview(profile, PATHS, CONFIG)
-        argv = tuple("python" if word == sys.executable else word for word in shown.argv)
-        return replace(shown, argv=(*argv[:3], "--model", MODEL, *argv[3:]) if "--model" not in argv else argv)
+def thin(raw: Path) -> None:
+    """Writes RECORDING: fewer readings, and no path of the machine that was recorded."""
+    header, *lines = raw.read_text(encoding="utf-8").splitlines()
+    kept = lines[-1::-KEEP_EVERY][::-1]
+    readings = [json.loads(line) for line in kept]
+    for reading in readings:
+        server = reading["server"]
+        for key, folder in (("engine_path", "/usr/local/bin"), ("model_path", "~/models")):
+            server[key] = f"{folder}/{Path(server[key]).name}"
+    for reading in readings[:-1]:
+        reading["requests"] = []
+    texts = [json.dumps(reading, separators=(",", ":"), ensure_ascii=False) for reading in readings]
+    RECORDING.write_text("\n".join([header, *texts]) + "\n", encoding="utf-8")
 
 
-async def main() -> None:
-    """Writes dashboard.svg."""
-    app = GpuboxApp(Recorded())
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
-        await until(pilot, lambda: app.dashboard.log_pane.view.line_count > 100)
-        app.story = STORY
-        await pilot.pause(0.2)
-        picture = app.export_screenshot(title="gpubox", simplify=True)
-    picture = re.sub(r'x="([\d.]+)"( y="[\d.]+") textLength="([\d.]+)"([^>]*)>([^<]*)<', _trimmed, picture)
-    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S)  # nothing is fetched to look at it
-    (ROOT / "assets" / "dashboard.svg").write_text(picture, encoding="utf-8")
-
-
-asyncio.run(main())
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--thin":
+        thin(Path(sys.argv[2]))
+    PICTURE.write_text(asyncio.run(picture()), encoding="utf-8")

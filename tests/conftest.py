@@ -33,14 +33,13 @@ def until(true: Callable[[], object]) -> None:
     end = time.monotonic() + WAIT_SECONDS
     while not true():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
+        time.sleep(0.01)
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that answers is waited for, however slow this machine is; the screen's owner would not wait so long."""
     monkeypatch.setattr(sampler, "FIRST_SECONDS", 30.0)
-    monkeypatch.setattr(sampler, "STALE_SECONDS", 30.0)
     monkeypatch.setattr(sources, "STALE_SECONDS", 30.0)
 
 

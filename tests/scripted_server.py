@@ -112,6 +112,8 @@ class ScriptedServer:
         self.streaming = asyncio.Event()
         """The lines of an answer that hangs are out."""
         self.url = ""
+        self.stale = False
+        """Connections are kept after a stream, and closed when something is sent on them."""
         self._props = {
             "chat_template_caps": NATIVE if caps is None else caps,
             "default_generation_settings": {"n_ctx": context},
@@ -139,6 +141,8 @@ class ScriptedServer:
             else:
                 self.bodies.append(json.loads(body))
                 await self._play(reader, writer)
+                if self.stale:
+                    await reader.read(1)
         writer.close()
 
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Collection
 from typing import Any
 
 from gpubox.agent.fences import blocks
 
+MEND_CHARACTERS = 8000
+"""More is not mended: json_repair takes the square of the length over some texts (0.2 s here, at worst)."""
 
-def read_arguments(raw: str, wanted: str = "", *, truncated: bool = False) -> tuple[dict[str, Any] | None, bool]:
+
+def read_arguments(
+    raw: str, wanted: str = "", known: Collection[str] = (), *, truncated: bool = False
+) -> tuple[dict[str, Any] | None, bool]:
     """``(arguments, repaired)``; ``(None, False)`` where no reading makes sense.
 
-    ``wanted`` names the one argument that a bare program is meant for (``code``), if there is one. ``truncated``:
-    the reply was cut by a limit, so only what is whole by itself counts.
+    ``wanted`` names the one argument that a bare program is meant for (``code``), if there is one; ``known`` are the
+    names that may come out of a repair. ``truncated``: a limit cut the reply, so only what is whole by itself counts.
     """
     raw = raw.strip()
     if not raw:
@@ -28,21 +34,21 @@ def read_arguments(raw: str, wanted: str = "", *, truncated: bool = False) -> tu
     except (ValueError, RecursionError):
         values = None
     if isinstance(values, str):  # JSON in a string, or the program itself in one
-        inner, _ = read_arguments(values, wanted, truncated=truncated) if values != raw else (None, False)
+        inner, _ = read_arguments(values, wanted, known, truncated=truncated) if values != raw else (None, False)
         return (inner, True) if inner else (None, False)
     if values is not None:
         return None, False
     if truncated:
         return None, False
-    return _repaired(raw, wanted)
+    return _repaired(raw, wanted, known)
 
 
-def _repaired(raw: str, wanted: str) -> tuple[dict[str, Any] | None, bool]:
+def _repaired(raw: str, wanted: str, known: Collection[str]) -> tuple[dict[str, Any] | None, bool]:
     fenced = blocks(raw)
     if fenced and fenced[0].code.strip():
         inner = fenced[0].code.strip()
         if fenced[0].language in ("json", "") and inner.startswith("{"):
-            return read_arguments(inner, wanted)[0], True
+            return read_arguments(inner, wanted, known)[0], True
         if wanted and parses(inner):
             return {wanted: fenced[0].code}, True
     if wanted and not raw.startswith("{") and parses(raw):
@@ -56,7 +62,7 @@ def _repaired(raw: str, wanted: str) -> tuple[dict[str, Any] | None, bool]:
     except (ValueError, RecursionError):
         pass
     values = _mended(raw[start:])
-    if not isinstance(values, dict) or not values:
+    if not isinstance(values, dict) or not values or (known and not set(values) <= set(known)):
         return None, False
     if wanted and not (isinstance(values.get(wanted), str) and parses(values[wanted])):
         return None, False  # a program that a repair broke is worse than none
@@ -64,6 +70,8 @@ def _repaired(raw: str, wanted: str) -> tuple[dict[str, Any] | None, bool]:
 
 
 def _mended(raw: str) -> Any:
+    if len(raw) > MEND_CHARACTERS:
+        return None
     from json_repair import loads
 
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any
 
 from gpubox.agent.events import (
@@ -16,86 +15,19 @@ from gpubox.agent.events import (
     TextDelta,
 )
 from gpubox.agent.fences import ends_program
-from gpubox.agent.protocol import Chosen
 from gpubox.agent.repetition import RepetitionWatch
-from gpubox.agent.settings import AgentSettings
-from gpubox.agent.thinking import ThinkingSplitter, split_thinking
-from gpubox.agent.timing import Marks
+from gpubox.agent.reply import RawCall, Reply
+from gpubox.agent.thinking import ThinkingSplitter
+from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
-from gpubox.server.sse import CallDelta, Chunk
 from gpubox.server.stream import stream_completion
 
 Emit = Callable[[AgentEvent], None]
 PROGRESS_SECONDS = 0.25
 CALLS = 32
 """Native calls of one reply that are taken."""
-
-
-@dataclass(slots=True)
-class RawCall:
-    """One native call as it was written."""
-
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-
-
-@dataclass(slots=True)
-class Reply:
-    """What the model has said so far in one request. It is filled as the stream comes, so a broken one has its part."""
-
-    marks: Marks
-    content: str = ""
-    """As sent: thinking that came inline is in it."""
-    reasoning: str = ""
-    calls: dict[int, RawCall] = field(default_factory=dict)
-    finish_reason: str = ""
-    answering: str = ""
-    """The visible part as it came."""
-    circles: bool = False
-    """It turned in circles, and the stream was closed."""
-    model: str = ""
-
-    @property
-    def visible(self) -> str:
-        """The content without thinking."""
-        return split_thinking(self.content)[1]
-
-    @property
-    def thought(self) -> bool:
-        """Whether there is thinking, wherever it came."""
-        return bool(self.reasoning.strip() or split_thinking(self.content)[0].strip())
-
-
-def request_body(
-    messages: list[dict[str, Any]],
-    chosen: Chosen,
-    settings: AgentSettings,
-    *,
-    max_tokens: int,
-    thinking: bool | None,
-    thinking_tokens: int | None,
-) -> dict[str, Any]:
-    """The request (llama-server b11434's fields). Only the messages grow from one to the next."""
-    body: dict[str, Any] = {
-        **settings.sampling,
-        "messages": messages,
-        "max_tokens": max_tokens,
-        "cache_prompt": True,
-        "return_progress": True,
-        "timings_per_token": True,
-        "stream_options": {"include_usage": True},
-    }
-    if chosen.tools:
-        body["tools"] = list(chosen.tools)
-        body["parallel_tool_calls"] = chosen.parallel
-    if thinking is not None:
-        body["chat_template_kwargs"] = {"enable_thinking": thinking}
-    if thinking_tokens is not None:
-        body["thinking_budget_tokens"] = thinking_tokens
-    if settings.slot is not None:
-        body["id_slot"] = settings.slot
-    return body
+REPLY_CHARACTERS = 4_000_000
+"""More is nobody's answer: a server that does not obey max_tokens is left."""
 
 
 class Listener:
@@ -107,6 +39,7 @@ class Listener:
         self._splitter = ThinkingSplitter()
         self._watch = RepetitionWatch()
         self._said = self._last = 0.0
+        self._characters = 0
 
     def take(self, chunk: Chunk) -> bool:
         """Takes one Chunk; False when the rest is not wanted."""
@@ -127,7 +60,7 @@ class Listener:
         if not (chunk.text or chunk.reasoning or chunk.calls):
             return True
         thinking, visible = self._splitter.feed(chunk.text) if chunk.text else ("", "")
-        self._count(now, bool(chunk.reasoning or thinking or self._splitter.thinking))
+        self._count(now, chunk, bool(chunk.reasoning or thinking or self._splitter.thinking))
         reply.reasoning += chunk.reasoning
         reply.content += chunk.text
         if chunk.reasoning or thinking:
@@ -143,6 +76,10 @@ class Listener:
             return False
         grown = chunk.reasoning + chunk.text + "".join(call.arguments for call in chunk.calls)
         reply.circles = self._watch.feed(grown)
+        self._characters += len(grown)
+        if self._characters > REPLY_CHARACTERS:
+            reply.finish_reason = "length"
+            return False
         return not reply.circles
 
     def end(self) -> None:
@@ -156,7 +93,7 @@ class Listener:
         self._said = 0.0
         self._progress(self.reply.marks.ended)
 
-    def _count(self, now: float, thinking: bool) -> None:
+    def _count(self, now: float, chunk: Chunk, thinking: bool) -> None:
         marks = self.reply.marks
         if marks.first is None:
             marks.first = now
@@ -164,7 +101,9 @@ class Listener:
             marks.thinking_seconds += now - self._last
         self._last = now
         marks.pieces += 1
-        marks.thinking_pieces += thinking
+        if thinking:
+            marks.thinking_pieces += 1
+            marks.thought = chunk.timings or marks.thought
 
     def _call(self, delta: CallDelta) -> None:
         if delta.index >= CALLS:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubox.agent.arguments import read_arguments
-from gpubox.agent.asking import RawCall, Reply
 from gpubox.agent.fences import program
 from gpubox.agent.leaks import leaked_calls
 from gpubox.agent.protocol import CODE, Chosen
+from gpubox.agent.reply import RawCall, Reply
 from gpubox.agent.tools import Tool, ToolCall
 
 MOST = 8
@@ -100,7 +100,7 @@ def _one(raw: RawCall, tools: Sequence[Tool], taken: Identities, cut: bool) -> P
         )
     properties = tool.parameters.get("properties", {})
     wanted = "code" if "code" in properties else ""
-    arguments, repaired = read_arguments(raw.arguments, wanted, truncated=cut)
+    arguments, repaired = read_arguments(raw.arguments, wanted, properties, truncated=cut)
     if arguments is None and cut:
         return _cut(ToolCall(identity, tool.name))
     problem = "the arguments are no valid JSON object" if arguments is None else _problem(arguments, tool)

@@ -46,7 +46,8 @@ class Timing(msgspec.Struct, frozen=True):
 
     Prefill and generation are the server's own (``timings.prompt_ms``, ``predicted_ms``) where it sent them, else
     by this clock. New and re-read prefill share the prompt's time by their tokens; thinking and answer share the
-    generation's by when their deltas came. ``loop_seconds`` is what is left.
+    generation's by the server's clock at the last delta of thinking, else by when deltas came. ``loop_seconds`` is
+    what is left.
     """
 
     wall_seconds: float = 0.0
@@ -68,7 +69,7 @@ class Timing(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     generated_tokens: int = 0
     thinking_tokens: int | None = None
-    """Counted in deltas: one token each, without speculation."""
+    """The server's count when the last of it came, else counted in deltas."""
     tg_tokens_per_second: float | None = None
     pp_tokens_per_second: float | None = None
     draft_tokens: int | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gpubox.agent.events import AgentEvent, Folded, Message, MessageAdded
+from gpubox.agent.fences import program
 from gpubox.agent.tools import ToolCall
 
 STUB = "[output folded to save context: {} characters]"
@@ -53,6 +54,14 @@ class Conversation:
             saved += size - len(event.content)
             done.append(event)
         return done
+
+    def programs_not_run(self) -> int:
+        """How many answers hold a Python block that no tool ran, as long as the model never made a native call."""
+        if any(message.calls for message in self.messages):
+            return 0
+        following = [message.role for message in self.messages[1:]] + [""]
+        pairs = zip(self.messages, following, strict=False)
+        return sum(m.role == "assistant" and after != "tool" and bool(program(m.content)[0]) for m, after in pairs)
 
     def unanswered(self) -> list[ToolCall]:
         """Calls that have no tool message yet: a template refuses a history with such."""

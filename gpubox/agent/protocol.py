@@ -10,6 +10,8 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Tool
 
 CODE = "code_execution"
+IGNORED = 2
+"""Programs that a model wrote and did not run, until it is taken for one that cannot call tools."""
 
 NATIVE = (
     "Each call of code_execution is a fresh Python interpreter: include everything it needs and print what you want "
@@ -42,9 +44,12 @@ class Chosen:
         return self.name == "native"
 
 
-def choose(settings: AgentSettings, tools: Sequence[Tool], props: dict[str, Any] | None) -> Chosen:
-    """The protocol for the model that ``/props`` (or nothing) describes."""
-    chosen = _choose(settings, tools, _caps(props))
+def choose(settings: AgentSettings, tools: Sequence[Tool], props: dict[str, Any] | None, *, ignored: int = 0) -> Chosen:
+    """The protocol for the model that ``/props`` (or nothing) describes.
+
+    ``ignored`` answers of this chat held a program that the model did not run (``programs_not_run``).
+    """
+    chosen = _choose(settings, tools, _caps(props), ignored)
     return replace(chosen, system_role=_caps(props).get("supports_system_role") is not False)
 
 
@@ -53,20 +58,26 @@ def _caps(props: dict[str, Any] | None) -> dict[str, Any]:
     return caps if isinstance(caps, dict) else {}
 
 
-def _choose(settings: AgentSettings, tools: Sequence[Tool], caps: dict[str, Any]) -> Chosen:
+def _choose(settings: AgentSettings, tools: Sequence[Tool], caps: dict[str, Any], ignored: int) -> Chosen:
     can = bool(caps.get("supports_tools") and caps.get("supports_tool_calls"))
     names = {tool.name for tool in tools}
     if not tools or settings.protocol == "none":
         return Chosen("none", "no tools", settings.system_prompt)
-    if settings.protocol == "native" or (settings.protocol == "auto" and can):
+    idle = can and ignored >= IGNORED and CODE in names
+    if settings.protocol == "native" or (settings.protocol == "auto" and can and not idle):
         why = "as set" if settings.protocol == "native" else "the chat template knows tool calls"
         guide = NATIVE if CODE in names else ""
         system = "\n\n".join(part for part in (settings.system_prompt, guide) if part)
         return Chosen("native", why, system, schemas(tools), bool(caps.get("supports_parallel_tool_calls")))
+    without = "the chat template knows no tool calls" if caps else "the server does not say what its template knows"
     if CODE not in names:
-        return Chosen("none", "the chat template knows no tool calls", settings.system_prompt)
-    why = "as set" if settings.protocol == "fenced" else "the chat template knows no tool calls"
-    return Chosen("fenced", why, "\n\n".join(part for part in (settings.system_prompt, FENCED) if part))
+        return Chosen("none", without, settings.system_prompt)
+    why = "the model writes programs but calls no tool" if idle else without
+    return Chosen(
+        "fenced",
+        "as set" if settings.protocol == "fenced" else why,
+        "\n\n".join(part for part in (settings.system_prompt, FENCED) if part),
+    )
 
 
 def schemas(tools: Sequence[Tool]) -> tuple[dict[str, Any], ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gpubox.agent.asking import Emit, Reply, ask, request_body
-from gpubox.agent.events import Notice, RoundRestarted, Timing
+from gpubox.agent.asking import Emit, ask
+from gpubox.agent.events import Notice, RoundRestarted
 from gpubox.agent.history import Conversation, rendered
+from gpubox.agent.ledger import Ledger
 from gpubox.agent.protocol import Chosen
+from gpubox.agent.reply import Reply, request_body
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.timing import Marks, held_after, timing_of
+from gpubox.agent.timing import Marks
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
 from gpubox.server.stream import ContextOverflow, StreamError
@@ -34,23 +36,24 @@ class Requests:
         context_tokens: int | None,
         emit: Emit,
         clock: Callable[[], float],
+        ledger: Ledger,
         retry_seconds: float,
     ) -> None:
         self._client, self._conversation, self._settings, self._chosen = client, conversation, settings, chosen
-        self._context, self._emit, self._clock, self._retry_seconds = context_tokens, emit, clock, retry_seconds
+        self._context, self._emit, self._clock, self._ledger = context_tokens, emit, clock, ledger
+        self._retry_seconds = retry_seconds
         self._sent = 0
         """Messages that the server has seen."""
         self.reply: Reply | None = None
         """The newest, also while it comes."""
-        self.given_up: list[Timing] = []
-        """Of attempts that were asked again."""
 
-    async def ask(self, number: int, began: float, max_tokens: int) -> Reply:
+    async def ask(self, number: int, max_tokens: int) -> Reply:
         """The reply of round ``number``, which is never empty. Raises GpuboxError where asking again did not help."""
-        broken = empty = False
+        broken: Reply | None = None
+        empty = False
         while True:
             self._make_room(max_tokens)
-            reply = self.reply = Reply(Marks(began, self._clock()))
+            reply = self.reply = Reply(Marks(self._ledger.began, self._clock()))
             try:
                 await self._ask(reply, max_tokens, without_thinking=empty)
             except ContextOverflow as error:
@@ -58,10 +61,12 @@ class Requests:
                     raise
                 continue
             except StreamError as error:
+                if broken and not reply.content:  # what the first attempt said stays
+                    reply.content, reply.reasoning = broken.content, reply.reasoning or broken.reasoning
                 if broken or not error.transient:
                     raise
-                broken = True
-                began = self._again(number, f"{error.message} Asking again.", reply)
+                broken = reply
+                self._again(number, f"{error.message} Asking again.", reply)
                 await asyncio.sleep(self._retry_seconds)
                 continue
             why, failure = _nothing(reply)
@@ -70,7 +75,7 @@ class Requests:
             if empty:
                 raise failure
             empty = True
-            began = self._again(number, why, reply)
+            self._again(number, why, reply)
 
     async def _ask(self, reply: Reply, max_tokens: int, *, without_thinking: bool) -> None:
         chosen, settings = self._chosen, self._settings
@@ -93,13 +98,8 @@ class Requests:
             clock=self._clock,
         )
 
-    def _again(self, number: int, why: str, reply: Reply) -> float:
-        now = self._clock()
-        timing = timing_of(reply.marks, now, held_tokens=self._conversation.held_tokens, tool=0.0, approval=0.0)
-        self._conversation.held_tokens = held_after(reply.marks) or self._conversation.held_tokens
-        self.given_up.append(timing)
-        self._emit(RoundRestarted(number, why, timing))
-        return now
+    def _again(self, number: int, why: str, reply: Reply) -> None:
+        self._emit(RoundRestarted(number, why, self._ledger.end(reply.marks)))
 
     def _make_room(self, max_tokens: int) -> None:
         """Folds before the server has to refuse, as far as the sizes are known."""

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from gpubox.config import Config, api_key, foreign_key
+from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
 from gpubox.profiles.model import Profile
@@ -70,7 +71,7 @@ async def find_serving(paths: Paths, config: Config, *, url: str | None = None, 
         base_url=launch.base_url,
         profile_name=launch.profile,
         profile=_profile(paths, launch.profile),
-        build=launch.engine_version,
+        build=shown_version(launch.engine_version),
         model=PurePath(launch.model_path).name if launch.model_path else "",
         launch_id=view.running.launch_id,
         key=api_key(paths),
@@ -96,6 +97,7 @@ async def _asked(client: LlamaClient, found: Serving) -> Serving:
             code=ExitCode.UNHEALTHY,
         )
     build, path = props.get("build_info"), props.get("model_path")
+    build = shown_version(build) if isinstance(build, str) else ""
     model = PurePath(path).name if isinstance(path, str) else ""
     if not isinstance(build, str) or build.startswith("b0-"):  # built outside of git: the engine's version says more
         build = ""

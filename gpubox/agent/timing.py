@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gpubox.agent.events import Timing, Totals
-from gpubox.server.sse import Timings
+from gpubox.server.chunks import Timings
 
 
 @dataclass(slots=True)
@@ -26,6 +26,8 @@ class Marks:
     """Between pieces of which the later one is thinking."""
     pieces: int = 0
     thinking_pieces: int = 0
+    thought: Timings | None = None
+    """The server's figures when the last piece of thinking came (``timings_per_token``)."""
     prompt_total: int | None = None
     prompt_cached: int | None = None
     server: Timings | None = None
@@ -63,6 +65,8 @@ def timing_of(marks: Marks, now: float, *, held_tokens: int, tool: float, approv
     thinking = generation * min(marks.thinking_seconds / span, 1.0)
     if marks.thinking_pieces and marks.thinking_pieces == marks.pieces:
         thinking = generation
+    elif marks.thought and server and server.generation_seconds:
+        thinking = generation * min(marks.thought.generation_seconds / server.generation_seconds, 1.0)
     wall = max(now - marks.began, 0.0)
     named = queue + prompt + generation + tool + approval
     return Timing(
@@ -79,7 +83,7 @@ def timing_of(marks: Marks, now: float, *, held_tokens: int, tool: float, approv
         prefill_reread_tokens=reread,
         cached_tokens=cached,
         generated_tokens=generated,
-        thinking_tokens=marks.thinking_pieces if marks.pieces else None,
+        thinking_tokens=marks.thought.generated_tokens if marks.thought else marks.thinking_pieces,
         tg_tokens_per_second=server.tg_tokens_per_second if server else _rate(generated, generation),
         pp_tokens_per_second=server.pp_tokens_per_second if server else _rate(read, prompt),
         draft_tokens=server.draft_tokens if server else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from gpubox.agent.asking import Emit, Reply
+from gpubox.agent.asking import Emit
 from gpubox.agent.calls import Identities, Plan, plan
 from gpubox.agent.events import (
     Message,
@@ -13,19 +13,18 @@ from gpubox.agent.events import (
     Reason,
     RoundFinished,
     RoundStarted,
-    Timing,
-    Totals,
     TurnFailed,
     TurnFinished,
     TurnStarted,
 )
 from gpubox.agent.history import Conversation
+from gpubox.agent.ledger import Ledger
 from gpubox.agent.protocol import choose, context_size
 from gpubox.agent.repetition import before_circles
+from gpubox.agent.reply import Reply
 from gpubox.agent.request import Requests
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import split_thinking
-from gpubox.agent.timing import held_after, timing_of, totals_of
 from gpubox.agent.tool_round import Done, ToolRunner
 from gpubox.agent.tools import Approve, Tool, ToolCall
 from gpubox.errors import GpuboxError
@@ -61,21 +60,16 @@ class Turn:
         taken = (call.id for message in conversation.messages for call in message.calls)
         self._identities = Identities(taken, f"call_{len(conversation.messages)}")
         self._messages_before = len(conversation.messages)
-        self._timings: list[Timing] = []
+        self._ledger = Ledger(conversation, self._runner, clock)
         self._round = 0
         self._open: Reply | None = None
         """The reply of the round that runs, from its end on."""
-        self._acting: tuple[float, float] | None = None
-        """When its tools began, and the owner's seconds until then."""
-        self._began = 0.0
-        """When the round began, which is when the one before ended."""
         self._text = ""
         self.stopped = False
         """The owner stopped it: a cancellation is then an end, not an error."""
 
     async def play(self) -> None:
         """Plays to the end. Every way out leaves a conversation that can go on; only a cancellation is raised."""
-        self._began = self._clock()
         try:
             async with self._limit:
                 reason = await self._rounds()
@@ -91,13 +85,14 @@ class Turn:
         except GpuboxError as error:
             self._close()
             kept = len(self._conversation.messages) - self._messages_before
-            self._emit(TurnFailed(error.message, error.hint, kept, self._totals()))
+            self._emit(TurnFailed(error.message, error.hint, kept, self._ledger.totals(self._round)))
             return
-        self._emit(TurnFinished(self._totals(), reason, self._text))
+        self._emit(TurnFinished(self._ledger.totals(self._round), reason, self._text))
 
     async def _rounds(self) -> Reason:
         props = await self._client.props()
-        chosen, context = choose(self._settings, self._tools, props), context_size(props)
+        ignored = self._conversation.programs_not_run()
+        chosen, context = choose(self._settings, self._tools, props, ignored=ignored), context_size(props)
         if context:  # one output must not fill a small context
             self._runner.characters = min(self._runner.characters, context)
         model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
@@ -111,16 +106,17 @@ class Turn:
             context,
             self._emit,
             self._clock,
+            self._ledger,
             self._retry_seconds,
         )
         repeats = 0
         for number in range(1, self._settings.rounds + 1):
             self._round = number
-            left = self._settings.turn_tokens - sum(timing.generated_tokens for timing in self._timings)
+            left = self._settings.turn_tokens - self._ledger.generated_tokens
             if left <= 0:
                 return "tokens"
             self._emit(RoundStarted(self._round, self._settings.rounds))
-            reply = await self._requests.ask(self._round, self._began, min(self._settings.max_tokens, left))
+            reply = await self._requests.ask(self._round, min(self._settings.max_tokens, left))
             self._open = reply
             if reply.circles:
                 return self._circles(reply)
@@ -150,7 +146,7 @@ class Turn:
             self._emit(self._conversation.add(message))
 
     async def _act(self, reply: Reply, found: Plan) -> list[Done]:
-        self._acting = self._clock(), self._runner.approval_seconds
+        self._ledger.tools_begin()
         done = await self._runner.run(found.calls)
         last = LAST if self._round == self._settings.rounds - 1 else ""
         if found.linked:
@@ -171,20 +167,8 @@ class Turn:
         return "repetition"
 
     def _end_round(self, reply: Reply) -> None:
-        now = self._clock()
-        began, owner = self._acting or (now, self._runner.approval_seconds)
-        approval = self._runner.approval_seconds - owner
-        timing = timing_of(
-            reply.marks,
-            now,
-            held_tokens=self._conversation.held_tokens,
-            tool=max(now - began - approval, 0.0),
-            approval=approval,
-        )
-        self._conversation.held_tokens = held_after(reply.marks) or self._conversation.held_tokens
-        self._timings.append(timing)
-        self._emit(RoundFinished(self._round, timing, reply.finish_reason))
-        self._began, self._open, self._acting = now, None, None
+        self._emit(RoundFinished(self._round, self._ledger.end(reply.marks), reply.finish_reason))
+        self._open = None
         if self._requests:
             self._requests.reply = None
 
@@ -199,10 +183,6 @@ class Turn:
         for call in self._conversation.unanswered():
             self._emit(self._conversation.add(Message("tool", NOT_RUN, call_id=call.id)))
         self._end_round(reply)
-
-    def _totals(self) -> Totals:
-        given_up = self._requests.given_up if self._requests else []
-        return totals_of(given_up + self._timings, self._round, self._runner.made, self._runner.failed)
 
     async def _ask_owner(self, call: ToolCall, diff: str) -> bool:
         """The owner may think as long as he likes: his time does not count."""

@@ -81,8 +81,9 @@ def ask(context: Context, request: Request, change: Callable[[Choices], Choices]
         shown.fail(error)
         raise
     except KeyboardInterrupt:
-        shown.fail(diagnostics.interrupted())
-        raise
+        interrupt = diagnostics.interrupted()
+        shown.fail(interrupt)
+        raise interrupt from None
     return ExitCode.OK
 
 

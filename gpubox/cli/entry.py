@@ -9,6 +9,7 @@ import sys
 
 from gpubox.cli import diagnostics
 from gpubox.cli.context import Context
+from gpubox.errors import ExitCode
 
 
 def main() -> None:
@@ -19,8 +20,22 @@ def main() -> None:
         from gpubox.cli.main import run
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
-        sys.exit(run())
+        try:
+            code = run()
+            _deaf()
+        except KeyboardInterrupt:  # in the moment between the two
+            code = ExitCode.INTERRUPTED
+            _deaf()
+        sys.exit(code)
     sys.exit(diagnostics.guarded(_screen, lambda: Context().paths.logs))
+
+
+def _deaf() -> None:
+    # Python's own leaving takes a moment: one more Ctrl-C then stops nothing, and must not hide the exit code.
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _screen() -> int:

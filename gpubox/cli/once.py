@@ -48,7 +48,9 @@ async def _end(supervisor: Supervisor) -> None:
     await supervisor.stop()
     paths, slot = supervisor.paths, supervisor.slot
     logs = paths.logs.glob(f"{paths.slot_log(slot).name}*")
-    for path in (paths.slot_state(slot), paths.slot_lock(slot), paths.slot_life(slot), *logs):
+    state = paths.slot_state(slot)
+    states = state.parent.glob(f"{state.name}*")  # who is killed while it writes one leaves it half written beside
+    for path in (*states, paths.slot_lock(slot), paths.slot_life(slot), *logs):
         path.unlink(missing_ok=True)
 
 

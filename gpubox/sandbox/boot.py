@@ -21,14 +21,15 @@ def _supervise(pid: int) -> None:
 
     def end(*_: object) -> None:
         os.killpg(0, 9)
+        os._exit(1)  # the first process of a namespace: the kernel spares it, and ends the others with it
 
-    # Should gpubox be gone or stuck: this process ends what is left.
+    # Should gpubox be gone or stuck: this process ends what is left. A change of user has undone bwrap's own request.
     _signal.signal(_signal.SIGALRM, end)
     _signal.signal(_signal.SIGTERM, end)
     _signal.alarm(CONFIG["alarm"])
+    _call("prctl", 1, _signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
     if CONFIG.get("group"):
         _call("prctl", 36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a daemon is still below it
-        _call("prctl", 1, _signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
         if os.getppid() != CONFIG["parent"]:
             end()
     while True:

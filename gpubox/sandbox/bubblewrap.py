@@ -20,8 +20,6 @@ ENV = {
     "PYTHONDONTWRITEBYTECODE": "1",  # of the Pythons that the program starts itself
     "PYTHONUTF8": "1",
 }
-NEEDED = ("--size", "--disable-userns", "--args", "--perms")
-"""Options without which a bwrap is too old (0.8 has them all)."""
 _SYSTEM = ("bin", "lib", "lib32", "lib64", "sbin")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PROC_CLOSED = ("keys", "key-users", "kcore", "kmsg", "kallsyms", "timer_list", "sched_debug", "config.gz")
@@ -70,7 +68,17 @@ def arguments(
 
 def _namespaces(as_root: bool) -> list[str]:
     words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    words += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    # boot.py is the namespace's first process: it has ended only when all the others have.
+    words += [
+        "--hostname",
+        "sandbox",
+        "--die-with-parent",
+        "--as-pid-1",
+        "--new-session",
+        "--clearenv",
+        "--cap-drop",
+        "ALL",
+    ]
     if as_root:  # boot.py becomes an unused user with these two, and loses them by it
         return [*words, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     return [*words, "--unshare-user", "--disable-userns", "--uid", str(UID), "--gid", str(UID)]

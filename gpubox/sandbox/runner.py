@@ -14,7 +14,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sandbox import spawn
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
-from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes
+from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead
 from gpubox.sandbox.workspace import Scan, made, scan, usable
 
 _CHUNK = 65536
@@ -94,6 +94,18 @@ def _bytes(code: str) -> bytes:
         return code.encode("utf-8", "replace")
 
 
+async def _finished(task: asyncio.Task[None]) -> None:
+    """Waits for ``task`` however often this is cancelled: what it does must be done."""
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+
+
 @dataclass(eq=False)
 class _Run:
     """One program that runs: its output so far and what ended it."""
@@ -106,6 +118,7 @@ class _Run:
     ended_by: EndedBy = ""
     _status: bytes = b""
     _free_at_start: int = 0
+    _dying: list[int] = field(default_factory=list)
 
     async def until_dead(self, began: float) -> None:
         """Reads, watches and, at a limit or when cancelled, kills; afterwards no process and no open file is left."""
@@ -122,11 +135,16 @@ class _Run:
             self._kill()
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            popen.wait()
-            self.process.release()
+            await _finished(asyncio.create_task(asyncio.to_thread(self._bury)))
             loop.remove_reader(output)
             self._read_rest()
             os.close(output)
+
+    def _bury(self) -> None:
+        """Returns when every process is dead; releasing memory can take the kernel a while."""
+        wait_dead(self._dying, _DRAIN_SECONDS)
+        self.process.popen.wait()
+        self.process.release()
 
     async def _watch(self, exited: asyncio.Event, began: float) -> None:
         while not self.ended_by:
@@ -193,7 +211,7 @@ class _Run:
         if self.process.scratch:
             kill_group(self.process.popen.pid)
         else:
-            kill_tree(self.process.popen.pid)
+            self._dying += kill_tree(self.process.popen.pid)
 
     def _read_rest(self) -> None:
         """What stood in the pipes when the last process died."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import time
 from pathlib import Path
 
 from gpubox.units import KIB
@@ -34,13 +36,28 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def kill_tree(pid: int) -> None:
-    """SIGKILL for all, the root last and stopped first, so that it makes no new child meanwhile."""
+def kill_tree(pid: int) -> list[int]:
+    """SIGKILL for ``pid`` and its children, ``pid`` stopped first, so that it makes no new child meanwhile.
+
+    Returns pidfds of the children: one that can be read is dead, and with it the namespace it was the first process of.
+    """
+    fds: list[int] = []
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
-        for child in [*children(pid), pid]:
-            with contextlib.suppress(ProcessLookupError):
+        for child in children(pid):
+            with contextlib.suppress(OSError):
+                fds.append(os.pidfd_open(child))
                 os.kill(child, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+    return fds
+
+
+def wait_dead(fds: list[int], seconds: float) -> None:
+    """Returns when all these processes are dead, or after ``seconds``; closes the pidfds."""
+    end = time.monotonic() + seconds
+    for fd in fds:
+        select.select([fd], [], [], max(0.0, end - time.monotonic()))
+        os.close(fd)
 
 
 def memory_bytes(pids: list[int], more_than: int) -> int:

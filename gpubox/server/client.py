@@ -255,7 +255,11 @@ class LlamaClient:
     async def _fetch(self, path: str) -> Reply:
         # httpx limits each read, not the whole: an answer that never ends must not hold a verb for ever.
         async with asyncio.timeout(self._limit):
-            return await self._send("GET", path)
+            try:
+                return await self._send("GET", path)
+            except (httpx.RemoteProtocolError, httpx.ReadError):
+                # A kept connection that the server closed meanwhile: build 11434 does so after each stream.
+                return await self._send("GET", path)
 
     async def _send(self, method: str, path: str, **more: Any) -> Reply:
         async with self._http.stream(method, path, **more) as response:

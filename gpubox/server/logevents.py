@@ -194,12 +194,16 @@ class CacheState(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A context checkpoint was made (``erased=False``) or dropped."""
+    """A context checkpoint was made (``erased=False``) or dropped. ``tokens``: where in its slot's prompt it is.
+
+    ``number``: how many the slot has with it; 0 for one that is dropped.
+    """
 
     slot: int
     size_bytes: int
     erased: bool
     number: int
+    tokens: int = 0
 
 
 class Sleeping(NamedTuple):
@@ -342,13 +346,14 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     (
         "created context checkpoint",
-        rf"{_TASK}created context checkpoint (\d+) of \d+ \([^)]*size = {NUM} MiB",
-        lambda m: Checkpoint(int(m[1]), mib(m[4]), False, int(m[3])),
+        rf"{_TASK}created context checkpoint (\d+) of \d+ \([^)]*?(?:n_tokens = (\d+)[^)]*)?size = {NUM} MiB",
+        lambda m: Checkpoint(int(m[1]), mib(m[5]), False, int(m[3]), count(m[4] or m[3])),
     ),
     (
-        "erasing old context checkpoint",
-        rf"{_TASK}erasing old context checkpoint \([^)]*size = {NUM} MiB",
-        lambda m: Checkpoint(int(m[1]), mib(m[3]), True, 0),
+        "context checkpoint",
+        rf"{_TASK}eras(?:ing|ed) (?:old |invalidated )?context checkpoint [^(]*"
+        rf"\([^)]*n_tokens = (\d+)[^)]*size = {NUM} MiB",
+        lambda m: Checkpoint(int(m[1]), mib(m[4]), True, 0, count(m[3])),
     ),
     ("entering sleeping state", r"(?<!exiting )\bentering sleeping state", lambda m: Sleeping(True)),
     ("exiting sleeping state", r"exiting sleeping state", lambda m: Sleeping(False)),

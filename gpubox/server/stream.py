@@ -16,7 +16,8 @@ import httpx
 import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.server.sse import Chunk, ChunkReader, Oversized
+from gpubox.server.chunks import Chunk
+from gpubox.server.sse import ChunkReader, Oversized
 
 CHAT = "/v1/chat/completions"
 ERROR_BYTES = 64 * 1024

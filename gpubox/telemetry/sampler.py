@@ -22,8 +22,9 @@ from gpubox.server.status import ServerStatus, from_view, may_sleep, read_foreig
 from gpubox.telemetry.memory import reconcile
 from gpubox.telemetry.model import SlotReading, Snapshot
 from gpubox.telemetry.offload import Pace, offload, pace
+from gpubox.telemetry.problems import http_problems, silence
 from gpubox.telemetry.rates import SlotRates
-from gpubox.telemetry.sources import STALE_SECONDS, LogSource, ServerAnswer, ServerSource
+from gpubox.telemetry.sources import LogSource, ServerAnswer, ServerSource
 from gpubox.telemetry.throughput import read_slots, throughput, totals
 from gpubox.threads import in_thread
 
@@ -64,6 +65,7 @@ class Launched:
         self.before: tuple[float, ProcessReading] | None = None
         self.pace = Pace()
         self.process: ProcessReading | None = None
+        self.looked_at = 0.0
         self.log_problem = ""
         self.awaited = False
         """Whether its first answer was waited for."""
@@ -73,6 +75,7 @@ class Launched:
         finished = self.log.read()
         self.log_problem = self.log.problem
         trim(self.log.path)
+        self.looked_at = time.monotonic()
         self.process = read_process(self.running.process) if self.running.process else None
         return bool(finished)
 
@@ -111,8 +114,11 @@ class Launched:
         """Whether the process burns CPU: a batch is computed there, or a thread waits for the card."""
         return (self.pace.threads_busy or 0.0) > AT_WORK
 
-    def keep_pace(self, at: float, process: ProcessReading) -> None:
+    def keep_pace(self) -> None:
         """Renews the pace once a second: shorter stretches say more about the clock tick than about the work."""
+        at, process = self.looked_at, self.process
+        if process is None:
+            return
         if self.before is None:
             self.before = (at, process)
         elif at - self.before[0] >= PACE_SECONDS:
@@ -206,8 +212,11 @@ class Sampler:
                 state = "answering"
         http = {"down": "unreachable", "loading": "loading", "idle": "ready", "sleeping": "ready"}
         status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)
-        problems = () if latest.asleep else tuple(_http_problems(self._foreign, latest))
-        return self._build(status, state, at, slots, latest, problems=problems)
+        silent, said = silence(self._foreign, at)
+        problems = said if latest.asleep else said + http_problems(self._foreign, latest)
+        return self._build(
+            status, "stuck" if silent > STUCK_SECONDS else state, at, slots, latest, problems=tuple(problems)
+        )
 
     def _look(self) -> tuple[SlotView, Launched | None, bool]:
         """What runs, its log and process as read now, and whether a request ended. Blocks; changes no source."""
@@ -243,21 +252,20 @@ class Sampler:
             return "stuck", ["the server process is suspended (SIGSTOP)", *problems]
         if launched.log.asleep:
             return "sleeping", problems
-        silent = at - (launched.source.asking_since or at)
-        if answer is None and silent <= STALE_SECONDS:  # the log alone tells
+        silent, said = silence(launched.source, at)
+        if answer is None and not said:  # the log alone tells
             if launched.running.proven_at is None:
                 return "loading", problems
             reading = launched.log.requests.in_flight
             return ("answering" if reading else "idle"), ["the server was not asked yet", *problems]
-        if silent > STALE_SECONDS:
-            problems.insert(0, f"the server has not answered for {silent:.0f} s")
+        problems = said + problems
         if silent > STUCK_SECONDS:
             return "stuck", problems
         if (answer is None or answer.status != "ok") and launched.running.proven_at is None:
             return "loading", problems
         if answer is None:
             return "down", problems
-        problems += _http_problems(launched.source, answer)
+        problems += http_problems(launched.source, answer)
         if launched.running.proven_at and not launched.log.split.keys:
             problems.append("the log does not tell where the memory went: no split")
         if answer.status != "ok":
@@ -283,8 +291,7 @@ class Sampler:
             state = {"loading": "loading", "stopping": "stopping"}.get(status.state, "down")
             return self._build(status, state, at)
         process = launched.process
-        if process:
-            launched.keep_pace(at, process)
+        launched.keep_pace()
         clock = at - launched.zero
         answer = launched.source.latest
         asked = answer.slots or () if answer else ()
@@ -353,27 +360,6 @@ def age_of(process: Identity) -> float:
     ticks = os.sysconf("SC_CLK_TCK")
     uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
     return uptime - process.start_ticks / ticks
-
-
-def _http_problems(source: ServerSource, answer: ServerAnswer) -> list[str]:
-    if answer.status == "loading":
-        return []
-    if answer.status != "ok":
-        if answer.status == "error":
-            return [f"{source.client.base_url} answers with {answer.detail}"]
-        return [f"nothing answers at {source.client.base_url} ({answer.detail})"]
-    if answer.too_long:
-        return [answer.too_long]
-    if answer.denied:
-        return ["/slots and /metrics want an API key that gpubox does not have"]
-    problems = []
-    if not source.may_ask_slots:
-        problems.append("/slots is not asked, it would keep the server awake: no live speed, no context fill")
-    elif not answer.slots:
-        problems.append("/slots is off or unreadable: no live speed, no context fill")
-    if answer.counters is None:
-        problems.append("/metrics is off: no totals")
-    return problems
 
 
 def _slot_state(states: list[str]) -> str:

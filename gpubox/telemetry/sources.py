@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpubox.server.choiceevents import Cleared
 from gpubox.server.client import DEFERRED, PROCESSING, Health, LlamaClient, Slot
 from gpubox.server.log import HEAD_BYTES, LogReader, numbered, tail_text
 from gpubox.server.logevents import CacheState, Checkpoint, Released, Section, Sleeping, event_of
+from gpubox.telemetry.checkpoints import Checkpoints
 from gpubox.telemetry.model import Request
 from gpubox.telemetry.requests import RequestLog
 from gpubox.telemetry.reread import Kept
@@ -46,7 +48,7 @@ class LogSource:
         self.requests = RequestLog(started, skip_proof=proof, kept=kept)
         self.cache_bytes: int | None = None
         self.cache_limit_bytes: int | None = None
-        self.checkpoints: dict[int, dict[int, int]] = {}
+        self.checkpoints = Checkpoints()
         self.asleep = False
         self.complete = True
         """Whether every line of the launch was read: else counts of requests are not known."""
@@ -112,14 +114,10 @@ class LogSource:
             case CacheState():
                 self.cache_bytes, self.cache_limit_bytes = event.size_bytes, event.limit_bytes
             case Checkpoint():
-                held = self.checkpoints.setdefault(event.slot, {})
-                if event.erased:
-                    if held:
-                        held.pop(min(held))
-                else:
-                    for number in [n for n in held if n >= event.number]:
-                        del held[number]
-                    held[event.number] = event.size_bytes
+                self.checkpoints.feed(event)
+            case Cleared():
+                self.checkpoints.clear(event.slot)
+                return self.requests.feed(at, event, seen=self._clock())
             case Section(name="listening"):
                 self.asleep = False
             case Section(name="cut"):
@@ -148,7 +146,7 @@ class LogSource:
     @property
     def checkpoints_bytes(self) -> int:
         """Host memory in context checkpoints, as far as the log told of them."""
-        return sum(size for held in self.checkpoints.values() for size in held.values())
+        return self.checkpoints.size_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.paths import Paths
+from tests.conftest import until
 
 IMPORTED = """
 import json, sys
@@ -81,6 +82,18 @@ def test_an_interrupted_follow_exits_130(paths: Paths) -> None:
 
     assert process.returncode == 130
     assert b"Traceback" not in err
+
+
+def test_ctrl_c_again_and_again_is_still_130(paths: Paths) -> None:
+    paths.logs.mkdir(parents=True)
+    paths.slot_log("main").write_text("one\n")
+    with run_gpubox("logs", "-f", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        until(lambda: process.send_signal(2) or process.poll() is not None)
+        _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err.strip()) == (130, b"gpubox: interrupted")
 
 
 def test_a_follow_as_json_is_one_object_a_line(paths: Paths) -> None:

@@ -97,6 +97,8 @@ def test_the_next_run_clears_away_what_a_killed_one_left(paths: Paths, tmp_path:
     run.kill()
     run.communicate()
     assert len(find_marked(f"{paths.state}|")) == 1
+    (state,) = paths.slot_state("x").parent.glob("*once*.json")
+    Path(f"{state}half1234").touch()  # killed while it wrote it anew
 
     subprocess.run(ONCE, capture_output=True, timeout=60, check=True)
 

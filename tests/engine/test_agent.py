@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +15,9 @@ from gpubox.agent.events import AgentEvent, Message, RoundFinished, TextDelta, T
 from gpubox.agent.history import Conversation
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
+from gpubox.agent.transcript.journal import Journal
+from gpubox.agent.transcript.records import Choices, Chosen
+from gpubox.agent.transcript.store import chat_path, load
 from gpubox.cli.main import run
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy
@@ -87,3 +92,25 @@ async def test_a_stopped_turn_frees_the_server(server: str) -> None:
         while (slots := await client.slots()) is None or any(slot.busy for slot in slots):
             await asyncio.sleep(0.05)
     assert conversation.messages[-1].partial
+
+
+def test_gpubox_chat_tells_a_turn_with_a_program_as_json_lines(
+    server: str, box: Box, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if asyncio.run(Sandbox(Config()).confinement()).tier is None:
+        pytest.skip("nothing confines programs on this machine")
+    sampling = {**GREEDY, "grammar": PROGRAM}
+    with contextlib.closing(Journal(chat_path(box.paths, "sums"))) as journal:
+        journal.add(Chosen(Choices(sampling=sampling, rounds=2, max_tokens=60), "now"))
+    capfd.readouterr()
+    code = run(["chat", "--continue", "sums", "-p", "What is 6 * 7?", "--json"])
+    events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (events[0]["event"], events[0]["profile"], bool(events[0]["build"])) == ("chat", "demo", True)
+    done = next(event["output"] for event in events if event["event"] == "tool_finished")
+    assert done["ok"] and done["text"].isdigit() and done["tier"]
+    end = next(event for event in events if event["event"] == "turn_finished")
+    assert (code == 0) == (end["reason"] == "answered")
+    assert end["totals"]["timing"]["generated_tokens"] > 0
+    (turn,) = load(chat_path(box.paths, "sums")).path()
+    assert turn.state == end["reason"]
+    assert [message.role for message in turn.messages()][:3] == ["user", "assistant", "tool"]

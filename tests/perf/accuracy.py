@@ -69,7 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     kept = []
     with own_folders(arguments.engine) as folder:
-        plain: dict[str, object] = {"parallel": 4, "threads": arguments.threads, "batch-size": 512}
+        plain: dict[str, object] = {"parallel": 4, "threads": arguments.threads, "batch-size": 128}
         port = free_port()
         profile(folder, "plain", arguments.model, port, plain | {"ctx-size": 4 * CONTEXT["plain"]})
         cases = [("plain", 1), ("plain", 4)]

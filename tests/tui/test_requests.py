@@ -41,6 +41,18 @@ async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
         await until(pilot, lambda: rows.value and rows.value.number == 103)
 
 
+async def test_the_cursor_is_seen_where_the_keys_are(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        rows = app.dashboard.requests.rows
+        await until(pilot, lambda: len(rows.values) == 3)
+        app.dashboard.set_focus(rows)
+        await until(pilot, lambda: "$cursor" in rows.drawn[0][0][1])
+        app.dashboard.set_focus(app.dashboard.profiles.rows)
+        await until(pilot, lambda: "$cursor" not in rows.drawn[0][0][1])
+
+
 async def test_enter_shows_all_fields(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gpubox.config import Config
-from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.paths import Paths
 from gpubox.tui import watch
@@ -30,9 +29,7 @@ from tests.unit.llama_box import LlamaBox
 CRASHED = replace(STOPPED, state="crashed", message="a died: killed (SIGKILL).")
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(5, "Input/output error"), LookupError("x"), GpuboxError("No."), ValueError()]
-)
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), LookupError("x")], ids=["disk", "mistake"])
 async def test_a_reading_that_fails_leaves_the_screen_up_and_it_recovers(
     error: Exception, fake: FakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from gpubox.agent.events import (
     PrefillProgress,
     ReasoningDelta,
     RoundFinished,
+    RoundRestarted,
     RoundStarted,
     TextDelta,
     ToolFinished,
@@ -345,3 +346,48 @@ async def test_call_ids_are_unique_in_a_chat() -> None:
         await play(plays, tools=[Echo()], conversation=conversation)
     identities = [c.id for message in conversation.messages for c in message.calls]
     assert len(set(identities)) == len(identities) == 2
+
+
+async def test_a_connection_that_went_stale_is_nobodys_business() -> None:
+    server = ScriptedServer(*(says(f"answer {n}") for n in range(3)))
+    server.stale = True
+    conversation = Conversation()
+    async with server, connect(server.url) as client:
+        for _ in range(3):
+            conversation.add(Message("user", "go"))
+            run = AgentLoop(retry_seconds=0).run(conversation, AgentSettings(), [Echo()], client)
+            events = [event async for event in run]
+            assert isinstance(events[0], TurnStarted) and events[0].protocol == "native"
+            assert isinstance(events[-1], TurnFinished) and not any(isinstance(e, RoundRestarted) for e in events)
+
+
+async def test_a_model_that_writes_programs_but_calls_nothing_gets_the_fenced_protocol() -> None:
+    conversation = Conversation()
+    block = "So:\n```python\nprint(1)\n```\n"
+    protocols = []
+    for plays in ((says(block),), (says(block),), (says(block), says("1.")), (says("No."),)):
+        played = await play(ScriptedServer(*plays), tools=[Echo()], conversation=conversation)
+        protocols.append(played.of(TurnStarted)[0].protocol)
+    assert protocols == ["native", "native", "fenced", "fenced"]
+
+
+async def test_thinking_has_its_own_time_and_tokens() -> None:
+    played = await play(ScriptedServer(says("1234567" * 2, reasoning="1234567" * 6)))
+    timing = played.of(RoundFinished)[0].timing
+    assert (timing.thinking_tokens, timing.generated_tokens) == (6, 8)
+    assert timing.thinking_seconds / (timing.thinking_seconds + timing.answer_seconds) == pytest.approx(6 / 8)
+
+
+async def test_a_round_that_is_asked_again_counts_in_the_totals() -> None:
+    played = await play(ScriptedServer(says("1234567" * 3, drop=True), says("ok")))
+    given_up, kept = played.of(RoundRestarted)[0].timing, played.of(RoundFinished)[0].timing
+    total = played.finished.totals.timing
+    assert (given_up.generated_tokens, kept.generated_tokens, total.generated_tokens) == (3, 1, 4)
+    assert total.wall_seconds == pytest.approx(given_up.wall_seconds + kept.wall_seconds)
+
+
+async def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpubox.agent.asking.REPLY_CHARACTERS", 500)
+    words = "".join(f"{n} " for n in range(1000))
+    played = await play(ScriptedServer(says(words, hang=True)))
+    assert played.finished.reason == "length" and 500 < len(played.finished.text) < 600

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubox.server.sse import CallDelta, Chunk, ChunkReader, Oversized, Progress, Timings, Usage
+from gpubox.server.chunks import CallDelta, Chunk, Progress, Timings, Usage
+from gpubox.server.sse import ChunkReader, Oversized
 
 RECORDED = (
     b'data: {"choices":[{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],"id":"c",'

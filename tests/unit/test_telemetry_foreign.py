@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler
@@ -12,8 +13,9 @@ from gpubox.paths import Paths
 from gpubox.server import status
 from gpubox.server.status import sleeper_at
 from gpubox.telemetry import sampler as sampler_module
+from gpubox.telemetry.sampler import STUCK_SECONDS
 from tests.unit.llama_box import LlamaBox, metrics, send, slot
-from tests.unit.sampling import DENIED, NO_SLOTS, Make, Time, until
+from tests.unit.sampling import DENIED, NO_SLOTS, Make, Time, healthy, until
 
 # -- a server that gpubox did not start ------------------------------------------------------------------------
 
@@ -156,3 +158,22 @@ async def test_read_status_asks_no_sleeper_for_its_slots(box: LlamaBox) -> None:
 
     assert (found.state, found.slots, found.model_path) == ("ready", None, "/m.gguf")
     assert "/slots" not in box.asked
+
+
+async def test_a_server_by_its_url_that_hangs_is_said_to(box: LlamaBox, make: Make, ahead: Time) -> None:
+    sampler = make(url=box.url)
+    await until(sampler.sample, healthy)
+    box.answers["/slots"] = box.hang
+    seen = len(box.asked)
+    async with asyncio.timeout(20):
+        while "/slots" not in box.asked[seen:]:
+            await asyncio.sleep(0.01)
+
+    ahead.ahead += 5
+    assert (await sampler.sample()).problems == ("the server has not answered for 5 s",)
+    ahead.ahead += STUCK_SECONDS
+    assert (await sampler.sample()).throughput.state == "stuck"
+
+    box.answers["/slots"] = [slot()]
+    box.unblock.set()
+    await until(sampler.sample, lambda s: s.throughput.state == "idle" and s.problems == ())

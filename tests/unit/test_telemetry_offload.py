@@ -24,9 +24,9 @@ LOAD = """\
 0.00.000.005 I load_tensors:    CUDA_Host model buffer size =  5000.00 MiB
 0.00.000.006 I cmn          init: llama threadpool init, n_threads = 8
 0.00.000.007 I srv        update:  - cache state: 1 prompts, 100.000 MiB (limits: 8192.000 MiB, 4096 tokens, 1 est)
-0.00.000.008 I slot create_check: id  0 | task 1 | created context checkpoint 1 of 32 (pos_min = 1, size = 10.000 MiB)
-0.00.000.009 I slot create_check: id  0 | task 1 | created context checkpoint 2 of 32 (pos_min = 1, size = 20.000 MiB)
-0.00.000.010 I slot create_check: id  0 | task 1 | erasing old context checkpoint (pos_min = 1, size = 10.000 MiB)
+0.00.000.008 I slot create_check: id  0 | task 1 | created context checkpoint 1 of 32 (n_tokens = 9, size = 10.000 MiB)
+0.00.000.009 I slot create_check: id  0 | task 1 | created context checkpoint 2 of 32 (n_tokens = 99, size = 20.000 MiB)
+0.00.000.010 I slot create_check: id  0 | task 1 | erasing old context checkpoint (n_tokens = 9, size = 10.000 MiB)
 """
 CPU_LOAD = """\
 0.00.000.002 I load_tensors: loading model tensors, this can take a while... (load_mode = none)

@@ -43,7 +43,8 @@ class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
     system_prompt: str | None = None
     thinking: bool | None = None
     thinking_tokens: int | None = None
-    sampling: dict[str, float] = {}
+    sampling: dict[str, Any] = {}
+    """Fields of the request as llama-server names them."""
     rounds: int | None = None
     max_tokens: int | None = None
     protocol: Protocol | None = None

@@ -111,11 +111,9 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
         super().watch_scroll_y(old, new)
         self.redraw()
 
-    def on_focus(self) -> None:
-        self.redraw()
-
-    def on_blur(self) -> None:
-        self.redraw()
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
+        self.redraw()  # the cursor is seen where the keys are
 
     def go(self, at: int) -> None:
         """Puts the cursor on a row, and the row on the screen."""

@@ -1,0 +1,393 @@
+"""``gpubox chat`` as an owner uses it, against a server that plays a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.agent.transcript.store import chat_path, load, names
+from gpubox.cli.main import run
+from gpubox.hardware.process import own_identity
+from gpubox.paths import Paths
+from gpubox.sandbox.policy import Outcome, Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.server.record import Launch, Running, SlotState, save_state
+from tests.scripted_server import FENCED, Play, ScriptedServer, call, refuses, runs, says
+
+Serve = Callable[..., ScriptedServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts a ScriptedServer on a loop of its own: the verbs run theirs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def start(*plays: Play, kind: type[ScriptedServer] = ScriptedServer, **how: Any) -> ScriptedServer:
+        server = kind(*plays, **how)
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(30)
+        started.append(server)
+        return server
+
+    started: list[ScriptedServer] = []
+    yield start
+    for server in started:
+        asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(30)
+    loop.close()
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Policy]]:
+    """What was run; it printed 42."""
+    ran: list[tuple[str, Policy]] = []
+
+    async def pretend(self: Sandbox, code: str, policy: Policy) -> Outcome:
+        ran.append((code, policy))
+        return Outcome(0, None, "42\n", "", 0.031, "bubblewrap")
+
+    monkeypatch.setattr(Sandbox, "run", pretend)
+    return ran
+
+
+class Said:
+    """How one command line ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        assert "Traceback" not in out + err
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def kinds(self, *without: str) -> list[str]:
+        left_out = {"prefill_progress", "generation_progress", *without}
+        return [event["event"] for event in self.events if event["event"] not in left_out]
+
+
+@pytest.fixture
+def chat(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def asked(*words: str) -> Said:
+        capfd.readouterr()
+        code = run(["chat", *words])
+        out, err = capfd.readouterr()
+        return Said(code, out, err)
+
+    return asked
+
+
+def running(paths: Paths, server: ScriptedServer, profile: str = "coder", build: str = "") -> None:
+    """Has the slot's record say that ``server`` is the active one."""
+    launch = Launch(profile, ("llama-server",), "127.0.0.1", int(server.url.rpartition(":")[2]), engine_version=build)
+    save_state(paths.slot_state("main"), SlotState(Running(launch, server.url, "t", own_identity(), proven_at="t")))
+
+
+def test_a_turn_as_text(serve: Serve, chat: Callable[..., Said], programs: list[Any], paths: Paths) -> None:
+    server = serve(says("Let me see.", calls=[runs("print(6 * 7)")], finish="tool_calls"), says("It is 42.\n"))
+
+    said = chat("-p", "What is 6 * 7?", "--url", server.url)
+
+    assert (said.code, said.out) == (0, "Let me see.\nIt is 42.\n")
+    err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"effective \S+", "effective RATE", said.err))
+    assert err.splitlines() == [
+        f"{server.url} (b11434-abc) answers in chat what-is-6-7",
+        "  tools: native, as the chat template knows tool calls",
+        "  ▸ code_execution",
+        "  │ print(6 * 7)",
+        "  ✓ exit 0  31 ms  bubblewrap",
+        "  │ 42",
+        "  ✓ 2 rounds  5 tokens in TIME  effective RATE tok/s  tools 1 in TIME",
+    ]
+    assert [code for code, _ in programs] == ["print(6 * 7)"]
+    assert names(paths) == ["what-is-6-7"]
+
+
+def test_a_turn_as_json_lines(serve: Serve, chat: Callable[..., Said], programs: list[Any], paths: Paths) -> None:
+    server = serve(says(reasoning="hm", calls=[runs("print(6 * 7)")]), says("It is 42."), caps=None)
+    running(paths, server)
+
+    said = chat("-p", "What is 6 * 7?", "--json", "--name", "sums")
+
+    assert (said.code, said.err) == (0, "")
+    assert said.kinds() == [
+        "chat", "message_added", "turn_started", "round_started", "reasoning_delta", "message_added", "tool_requested",
+        "tool_finished", "message_added", "round_finished", "round_started", "text_delta", "text_delta",
+        "message_added", "round_finished", "turn_finished",
+    ]  # fmt: skip
+    first, last = said.events[0], said.events[-1]
+    assert (first["chat"], first["profile"], first["build"]) == ("sums", "coder", "b11434-abc")
+    assert (last["reason"], last["text"], last["totals"]["rounds"]) == ("answered", "It is 42.", 2)
+    assert all(event["schema_version"] == 1 for event in said.events)
+    assert load(chat_path(paths, "sums")).path()[0].asked.profile == "coder"
+
+
+def test_a_fenced_program_and_what_is_chosen(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+    server = serve(says("```python\nprint(1)\n```"), says("One."), says("Two."), caps=FENCED)
+    words = ("--system", "Be brief.", "--set", "temperature=0.2", "--no-thinking", "--max-tokens", "77")
+
+    assert chat("-p", "One?", "--url", server.url, "--name", "n", *words).code == 0
+    assert chat("-p", "Two?", "--url", server.url, "--continue", "n").code == 0
+
+    assert [code for code, _ in programs] == ["print(1)"]
+    last = server.bodies[-1]
+    assert last["messages"][0]["content"].startswith("Be brief.")
+    assert [message["content"] for message in last["messages"]][1] == "One?"
+    assert (last["temperature"], last["max_tokens"]) == (0.2, 77)
+    assert last["chat_template_kwargs"] == {"enable_thinking": False}
+    assert last["messages"][: len(server.bodies[-2]["messages"])] == server.bodies[-2]["messages"]
+
+
+def test_no_tools(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+    server = serve(says("```python\nprint(1)\n```"))
+
+    assert chat("-p", "Write it.", "--url", server.url, "--no-tools").code == 0
+
+    assert programs == []
+    assert "tools" not in server.bodies[0]
+
+
+def test_a_switch_in_mid_chat_keeps_the_chat(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:
+    first, second = serve(says("Red.")), serve(says("Blue."))
+    running(paths, first, "one")
+    assert chat("-p", "A colour?", "--name", "c").code == 0
+    running(paths, second, "two")
+    assert chat("-p", "Another?", "--continue", "c").code == 0
+
+    assert [message["content"] for message in second.bodies[0]["messages"]][1:] == ["A colour?", "Red.", "Another?"]
+    assert [turn.asked.profile for turn in load(chat_path(paths, "c")).path()] == ["one", "two"]
+    shown = chat("show", "c").out
+    assert "> A colour?\n" in shown
+    assert "(two b11434-abc)" in shown
+
+
+WRITE = {"path": "sub/new.txt", "content": "hello\n"}
+
+
+@pytest.mark.parametrize(
+    ("approve", "made", "words"),
+    [("workspace", True, "was made: 6 bytes"), ("never", False, "not allow"), (None, False, "nobody can be asked")],
+)
+def test_writing_a_file(
+    approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., Said], tmp_path: Path,
+    programs: list[tuple[str, Policy]],
+) -> None:  # fmt: skip
+    server = serve(says(calls=[call("write_file", json.dumps(WRITE)), runs("1", 1)]), says("Done."))
+    work = tmp_path / "work"
+    work.mkdir()
+
+    said = chat(
+        "-p", "Write.", "--url", server.url, "--workdir", str(work), *(["--approve", approve] if approve else [])
+    )
+
+    assert said.code == 0
+    assert words in said.err
+    assert (work / "sub/new.txt").is_file() == made
+    assert programs[0][1].workspace == work
+    assert programs[0][1].read_only == (approve != "workspace")
+    assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == [
+        "code_execution", "list_files", "read_file", "search_files", "write_file", "edit_file",
+    ]  # fmt: skip
+
+
+def test_the_diff_is_an_event(serve: Serve, chat: Callable[..., Said], tmp_path: Path) -> None:
+    server = serve(says(calls=[call("write_file", json.dumps(WRITE))]), says("Done."))
+    work = tmp_path / "work"
+    work.mkdir()
+
+    said = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), "--json")
+
+    (asked,) = [event for event in said.events if event["event"] == "approval_asked"]
+    assert asked["diff"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
+    assert [e["output"]["ended_by"] for e in said.events if e["event"] == "tool_finished"] == ["denied"]
+
+
+def test_a_home_as_workspace_needs_a_word(
+    serve: Serve, chat: Callable[..., Said], own_home: Path, paths: Paths
+) -> None:
+    server = serve(says("Done."))
+
+    said = chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home))
+
+    assert said.code == 2
+    assert "is the home folder" in said.err
+    assert "--any-workdir" in said.err
+    assert names(paths) == server.bodies == []
+    assert chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home), "--any-workdir").code == 0
+
+
+def test_nobody_answers(chat: Callable[..., Said], paths: Paths) -> None:
+    for words in ((), ("--url", "http://127.0.0.1:9")):
+        said = chat("-p", "Anyone?", *words)
+        assert said.code == 3
+        assert said.out == ""
+    said = chat("-p", "Anyone?", "--json")
+    (error,) = said.events
+    assert (said.code, error["event"], error["ok"], error["exit_code"]) == (3, "error", False, 3)
+    assert names(paths) == []
+
+
+class Dies(ScriptedServer):
+    """Listens no more once it has answered."""
+
+    async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await super()._play(reader, writer)
+        self._server.close()
+
+
+def test_a_server_that_goes_in_mid_turn_is_exit_3_and_keeps_what_was_said(
+    serve: Serve, chat: Callable[..., Said], paths: Paths
+) -> None:
+    server = serve(says("Once upon", drop=True), kind=Dies)
+
+    said = chat("-p", "Tell me.", "--url", server.url, "--json", "--name", "t")
+
+    assert said.code == 3
+    assert said.kinds()[-2:] == ["turn_failed", "error"]
+    (turn,) = load(chat_path(paths, "t")).path()
+    assert (turn.state, turn.answer) == ("failed", "Once upon")
+
+
+def test_a_server_that_refuses_is_one_sentence(serve: Serve, chat: Callable[..., Said]) -> None:
+    server = serve(*[refuses(500, "kaboom")] * 5)
+
+    said = chat("-p", "Hi.", "--url", server.url)
+
+    assert said.code == 1
+    assert "kaboom" in said.err
+    assert said.out == ""
+
+
+def test_a_limit_is_exit_1_and_says_which(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+    server = serve(says(calls=[runs("print(1)")]), says(calls=[runs("print(2)")]))
+
+    said = chat("-p", "Hi.", "--url", server.url, "--max-rounds", "2")
+
+    assert said.code == 1
+    assert "all its rounds" in said.err
+    assert "--max-rounds" in said.err
+
+
+def test_hostile_text_reaches_no_terminal(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+    bad = "[/foo] \x1b]0;owned\x07\x1b[2J \u202eevil 👩‍👧 \x9b31m"
+    server = serve(says([bad, "\n" + "".join(map(str, range(20_000)))], calls=[runs(f"print({bad!r})")]), says("ok"))
+
+    said = chat("-p", bad, "--url", server.url)
+
+    assert said.code == 0
+    assert not set("\x1b\x07\x9b\u202e") & set(said.out + said.err)
+    assert "[/foo] ␛]0;owned" in said.out
+    assert "👩‍👧" in said.out
+    shown = chat("show", names(Paths.default())[0])
+    assert not set("\x1b\x07\x9b\u202e") & set(shown.out)
+
+
+def test_usage(chat: Callable[..., Said], serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (
+        (), ("-p", "  "), ("-p", "x", "--continue", "a", "--name", "b"), ("-p", "x", "--set", "temprature=1"),
+        ("-p", "x", "--set", "top_p=nan"), ("-p", "x", "ls"), ("-p", "x", "--continue", "none"),
+        ("-p", "x", "--name", "a/b"), ("show", "none"), ("wrong",), ("-p", "x", "--max-rounds", "0"),
+    ):  # fmt: skip
+        assert chat(*words).code == 2, words
+
+
+def test_the_prompt_from_stdin(serve: Serve) -> None:
+    server = serve(says("Fine."))
+    command = [sys.executable, "-m", "gpubox", "chat", "-p", "-", "--url", server.url]
+
+    done = subprocess.run(command, input="How are\nyou?", capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout == "Fine.\n"
+    assert server.bodies[0]["messages"][-1]["content"] == "How are\nyou?"
+
+
+def test_the_chats_there_are(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:
+    assert "no chat yet" in chat("ls").out
+    server = serve(says("Red."), says("Blue."), says("Green."))
+    url = ("--url", server.url)
+    chat("-p", "A colour?", "--name", "c", *url)
+    chat("-p", "Another?", "--continue", "c", *url)
+    (row,) = json.loads(chat("ls", "--json").out)["chats"]
+    assert (row["name"], row["turns"], row["title"]) == ("c", 2, "A colour?")
+    assert "A colour?" in chat("ls").out
+
+    assert chat("search", "BLUE").out.split()[0] == "c"
+    assert chat("search", "violet").code == 1
+    assert json.loads(chat("search", "red", "--json").out)["hits"][0]["role"] == "assistant"
+
+    turns = json.loads(chat("show", "c", "--json").out)["turns"]
+    assert [turn["answer"] for turn in turns] == ["Red.", "Blue."]
+    assert chat("branch", "c", "d", "--at", turns[0]["turn"]).code == 0
+    assert chat("branch", "c", "d").code == 2
+    assert [turn.answer for turn in load(chat_path(paths, "d")).path()] == ["Red."]
+
+    assert chat("rewind", "c").code == 0
+    assert chat("rewind", "c", "nope").code == 2
+    chat("-p", "A third?", "--continue", "c", *url)
+    assert [m["content"] for m in server.bodies[-1]["messages"]][1:] == ["A colour?", "Red.", "A third?"]
+    listed = chat("show", "c", "--turns").out
+    assert [line.split()[1] for line in listed.splitlines()[1:]] == ["*", "answered", "*"]
+
+    assert chat("rename", "c", "colours").code == 0
+    assert chat("rm", "colours", "none").code == 2
+    assert json.loads(chat("rm", "colours", "d", "--json").out)["ok"] is True
+    assert names(paths) == []
+
+
+def ask_beside(server: ScriptedServer, *words: str) -> subprocess.Popen[str]:
+    """A chat in a process of its own, whose answer hangs once it has begun."""
+    command = [sys.executable, "-m", "gpubox", "chat", "-p", "Tell me.", "--url", server.url, "--name", "t", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_was_said(number: int, serve: Serve, paths: Paths) -> None:
+    server = serve(says(["Once upon", " a time"], hang=True))
+    with ask_beside(server, "--json") as process:
+        assert process.stdout is not None
+        while " a time" not in (line := process.stdout.readline()):
+            assert line
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert err == "gpubox: interrupted\n"
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["event"] for event in events][-2:] == ["turn_finished", "error"]
+    assert (events[-2]["reason"], events[-1]["exit_code"]) == ("stopped", 130)
+    (turn,) = load(chat_path(paths, "t")).path()
+    assert (turn.state, turn.answer) == ("stopped", "Once upon a time")
+
+
+def test_a_killed_gpubox_keeps_what_was_said_a_second_before(
+    serve: Serve, paths: Paths, chat: Callable[..., Said]
+) -> None:
+    server = serve(says(["Once upon", " a time"], hang=True), says("there was."))
+    path = chat_path(paths, "t")
+    with ask_beside(server) as process:
+        end = time.monotonic() + 60
+        while not (path.is_file() and b"a time" in path.read_bytes()):
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+
+    (turn,) = load(path).path()
+    assert (turn.state, turn.answer) == ("cut off", "Once upon a time")
+    assert chat("-p", "Go on.", "--continue", "t", "--url", server.url).code == 0
+    sent = [(message["role"], message["content"]) for message in server.bodies[-1]["messages"]]
+    assert sent[1:] == [("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Go on.")]

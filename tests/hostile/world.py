@@ -1,0 +1,167 @@
+"""What the hostile programs are to leave alone: a victim process, listening sockets, files, the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubox.sandbox.policy import Outcome, Policy
+from gpubox.sandbox.runner import Sandbox
+from tests.hostile.programs import TRY, Hostile
+
+SHARED = ("/tmp", "/dev/shm", "/var/tmp", "/", "/usr", "/usr/bin", "/etc", "/dev", "/root", "/home", "/run", "/opt")
+
+
+class World:
+    """One for a module. ``unharmed`` says what a program did to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.token = secrets.token_hex(8)
+        self.outside = self._folder("outside")
+        self.workspace = self._folder("work")
+        self.secret = self.outside / "secret"
+        self.secret.write_text(self.token)
+        self.secret.chmod(0o666)
+        (self.workspace / "door").symlink_to(self.outside)
+        os.mkfifo(self.workspace / "fifo")
+        (self.workspace / "fifo").chmod(0o666)
+        self.tcp = self._listening(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
+        self.udp = self._listening(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
+        self.unix = self._listening(socket.AF_UNIX, socket.SOCK_STREAM, str(self.workspace / "sock"))
+        self.dgram = self._listening(socket.AF_UNIX, socket.SOCK_DGRAM, str(self.workspace / "dgram"))
+        self.abstract = self._listening(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self.token)
+        self.victim = self._victim()
+
+    def _folder(self, name: str) -> Path:
+        folder = self.root / name
+        folder.mkdir()
+        folder.chmod(0o777)
+        return folder
+
+    def _listening(self, family: int, kind: int, address: str | tuple[str, int]) -> socket.socket:
+        sock = socket.socket(family, kind)
+        sock.bind(address)
+        if kind == socket.SOCK_STREAM:
+            sock.listen()
+        if family == socket.AF_UNIX and isinstance(address, str) and address.startswith("/"):
+            Path(address).chmod(0o777)
+        sock.setblocking(False)
+        return sock
+
+    def _victim(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", "import time; print(flush=True); time.sleep(600)"],
+            stdout=subprocess.PIPE,
+            env={"TOKEN": self.token},
+        )
+
+    def text(self, program: Hostile) -> str:
+        """The program with its blanks filled in."""
+        blanks = {
+            "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": Path.home(), "PORT": self.tcp.getsockname()[1],
+            "UDP": self.udp.getsockname()[1], "ABSTRACT": self.token, "VICTIM": self.victim.pid, "TOKEN": self.token,
+            "MARK": f"mark-{self.token}",
+        }  # fmt: skip
+        text = TRY + program.code
+        for name, value in blanks.items():
+            text = text.replace(f"@{name}@", str(value))
+        return text
+
+    async def run(self, sandbox: Sandbox, program: Hostile) -> Outcome:
+        """The program as a model's would be run, in this world's workspace."""
+        policy = Policy(workspace=self.workspace, **({"wall_seconds": 20.0} | program.policy))
+        return await sandbox.run(self.text(program), policy)
+
+    def run_plainly(self, program: Hostile) -> str:
+        """What the program says when nothing confines it; its group dies with it."""
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", self.text(program)],
+            cwd=self.workspace, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            start_new_session=True, env={"TOKEN": self.token},
+        )  # fmt: skip
+        try:
+            return process.communicate(timeout=60)[0].decode()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def harm(self) -> list[str]:
+        """Everything that is not as it was."""
+        found = [] if self.victim.poll() is None else ["the victim is dead"]
+        if self.secret.read_text() != self.token or self.secret.stat().st_nlink != 1:
+            found.append("the secret was changed")
+        found += [f"made outside: {p}" for p in self.outside.iterdir() if p != self.secret]
+        found += [f"made on the host: {f}" for f in SHARED if Path(f, f"mark-{self.token}").exists()]
+        for name in ("tcp", "udp", "unix", "dgram", "abstract"):
+            sock: socket.socket = getattr(self, name)
+            with contextlib.suppress(BlockingIOError):
+                sock.recv(1) if name in ("udp", "dgram") else sock.accept()
+                found.append(f"{name} was reached")
+        for path in self.workspace.rglob("*"):
+            facts = path.lstat()
+            if facts.st_mode & 0o6000 and path.is_file():
+                found.append(f"{path.name} has a set-user-ID bit")
+            if path.is_file() and not path.is_symlink() and facts.st_size > Policy().file_bytes:
+                found.append(f"{path.name} is longer than allowed")
+        return found
+
+    def survivors(self) -> list[str]:
+        """Processes that still know this world's workspace: by their mounts, their environment, or their folder."""
+        mark = os.fsencode(self.workspace)
+        found = []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit() or int(folder.name) in (os.getpid(), self.victim.pid):
+                continue
+            with contextlib.suppress(OSError):
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                seen = (folder / "mountinfo").read_bytes() + (folder / "environ").read_bytes()
+                if state != "Z" and (mark in seen or os.fsencode((folder / "cwd").readlink()).startswith(mark)):
+                    found.append((folder / "cmdline").read_text())
+        return found
+
+    def tidy(self) -> None:
+        """As it was: the workspace holds what it held, and the victim lives."""
+        for path in self.workspace.iterdir():
+            if path.name not in ("door", "fifo", "sock", "dgram"):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for path in [*self.outside.iterdir(), *(Path(f, f"mark-{self.token}") for f in SHARED)]:
+            if path != self.secret:
+                path.unlink(missing_ok=True)
+        self.secret.write_text(self.token)
+        self.harm()
+        if self.victim.poll() is not None:
+            self._bury()
+            self.victim = self._victim()
+
+    def _bury(self) -> None:
+        self.victim.kill()
+        self.victim.wait()
+        assert self.victim.stdout is not None
+        self.victim.stdout.close()
+
+    def close(self) -> None:
+        self._bury()
+        for sock in (self.tcp, self.udp, self.unix, self.dgram, self.abstract):
+            sock.close()
+
+
+@contextlib.contextmanager
+def new_world() -> Iterator[World]:
+    """In a folder that any user may reach, so that nothing but confinement keeps a program out."""
+    with tempfile.TemporaryDirectory(prefix="gpubox-hostile-") as root:
+        Path(root).chmod(0o755)
+        world = World(Path(root))
+        try:
+            yield world
+        finally:
+            world.close()

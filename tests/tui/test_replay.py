@@ -1,0 +1,62 @@
+"""A recording on the screen: what the README's pictures are made of."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpubox.config import Config
+from gpubox.errors import UsageError
+from gpubox.paths import Paths
+from gpubox.telemetry.recorder import read_recording
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.replay import ReplayServices, open_recording
+from tests.tui.conftest import SIZE, shows, text, until
+
+ASSETS = Path(__file__).parent.parent.parent / "assets"
+RECORDING = ASSETS / "dashboard.jsonl"
+
+
+@pytest.fixture
+def pictures() -> ModuleType:
+    """The script that makes them."""
+    spec = importlib.util.spec_from_file_location("make_pictures", ASSETS / "make_pictures.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_the_pictures_can_be_made(pictures: ModuleType) -> None:
+    made = await pictures.picture()
+    words = made.replace("&#160;", " ")
+    for word in ("tiny-moe-mtp", "RPC0[127.0.0.1:18252]", "646 of 685", "10 of 10", "tok/s now", "recording"):
+        assert word in words
+    assert "@font-face" not in made, "nothing is fetched to look at it"
+
+
+def test_the_recording_tells_nothing_of_the_machine_it_was_made_on() -> None:
+    raw = RECORDING.read_text(encoding="utf-8")
+    assert len(raw) < 200_000
+    assert set(re.findall(r'"(/[^"]*)"', raw)) == {"/usr/local/bin/llama-server"}
+
+
+async def test_a_recording_plays_to_its_end(paths: Paths) -> None:
+    services = ReplayServices(read_recording(RECORDING), paths, Config(), speed=100_000)
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await shows(pilot, "● tiny-moe-mtp answering", "recording", "646 of 685 (94.3%)", "21:26:28")
+        assert services.at == len(services.snapshots) - 1
+        await until(pilot, lambda: "╭─ Requests" in text(pilot))
+        await pilot.press("s")
+        await shows(pilot, "nothing in it can be changed")
+
+
+def test_what_is_no_recording_is_said(paths: Paths, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello\n")
+    with pytest.raises(UsageError, match="is not a gpubox recording"):
+        open_recording(path, paths, Config())

@@ -1,0 +1,55 @@
+"""Context checkpoints in host memory: a recorded run, and what becomes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpubox.server.choiceevents import Cleared
+from gpubox.server.logevents import Checkpoint, event_of
+from gpubox.telemetry.checkpoints import Checkpoints
+
+LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
+ONE = round(0.111 * 2**20)
+
+
+def test_a_recorded_run_holds_one_for_each_slot_at_its_end() -> None:
+    held, most = Checkpoints(), 0
+    for line in (LOGS / "b11434-slots-hybrid.log").read_text(encoding="utf-8").splitlines():
+        event = event_of(line)[1]
+        if isinstance(event, Checkpoint):
+            held.feed(event)
+        elif isinstance(event, Cleared):
+            held.clear(event.slot)
+        most = max(most, held.size_bytes)
+
+    assert (held.size_bytes, most) == (2 * ONE, 2 * ONE)  # two in one slot, then one in each
+
+
+def made(number: int, tokens: int, slot: int = 0) -> Checkpoint:
+    return Checkpoint(slot, 10, False, number, tokens)
+
+
+def test_the_oldest_makes_way_and_one_at_the_same_place_is_replaced() -> None:
+    held = Checkpoints()
+    for event in (made(1, 100), made(2, 200), made(1, 50, slot=1)):
+        held.feed(event)
+    assert held.size_bytes == 30
+    held.feed(Checkpoint(0, 10, True, 0, 100))
+    held.feed(made(2, 300))
+    assert held.size_bytes == 30
+    held.feed(made(2, 300))
+    assert held.size_bytes == 30
+    held.feed(Checkpoint(0, 10, True, 0, 77))  # one that no line told of
+    assert held.size_bytes == 30
+
+
+def test_a_slot_that_begins_anew() -> None:
+    held = Checkpoints()
+    for event in (made(1, 100), made(2, 200), made(1, 300)):
+        held.feed(event)
+    assert held.size_bytes == 10
+    held.feed(made(1, 50, slot=1))
+    held.clear(0)
+    assert held.size_bytes == 10
+    held.clear()
+    assert held.size_bytes == 0
