@@ -59,8 +59,11 @@ class Measured:
         return self.draft_tokens_accepted / self.draft_tokens
 
     @property
-    def tokens_per_step(self) -> float | None:
-        """The mean accepted length with the model's own token: generated over (generated - accepted)."""
+    def mean_accepted_length(self) -> float | None:
+        """Tokens per verification step, the model's own included: 1 + accepted / steps (llama-server's ``mean len``).
+
+        Steps are generated - accepted tokens: exact where every step drafts.
+        """
         if not self.draft_tokens or self.draft_tokens_accepted is None or not self.generated_tokens:
             return None
         steps = self.generated_tokens - self.draft_tokens_accepted

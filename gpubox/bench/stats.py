@@ -137,8 +137,11 @@ class Share:
     whole: float
 
 
-def pooled(strata: Sequence[Sequence[Share]], *, seed: int = 0) -> Estimate:
-    """Sum of parts over sum of wholes; the interval draws prompts, never tokens: those of one answer correlate."""
+def pooled(strata: Sequence[Sequence[Share]], *, seed: int = 0, units: str = "prompts") -> Estimate:
+    """Sum of parts over sum of wholes; the interval draws prompts (or runs), never tokens: those of one correlate.
+
+    ``units`` names in the method what was drawn. Raises ValueError where nothing was drafted.
+    """
 
     def ratio(drawn: list[Share]) -> float:
         whole = sum(one.whole for one in drawn)
@@ -152,7 +155,7 @@ def pooled(strata: Sequence[Sequence[Share]], *, seed: int = 0) -> Estimate:
     ends: tuple[float | None, float | None] = (None, None)
     if len(everything) >= FEWEST:
         ends = bootstrap(strata, ratio, seed=seed)
-    method = "bootstrap over prompts" if ends[0] is not None else ""
+    method = f"bootstrap over {units}" if ends[0] is not None else ""
     return Estimate(
         ratio(everything), len(everything), spread, statistics.median(rates), *ends, method, min(rates), max(rates)
     )

@@ -14,6 +14,7 @@ from gpubox.bench import benchmark as kinds
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.events import BenchEvent, Flagged, ItemFinished, RunEnded, RunStarted
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.report.build import progress_of
 from gpubox.bench.report.model import Report
 from gpubox.bench.request import measure
 from gpubox.bench.runner import Runner, pending, rescore
@@ -122,6 +123,7 @@ async def test_cancelled_half_way_goes_on_where_it_was(box: Box, server: BenchSe
         await box.runner.run(plan(server))
     assert box.last.info.state == "interrupted"
     assert list(box.last.results()) == ["a/0", "a/1"]
+    assert (progress_of(box.last).done, progress_of(box.last).failed) == (2, 0)
 
     monkeypatch.undo()
     monkeypatch.setitem(kinds.KINDS, "counting", f"{__name__}:Counting")

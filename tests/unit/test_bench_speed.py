@@ -13,6 +13,7 @@ from gpubox.bench.model import Plan, Result, RunInfo, Sample, Target
 from gpubox.bench.report.build import report_of
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.text import lines
+from gpubox.bench.request import Measured
 from gpubox.bench.runner import Runner
 from gpubox.bench.speed import llama_bench
 from gpubox.bench.speed.cells import PRESETS, cells_of, options_of
@@ -51,7 +52,9 @@ async def test_llama_server_times_itself(tmp_path: Path) -> None:
     assert metric(report, "pp", "short, cold, depth 64").estimate.value == pytest.approx(100.0)
     acceptance = metric(report, "acceptance", "short, cold, depth 0")
     assert (acceptance.estimate.value, acceptance.unit) == (25.0, "%")
-    assert metric(report, "tokens/step", "short, cold, depth 0").estimate.value == 2.0  # 8 tokens in 8 - 4 steps
+    assert (
+        metric(report, "mean accepted length", "short, cold, depth 0").estimate.value == 2.0
+    )  # 8 tokens in 8 - 4 steps
     body = server.asked[0]
     assert (body["ignore_eos"], body["cache_prompt"], body["temperature"]) == (True, False, 0.0)
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
@@ -168,6 +171,14 @@ def test_options_that_cannot_be(options: dict[str, Any]) -> None:
 def test_made_up_prose_is_always_the_same() -> None:
     assert filler(50) == filler(50)
     assert len(filler(50).split()) == 50
+
+
+def test_the_published_runs_take_as_many_steps_as_their_table_says() -> None:
+    accepted = (1454, 1441, 1448, 1448, 1446, 1434, 1440, 1445, 1444, 1430)
+    everything = Measured("", "", "length", 1.0, 0.1, 10, 0, 20_000, 0.1, 80.0, 100.0, 250.0, 16664, sum(accepted))
+
+    assert round(everything.mean_accepted_length or 0, 2) == 3.59
+    assert round(100 * (everything.acceptance or 0), 2) == 86.59
 
 
 def test_energy_is_power_over_the_time_of_generation() -> None:

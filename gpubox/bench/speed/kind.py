@@ -97,7 +97,7 @@ class Speed(Benchmark):
             "generated_tokens": got.generated_tokens,
             "draft_tokens": got.draft_tokens,
             "draft_tokens_accepted": got.draft_tokens_accepted,
-            "tokens_per_step": got.tokens_per_step,
+            "mean_accepted_length": got.mean_accepted_length,
             "timed_by": got.timed_by,
         }
         if got.ttft_seconds is not None:

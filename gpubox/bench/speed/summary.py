@@ -20,7 +20,7 @@ _MEASURES: tuple[tuple[str, str, str, Better], ...] = (
     ("TTFT", "ttft_seconds", "s", "lower"),
     ("pp", "pp", "tok/s", "higher"),
     ("tg", "tg", "tok/s", "higher"),
-    ("tokens/step", "tokens_per_step", "", ""),
+    ("mean accepted length", "mean_accepted_length", "", ""),
     ("energy", "joules_per_token", "J/token", "lower"),
 )
 
@@ -107,7 +107,15 @@ def _acceptance(target: str, group: str, rows: Rows) -> Metric:
     else:
         strata = [[share for _, share in shares]]
     samples = tuple((_unit_of(row[0], row[1]), 100 * share.part / share.whole) for row, share in shares)
-    return Metric("acceptance", group, target, "%", "higher", _percent(stats.pooled(strata)), samples)
+    return Metric(
+        "acceptance",
+        group,
+        target,
+        "%",
+        "higher",
+        _percent(stats.pooled(strata, units="prompts" if rows[0][1].arm else "runs")),
+        samples,
+    )
 
 
 def _percent(found: Estimate) -> Estimate:
