@@ -21,7 +21,7 @@ from gpubox.bench.events import (
     silent,
 )
 from gpubox.bench.guards import Guards, Watch
-from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.provenance import read_machine, read_provenance
 from gpubox.bench.stand import ProfileOf, Stand, server_gone, surely_give_back
 from gpubox.bench.store import Run, create_run
@@ -81,6 +81,8 @@ class Session:
         self._before = self.info.seconds
         self._work = 0.0
         """Weight of the items finished in this session."""
+        self._began: float | None = None
+        """When its first item did."""
         self._guards: Guards | None = None
 
     async def work(self) -> RunInfo:
@@ -177,6 +179,7 @@ class Session:
     async def _execute(self, item: Item, *, guarded: bool = True) -> None:
         """Does one item, twice where its server dies, and keeps what came of it."""
         assert self._guards is not None
+        self._began = self._began or time.monotonic()
         self.emit(ItemStarted(item, self._number(item), len(self.items)))
         for attempt in range(1, TRIES + 1):
             error: GpuboxError | None = None
@@ -222,9 +225,7 @@ class Session:
         held = self.info.provenance.get(target.name)
         if held is None:
             self._save(replace(self.info, provenance={**self.info.provenance, target.name: found}))
-        elif held != found:
-            differs = [name for name in ("argv", "engine_version", "engine_sha256", "model_sha256", "props")
-                       if getattr(held, name) != getattr(found, name)]  # fmt: skip
+        elif differs := differences(held, found):
             self._flag(Flag("setup", f"{target.name} is not what it was when the run began: {', '.join(differs)}"))
 
     async def _finish(self, item: Item, raw: RawRecord) -> None:
@@ -258,7 +259,7 @@ class Session:
 
     def _seconds_left(self) -> float | None:
         left = sum(item.weight for item in self.items if item.id not in self.results)
-        return (time.monotonic() - self._clock) * left / self._work if self._work else None
+        return (time.monotonic() - self._began) * left / self._work if self._work and self._began else None
 
     def _flag(self, flag: Flag) -> None:
         self.emit(Flagged(flag))
@@ -271,6 +272,17 @@ class Session:
     def _save(self, info: RunInfo) -> None:
         self.info = info
         self.run.save(info)
+
+
+def differences(held: Provenance, found: Provenance) -> list[str]:
+    """What of a target is another now. The port is not: of "any free port" each start has its own."""
+
+    def argv(one: Provenance) -> list[str]:
+        return ["" if one.argv[i - 1 : i] == ("--port",) else word for i, word in enumerate(one.argv)]
+
+    names = ("engine_version", "engine_sha256", "model_sha256", "dialect", "props")
+    differs = [name for name in names if getattr(held, name) != getattr(found, name)]
+    return differs if argv(held) == argv(found) else ["argv", *differs]
 
 
 def pending(items: Sequence[Item], results: dict[str, Result]) -> list[Item]:

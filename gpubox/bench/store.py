@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +24,7 @@ from gpubox.paths import Paths
 from gpubox.server.record import now
 
 T = TypeVar("T")
+LOCK_TRIES = 5
 _HEAD, _ITEMS, _RAW, _RESULTS, _LOCK = "run.json", "items.json", "raw.jsonl", "results.jsonl", ".lock"
 
 
@@ -85,12 +87,10 @@ class Run:
         except OSError as error:
             raise no_room(self.folder, error) from None
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not _taken(descriptor):
                 raise GpuboxError(
                     f"Another gpubox works on the run {self.id}.", "`gpubox bench ls` shows how far it is."
-                ) from None
+                )
             self._raw, self._results = Journal(self.folder / _RAW), Journal(self.folder / _RESULTS)
             yield
         finally:
@@ -186,6 +186,18 @@ def find_run(paths: Paths, words: str) -> Run:
     if found:
         raise UsageError(f"{len(found)} runs are called so: {', '.join(run.id for run in found[-3:])}.", "Write more.")
     raise UsageError(f"There is no run {words!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
+
+
+def _taken(descriptor: int) -> bool:
+    """Whether the lock is ours now. A reader's look at it (``busy``) takes microseconds and is waited for."""
+    for attempt in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if attempt < LOCK_TRIES - 1:
+                time.sleep(0.02)
+    return False
 
 
 def _pretty(value: Any) -> bytes:

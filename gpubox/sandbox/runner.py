@@ -42,8 +42,8 @@ class Sandbox:
 
         return await probe(config)
 
-    async def run(self, code: str, policy: Policy = Policy()) -> Outcome:  # noqa: B008 - frozen
-        """Runs ``code`` in a fresh interpreter and says how it ended.
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008 - frozen
+        """Runs ``code`` in a fresh interpreter and says how it ended; ``stdin`` (at most MOST_STDIN) is what it reads.
 
         Cancelling kills every process of it before this returns. Raises GpuboxError where nothing confines that the
         owner accepts, or where the workspace cannot be used.
@@ -51,10 +51,10 @@ class Sandbox:
         confinement = await self.confinement()
         if confinement.tier is None:
             raise GpuboxError(f"Code is not run here: {confinement.problem}", confinement.hint)
-        return await run_confined(confinement, code, policy)
+        return await run_confined(confinement, code, policy, stdin)
 
 
-async def run_confined(confinement: Confinement, code: str, policy: Policy) -> Outcome:
+async def run_confined(confinement: Confinement, code: str, policy: Policy, stdin: bytes = b"") -> Outcome:
     """One run at the tier given. Raises GpuboxError."""
     assert confinement.tier is not None
     began = time.monotonic()
@@ -64,7 +64,7 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy) -> O
         policy = replace(policy, workspace=folder)
         before = await asyncio.to_thread(scan, folder)
     try:
-        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors)
+        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors, stdin)
     except OSError as error:
         why = f"The sandbox could not be started: {error.strerror}."
         raise GpuboxError(why, "`gpubox doctor` says more.") from None

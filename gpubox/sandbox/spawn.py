@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import itertools
 import os
 import subprocess
@@ -18,6 +20,8 @@ from gpubox.sandbox.policy import Confinement, Policy
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
 _GRACE_SECONDS = 5
 _PREFERRED_UIDS = (1_900_000_000, 65_534)
+MOST_STDIN = 1 << 20
+"""What a pipe holds for anybody (fs.pipe-max-size as the kernel has it)."""
 _UIDS = 8
 """Users to take turns with: as many runs at a time have process counts of their own."""
 
@@ -74,17 +78,24 @@ def unused_uid() -> int:
     return common
 
 
-def start(confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, doors: Sequence[str]) -> Process:
+def start(
+    confinement: Confinement,
+    python: Interpreter,
+    code: bytes,
+    policy: Policy,
+    doors: Sequence[str],
+    stdin: bytes = b"",
+) -> Process:
     """The program at the tier of ``confinement``; ``doors``: names in the workspace that stay closed to it.
 
-    Raises OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
+    ``stdin`` is what it can read there, at most MOST_STDIN, in a pipe that is empty once it is read. Raises OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
     """
     uid = unused_uid() if os.geteuid() == 0 else 0
 
     def begin() -> Process:
         if confinement.tier == "bubblewrap":
-            return _start_bubblewrap(confinement, python, code, policy, doors, uid)
-        return _start_in_place(confinement, python, code, policy, uid)
+            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin)
+        return _start_in_place(confinement, python, code, policy, uid, stdin)
 
     if not uid or policy.workspace is None:
         return begin()
@@ -99,7 +110,13 @@ def start(confinement: Confinement, python: Interpreter, code: bytes, policy: Po
 
 
 def _start_bubblewrap(
-    confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, doors: Sequence[str], uid: int
+    confinement: Confinement,
+    python: Interpreter,
+    code: bytes,
+    policy: Policy,
+    doors: Sequence[str],
+    uid: int,
+    stdin: bytes,
 ) -> Process:
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
@@ -114,13 +131,16 @@ def _start_bubblewrap(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
             (status_end, fds.boot, fds.main, options),
+            stdin=_stdin(theirs, stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
         return Process(popen, output_fd, status_fd)
 
 
-def _start_in_place(confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, uid: int) -> Process:
+def _start_in_place(
+    confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, uid: int, stdin: bytes
+) -> Process:
     """Without namespaces: boot.py locks itself up, and its process group is what dies together."""
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
@@ -135,7 +155,7 @@ def _start_in_place(confinement: Confinement, python: Interpreter, code: bytes, 
         boot_fd = _memory_file(theirs, boot_text(counted, config))
         env = bubblewrap.ENV | {"HOME": str(place.work), "TMPDIR": str(place.tmp)}
         argv = python.command(f"/proc/self/fd/{boot_fd}", on_host=True)
-        popen = _popen(argv, output_end, (status_end, boot_fd), env=env)
+        popen = _popen(argv, output_end, (status_end, boot_fd), stdin=_stdin(theirs, stdin), env=env)
         ours.pop_all()
         return Process(popen, output_fd, status_fd, release=place.remove, scratch=place.root)
 
@@ -145,12 +165,18 @@ def _filter(*, shared: bool = False, signals: bool = True) -> bytes:
 
 
 def _popen(
-    argv: list[str], output: int, fds: tuple[int, ...], *, drop_to: int = 0, env: Mapping[str, str] | None = None
+    argv: list[str],
+    output: int,
+    fds: tuple[int, ...],
+    *,
+    stdin: int,
+    drop_to: int = 0,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Nothing is inherited but ``fds``; ``drop_to``: the user it becomes first."""
     return subprocess.Popen(
         argv,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=output,
         stderr=output,
         cwd="/",
@@ -169,6 +195,22 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int
     ours.callback(os.close, reader)
     theirs.callback(os.close, writer)
     return reader, writer
+
+
+def _stdin(stack: contextlib.ExitStack, data: bytes) -> int:
+    """A pipe that holds ``data`` whole and then ends: unlike a file, nobody reads it a second time."""
+    if not data:
+        return subprocess.DEVNULL
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    stack.callback(os.close, reader)
+    try:
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, max(len(data), 4096))
+        os.set_blocking(writer, False)
+        if os.write(writer, data) != len(data):
+            raise BlockingIOError(errno.ENOSPC, "the pipe is too small")
+    finally:
+        os.close(writer)
+    return reader
 
 
 def _memory_file(stack: contextlib.ExitStack, data: bytes) -> int:

@@ -13,11 +13,11 @@ import pytest
 from gpubox.bench import benchmark as kinds
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.events import BenchEvent, Flagged, ItemFinished, RunEnded, RunStarted
-from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.report.build import progress_of
 from gpubox.bench.report.model import Report
 from gpubox.bench.request import measure
-from gpubox.bench.runner import Runner, pending, rescore
+from gpubox.bench.runner import Runner, differences, pending, rescore
 from gpubox.bench.stand import Server, Stand
 from gpubox.bench.store import Run, find_run
 from gpubox.config import Config
@@ -262,6 +262,16 @@ async def test_a_setup_that_changed_between_two_sessions_is_flagged(box: Box, se
     info = await box.runner.resume(box.last)
 
     assert [(f.kind, "engine_version" in f.text) for f in info.flags] == [("setup", True)]
+
+
+def test_another_port_is_no_other_setup() -> None:
+    held = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
+
+    assert differences(held, replace(held, argv=("llama-server", "--port", "2", "-c", "1"))) == []
+    assert differences(held, replace(held, argv=("llama-server", "--port", "1", "-c", "2"), dialect="x")) == [
+        "argv",
+        "dialect",
+    ]
 
 
 def test_only_what_has_no_result_is_pending_and_the_warm_up_of_its_group() -> None:

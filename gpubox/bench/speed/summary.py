@@ -54,7 +54,7 @@ def _groups(rows: Rows) -> dict[str, Rows]:
         names = [cell.arm, "all"] if cell.arm else [f"{cell.prompt}, {cell.prefix}, depth {cell.depth}"]
         for name in names:
             found.setdefault(name, []).append(row)
-    return found
+    return {"all": found.pop("all"), **found} if "all" in found else found
 
 
 def _metrics(target: str, group: str, rows: Rows, options: Options) -> list[Metric]:
