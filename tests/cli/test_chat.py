@@ -172,7 +172,7 @@ def test_a_switch_in_mid_chat_keeps_the_chat(serve: Serve, chat: Callable[..., S
     assert [turn.asked.profile for turn in load(chat_path(paths, "c")).path()] == ["one", "two"]
     shown = chat("show", "c").out
     assert "> A colour?\n" in shown
-    assert "(two b11434-abc)" in shown
+    assert "(two b11434-abc: answered)" in shown
 
 
 WRITE = {"path": "sub/new.txt", "content": "hello\n"}
