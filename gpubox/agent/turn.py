@@ -96,8 +96,7 @@ class Turn:
         if context:  # one output must not fill a small context
             self._runner.characters = min(self._runner.characters, context)
         model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
-        names = () if chosen.name == "none" else tuple(tool.name for tool in self._tools)
-        self._emit(TurnStarted(chosen.name, chosen.why, model, names, context))
+        self._emit(TurnStarted(chosen.name, chosen.why, model, chosen.offered, context))
         self._requests = Requests(
             self._client,
             self._conversation,

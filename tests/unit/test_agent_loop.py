@@ -307,10 +307,11 @@ async def test_a_template_without_system_role_has_it_in_the_first_message() -> N
 
 
 async def test_settings_reach_the_server() -> None:
-    settings = AgentSettings(sampling={"temperature": 0.6, "seed": 3}, thinking=False, thinking_tokens=64, slot=2)
+    sampling = {"temperature": 0.6, "seed": 3, "chat_template_kwargs": {"x": 1}}
+    settings = AgentSettings(sampling=sampling, thinking=False, thinking_tokens=64, slot=2)
     body = (await play(ScriptedServer(says("ok")), settings=settings)).bodies[0]
     assert (body["temperature"], body["seed"], body["id_slot"], body["thinking_budget_tokens"]) == (0.6, 3, 2, 64)
-    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert body["chat_template_kwargs"] == {"x": 1, "enable_thinking": False}
     assert body["stream"] and body["cache_prompt"] and body["return_progress"]
 
 
@@ -391,3 +392,15 @@ async def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch) ->
     words = "".join(f"{n} " for n in range(1000))
     played = await play(ScriptedServer(says(words, hang=True)))
     assert played.finished.reason == "length" and 500 < len(played.finished.text) < 600
+
+
+class Reading(Echo):
+    name = "read_file"
+
+
+async def test_the_tools_that_are_said_are_those_the_model_is_told_of() -> None:
+    for caps, tools in ((None, ("code_execution", "read_file")), (FENCED, ("code_execution",))):
+        played = await play(ScriptedServer(says("ok"), caps=caps), tools=[Echo(), Reading()])
+        assert played.of(TurnStarted)[0].tools == tools
+    played = await play(ScriptedServer(says("ok"), caps=FENCED), tools=[Reading()])
+    assert played.of(TurnStarted)[0].protocol == "none" and "template" in played.of(TurnStarted)[0].why
