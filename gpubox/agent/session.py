@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpubox.agent.events import AgentEvent, Message, MessageAdded, Notice, Totals, TurnFailed, TurnFinished
 from gpubox.agent.history import Conversation
+from gpubox.agent.scratch import make_scratch, remove_scratch
 from gpubox.agent.serving import Serving, find_serving
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny
 from gpubox.agent.transcript.branch import copy_turns, known, turns_to
@@ -238,7 +237,7 @@ class Chat:
         if client:
             await client.close()
         if self._scratch:
-            await in_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+            await in_thread(remove_scratch, self._scratch)
             self._scratch = None
 
     def _end(self, conversation: Conversation, heard: int, failure: str) -> None:
@@ -279,8 +278,8 @@ class Chat:
             policy = Policy(workspace=self._workspace.root, read_only=seen_first)
             return [CodeExecution(self._sandbox, policy), *file_tools(self._workspace)]
         if self._scratch is None:
-            self._scratch = await in_thread(_make_scratch)
-        return [CodeExecution(self._sandbox, Policy(workspace=self._scratch / "work"))]
+            self._scratch = await in_thread(make_scratch, self._paths)
+        return [CodeExecution(self._sandbox, Policy(workspace=self._scratch))]
 
     def _open_workspace(self, folder: str) -> Workspace:
         own = (self._paths.config, self._paths.state, self._paths.cache)
@@ -337,15 +336,6 @@ class Chat:
     def _refuse_busy(self) -> None:
         if self.busy:
             raise GpuboxError("This chat is being answered.", "Stop the answer first, or wait for it.")
-
-
-def _make_scratch() -> Path:
-    """A folder for the programs of a chat without a workspace. Under root they run as another user: it is open
-    to all, in one that is not."""
-    folder = Path(tempfile.mkdtemp(prefix="gpubox-chat-"))
-    (folder / "work").mkdir()
-    (folder / "work").chmod(0o777)
-    return folder
 
 
 def _with_workdir(choices: Choices, folder: str) -> Choices:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpubox.agent.events import AgentEvent, Notice, TextDelta, TurnFinished
+from gpubox.agent.scratch import make_scratch, remove_scratch
 from gpubox.agent.serving import Serving, find_serving
 from gpubox.agent.session import Chat
 from gpubox.agent.tools import ToolCall
@@ -374,3 +375,12 @@ async def test_who_answers(paths: Paths) -> None:
     )
     assert found.launch_id == "id1"
     assert "key" not in repr(found)
+
+
+def test_the_scratch_folder_of_a_killed_gpubox_is_cleared_away(paths: Paths) -> None:
+    (paths.scratch / f"{2**22 + 5}-left/work").mkdir(parents=True)
+    mine, other = make_scratch(paths), make_scratch(paths)
+
+    assert sorted(path.name for path in paths.scratch.iterdir()) == sorted([mine.parent.name, other.parent.name])
+    remove_scratch(other)
+    assert [path.name for path in paths.scratch.iterdir()] == [mine.parent.name]
