@@ -115,6 +115,13 @@ async def test_fenced_program_again_is_the_answer() -> None:
     tool = Echo("42")
     played = await play(ScriptedServer(says(BLOCK), says("So:\n" + BLOCK), caps=FENCED), tools=[tool])
     assert tool.codes == ["print(6*7)"] and played.finished.reason == "answered" and "So:" in played.finished.text
+    assert played.notices == [] and played.conversation.messages[-1].role == "assistant"
+
+
+async def test_fenced_program_that_failed_is_not_run_again_unchanged() -> None:
+    tool = Echo("NameError", ok=False)
+    played = await play(ScriptedServer(says(BLOCK), says(BLOCK), says("I give up."), caps=FENCED), tools=[tool])
+    assert len(tool.codes) == 1 and played.notices == ["repeated"] and played.finished.text == "I give up."
 
 
 @pytest.mark.parametrize(

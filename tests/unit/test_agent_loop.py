@@ -22,6 +22,7 @@ from gpubox.agent.events import (
     TextDelta,
     ToolFinished,
     ToolRequested,
+    Totals,
     TurnFinished,
     TurnStarted,
     decode,
@@ -404,3 +405,20 @@ async def test_the_tools_that_are_said_are_those_the_model_is_told_of() -> None:
         assert played.of(TurnStarted)[0].tools == tools
     played = await play(ScriptedServer(says("ok"), caps=FENCED), tools=[Reading()])
     assert played.of(TurnStarted)[0].protocol == "none" and "template" in played.of(TurnStarted)[0].why
+
+
+async def test_a_turn_stopped_before_it_began_says_so() -> None:
+    loop = AgentLoop()
+    async with ScriptedServer() as server, connect(server.url) as client:
+        run = loop.run(Conversation([Message("user", "go")]), AgentSettings(), [], client)
+        first = asyncio.ensure_future(anext(run))
+        asyncio.get_running_loop().call_soon(loop.stop)
+        assert await first == TurnFinished(Totals(), "stopped")
+        await run.aclose()
+
+
+async def test_thinking_that_was_stopped_is_closed_in_the_history() -> None:
+    server = ScriptedServer(says("<think>I wonder <b>", hang=True))
+    conversation = await _stop_when(server, server.streaming, [], cancel=False)
+    for message in conversation.messages[1:]:
+        assert message.content.endswith("</think>\n")
