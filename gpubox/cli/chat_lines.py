@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.agent.events import (
     AgentEvent,
-    ApprovalAsked,
     Folded,
     Notice,
     PrefillProgress,
@@ -69,8 +68,6 @@ class PlainLines:
                 self._card(event.call)
             case ToolFinished():
                 self._result(event.output)
-            case ApprovalAsked():
-                self._line(f"  ? {plain(event.call.name)} wants to change a file")
             case Notice():
                 self._line(f"  ! {plain(event.text)}")
             case RoundRestarted():

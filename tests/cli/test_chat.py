@@ -406,7 +406,9 @@ async def test_the_owner_is_asked_at_the_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
-    assert await Asker(True)(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
+    asker = Asker(True)
+    asker.told.set()
+    assert await asker(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nAllow this?")
 
 
