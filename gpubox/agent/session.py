@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubox.agent.events import AgentEvent, Message, MessageAdded, Notice, Totals, TurnFailed, TurnFinished
+from gpubox.agent.events import AgentEvent, Message, MessageAdded, Notice, Totals, TurnFailed, TurnFinished, TurnStarted
 from gpubox.agent.history import Conversation
 from gpubox.agent.scratch import make_scratch, remove_scratch
 from gpubox.agent.serving import Serving, find_serving
@@ -202,6 +202,9 @@ class Chat:
                     heard += isinstance(event, MessageAdded)
                     self._note(event)
                     yield event
+                    if isinstance(event, TurnStarted) and (hint := self._cannot_write(event)):
+                        self._note(hint)
+                        yield hint
                     if problem := self._news():
                         yield problem
         except Exception as error:
@@ -332,6 +335,12 @@ class Chat:
         """Once for each new problem of the file."""
         problem, told, self._told = self.problem, self._told, self.problem
         return Notice("journal", problem) if problem and problem != told else None
+
+    def _cannot_write(self, started: TurnStarted) -> Notice | None:
+        """File tools are native calls: a model without those changes files only by its programs."""
+        if started.protocol != "fenced" or not self.choices.workdir or self.choices.approvals == "workspace":
+            return None
+        return Notice("read_only", "Only programs are run for this model: it can read the workspace, not change it.")
 
     def _refuse_busy(self) -> None:
         if self.busy:

@@ -59,7 +59,7 @@ class PlainLines:
                 self._at_start = text.endswith("\n") if text else self._at_start
             case ReasoningDelta():
                 self._thought += 1
-                self._progress(f"  thinking … {self._thought:,} tokens")
+                self._progress(f"  thinking … ~{self._thought:,} tokens")
             case PrefillProgress() if event.total > event.cached:
                 self._progress(f"  reading the prompt … {event.done:,} of {event.total:,} tokens")
             case TurnStarted() if event.protocol != "none":

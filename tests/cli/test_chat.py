@@ -51,9 +51,18 @@ def serve() -> Iterator[Serve]:
     yield start
     for server in started:
         asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(30)
+    asyncio.run_coroutine_threadsafe(end_all(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(30)
     loop.close()
+
+
+async def end_all() -> None:
+    """Ends the answers that still hang."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture
@@ -426,7 +435,7 @@ def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(
     out, err = capfd.readouterr()
     assert out == "Half a line\nMore\n"
     assert err.split("\r\x1b[2K") == [
-        "", "  reading the prompt … 10 of 5,000 tokens", "  thinking … 1 tokens", "  thinking … 2 tokens",
+        "", "  reading the prompt … 10 of 5,000 tokens", "  thinking … ~1 tokens", "  thinking … ~2 tokens",
         "  ! A notice.\n",
     ]  # fmt: skip
 

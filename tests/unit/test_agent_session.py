@@ -27,7 +27,7 @@ from gpubox.profiles.model import Profile
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.server.record import Launch, Running, SlotState, save_state
-from tests.scripted_server import ScriptedServer, call, runs, says
+from tests.scripted_server import FENCED, ScriptedServer, call, runs, says
 
 HANGS = says(["Once upon", " a time"], hang=True)
 
@@ -299,6 +299,18 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
     assert sorted(path.name for path in work.iterdir()) == ["free", "yes"]
     assert [name for name, _ in asked] == ["write_file", "write_file"]
     assert asked[0][1] == "--- (new file)\n+++ yes\n@@ -1,0 +1,1 @@\n+yes"
+
+
+async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tmp_path: Path) -> None:
+    script = [says("One.")] * 2
+    async with asyncio.timeout(60), ScriptedServer(*script, caps=FENCED) as box.server:
+        chat = box.chat()
+        chat.choose(Choices(workdir=str(tmp_path)))
+        events = await ask(chat)
+        assert [event.kind for event in events if isinstance(event, Notice)] == ["read_only"]
+        chat.choose(Choices(workdir=str(tmp_path), approvals="workspace"))
+        assert not [event for event in await ask(chat, "Again?") if isinstance(event, Notice)]
+        await chat.close()
 
 
 async def test_a_workspace_that_went_is_said_before_anything_is_asked(box: Box, tmp_path: Path) -> None:
