@@ -105,6 +105,36 @@ async def test_a_workspace_outlives_its_runs(sandbox: Sandbox, world: World) -> 
     assert (world.workspace / "m.py").stat().st_uid in (os.getuid(), world.workspace.stat().st_uid)
 
 
+CHANGES = """
+import os
+print(open("mine.txt").read())
+for change in (lambda: open("mine.txt", "a"), lambda: open("new.txt", "w"), lambda: os.remove("mine.txt"),
+               lambda: os.rename("mine.txt", "x"), lambda: os.mkdir("d"), lambda: os.chmod("mine.txt", 0o777),
+               lambda: os.truncate("mine.txt", 0), lambda: os.utime("mine.txt", (1, 1))):
+    try:
+        change()
+        print("changed")
+    except OSError as error:
+        print("no")
+print(open("/dev/null", "w").write("x"))
+"""
+
+
+async def test_a_read_only_workspace_is_only_read(sandbox: Sandbox, world: World) -> None:
+    mine = world.workspace / "mine.txt"
+    mine.write_text("mine")
+    mine.chmod(0o666)
+
+    outcome = await sandbox.run(CHANGES, Policy(workspace=world.workspace, read_only=True))
+
+    assert outcome.output.splitlines()[0] == "mine"
+    assert mine.read_text() == "mine"
+    assert not (world.workspace / "new.txt").exists()
+    if outcome.tier == "bubblewrap":  # Landlock lets times and permissions be changed
+        assert outcome.output.splitlines()[1:] == ["no"] * 8 + ["1"]
+        assert outcome.files_made == ()
+
+
 async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
     found = await Sandbox.probe(Config())
     if found.tier is None:
