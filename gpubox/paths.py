@@ -65,6 +65,11 @@ class Paths:
         return self.state / "crashes"
 
     @property
+    def scratch(self) -> Path:
+        """What programs of chats without a workspace write, gone with the chat."""
+        return self.cache / "scratch"
+
+    @property
     def chats(self) -> Path:
         """The chats, one JSONL file each."""
         return self.state / "chats"

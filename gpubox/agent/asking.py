@@ -60,7 +60,7 @@ class Listener:
         if not (chunk.text or chunk.reasoning or chunk.calls):
             return True
         thinking, visible = self._splitter.feed(chunk.text) if chunk.text else ("", "")
-        self._count(now, chunk, bool(chunk.reasoning or thinking or self._splitter.thinking))
+        self._count(now, chunk, bool(chunk.reasoning or thinking or self._splitter.closing))
         reply.reasoning += chunk.reasoning
         reply.content += chunk.text
         if chunk.reasoning or thinking:

@@ -175,7 +175,8 @@ class WriteFile(ChangeTool):
         super().__init__(
             workspace,
             "write_file",
-            "Make a text file in the workspace, or replace one. The owner sees the change and may refuse it.",
+            "Make a text file in the workspace, or replace one. The owner sees the change and may refuse it. "
+            "Where a program finds the workspace read-only, this is how files are changed.",
             {"path": _PATH, "content": {"type": "string", "description": "The whole new content."}},
         )
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from gpubox.agent.events import AgentEvent
+from gpubox.agent.events import AgentEvent, Totals, TurnFinished
 from gpubox.agent.history import Conversation
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Approve, Tool, deny
@@ -60,7 +60,10 @@ class AgentLoop:
         try:
             while (event := await events.get()) is not None:
                 yield event
-            await task
+            if turn.stopped and task.cancelled():  # stopped before it began
+                yield TurnFinished(Totals(), "stopped")
+            else:
+                await task
         finally:
             if not task.done():
                 task.cancel()

@@ -34,6 +34,8 @@ class Chosen:
     why: str
     system: str
     tools: tuple[dict[str, Any], ...] = ()
+    offered: tuple[str, ...] = ()
+    """Names of the tools that the model is told of."""
     parallel: bool = False
     system_role: bool = True
     """Whether the template takes a system message; else it begins the first user's."""
@@ -60,24 +62,25 @@ def _caps(props: dict[str, Any] | None) -> dict[str, Any]:
 
 def _choose(settings: AgentSettings, tools: Sequence[Tool], caps: dict[str, Any], ignored: int) -> Chosen:
     can = bool(caps.get("supports_tools") and caps.get("supports_tool_calls"))
-    names = {tool.name for tool in tools}
+    names = tuple(tool.name for tool in tools)
     if not tools or settings.protocol == "none":
         return Chosen("none", "no tools", settings.system_prompt)
     idle = can and ignored >= IGNORED and CODE in names
     if settings.protocol == "native" or (settings.protocol == "auto" and can and not idle):
         why = "as set" if settings.protocol == "native" else "the chat template knows tool calls"
-        guide = NATIVE if CODE in names else ""
-        system = "\n\n".join(part for part in (settings.system_prompt, guide) if part)
-        return Chosen("native", why, system, schemas(tools), bool(caps.get("supports_parallel_tool_calls")))
+        system = _joined(settings.system_prompt, NATIVE if CODE in names else "")
+        parallel = bool(caps.get("supports_parallel_tool_calls"))
+        return Chosen("native", why, system, schemas(tools), names, parallel)
     without = "the chat template knows no tool calls" if caps else "the server does not say what its template knows"
     if CODE not in names:
         return Chosen("none", without, settings.system_prompt)
     why = "the model writes programs but calls no tool" if idle else without
-    return Chosen(
-        "fenced",
-        "as set" if settings.protocol == "fenced" else why,
-        "\n\n".join(part for part in (settings.system_prompt, FENCED) if part),
-    )
+    why = "as set" if settings.protocol == "fenced" else why
+    return Chosen("fenced", why, _joined(settings.system_prompt, FENCED), offered=(CODE,))
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)
 
 
 def schemas(tools: Sequence[Tool]) -> tuple[dict[str, Any], ...]:

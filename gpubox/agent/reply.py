@@ -70,7 +70,8 @@ def request_body(
         body["tools"] = list(chosen.tools)
         body["parallel_tool_calls"] = chosen.parallel
     if thinking is not None:
-        body["chat_template_kwargs"] = {"enable_thinking": thinking}
+        given = settings.sampling.get("chat_template_kwargs")
+        body["chat_template_kwargs"] = {**(given if isinstance(given, dict) else {}), "enable_thinking": thinking}
     if thinking_tokens is not None:
         body["thinking_budget_tokens"] = thinking_tokens
     if settings.slot is not None:

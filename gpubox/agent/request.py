@@ -44,6 +44,8 @@ class Requests:
         self._retry_seconds = retry_seconds
         self._sent = 0
         """Messages that the server has seen."""
+        self._roomy = 0
+        """The cache's tokens for which room was made already."""
         self.reply: Reply | None = None
         """The newest, also while it comes."""
 
@@ -104,12 +106,12 @@ class Requests:
     def _make_room(self, max_tokens: int) -> None:
         """Folds before the server has to refuse, as far as the sizes are known."""
         held = self._conversation.held_tokens
-        if not self._context or not held:
+        if not self._context or held == self._roomy:
             return
         new = sum(len(message.content) for message in self._conversation.messages[self._sent :] if self._sent)
         over = held + new / CHARACTERS_PER_TOKEN + min(max_tokens, self._context // 4) - self._context
-        if over > 0:
-            self._fold(int((over + (1 - FULL) * self._context) * CHARACTERS_PER_TOKEN))
+        if over > 0 and self._fold(int((over + (1 - FULL) * self._context) * CHARACTERS_PER_TOKEN)):
+            self._roomy = held
 
     def _characters_over(self, error: ContextOverflow) -> int:
         prompt, context = error.prompt_tokens or 0, error.context_tokens or self._context or 0

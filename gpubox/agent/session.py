@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubox.agent.events import AgentEvent, Message, MessageAdded, Notice, Totals, TurnFailed, TurnFinished
+from gpubox.agent.events import AgentEvent, Message, MessageAdded, Notice, Totals, TurnFailed, TurnFinished, TurnStarted
 from gpubox.agent.history import Conversation
+from gpubox.agent.scratch import make_scratch, remove_scratch
 from gpubox.agent.serving import Serving, find_serving
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny
 from gpubox.agent.transcript.branch import copy_turns, known, turns_to
@@ -203,6 +202,9 @@ class Chat:
                     heard += isinstance(event, MessageAdded)
                     self._note(event)
                     yield event
+                    if isinstance(event, TurnStarted) and (hint := self._cannot_write(event)):
+                        self._note(hint)
+                        yield hint
                     if problem := self._news():
                         yield problem
         except Exception as error:
@@ -238,7 +240,7 @@ class Chat:
         if client:
             await client.close()
         if self._scratch:
-            await in_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+            await in_thread(remove_scratch, self._scratch)
             self._scratch = None
 
     def _end(self, conversation: Conversation, heard: int, failure: str) -> None:
@@ -279,8 +281,8 @@ class Chat:
             policy = Policy(workspace=self._workspace.root, read_only=seen_first)
             return [CodeExecution(self._sandbox, policy), *file_tools(self._workspace)]
         if self._scratch is None:
-            self._scratch = await in_thread(_make_scratch)
-        return [CodeExecution(self._sandbox, Policy(workspace=self._scratch / "work"))]
+            self._scratch = await in_thread(make_scratch, self._paths)
+        return [CodeExecution(self._sandbox, Policy(workspace=self._scratch))]
 
     def _open_workspace(self, folder: str) -> Workspace:
         own = (self._paths.config, self._paths.state, self._paths.cache)
@@ -334,18 +336,15 @@ class Chat:
         problem, told, self._told = self.problem, self._told, self.problem
         return Notice("journal", problem) if problem and problem != told else None
 
+    def _cannot_write(self, started: TurnStarted) -> Notice | None:
+        """File tools are native calls: a model without those changes files only by its programs."""
+        if started.protocol != "fenced" or not self.choices.workdir or self.choices.approvals == "workspace":
+            return None
+        return Notice("read_only", "Only programs are run for this model: it can read the workspace, not change it.")
+
     def _refuse_busy(self) -> None:
         if self.busy:
             raise GpuboxError("This chat is being answered.", "Stop the answer first, or wait for it.")
-
-
-def _make_scratch() -> Path:
-    """A folder for the programs of a chat without a workspace. Under root they run as another user: it is open
-    to all, in one that is not."""
-    folder = Path(tempfile.mkdtemp(prefix="gpubox-chat-"))
-    (folder / "work").mkdir()
-    (folder / "work").chmod(0o777)
-    return folder
 
 
 def _with_workdir(choices: Choices, folder: str) -> Choices:

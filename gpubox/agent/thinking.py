@@ -54,9 +54,9 @@ class ThinkingSplitter:
         """Whether a tag may still come: only before any visible text."""
 
     @property
-    def thinking(self) -> bool:
-        """Whether an unclosed tag is open."""
-        return bool(self._close)
+    def closing(self) -> str:
+        """The tag that ends the thinking in the middle of which the text is; empty: it is in none."""
+        return self._close
 
     def feed(self, piece: str) -> tuple[str, str]:
         """What ``piece`` makes certain."""

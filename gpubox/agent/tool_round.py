@@ -50,6 +50,11 @@ class ToolRunner:
         """The owner's, since the turn began."""
         self.made = self.failed = 0
 
+    def went_well(self, planned: Sequence[Planned]) -> bool:
+        """Whether the round before made the very same calls, without a fault."""
+        before = [self._before.get(_key(item.call)) for item in planned]
+        return bool(before) and all(output is not None and output.ok for output in before)
+
     async def run(self, planned: Sequence[Planned]) -> list[Done]:
         """The outputs in the order of the calls. Never raises but for a cancellation, which ends what runs."""
         done: dict[int, Done] = {}

@@ -24,7 +24,7 @@ from gpubox.agent.repetition import before_circles
 from gpubox.agent.reply import Reply
 from gpubox.agent.request import Requests
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.thinking import split_thinking
+from gpubox.agent.thinking import ThinkingSplitter
 from gpubox.agent.tool_round import Done, ToolRunner
 from gpubox.agent.tools import Approve, Tool, ToolCall
 from gpubox.errors import GpuboxError
@@ -96,8 +96,7 @@ class Turn:
         if context:  # one output must not fill a small context
             self._runner.characters = min(self._runner.characters, context)
         model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
-        names = () if chosen.name == "none" else tuple(tool.name for tool in self._tools)
-        self._emit(TurnStarted(chosen.name, chosen.why, model, names, context))
+        self._emit(TurnStarted(chosen.name, chosen.why, model, chosen.offered, context))
         self._requests = Requests(
             self._client,
             self._conversation,
@@ -126,13 +125,11 @@ class Turn:
             if not found.calls:
                 self._end_round(reply)
                 return "length" if reply.finish_reason == "length" else "answered"
+            if not found.linked and self._runner.went_well(found.calls):
+                self._end_round(reply)
+                return "answered"  # it shows the program that was run
             done = await self._act(reply, found)
-            if not all(one.repeated for one in done):
-                repeats = 0
-                continue
-            if not found.linked and all(one.output.ok for one in done):
-                return "answered"  # the answer shows the program that was run
-            repeats += 1
+            repeats = repeats + 1 if all(one.repeated for one in done) else 0
             if repeats >= REPEATS:
                 self._emit(Notice("repetition", "The model makes the same call again and again."))
                 return "repetition"
@@ -197,5 +194,6 @@ class Turn:
 
 def _closed(content: str) -> str:
     """``content`` with its thinking closed, if it ends in the middle of it."""
-    thinking, visible = split_thinking(content)
-    return f"{content}\n</think>\n" if thinking and not visible and "</" not in content else content
+    splitter = ThinkingSplitter()
+    splitter.feed(content)
+    return f"{content}\n{splitter.closing}\n" if splitter.closing else content

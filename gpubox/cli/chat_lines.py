@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.agent.events import (
     AgentEvent,
-    ApprovalAsked,
     Folded,
     Notice,
     PrefillProgress,
@@ -60,7 +59,7 @@ class PlainLines:
                 self._at_start = text.endswith("\n") if text else self._at_start
             case ReasoningDelta():
                 self._thought += 1
-                self._progress(f"  thinking … {self._thought:,} tokens")
+                self._progress(f"  thinking … ~{self._thought:,} tokens")
             case PrefillProgress() if event.total > event.cached:
                 self._progress(f"  reading the prompt … {event.done:,} of {event.total:,} tokens")
             case TurnStarted() if event.protocol != "none":
@@ -69,8 +68,6 @@ class PlainLines:
                 self._card(event.call)
             case ToolFinished():
                 self._result(event.output)
-            case ApprovalAsked():
-                self._line(f"  ? {plain(event.call.name)} wants to change a file")
             case Notice():
                 self._line(f"  ! {plain(event.text)}")
             case RoundRestarted():

@@ -6,7 +6,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from gpubox.agent.events import Message, ToolFinished, values
+from gpubox import units
+from gpubox.agent.events import MessageAdded, TextDelta, ToolFinished, TurnFailed, values
+from gpubox.agent.thinking import split_thinking
 from gpubox.agent.transcript.fold import ChatLog, Turn
 from gpubox.agent.transcript.search import search
 from gpubox.agent.transcript.store import existing, heads, load
@@ -44,8 +46,7 @@ def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> N
         output.emit_table(rows, header=("TURN", "", "END", "ANSWERED BY", "ASKED"))
         return
     for turn in log.path():
-        for message in turn.messages():
-            _print(message, turn)
+        _print(turn)
     if log.damaged or log.unknown:
         output.emit(f"({log.damaged} damaged lines and {log.unknown} of a newer gpubox are not shown)")
 
@@ -91,24 +92,36 @@ def _turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _print(message: Message, turn: Turn) -> None:
-    if message.role == "user":
-        output.emit("\n".join(f"> {line}" for line in paragraph(message.content).splitlines()))
-        return
-    if message.role == "assistant":
-        cut = f" [{turn.state}]" if message.partial else ""
-        output.emit(
-            f"\n{paragraph(message.content)}{cut}\n  ({_who(turn)})\n" if message.content else f"\n{cut}".rstrip()
-        )
-        for call in message.calls:
-            output.emit(f"  ▸ {plain(call.name)}")
-            _indented(call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items()))
-    elif message.role == "tool":
-        done = next(
-            (e.output for e in turn.events if isinstance(e, ToolFinished) and e.call.id == message.call_id), None
-        )
-        output.emit(f"  {'✓' if done is None or done.ok else '✗'} {plain(done.tier) if done else ''}".rstrip())
-        _indented(message.content)
+def _print(turn: Turn) -> None:
+    output.emit("\n".join(f"> {line}" for line in paragraph(turn.asked.text).splitlines()))
+    said = ""
+    for event in turn.events:
+        if isinstance(event, MessageAdded) and event.message.role == "assistant":
+            said = event.message.content
+            _say(split_thinking(said)[1])
+        elif isinstance(event, ToolFinished):
+            _print_run(event, said)
+        elif isinstance(event, TurnFailed):
+            output.emit(f"  ✗ {plain(event.message)}")
+    _say("".join(event.text for event in turn.events if isinstance(event, TextDelta)))
+    output.emit(f"\n  ({_who(turn)}: {turn.state})\n")
+
+
+def _say(text: str) -> None:
+    if text.strip():
+        output.emit(f"\n{paragraph(text.strip())}\n")
+
+
+def _print_run(event: ToolFinished, said: str) -> None:
+    call, done = event.call, event.output
+    output.emit(f"  ▸ {plain(call.name)}")
+    code = call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items())
+    if code.strip() not in said:  # a fenced program stands in the text
+        _indented(code)
+    end = "" if done.exit_code is None else f"exit {done.exit_code}"
+    words = [end, done.ended_by, units.seconds(done.seconds), done.tier]
+    output.emit(f"  {'✓' if done.ok else '✗'} {plain('  '.join(word for word in words if word))}")
+    _indented(done.text)
 
 
 def _indented(text: str) -> None:

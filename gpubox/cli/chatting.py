@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from gpubox.agent.events import AgentEvent, TurnFailed, TurnFinished, values
+from gpubox.agent.events import AgentEvent, ApprovalAsked, TurnFailed, TurnFinished, values
 from gpubox.agent.serving import Serving, find_serving
 from gpubox.agent.session import CLOSE_SECONDS, Chat
 from gpubox.agent.tools import ToolCall
@@ -103,7 +103,7 @@ async def _asked(
         if request.name:
             chat.rename_to(request.name)
         chat.choose(change(chat.choices))
-        end = await _to_its_end(chat, asyncio.create_task(_follow(chat, request.text, shown)))
+        end = await _to_its_end(chat, asyncio.create_task(_follow(chat, request.text, shown, asker)))
         code = ExitCode.OK
         if isinstance(end, TurnFailed):
             code = await _whose_fault(find)
@@ -126,13 +126,15 @@ async def _to_its_end(chat: Chat, turn: asyncio.Task[AgentEvent | None]) -> Agen
             await asyncio.wait([turn])
 
 
-async def _follow(chat: Chat, text: str, shown: JsonLines | PlainLines) -> AgentEvent | None:
+async def _follow(chat: Chat, text: str, shown: JsonLines | PlainLines, asker: Asker) -> AgentEvent | None:
     last: AgentEvent | None = None
     async with aclosing(chat.send(text)) as events:
         async for event in events:
             if last is None:
                 shown.begin(chat)
             shown.show(event)
+            if isinstance(event, ApprovalAsked):
+                asker.told.set()
             last = event
     return last
 
@@ -163,12 +165,16 @@ class Asker:
 
     def __init__(self, may_ask: bool) -> None:
         self.may_ask = may_ask
+        self.told = asyncio.Event()
+        """The call that the question is about is on the terminal."""
 
     async def __call__(self, call: ToolCall, diff: str) -> bool:
         """The owner's answer; no where nobody can be asked."""
         if not self.may_ask:
             diagnostics.note(f"  ! {call.name} was not allowed: nobody can be asked. --approve workspace allows it.")
             return False
+        await self.told.wait()
+        self.told.clear()
         diagnostics.note(f"{paragraph(diff)}\nAllow this? y and Enter allow it, anything else does not.")
         answer = await in_thread(sys.stdin.readline)
         return answer.strip().casefold() in ("y", "yes")

@@ -23,12 +23,12 @@ def _supervise(pid: int) -> None:
         os.killpg(0, 9)
         os._exit(1)  # the first process of a namespace: the kernel spares it, and ends the others with it
 
-    # Should gpubox be gone or stuck: this process ends what is left. A change of user has undone bwrap's own request.
+    # Should gpubox be gone or stuck: this process ends what is left.
     _signal.signal(_signal.SIGALRM, end)
     _signal.signal(_signal.SIGTERM, end)
     _signal.alarm(CONFIG["alarm"])
-    _call("prctl", 1, _signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
     if CONFIG.get("group"):
+        _call("prctl", 1, _signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
         _call("prctl", 36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a daemon is still below it
         if os.getppid() != CONFIG["parent"]:
             end()
@@ -129,15 +129,15 @@ def _prepare() -> None:
 
 def _main() -> "Any":
     """The compiled program, in the process that is to run it."""
+    pid = os.fork()
+    if pid:
+        _supervise(pid)
     uid = CONFIG.get("uid")
-    if uid:
+    if uid:  # this process alone: the kernel lets no bwrap of root's end a supervisor of another user's
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     os.chdir(CONFIG["work"])  # not bwrap's to do: it need not be allowed into the folder
-    pid = os.fork()
-    if pid:
-        _supervise(pid)
     os.close(CONFIG["status_fd"])
     if __file__.startswith("/proc/self/fd/"):
         os.close(int(__file__[14:]))

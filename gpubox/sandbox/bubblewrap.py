@@ -69,16 +69,8 @@ def arguments(
 def _namespaces(as_root: bool) -> list[str]:
     words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     # boot.py is the namespace's first process: it has ended only when all the others have.
-    words += [
-        "--hostname",
-        "sandbox",
-        "--die-with-parent",
-        "--as-pid-1",
-        "--new-session",
-        "--clearenv",
-        "--cap-drop",
-        "ALL",
-    ]
+    words += ["--as-pid-1", "--die-with-parent", "--new-session"]
+    words += ["--hostname", "sandbox", "--clearenv", "--cap-drop", "ALL"]
     if as_root:  # boot.py becomes an unused user with these two, and loses them by it
         return [*words, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     return [*words, "--unshare-user", "--disable-userns", "--uid", str(UID), "--gid", str(UID)]

@@ -51,6 +51,8 @@ class Place:
     work: Path
     tmp: Path
     main: Path
+    read_only: bool = False
+    """Whether ``work`` may only be read."""
 
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
@@ -67,10 +69,12 @@ def make_place(policy: Policy, code: bytes, uid: int) -> Place:
     main.write_bytes(code)
     if uid:
         root.chmod(0o711)
-    return Place(root, work, tmp, main)
+    return Place(root, work, tmp, main, policy.read_only and policy.workspace is not None)
 
 
 def rules(place: Place, python: Interpreter) -> dict[str, list[str]]:
     """What may be read and run, what may be written, and which devices, as boot.py takes it."""
     readable = [*_READABLE, str(place.main), *([str(python.prefix)] if python.prefix else [])]
-    return {"read": readable, "write": [str(place.work), str(place.tmp)], "devices": list(_DEVICES)}
+    writable = [str(place.tmp)]
+    (readable if place.read_only else writable).append(str(place.work))
+    return {"read": readable, "write": writable, "devices": list(_DEVICES)}

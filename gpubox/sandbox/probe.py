@@ -28,7 +28,7 @@ async def probe(config: Config) -> Confinement:
 
 
 async def _probe(accepted: str, root: Path) -> Confinement:
-    problems: list[str] = []
+    problems = [] if bubblewrap.installed() else ["bubblewrap is not installed"]
     for candidate in candidates(accepted):
         why = await tried(candidate)
         if not why:
@@ -37,8 +37,6 @@ async def _probe(accepted: str, root: Path) -> Confinement:
             hint = advice.hint(problems, root) if weaker else ""
             return replace(candidate, detail=detail, problem="; ".join(problems) if weaker else "", hint=hint)
         problems.append(why)
-    if not bubblewrap.installed():
-        problems.insert(0, "bubblewrap is not installed")
     return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=advice.hint(problems, root))
 
 

@@ -14,7 +14,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sandbox import spawn
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
-from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead
+from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
 from gpubox.sandbox.workspace import Scan, made, scan, usable
 
 _CHUNK = 65536
@@ -94,6 +94,21 @@ def _bytes(code: str) -> bytes:
         return code.encode("utf-8", "replace")
 
 
+def _too_many_files(pid: int, policy: Policy) -> bool:
+    """Whether a folder that dies with the run holds more files than allowed; ``pid`` is a process of the namespace.
+
+    While bwrap still prepares it, its /tmp is the host's: the size tells them apart.
+    """
+    size = -(-policy.scratch_bytes // 4096) * 4096
+    for folder in ("tmp", "dev/shm", "work"):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(f"/proc/{pid}/root/{folder}")
+            ours = found.f_blocks * found.f_frsize == size
+            if ours and found.f_files - found.f_ffree > policy.scratch_files:
+                return True
+    return False
+
+
 async def _finished(task: asyncio.Task[None]) -> None:
     """Waits for ``task`` however often this is cancelled: what it does must be done."""
     cancelled = False
@@ -144,6 +159,8 @@ class _Run:
         """Returns when every process is dead; releasing memory can take the kernel a while."""
         wait_dead(self._dying, _DRAIN_SECONDS)
         self.process.popen.wait()
+        if self.process.scratch:
+            wait_group_dead(self.process.popen.pid, _DRAIN_SECONDS)
         self.process.release()
 
     async def _watch(self, exited: asyncio.Event, began: float) -> None:
@@ -170,12 +187,8 @@ class _Run:
             now = await asyncio.to_thread(scan, self.process.scratch)
             if len(now.files) > self.policy.scratch_files or now.size_bytes > self.policy.scratch_bytes:
                 return True
-        for folder in ("tmp", "dev/shm", "work") if pids and not self.process.scratch else ():
-            with contextlib.suppress(OSError):
-                scratch = os.statvfs(f"/proc/{pids[0]}/root/{folder}")
-                bounded = folder != "work" or self.policy.workspace is None
-                if bounded and scratch.f_files - scratch.f_ffree > self.policy.scratch_files:
-                    return True
+        elif pids and _too_many_files(pids[0], self.policy):
+            return True
         if self.policy.workspace is None or self._free_bytes() > self._free_at_start - self.policy.disk_bytes:
             return False
         # Somebody filled the disk; whoever downloads a model meanwhile is not our program.
@@ -208,6 +221,8 @@ class _Run:
             self._kill()
 
     def _kill(self) -> None:
+        if self.process.popen.returncode is not None:
+            return  # dead and buried: its number may be another's by now
         if self.process.scratch:
             kill_group(self.process.popen.pid)
         else:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpubox.errors import GpuboxError
 from gpubox.sandbox import boot, bubblewrap, landlock, seccomp
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.lending import Lending
@@ -95,7 +96,7 @@ def start(
     def begin() -> Process:
         if confinement.tier == "bubblewrap":
             return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin)
-        return _start_in_place(confinement, python, code, policy, uid, stdin)
+        return _start_in_place(confinement, python, code, policy, doors, uid, stdin)
 
     if not uid or policy.workspace is None:
         return begin()
@@ -139,9 +140,20 @@ def _start_bubblewrap(
 
 
 def _start_in_place(
-    confinement: Confinement, python: Interpreter, code: bytes, policy: Policy, uid: int, stdin: bytes
+    confinement: Confinement,
+    python: Interpreter,
+    code: bytes,
+    policy: Policy,
+    doors: Sequence[str],
+    uid: int,
+    stdin: bytes,
 ) -> Process:
     """Without namespaces: boot.py locks itself up, and its process group is what dies together."""
+    if confinement.tier == "landlock" and any(not (policy.workspace or Path()).joinpath(d).is_socket() for d in doors):
+        raise GpuboxError(
+            f"The workspace holds {doors[0]}, through which Landlock lets a program out.",
+            "Remove it: a FIFO or device is closed by bubblewrap only.",
+        )
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)

@@ -36,6 +36,15 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def wait_group_dead(pid: int, seconds: float) -> None:
+    """Returns when the group that ``pid`` led has no process left, or after ``seconds``."""
+    end = time.monotonic() + seconds
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < end:
+            os.killpg(pid, signal.SIGKILL)
+            time.sleep(0.002)
+
+
 def kill_tree(pid: int) -> list[int]:
     """SIGKILL for ``pid`` and its children, ``pid`` stopped first, so that it makes no new child meanwhile.
 

@@ -22,6 +22,7 @@ from gpubox.server.sse import ChunkReader, Oversized
 CHAT = "/v1/chat/completions"
 ERROR_BYTES = 64 * 1024
 CONNECT_SECONDS = 10.0
+SEND_SECONDS = 60.0
 DRAIN_SECONDS = 1.0
 
 
@@ -52,7 +53,7 @@ async def stream_completion(
     ``silence_seconds`` without a byte is an error; llama-server pings each 30 s. The reader ends at ``[DONE]``, or
     where the connection ends after a finish reason; before that it is broken.
     """
-    timeout = httpx.Timeout(silence_seconds, connect=CONNECT_SECONDS)
+    timeout = httpx.Timeout(SEND_SECONDS, read=silence_seconds, connect=CONNECT_SECONDS)
     content = msgspec.json.encode({**body, "stream": True})
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
     request = http.build_request("POST", path, content=content, headers=headers, timeout=timeout)

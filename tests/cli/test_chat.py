@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -17,7 +18,11 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, TurnFailed
+from gpubox.agent.tools import ToolCall
 from gpubox.agent.transcript.store import chat_path, load, names
+from gpubox.cli.chat_lines import PlainLines
+from gpubox.cli.chatting import Asker
 from gpubox.cli.main import run
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
@@ -46,9 +51,18 @@ def serve() -> Iterator[Serve]:
     yield start
     for server in started:
         asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(30)
+    asyncio.run_coroutine_threadsafe(end_all(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(30)
     loop.close()
+
+
+async def end_all() -> None:
+    """Ends the answers that still hang."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture
@@ -172,7 +186,7 @@ def test_a_switch_in_mid_chat_keeps_the_chat(serve: Serve, chat: Callable[..., S
     assert [turn.asked.profile for turn in load(chat_path(paths, "c")).path()] == ["one", "two"]
     shown = chat("show", "c").out
     assert "> A colour?\n" in shown
-    assert "(two b11434-abc)" in shown
+    assert "(two b11434-abc: answered)" in shown
 
 
 WRITE = {"path": "sub/new.txt", "content": "hello\n"}
@@ -391,3 +405,43 @@ def test_a_killed_gpubox_keeps_what_was_said_a_second_before(
     assert chat("-p", "Go on.", "--continue", "t", "--url", server.url).code == 0
     sent = [(message["role"], message["content"]) for message in server.bodies[-1]["messages"]]
     assert sent[1:] == [("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Go on.")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "allowed"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
+)
+async def test_the_owner_is_asked_at_the_terminal(
+    typed: str, allowed: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+
+    asker = Asker(True)
+    asker.told.set()
+    assert await asker(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
+    assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nAllow this?")
+
+
+def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpubox.cli.diagnostics.stderr_is_terminal", lambda: True)
+    lines = PlainLines()
+    for event in (
+        PrefillProgress(10, 5000, 0), ReasoningDelta("hm"), ReasoningDelta("hm"), TextDelta("Half a line"),
+        ReasoningDelta("hm"), Notice("x", "A notice."), TextDelta("More\n"), TurnFailed("It broke."),
+    ):  # fmt: skip
+        lines.show(event)
+
+    out, err = capfd.readouterr()
+    assert out == "Half a line\nMore\n"
+    assert err.split("\r\x1b[2K") == [
+        "", "  reading the prompt … 10 of 5,000 tokens", "  thinking … ~1 tokens", "  thinking … ~2 tokens",
+        "  ! A notice.\n",
+    ]  # fmt: skip
+
+
+def test_looking_at_chats_needs_no_http_and_no_screen(paths: Paths) -> None:
+    script = "import sys\nfrom gpubox.cli.main import run\nrun(['chat', 'ls'])\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+
+    assert {name.partition(".")[0] for name in done.stderr.split()} & {"textual", "rich", "httpx", "yaml"} == set()

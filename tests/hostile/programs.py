@@ -46,6 +46,11 @@ class Hostile:
     plainly: bool = False
     """Whether it escapes when nothing confines it: run so once, to show that the attack works."""
 
+    @property
+    def patient(self) -> bool:
+        """Whether only time ends it."""
+        return "cpu_seconds" in self.policy or self.policy.get("wall_seconds", 20) < 5
+
 
 def _all() -> list[Hostile]:
     read, net, process, kernel, greed, late = _files(), _network(), _processes(), _kernel(), _greed(), _survivors()
@@ -125,7 +130,7 @@ def _network() -> list[Hostile]:
             "unix-reconnect",
             "def send():\n    one, other = socket.socketpair()\n    one.connect('sock')\nattempt(send)",
         ),
-        Hostile("unix-abstract", "attempt(lambda: socket.socket(socket.AF_UNIX).connect('\\0@ABSTRACT@'))", plainly=True),
+        Hostile("unix-abstract", "attempt(lambda: socket.socket(socket.AF_UNIX).connect('\\x00@ABSTRACT@'))", plainly=True),
         Hostile("listen-unix", "attempt(lambda: socket.socket(socket.AF_UNIX).bind('mine'))", plainly=True),
         Hostile("raw-and-netlink", "attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1)\nattempt(socket.socket, 16, 3)"),
         Hostile("vsock", "attempt(socket.socket, 40, 1)"),
@@ -152,7 +157,9 @@ def _processes() -> list[Hostile]:
         Hostile(
             "environments",
             "seen = str(dict(os.environ))\n"
-            "for name in (os.listdir('/proc') if os.access('/proc', os.R_OK) else ()):\n"
+            "try: names = os.listdir('/proc')\n"
+            "except OSError: names = ()\n"
+            "for name in names:\n"
             "    try: seen += open(f'/proc/{name}/environ', errors='replace').read()\n"
             "    except OSError: pass\n"
             "print('ESCAPED' if '@TOKEN@' in seen else 'held')",
@@ -237,13 +244,13 @@ def _greed() -> list[Hostile]:
         Hostile(
             "fork-bomb",
             f"n = 0\nfor _ in range(400):\n    try: pid = os.fork()\n    except OSError: break\n"
-            f"    if not pid: time.sleep(3); os._exit(0)\n    n += 1\n{many}",
+            f"    if not pid: time.sleep(1); os._exit(0)\n    n += 1\n{many}",
             plainly=True,
         ),
         Hostile(
             "thread-bomb",
             f"n = 0\nthreading.stack_size(65536)\nfor _ in range(400):\n"
-            f"    try: threading.Thread(target=time.sleep, args=(3,), daemon=True).start()\n"
+            f"    try: threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n"
             f"    except RuntimeError: break\n    n += 1\n{many}",
             plainly=True,
         ),
@@ -280,7 +287,7 @@ def _greed() -> list[Hostile]:
             ended_by="disk",
             policy={"scratch_files": 2000, "wall_seconds": 60.0},
         ),
-        Hostile("deep-recursion", "sys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1) if n < 10**6 else print('ESCAPED')\nf(0)", says=None, ended_by=None, policy={"wall_seconds": 2.0, "memory_bytes": 256 * MIB}),
+        Hostile("deep-recursion", "sys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)", says=None, ended_by=None, policy={"wall_seconds": 2.0, "memory_bytes": 256 * MIB}),
         Hostile("open-files", "n = 0\ntry:\n    keep = []\n    while n < 1000: keep.append(open('/dev/null')); n += 1\nexcept OSError: print('held')\nelse: print('ESCAPED')"),
         Hostile("locked-memory", "call('mlockall', 3)"),
         Hostile("strange-output", "sys.stdout.buffer.write(b'\\x1b[2J\\x1b]0;x\\x07[/foo]\\xff\\xfe\\0\\r\\n' * 10)\nprint('held')"),

@@ -33,8 +33,6 @@ class World:
         self.secret.write_text(self.token)
         self.secret.chmod(0o666)
         (self.workspace / "door").symlink_to(self.outside)
-        os.mkfifo(self.workspace / "fifo")
-        (self.workspace / "fifo").chmod(0o666)
         self.tcp = self._listening(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self.udp = self._listening(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
         self.unix = self._listening(socket.AF_UNIX, socket.SOCK_STREAM, str(self.workspace / "sock"))
@@ -66,7 +64,10 @@ class World:
         )
 
     def text(self, program: Hostile) -> str:
-        """The program with its blanks filled in."""
+        """The program with its blanks filled in; its FIFO is there if it needs one."""
+        if "fifo" in program.name:
+            os.mkfifo(self.workspace / "fifo")
+            (self.workspace / "fifo").chmod(0o666)
         blanks = {
             "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": Path.home(), "PORT": self.tcp.getsockname()[1],
             "UDP": self.udp.getsockname()[1], "ABSTRACT": self.token, "VICTIM": self.victim.pid, "TOKEN": self.token,
@@ -132,7 +133,7 @@ class World:
     def tidy(self) -> None:
         """As it was: the workspace holds what it held, and the victim lives."""
         for path in self.workspace.iterdir():
-            if path.name not in ("door", "fifo", "sock", "dgram"):
+            if path.name not in ("door", "sock", "dgram"):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for path in [*self.outside.iterdir(), *(Path(f, f"mark-{self.token}") for f in SHARED)]:
             if path != self.secret:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
@@ -115,6 +116,13 @@ async def test_fenced_program_again_is_the_answer() -> None:
     tool = Echo("42")
     played = await play(ScriptedServer(says(BLOCK), says("So:\n" + BLOCK), caps=FENCED), tools=[tool])
     assert tool.codes == ["print(6*7)"] and played.finished.reason == "answered" and "So:" in played.finished.text
+    assert played.notices == [] and played.conversation.messages[-1].role == "assistant"
+
+
+async def test_fenced_program_that_failed_is_not_run_again_unchanged() -> None:
+    tool = Echo("NameError", ok=False)
+    played = await play(ScriptedServer(says(BLOCK), says(BLOCK), says("I give up."), caps=FENCED), tools=[tool])
+    assert len(tool.codes) == 1 and played.notices == ["repeated"] and played.finished.text == "I give up."
 
 
 @pytest.mark.parametrize(
@@ -304,3 +312,34 @@ async def test_the_protocol_is_chosen_by_the_template_and_shown() -> None:
         played = await play(ScriptedServer(says("ok"), caps=caps), tools=[Echo()])
         started = played.of(TurnStarted)[0]
         assert started.protocol == protocol and started.why and ("tools" in played.bodies[0]) == (protocol == "native")
+
+
+ATOMS = [*'{}[\\"\n ', "```python\n", "```\n", "~~~", "print(1)\n", "def f(:\n", "<think>", "</think>", "<tool_call>"]
+ATOMS += [
+    "</tool_call>",
+    '{"name": "code_execution", "arguments": ',
+    '{"code": "print(1)"}',
+    "<function=code_execution>",
+]
+ATOMS += ["<parameter=code>", "[TOOL_CALLS]", "<|python_tag|>", "hello ", "\x1b[31m", "[/foo]", "\u202e", "\U0001f600"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_any_nonsense_ends_a_turn_and_leaves_a_chat_that_can_go_on(seed: int) -> None:
+    dice = random.Random(seed)
+    conversation = Conversation()
+
+    def words(most: int) -> str:
+        return "".join(dice.choice(ATOMS) for _ in range(dice.randrange(most)))
+
+    def nonsense() -> Play:
+        if dice.random() < 0.1:
+            return refuses(dice.choice([400, 500, 503]), "bad")
+        names = ["code_execution", "python", "x", ""]
+        calls = [call(dice.choice(names), words(5), i, dice.choice(["", "a"])) for i in range(dice.randrange(3))]
+        finish = dice.choice(["stop", "length", "tool_calls"])
+        return says(words(20), reasoning=words(4), calls=calls, finish=finish, drop=dice.random() < 0.1)
+
+    for caps in (None, FENCED, {}, None, FENCED):
+        plays = [nonsense() for _ in range(7)]  # play() checks what was sent and that there is one end
+        await play(ScriptedServer(*plays, caps=caps), tools=[Echo()], conversation=conversation)

@@ -22,6 +22,7 @@ from gpubox.agent.events import (
     TextDelta,
     ToolFinished,
     ToolRequested,
+    Totals,
     TurnFinished,
     TurnStarted,
     decode,
@@ -174,14 +175,14 @@ async def test_the_owner_is_asked(allowed: bool) -> None:
 
 async def test_the_owners_time_is_not_the_turns() -> None:
     async def approve(call: ToolCall, diff: str) -> bool:
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.05)
         return True
 
-    settings = AgentSettings(wall_seconds=5)
+    settings = AgentSettings(wall_seconds=60)
     server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
     played = await play(server, tools=[Writing()], loop=AgentLoop(approve), settings=settings)
     timing = played.of(RoundFinished)[0].timing
-    assert timing.approval_seconds >= 0.4 and timing.tool_seconds < timing.wall_seconds - 0.4
+    assert timing.approval_seconds >= 0.05 and timing.tool_seconds <= timing.wall_seconds - 0.05
 
 
 class Refusing(Echo):
@@ -307,10 +308,11 @@ async def test_a_template_without_system_role_has_it_in_the_first_message() -> N
 
 
 async def test_settings_reach_the_server() -> None:
-    settings = AgentSettings(sampling={"temperature": 0.6, "seed": 3}, thinking=False, thinking_tokens=64, slot=2)
+    sampling = {"temperature": 0.6, "seed": 3, "chat_template_kwargs": {"x": 1}}
+    settings = AgentSettings(sampling=sampling, thinking=False, thinking_tokens=64, slot=2)
     body = (await play(ScriptedServer(says("ok")), settings=settings)).bodies[0]
     assert (body["temperature"], body["seed"], body["id_slot"], body["thinking_budget_tokens"]) == (0.6, 3, 2, 64)
-    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert body["chat_template_kwargs"] == {"x": 1, "enable_thinking": False}
     assert body["stream"] and body["cache_prompt"] and body["return_progress"]
 
 
@@ -391,3 +393,32 @@ async def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch) ->
     words = "".join(f"{n} " for n in range(1000))
     played = await play(ScriptedServer(says(words, hang=True)))
     assert played.finished.reason == "length" and 500 < len(played.finished.text) < 600
+
+
+class Reading(Echo):
+    name = "read_file"
+
+
+async def test_the_tools_that_are_said_are_those_the_model_is_told_of() -> None:
+    for caps, tools in ((None, ("code_execution", "read_file")), (FENCED, ("code_execution",))):
+        played = await play(ScriptedServer(says("ok"), caps=caps), tools=[Echo(), Reading()])
+        assert played.of(TurnStarted)[0].tools == tools
+    played = await play(ScriptedServer(says("ok"), caps=FENCED), tools=[Reading()])
+    assert played.of(TurnStarted)[0].protocol == "none" and "template" in played.of(TurnStarted)[0].why
+
+
+async def test_a_turn_stopped_before_it_began_says_so() -> None:
+    loop = AgentLoop()
+    async with ScriptedServer() as server, connect(server.url) as client:
+        run = loop.run(Conversation([Message("user", "go")]), AgentSettings(), [], client)
+        first = asyncio.ensure_future(anext(run))
+        asyncio.get_running_loop().call_soon(loop.stop)
+        assert await first == TurnFinished(Totals(), "stopped")
+        await run.aclose()
+
+
+async def test_thinking_that_was_stopped_is_closed_in_the_history() -> None:
+    server = ScriptedServer(says("<think>I wonder <b>", hang=True))
+    conversation = await _stop_when(server, server.streaming, [], cancel=False)
+    for message in conversation.messages[1:]:
+        assert message.content.endswith("</think>\n")

@@ -27,7 +27,7 @@ LAUNCH = Launch(
     embeddings=True,
 )
 RUNNING = Running(
-    LAUNCH, "f00d", "2026-01-01T00:00:00.000Z", Identity(7, 99, "boot"), None, 3.25, ((0, 12),), (1, 1), True
+    LAUNCH, "f00d", "2026-01-01T00:00:00.000Z", Identity(7, 99, "boot"), None, 3.25, ((0, 12),), (1, 1), True, (0,)
 )
 STATE = SlotState(RUNNING, Operation("switch", "b", "load", Identity(8, 5, "boot"), "now"), LAUNCH, "why \udcff")
 

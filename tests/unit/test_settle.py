@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
+from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
 from gpubox.server import settle as module
-from gpubox.server.settle import settle
+from gpubox.server.settle import loaded_vram, settle
 
 GIB = 1024**3
 
@@ -52,3 +54,14 @@ async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch:
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
 
     assert await settle() == "still moving after 10 s"
+
+
+def test_the_zero_line_of_growth_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = (
+        replace(unknown_gpu(0), vram_used_bytes=3 * GIB, processes=(GpuProcess(7, None, GIB), GpuProcess(8, None, 9))),
+        replace(unknown_gpu(1), vram_used_bytes=2 * GIB, processes=(GpuProcess(7, None, None),)),
+        unknown_gpu(2),
+    )
+    monkeypatch.setattr(module, "read_driver", lambda: DriverReading(cards))
+
+    assert loaded_vram(7) == (((0, GIB), (1, 2 * GIB)), (1,))

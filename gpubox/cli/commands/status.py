@@ -15,7 +15,7 @@ from gpubox.cli.context import Context, check_url
 from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
-from gpubox.telemetry.model import DeviceMemory, Snapshot
+from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
@@ -120,7 +120,7 @@ def _print(snapshot: Snapshot) -> None:
         ("model", status.model_path),
         ("engine", " ".join(filter(None, (status.engine_path, shown_version(status.engine_version or ""))))),
         ("pid", status.pid and f"{status.pid}  since {status.started_at}"),
-        ("slots", f"{through.busy_slots} of {through.slots} busy" if through.slots else ""),
+        ("slots", _slots(through)),
         ("speed", _speed(snapshot)),
         ("context", _context(snapshot)),
         ("doing", status.operation),
@@ -134,6 +134,13 @@ def _print(snapshot: Snapshot) -> None:
         output.emit(f"  {'gpu':8} {units.UNKNOWN}  {snapshot.driver.problem}")
     for problem in snapshot.problems:
         output.emit(f"  {'missing':8} {problem}")
+
+
+def _slots(through: Throughput) -> str:
+    if not through.slots:
+        return ""
+    waiting = f", {through.queued_requests} waiting" if through.queued_requests else ""
+    return f"{through.busy_slots} of {through.slots} busy{waiting}"
 
 
 def _speed(snapshot: Snapshot) -> str:

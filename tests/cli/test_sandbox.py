@@ -1,0 +1,89 @@
+"""``gpubox sandbox run``, as the owner types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubox.cli.main import run
+from gpubox.config import Config
+from gpubox.sandbox import bubblewrap, probe
+from gpubox.sandbox.probe import probe_now
+
+
+@pytest.fixture
+def confined() -> None:
+    found = probe_now(Config())
+    if found.tier is None:
+        pytest.skip(found.problem)
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "p.py"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.usefixtures("confined")
+def test_the_program_speaks_on_stdout_and_how_it_ended_on_stderr(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "w"
+    folder.mkdir()
+
+    code = run(["sandbox", "run", program(tmp_path, "print('hi'); open('f', 'w')"), "--workdir", str(folder)])
+
+    out, err = capfd.readouterr()
+    assert (code, out) == (0, "hi\n")
+    assert err.startswith("made f\nexit 0, ")
+    assert err.endswith(" ms, bubblewrap\n")
+    assert (folder / "f").exists()
+
+
+@pytest.mark.usefixtures("confined")
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        ("raise SystemExit(3)", [], "exit 3, "),
+        ("while True: pass", ["--seconds", "0.3"], "SIGKILL: it ran longer than"),
+    ],
+)
+def test_a_program_that_fails_is_6(
+    text: str, words: list[str], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sandbox", "run", program(tmp_path, text), *words]) == 6
+    assert told in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("confined")
+def test_json_is_the_whole_outcome(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["sandbox", "run", program(tmp_path, "1/0"), "--json"]) == 6
+
+    values = json.loads(capfd.readouterr().out)
+    assert values["output"].endswith("ZeroDivisionError: division by zero\n")
+    del values["output"], values["seconds"]
+    assert values == {
+        "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": "", "tier": "bubblewrap",
+        "files_made": [], "dropped_bytes": 0,
+    }  # fmt: skip
+
+
+def test_a_file_that_is_not_there_is_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["sandbox", "run", str(tmp_path / "none.py")]) == 2
+    assert "none.py cannot be read: No such file" in capfd.readouterr().err
+
+
+def test_nothing_runs_where_nothing_confines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(bubblewrap, "installed", lambda: [])
+
+    assert run(["sandbox", "run", program(tmp_path, "print('ran')"), "--json"]) == 1
+
+    out, err = capfd.readouterr()
+    assert "ran" not in out
+    assert json.loads(out)["error"] == "Code is not run here: bubblewrap is not installed."
+    assert "apt install bubblewrap" in err

@@ -1,0 +1,258 @@
+"""What a run gives back, at every tier; and what ends it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.sandbox import bubblewrap, probe
+from gpubox.sandbox.policy import Confinement, Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.units import MIB
+from tests.hostile.world import World
+
+PATIENCE = 30.0
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "it never came to pass"
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "output"),
+    [
+        ("print('hé')", 0, "hé\n"),
+        ("import sys; sys.exit(3)", 3, ""),
+        ("exit()", 0, ""),
+        ("import os; os._exit(9)", 9, ""),
+        ("raise SystemExit('why')", 1, "why\n"),
+        ("import sys; print('a'); print('b', file=sys.stderr); print('c')", 0, "a\nb\nc\n"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff')", 0, "\ufffd"),
+        ("print(__name__, __file__ == __import__('sys').argv[0])", 0, "__main__ True\n"),
+        ("print([name for name in dir() if name[0] != '_'])", 0, "[]\n"),
+        ("", 0, ""),
+    ],
+)  # fmt: skip
+async def test_exit_codes_and_output(sandbox: Sandbox, code: str, exit_code: int, output: str) -> None:
+    outcome = await sandbox.run(code)
+
+    assert (outcome.exit_code, outcome.signal, outcome.ended_by, outcome.output) == (exit_code, None, "", output)
+    assert outcome.ok == (exit_code == 0)
+    assert outcome.tier == (await sandbox.confinement()).tier
+
+
+async def test_a_traceback_shows_the_program_and_nothing_else(sandbox: Sandbox) -> None:
+    outcome = await sandbox.run("def f():\n    1 / 0\nf()")
+
+    lines = outcome.output.splitlines()
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
+    assert outcome.output.count("  File ") == 2
+    assert "boot" not in outcome.output
+
+
+@pytest.mark.parametrize("code", ["def f(:\n", "\0", "print('\ud83d')"])
+async def test_a_program_that_is_none(sandbox: Sandbox, code: str) -> None:
+    outcome = await sandbox.run(code)
+
+    assert outcome.signal is None
+    assert "Error" in outcome.output or outcome.exit_code == 0
+    assert "boot" not in outcome.output
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [("import os; os.abort()", "SIGABRT"), ("import ctypes; ctypes.string_at(0)", "SIGSEGV")]
+)
+async def test_a_signal_has_its_name(sandbox: Sandbox, code: str, name: str) -> None:
+    outcome = await sandbox.run(code)
+
+    assert (outcome.exit_code, outcome.signal, outcome.ended_by) == (None, name, "")
+
+
+async def test_no_memory_is_told_as_such(sandbox: Sandbox) -> None:
+    outcome = await sandbox.run("x = bytearray(1 << 40)")
+
+    assert (outcome.exit_code, outcome.ended_by) == (1, "memory")
+
+
+async def test_output_is_cut_where_the_policy_says(sandbox: Sandbox) -> None:
+    outcome = await sandbox.run("while True: print('x' * 999)", Policy(output_bytes=5000))
+
+    assert outcome.ended_by == "output"
+    assert len(outcome.output) == 5000
+    assert outcome.dropped_bytes > 0
+
+
+async def test_a_workspace_outlives_its_runs(sandbox: Sandbox, world: World) -> None:
+    policy = Policy(workspace=world.workspace)
+    first = await sandbox.run("open('m.py', 'w').write('X = 42'); import os; os.mkdir('d'); open('d/y', 'w')", policy)
+    second = await sandbox.run("import m; print(m.X)", policy)
+
+    assert (first.output, first.files_made) == ("", ("d/y", "m.py"))
+    assert (second.output, second.files_made) == ("42\n", ())
+    assert (world.workspace / "m.py").stat().st_uid in (os.getuid(), world.workspace.stat().st_uid)
+
+
+CHANGES = """
+import os
+print(open("mine.txt").read())
+for change in (lambda: open("mine.txt", "a"), lambda: open("new.txt", "w"), lambda: os.remove("mine.txt"),
+               lambda: os.rename("mine.txt", "x"), lambda: os.mkdir("d"), lambda: os.chmod("mine.txt", 0o777),
+               lambda: os.truncate("mine.txt", 0), lambda: os.utime("mine.txt", (1, 1))):
+    try:
+        change()
+        print("changed")
+    except OSError as error:
+        print("no")
+print(open("/dev/null", "w").write("x"))
+"""
+
+
+async def test_a_read_only_workspace_is_only_read(sandbox: Sandbox, world: World) -> None:
+    mine = world.workspace / "mine.txt"
+    mine.write_text("mine")
+    mine.chmod(0o666)
+
+    outcome = await sandbox.run(CHANGES, Policy(workspace=world.workspace, read_only=True))
+
+    assert outcome.output.splitlines()[0] == "mine"
+    assert mine.read_text() == "mine"
+    assert not (world.workspace / "new.txt").exists()
+    if outcome.tier == "bubblewrap":  # Landlock lets times and permissions be changed
+        assert outcome.output.splitlines()[1:] == ["no"] * 8 + ["1"]
+        assert outcome.files_made == ()
+
+
+async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
+    found = await Sandbox.probe(Config())
+    if found.tier is None:
+        pytest.skip(found.problem)
+    folder = tmp_path / "mine"
+    folder.mkdir(mode=0o700)
+
+    outcome = await Sandbox().run("open('f', 'w').write('1')", Policy(workspace=folder))
+
+    assert (outcome.output, outcome.files_made) == ("", ("f",))
+    assert (folder / "f").stat().st_uid == os.getuid()
+
+
+async def test_without_a_workspace_nothing_is_left(sandbox: Sandbox) -> None:
+    await sandbox.run("open('left', 'w').write('x')")
+    outcome = await sandbox.run("import os; print(os.listdir('.'))")
+
+    assert outcome.output == "[]\n"
+
+
+async def test_several_run_side_by_side(sandbox: Sandbox) -> None:
+    outcomes = await asyncio.gather(*(sandbox.run(f"print({n})") for n in range(4)))
+
+    assert [o.output for o in outcomes] == ["0\n", "1\n", "2\n", "3\n"]
+
+
+async def test_cancelling_kills_everything(sandbox: Sandbox, world: World) -> None:
+    code = "import os, time\nos.fork()\nopen(f'here-{os.getpid()}', 'w').close()\ntime.sleep(90)"
+    task = asyncio.create_task(sandbox.run(code, Policy(workspace=world.workspace, wall_seconds=80.0)))
+    await until(lambda: len(list(world.workspace.glob("here-*"))) == 2)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert world.survivors() == []
+    assert (await sandbox.run("print(1)")).output == "1\n"
+
+
+async def test_no_open_file_is_left_behind(sandbox: Sandbox, world: World) -> None:
+    policy = Policy(workspace=world.workspace)
+    for _ in range(9):  # root's users take turns, each with a mapping that is kept
+        await sandbox.run("print(1)", policy)
+    before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    await asyncio.gather(*(sandbox.run("print(1)", policy) for _ in range(8)))
+    await sandbox.run("while True: print('x' * 999)", policy)
+
+    assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+from gpubox.sandbox.policy import Confinement, Policy
+from gpubox.sandbox.runner import Sandbox
+code = "import os, time\\nos.fork()\\nopen(f'here-{os.getpid()}', 'w').close()\\ntime.sleep(90)"
+sandbox = Sandbox(confinement=%r)
+asyncio.run(sandbox.run(code, Policy(workspace=Path(%r), wall_seconds=80.0)))
+"""
+
+
+async def test_kill_9_of_gpubox_takes_the_program_with_it(sandbox: Sandbox, world: World) -> None:
+    script = RUNNER % (await sandbox.confinement(), str(world.workspace))
+    with subprocess.Popen([sys.executable, "-c", script], start_new_session=True) as gpubox:  # noqa: ASYNC220
+        await until(lambda: len(list(world.workspace.glob("here-*"))) == 2)
+        gpubox.send_signal(signal.SIGKILL)
+
+    await until(lambda: world.survivors() == [])
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not probed yet, on a machine without bubblewrap."""
+    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(bubblewrap, "installed", lambda: [])
+
+
+@pytest.mark.usefixtures("forgotten")
+async def test_nothing_is_run_where_nothing_confines() -> None:
+    with pytest.raises(GpuboxError, match="Code is not run here: bubblewrap is not installed") as caught:
+        await Sandbox().run("print(1)")
+
+    assert "apt install bubblewrap" in caught.value.hint
+    assert 'confinement = "landlock"' in caught.value.hint
+
+
+@pytest.mark.usefixtures("forgotten")
+async def test_the_weakest_tier_is_used_only_by_name() -> None:
+    found = await Sandbox.probe(Config(weakest_confinement="none"))
+
+    assert found.tier in ("landlock", "none")
+    assert "bubblewrap is not installed" in found.problem
+    assert (await Sandbox(confinement=found).run("print(1)")).tier == found.tier
+
+
+async def test_a_bwrap_that_the_machine_refuses_is_told_in_its_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(bubblewrap, "installed", lambda: [str(program)])
+
+    found = await Sandbox.probe(Config())
+
+    assert found.tier is None
+    assert "setting up uid map: Permission denied" in found.problem
+
+
+async def test_a_workspace_that_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be used: No such file"):
+        await sandbox.run("print(1)", Policy(workspace=tmp_path / "nowhere"))
+
+
+async def test_a_program_that_cannot_be_started() -> None:
+    sandbox = Sandbox(confinement=Confinement("bubblewrap", program="/nowhere/bwrap"))
+
+    with pytest.raises(GpuboxError, match="could not be started: No such file"):
+        await sandbox.run("print(1)", Policy(memory_bytes=64 * MIB))

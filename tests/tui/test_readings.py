@@ -1,0 +1,71 @@
+"""Readings that change, grow old or stop: the screen stays, says so, and recovers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpubox.hardware.gpu import DriverReading
+from gpubox.tui import app as app_module
+from gpubox.tui.app import GpuboxApp
+from tests.tui.conftest import SIZE, opened, shows, text, until
+from tests.tui.fake import BUSY, READY, FakeServices
+from tests.tui.snapshots import ANSWERING, CARD, snapshot
+
+
+async def test_a_card_lost_in_mid_answer(fake: FakeServices) -> None:
+    fake.status = BUSY
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await shows(pilot, "70.2 tok/s now", "64°C")
+        lost = replace(CARD, lost=True, lost_at="2026-11-21T13:01:52.000Z")
+        fake.reading = replace(snapshot(BUSY), driver=DriverReading((lost,)))
+        await shows(pilot, "✗ GPU 0 LOST at 13:01:52", "last readings  64°C, 142 W, 54% busy", "70.2 tok/s now")
+        assert "✗ GPU LOST" in text(pilot).splitlines()[0]
+        fake.reading = snapshot(BUSY)
+        await until(pilot, lambda: "LOST" not in text(pilot) and "64°C" in text(pilot))
+
+
+async def test_old_readings_are_dim(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: app.dashboard.vram.drawn)
+        assert not any("dim" in style for row in app.dashboard.vram.drawn for _, style in row)
+        monkeypatch.setattr(app_module, "STALE_SECONDS", -1.0)
+        app._tick()
+        await until(pilot, lambda: all("dim" in style for row in app.dashboard.vram.drawn for _, style in row))
+        monkeypatch.setattr(app_module, "STALE_SECONDS", 1e9)
+        app._tick()
+        await until(pilot, lambda: not any("dim" in s for row in app.dashboard.vram.drawn for _, s in row))
+
+
+async def test_what_could_not_be_read_is_said(fake: FakeServices) -> None:
+    fake.more = {"problems": ("the server asks for a key that gpubox does not have",)}
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await shows(pilot, "! the server asks for a key that gpubox does not have")
+
+
+async def test_requests_that_wait_are_counted(fake: FakeServices) -> None:
+    fake.status = BUSY
+    fake.more = {"throughput": replace(ANSWERING, queued_requests=3)}
+    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        await shows(pilot, "slots 1 of 1 busy  ◌ 3 queued")
+
+
+async def test_numbers_wait_while_nobody_looks(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await pilot.press("question_mark")
+        await shows(pilot, "Help")
+        before = app.dashboard.throughput.rendered
+        fake.status = replace(BUSY, pid=READY.pid)
+        await until(pilot, lambda: app.bridge.watch.pending is None and app.dashboard._waiting)
+        assert app.dashboard.throughput.rendered == before
+        await pilot.press("escape")
+        await shows(pilot, "70.2 tok/s now")

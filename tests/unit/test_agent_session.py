@@ -1,0 +1,398 @@
+"""An open chat: what is kept when a turn is stopped, closed, broken or asked again, and who answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.agent.events import AgentEvent, Notice, TextDelta, TurnFinished
+from gpubox.agent.scratch import make_scratch, remove_scratch
+from gpubox.agent.serving import Serving, find_serving
+from gpubox.agent.session import Chat
+from gpubox.agent.tools import ToolCall
+from gpubox.agent.transcript.fold import CUT, ChatLog
+from gpubox.agent.transcript.records import Choices
+from gpubox.agent.transcript.store import chat_path, load, names
+from gpubox.config import Config
+from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.hardware.process import own_identity
+from gpubox.paths import Paths
+from gpubox.profiles.model import Chat as ChatDefaults
+from gpubox.profiles.model import Profile
+from gpubox.sandbox.policy import Outcome, Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.server.record import Launch, Running, SlotState, save_state
+from tests.scripted_server import FENCED, ScriptedServer, call, runs, says
+
+HANGS = says(["Once upon", " a time"], hang=True)
+
+
+class Programs(Sandbox):
+    """Runs nothing; a program that sleeps waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(Config())
+        self.ran: list[tuple[str, Policy]] = []
+        self.asleep = asyncio.Event()
+        self.killed = False
+
+    async def run(self, code: str, policy: Policy = Policy()) -> Outcome:  # noqa: B008
+        self.ran.append((code, policy))
+        if "sleep" in code:
+            self.asleep.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.killed = True
+        return Outcome(0, None, "42\n", "", 0.01, "bubblewrap")
+
+
+class Box:
+    """Opens chats that are answered by ``server``."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.server: ScriptedServer
+        self.serving: dict[str, Any] = {"profile_name": "coder", "build": "b1"}
+        self.programs = Programs()
+
+    async def find(self) -> Serving:
+        return Serving(self.server.url, **self.serving)
+
+    def chat(self, name: str = "", **more: Any) -> Chat:
+        return Chat(self.paths, Config(), name, find=self.find, sandbox=self.programs, **more)
+
+    def log(self, name: str = "tell-me") -> ChatLog:
+        return load(chat_path(self.paths, name))
+
+
+@pytest.fixture
+def box(paths: Paths) -> Box:
+    return Box(paths)
+
+
+async def ask(chat: Chat, text: str = "Tell me.") -> list[AgentEvent]:
+    async with aclosing(chat.send(text)) as events:
+        return [event async for event in events]
+
+
+def said(log: ChatLog) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in log.conversation().messages]
+
+
+async def until_text(chat: Chat, wanted: str, then: Callable[[], Awaitable[None] | None]) -> list[AgentEvent]:
+    """The events of a turn; once ``wanted`` was said, ``then`` is done."""
+    seen: list[AgentEvent] = []
+    async with aclosing(chat.send("Tell me.")) as events:
+        async for event in events:
+            seen.append(event)
+            if isinstance(event, TextDelta) and wanted in event.text and (waiting := then()):
+                await waiting
+    return seen
+
+
+async def test_a_stopped_turn_is_kept_and_the_chat_goes_on(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(HANGS, says("there was.")) as box.server:
+        chat = box.chat()
+        events = await until_text(chat, "a time", lambda: chat.stop() and None)  # type: ignore[func-returns-value]
+        assert isinstance(events[-1], TurnFinished) and events[-1].reason == "stopped"
+        await box.server.left.wait()
+        await ask(chat, "Go on.")
+        await chat.close()
+
+    wanted = [("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Go on."), ("assistant", "there was.")]
+    assert said(box.log()) == wanted
+    sent = box.server.bodies[-1]["messages"]
+    assert [(m["role"], m["content"]) for m in sent[1:]] == wanted[:-1]
+    assert [turn.state for turn in box.log().path()] == ["stopped", "answered"]
+
+
+async def test_a_turn_whose_reader_leaves_or_is_cancelled_is_kept(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(HANGS, HANGS) as box.server:
+        chat = box.chat()
+        async with aclosing(chat.send("Tell me.")) as events:
+            async for event in events:
+                if isinstance(event, TextDelta) and "time" in event.text:
+                    break
+        assert box.log().path()[0].state == "stopped"
+        assert not chat.busy
+
+        here = asyncio.Event()
+
+        async def follow() -> None:
+            async with aclosing(chat.send("Again.")) as more:
+                async for event in more:
+                    if isinstance(event, TextDelta) and "time" in event.text:
+                        here.set()
+
+        task = asyncio.create_task(follow())
+        await here.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await chat.close()
+
+    assert said(box.log()) == [
+        ("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Again."), ("assistant", "Once upon a time"),
+    ]  # fmt: skip
+    assert [turn.state for turn in box.log().path()] == ["stopped", "stopped"]
+
+
+async def test_closing_in_mid_turn_ends_it_and_the_program_it_runs(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(says(calls=[runs("sleep")])) as box.server:
+        chat = box.chat()
+        turn = asyncio.create_task(ask(chat))
+        await box.programs.asleep.wait()
+        scratch = box.programs.ran[0][1].workspace
+        assert scratch is not None and scratch.is_dir()
+
+        await chat.close()
+
+        assert box.programs.killed
+        events = await turn
+        assert isinstance(events[-1], TurnFinished) and events[-1].reason == "stopped"
+        await chat.close()
+    assert not scratch.exists()
+    log = box.log()
+    assert log.path()[0].state == "stopped"
+    assert log.conversation().unanswered() == []
+
+
+async def test_the_file_has_what_was_said_within_a_second(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(HANGS) as box.server:
+        chat = box.chat()
+        async with aclosing(chat.send("Tell me.")) as events:
+            async for event in events:
+                if isinstance(event, TextDelta) and "time" in event.text:
+                    break
+            while b"a time" not in chat_path(box.paths, "tell-me").read_bytes():
+                await asyncio.sleep(0.01)  # nothing more comes: a timer writes it
+            assert box.log().path()[0].state == "cut off"
+        await chat.close()
+
+
+async def test_a_chat_that_was_cut_off_at_a_call_goes_on(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(says(calls=[runs("sleep")]), says("Well.")) as box.server:
+        chat = box.chat()
+        turn = asyncio.create_task(ask(chat))
+        await box.programs.asleep.wait()
+        killed = chat_path(box.paths, "killed")
+        killed.write_bytes(chat_path(box.paths, "tell-me").read_bytes())  # what a kill -9 would have left
+        await chat.close()
+        await turn
+        again = box.chat("killed")
+        await ask(again, "What came out?")
+        await again.close()
+
+    roles = [message["role"] for message in box.server.bodies[-1]["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert box.server.bodies[-1]["messages"][3]["content"] == CUT
+
+
+async def test_a_retry_and_a_branch(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two."), says("Three.")) as box.server:
+        chat = box.chat()
+        with pytest.raises(UsageError, match="Nothing was asked"):
+            chat.retry()
+        await ask(chat)
+        await ask(chat, "Again?")
+        assert chat.retry() == "Again?"
+        await ask(chat, "Once more?")
+        chat.branch("other", chat.log.path()[0].id)
+        with pytest.raises(UsageError, match="There is a chat other already"):
+            chat.branch("other")
+        with pytest.raises(UsageError, match="no turn nope"):
+            chat.rewind("nope")
+        chat.rename_to("new name")
+        await chat.close()
+
+    first = [("user", "Tell me."), ("assistant", "One.")]
+    assert said(box.log("new name")) == [*first, ("user", "Once more?"), ("assistant", "Three.")]
+    assert len(box.log("new name").turns) == 3
+    assert said(box.log("other")) == first
+    assert [m["content"] for m in box.server.bodies[-1]["messages"][1:]] == ["Tell me.", "One.", "Once more?"]
+    assert sorted(names(box.paths)) == ["new name", "other"]
+
+
+async def test_one_turn_at_a_time_and_one_gpubox(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(HANGS) as box.server:
+        chat = box.chat()
+
+        async def meanwhile() -> None:
+            for forbidden in (lambda: ask(chat), chat.retry):
+                with pytest.raises(GpuboxError, match="being answered"):
+                    done = forbidden()
+                    if isinstance(done, Awaitable):
+                        await done
+            with pytest.raises(GpuboxError, match="Another gpubox"):
+                box.chat("tell-me")
+            chat.stop()
+
+        await until_text(chat, "a time", meanwhile)
+        await chat.close()
+        await box.chat("tell-me").close()
+
+
+async def test_settings_come_from_the_profile_and_can_be_changed(box: Box) -> None:
+    box.serving["profile"] = Profile("coder", "m.gguf", chat=ChatDefaults(system="Answer in verse."))
+    async with asyncio.timeout(60), ScriptedServer(*[says("Yes.")] * 3) as box.server:
+        chat = box.chat()
+        chat.choose(Choices(sampling={"top_k": 3}, tools=False))
+        await ask(chat)
+        chat.choose(Choices(system_prompt="In prose.", thinking=True, tools=False))
+        await ask(chat, "And now?")
+        await chat.close()
+        again = box.chat("tell-me")
+        assert again.choices == Choices(system_prompt="In prose.", thinking=True, tools=False)
+        await again.close()
+
+    first, second = box.server.bodies
+    assert first["messages"][0]["content"] == "Answer in verse."
+    assert (first["top_k"], "tools" in first) == (3, False)
+    assert second["messages"][0]["content"] == "In prose."
+    assert "top_k" not in second
+
+
+async def test_a_chat_that_cannot_be_saved_says_so_once_and_goes_on(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
+        chat = box.chat()
+        await ask(chat)
+        chat_path(box.paths, "tell-me").unlink()
+        events = await ask(chat, "Again?")
+        assert [event.text for event in events if isinstance(event, Notice)] == [
+            "The chat is not saved any more: its file was deleted."
+        ]
+        assert isinstance(events[-1], TurnFinished) and events[-1].text == "Two."
+        assert chat.problem
+        await chat.close()
+    assert names(box.paths) == []
+
+
+async def test_approvals(box: Box, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    asked: list[tuple[str, str]] = []
+
+    async def owner(one: ToolCall, diff: str) -> bool:
+        asked.append((one.name, diff))
+        return "yes" in diff
+
+    def write(name: str) -> Any:
+        return says(calls=[call("write_file", f'{{"path": "{name}", "content": "{name}\\n"}}')])
+
+    script = [write("yes"), says("a"), write("no"), says("b"), write("free"), says("c"), write("never"), says("d")]
+    async with asyncio.timeout(60), ScriptedServer(*script) as box.server:
+        chat = box.chat(approve=owner)
+        chat.choose(Choices(workdir=str(work)))
+        await ask(chat)
+        await ask(chat, "No?")
+        for approvals in ("workspace", "never"):
+            chat.choose(Choices(workdir=str(work), approvals=approvals))  # type: ignore[arg-type]
+            await ask(chat, "More?")
+        await chat.close()
+
+    assert sorted(path.name for path in work.iterdir()) == ["free", "yes"]
+    assert [name for name, _ in asked] == ["write_file", "write_file"]
+    assert asked[0][1] == "--- (new file)\n+++ yes\n@@ -1,0 +1,1 @@\n+yes"
+
+
+async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tmp_path: Path) -> None:
+    script = [says("One.")] * 2
+    async with asyncio.timeout(60), ScriptedServer(*script, caps=FENCED) as box.server:
+        chat = box.chat()
+        chat.choose(Choices(workdir=str(tmp_path)))
+        events = await ask(chat)
+        assert [event.kind for event in events if isinstance(event, Notice)] == ["read_only"]
+        chat.choose(Choices(workdir=str(tmp_path), approvals="workspace"))
+        assert not [event for event in await ask(chat, "Again?") if isinstance(event, Notice)]
+        await chat.close()
+
+
+async def test_a_workspace_that_went_is_said_before_anything_is_asked(box: Box, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
+        chat = box.chat()
+        chat.choose(Choices(workdir=str(work)))
+        await ask(chat)
+        await chat.close()
+        work.rmdir()
+        again = box.chat("tell-me")
+        with pytest.raises(UsageError, match="cannot be used"):
+            await ask(again, "Still there?")
+        assert not again.busy
+        again.choose(Choices())
+        await ask(again, "And now?")
+        await again.close()
+    assert len(box.log().turns) == 2
+
+
+async def test_another_server_in_mid_chat(box: Box) -> None:
+    chat = box.chat()
+    async with asyncio.timeout(60), ScriptedServer(says("One.")) as box.server:
+        await ask(chat)
+    async with asyncio.timeout(60), ScriptedServer(says("Two.")) as box.server:
+        box.serving = {"profile_name": "big", "build": "b2", "launch_id": "x"}
+        await ask(chat, "Again?")
+        await chat.close()
+    assert [m["content"] for m in box.server.bodies[0]["messages"][1:]] == ["Tell me.", "One.", "Again?"]
+    assert [(t.asked.profile, t.asked.build) for t in box.log().path()] == [("coder", "b1"), ("big", "b2")]
+
+
+async def test_nobody_answers_and_nothing_is_asked(box: Box) -> None:
+    async def nobody() -> Serving:
+        raise GpuboxError("Nothing is running.", code=ExitCode.NOT_RUNNING)
+
+    chat = Chat(box.paths, Config(), find=nobody)
+    with pytest.raises(GpuboxError, match="Nothing is running"):
+        await ask(chat)
+    await chat.close()
+    assert names(box.paths) == []
+
+
+async def test_two_chats_with_the_same_question_get_two_names(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
+        for _ in range(2):
+            chat = box.chat()
+            await ask(chat)
+            await chat.close()
+    assert sorted(names(box.paths)) == ["tell-me", "tell-me-2"]
+
+
+async def test_who_answers(paths: Paths) -> None:
+    with pytest.raises(GpuboxError) as nobody:
+        await find_serving(paths, Config())
+    assert nobody.value.code == ExitCode.NOT_RUNNING
+    with pytest.raises(GpuboxError) as gone:
+        await find_serving(paths, Config(), url="http://127.0.0.1:9")
+    assert gone.value.code == ExitCode.NOT_RUNNING
+    paths.profiles.mkdir(parents=True)
+    (paths.profiles / "coder.toml").write_text('model = "m.gguf"\n[chat]\nsystem = "Be brief."\n')
+    async with ScriptedServer() as server:
+        port = int(server.url.rpartition(":")[2])
+        launch = Launch("coder", ("llama-server",), "127.0.0.1", port, model_path="/models/m.gguf")
+        running = Running(launch, "id1", "t", own_identity(), proven_at="t")
+        save_state(paths.slot_state("main"), SlotState(running))
+        found = await find_serving(paths, Config())
+    assert (found.profile_name, found.build, found.model, found.system) == (
+        "coder",
+        "b11434-abc",
+        "m.gguf",
+        "Be brief.",
+    )
+    assert found.launch_id == "id1"
+    assert "key" not in repr(found)
+
+
+def test_the_scratch_folder_of_a_killed_gpubox_is_cleared_away(paths: Paths) -> None:
+    (paths.scratch / f"{2**22 + 5}-left/work").mkdir(parents=True)
+    mine, other = make_scratch(paths), make_scratch(paths)
+
+    assert sorted(path.name for path in paths.scratch.iterdir()) == sorted([mine.parent.name, other.parent.name])
+    remove_scratch(other)
+    assert [path.name for path in paths.scratch.iterdir()] == [mine.parent.name]
