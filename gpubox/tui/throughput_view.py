@@ -152,7 +152,7 @@ def draft_line(snapshot: Snapshot, width: int) -> Line:
                 counts, (f"({through.draft_acceptance:.1%})" if counts else f"{through.draft_acceptance:.1%}", "bold")
             ),
         ),
-        (8, line(f"{steps:.2f}", (" mean accepted length", QUIET)) if steps is not None else ()),
+        (8, line(f"{steps:.2f}", (" tokens/step", QUIET)) if steps is not None else ()),
         (7, line(("pos ", QUIET), places) if places else ()),
     ]
     return _label("draft", squeeze(parts, width - LABEL))
