@@ -66,10 +66,10 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         "MEAN  ± SD  MEDIAN  95 % CI  N",
         "pp  100.0  ± 0.0000  100.0  100.0 – 100.0  2  tok/s",
         "tg  50.00  ± 0.0000  50.00  50.00 – 50.00  2  tok/s",
-        "mean accepted length  2.00  ± 0.0000  2.00  2.00 – 2.00  2",
+        "mean accepted length  2.00  ± 0.0000  2.00  2.00 – 2.00  2  tokens/step",
         "acceptance  25.00  ± 0.0000  25.00  range 25.00 – 25.00  2  %",
         "tg  50.00  ± 0.0000  50.00  50.00 – 50.00  2  tok/s",
-        "mean accepted length  2.00  ± 0.0000  2.00  2.00 – 2.00  2",
+        "mean accepted length  2.00  ± 0.0000  2.00  2.00 – 2.00  2  tokens/step",
         "acceptance  25.00  ± 0.0000  25.00  range 25.00 – 25.00  2  %",
     ]
     assert "run 2" in err

@@ -20,7 +20,7 @@ _MEASURES: tuple[tuple[str, str, str, Better], ...] = (
     ("TTFT", "ttft_seconds", "s", "lower"),
     ("pp", "pp", "tok/s", "higher"),
     ("tg", "tg", "tok/s", "higher"),
-    ("mean accepted length", "mean_accepted_length", "", ""),
+    ("mean accepted length", "mean_accepted_length", "tokens/step", ""),
     ("energy", "joules_per_token", "J/token", "lower"),
 )
 
