@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
-from gpubox.errors import UsageError
+from gpubox.errors import GpuboxError, UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import Report
@@ -62,9 +62,12 @@ class Benchmark(ABC):
         """
         return ""
 
-    def cannot_load(self, target: Target, why: str) -> bool:
-        """Whether a target that does not come up is a result (its items are skipped with ``why``) and not the end."""
-        return False
+    def cannot_load(self, target: Target, error: GpuboxError) -> str:
+        """Why a target does not come up, where that is a result (its items are skipped with it); empty: the run ends.
+
+        ``error`` is a ChangeFailed where an engine was started, a UsageError where its flags were refused before.
+        """
+        return ""
 
 
 def make_benchmark(plan: Plan) -> Benchmark:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from gpubox.bench.benchmark import Benchmark, make_benchmark
+from gpubox.bench.debts import debt, settled
 from gpubox.bench.events import (
     Emit,
     Flagged,
@@ -65,15 +66,17 @@ class Session:
         self.benchmark: Benchmark = make_benchmark(self.info.plan)
         self.items = run.items()
         self.results = run.results()
+        self._inherited = None if self.info.owed else debt(runner.paths)
+        owing = self._inherited or self.info
         self.stand = Stand(
             runner.paths,
             runner.config,
             profiles,
             self.emit,
             owe=self._owe,
-            before=self.info.before,
-            owed=self.info.owed,
-            lent=self.info.lent,
+            before=owing.before,
+            owed=owing.owed,
+            lent=owing.lent,
             go_now=runner.go_now,
         )
         self._targets = {target.name: target for target in self.info.plan.targets}
@@ -115,6 +118,8 @@ class Session:
         with contextlib.suppress(GpuboxError):
             self._save(head)
         error = await surely_give_back(self.stand)
+        if self._inherited and not self.stand.owed:
+            settled(self.stand.paths)
         with contextlib.suppress(GpuboxError):
             self._save(replace(self.info, owed=self.stand.owed))
         if error and state == "finished":
@@ -137,10 +142,11 @@ class Session:
             try:
                 await self._serve(target)
             except GpuboxError as error:
-                if error.code == ExitCode.INTERRUPTED or not self.benchmark.cannot_load(target, error.message):
+                why = "" if error.code == ExitCode.INTERRUPTED else self.benchmark.cannot_load(target, error)
+                if not why:
                     raise
                 for item in items:
-                    self._keep(item, Result(item.id, error=error.message, skipped=True))
+                    self._keep(item, Result(item.id, error=why, skipped=True))
                 continue
             if self.info.plan.parallel > 1 and self.benchmark.takes_parallel:
                 await self._together(items)

@@ -127,7 +127,7 @@ class Stand:
     async def serve(self, target: Target) -> bool:
         """Has ``target`` up: restarts only where what runs differs from it. Returns whether it was started anew.
 
-        Raises GpuboxError where it does not come up; what ran before then runs (or is still owed).
+        Raises GpuboxError where it does not come up; what ran before is then owed.
         """
         async with self._serving:
             if self._current and self._current.target == target and self.alive:
@@ -169,7 +169,12 @@ class Stand:
         profile = self.profile_of(target)
         self._borrow()
         was = observe(self.paths, MAIN_SLOT).process
-        running = await self._supervisor.switch(profile, go_now=self._go_now, allow_exposed=self.config.allow_exposed)
+        running = await self._supervisor.switch(
+            profile,
+            go_now=self._go_now,
+            allow_exposed=self.config.allow_exposed,
+            restore=False,  # what the box gets back is decided at the end, not between two targets
+        )
         self._lent = running.launch.argv
         self._owe(self._before, self._lent)
         await self._meet(target, running.launch.base_url, api_key(self.paths), running)

@@ -40,6 +40,14 @@ def slot_of(profile: Profile) -> str:
     return profile.name if profile.companion else MAIN_SLOT
 
 
+class ChangeFailed(GpuboxError):
+    """A change failed after what ran was stopped; ``cause`` says why, the message also what runs now."""
+
+    def __init__(self, story: str, hint: str, cause: Cause) -> None:
+        super().__init__(story, hint, code=cause.exit_code)
+        self.cause = cause
+
+
 class Supervisor:
     """Changes one slot. Every method that changes it holds the slot's lock; a second gpubox is refused."""
 
@@ -65,13 +73,18 @@ class Supervisor:
                 raise GpuboxError(f"{old.launch.profile} is running.", f"`gpubox switch {profile.name}` replaces it.")
             return await self._change("start", profile, old, go_now=True, allow_exposed=allow_exposed)
 
-    async def switch(self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False) -> Running:
+    async def switch(
+        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, restore: bool = True
+    ) -> Running:
         """Replaces what runs by ``profile``: check, wait for idle slots (not with ``go_now``), stop, start, prove.
 
-        On any failure, and on cancellation, what ran before runs again. Raises GpuboxError saying which.
+        On any failure, and on cancellation, what ran before runs again (without ``restore``: that is the caller's
+        duty). Raises GpuboxError saying which.
         """
         with self._exclusive("switch", profile.name) as old:
-            return await self._change("switch", profile, old, go_now=go_now, allow_exposed=allow_exposed)
+            return await self._change(
+                "switch", profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore
+            )
 
     async def restart(self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False) -> Running:
         """As ``switch``, also where ``profile`` runs already just as it is written."""
@@ -109,8 +122,9 @@ class Supervisor:
             return name
 
     async def _change(
-        self, kind: str, profile: Profile, old: Running | None, *, go_now: bool, allow_exposed: bool
-    ) -> Running:
+        self, kind: str, profile: Profile, old: Running | None, *, go_now: bool, allow_exposed: bool,
+        restore: bool = True,
+    ) -> Running:  # fmt: skip
         began = time.monotonic()
         name = profile.name
         try:
@@ -133,7 +147,8 @@ class Supervisor:
         except (Exception, asyncio.CancelledError) as error:  # whatever it was: the owner keeps a server
             if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
                 task.uncancel()  # Ctrl-C: go back to what ran; a second one leaves it at that
-            await self._give_back(kind, name, old, _cause_of(error), began)
+            again = old if old and (restore or is_alive(old.process)) else None
+            await self._give_back(kind, name, again, _cause_of(error), began)
             raise AssertionError("unreachable") from error
         self._finish(kind, name, began, name, f"{name} answers.")
         return running
@@ -234,12 +249,12 @@ class Supervisor:
         if old is None:
             self._save(running=None, message=story)
             self._finish(kind, name, began, None, story, ok=False)
-            raise GpuboxError(story, cause.hint, code=cause.exit_code)
+            raise ChangeFailed(story, cause.hint, cause)
         back = old.launch.profile
         if is_alive(old.process):  # it could not even be stopped
             self._save(running=old)
             self._finish(kind, name, began, back, story, ok=False)
-            raise GpuboxError(f"{story} {back} was not touched.", cause.hint, code=cause.exit_code)
+            raise ChangeFailed(f"{story} {back} was not touched.", cause.hint, cause)
         restoring = self._step(Step.RESTORE, back)
         try:
             await self._bring_up(old.launch, restoring=True)
@@ -248,11 +263,11 @@ class Supervisor:
             self._save(running=None, message=story)
             self.emit(StepFailed(Step.RESTORE, back, error.message, error.hint))
             self._finish(kind, name, began, None, story, ok=False)
-            raise GpuboxError(story, cause.hint or error.hint, code=cause.exit_code) from None
+            raise ChangeFailed(story, cause.hint or error.hint, cause) from None
         self._done(Step.RESTORE, back, restoring)
         story += f" {back} is back ({time.monotonic() - restoring:.1f} s)."
         self._finish(kind, name, began, back, story, ok=False)
-        raise GpuboxError(story, cause.hint, code=cause.exit_code)
+        raise ChangeFailed(story, cause.hint, cause)
 
     # -- the record ---------------------------------------------------------------------------------
 

@@ -54,8 +54,8 @@ class Counting(Benchmark):
     def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
         return "not wanted" if self.plan.options.get("skip") == item.id else ""
 
-    def cannot_load(self, target: Target, why: str) -> bool:
-        return self.cells_may_fail
+    def cannot_load(self, target: Target, error: GpuboxError) -> str:
+        return error.message if self.cells_may_fail else ""
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench import stats
+from gpubox.bench.asking import ROOM_TOKENS, cut, numbers
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.dialect import LLAMA
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
@@ -16,15 +17,8 @@ from gpubox.bench.report.model import Report
 from gpubox.bench.request import measure, measured_of
 from gpubox.bench.speed import llama_bench
 from gpubox.bench.speed.cells import Cell, cells_of, options_of
-from gpubox.bench.speed.prompts import filler
 from gpubox.bench.speed.summary import summarise
 from gpubox.bench.stand import Server, Stand
-from gpubox.errors import GpuboxError
-
-ROOM_TOKENS = 160
-"""Of the chat template and the question."""
-PP_TOKENS = 16
-"""A prompt of fewer new tokens says nothing of the speed of reading."""
 
 
 class Speed(Benchmark):
@@ -86,26 +80,7 @@ class Speed(Benchmark):
         flags = _doubts(item, cell, got)
         if not got.generated_tokens or got.tg is None:
             return Result(item.id, flags=flags, error="it generated nothing that could be timed")
-        values: dict[str, Any] = {
-            "ttft_seconds": got.ttft_seconds,
-            "wall_seconds": got.wall_seconds,
-            "pp": got.pp if (got.prompt_tokens or 0) >= PP_TOKENS else None,
-            "tg": got.tg,
-            "effective": got.generated_tokens / got.wall_seconds,
-            "prompt_tokens": got.prompt_tokens,
-            "cached_tokens": got.cached_tokens,
-            "generated_tokens": got.generated_tokens,
-            "draft_tokens": got.draft_tokens,
-            "draft_tokens_accepted": got.draft_tokens_accepted,
-            "mean_accepted_length": got.mean_accepted_length,
-            "timed_by": got.timed_by,
-        }
-        if got.ttft_seconds is not None:
-            from gpubox.bench.guards import energy
-
-            joules = energy(raw.samples, got.ttft_seconds, got.wall_seconds)
-            values["joules_per_token"] = joules / got.generated_tokens if joules is not None else None
-        return Result(item.id, values, flags=flags)
+        return Result(item.id, numbers(raw, got), flags=flags)
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
         return summarise(self.options, info, results)
@@ -115,10 +90,10 @@ class Speed(Benchmark):
         return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
 
     async def _context(self, stand: Stand, tokens: int) -> str:
-        """Made-up prose of so many tokens; counted by the server where it can, else four tokens for three words."""
+        """Made-up prose of so many tokens, as the target counts them."""
         key = (stand.server.target.name, tokens)
         if key not in self._filler:
-            self._filler[key] = await _cut(stand, filler(tokens), tokens)
+            self._filler[key] = await cut(stand, tokens)
         return self._filler[key]
 
 
@@ -138,16 +113,3 @@ def _doubts(item: Item, cell: Cell, got: Any) -> tuple[Flag, ...]:
     if cell.fixed_length and got.generated_tokens is not None and got.generated_tokens != cell.max_tokens:
         found.append(Flag("length", f"{got.generated_tokens:,} instead of {cell.max_tokens:,} tokens", item.id))
     return tuple(found)
-
-
-async def _cut(stand: Stand, text: str, tokens: int) -> str:
-    if stand.server.dialect != LLAMA:
-        return " ".join(text.split()[: tokens * 3 // 4])
-    import httpx
-
-    try:
-        found = (await stand.client.http.post("/tokenize", json={"content": text}, timeout=60.0)).json()["tokens"]
-        asked = {"tokens": found[:tokens]}
-        return str((await stand.client.http.post("/detokenize", json=asked, timeout=60.0)).json()["content"])
-    except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-        raise GpuboxError(f"The server does not count tokens ({type(error).__name__}).") from None
