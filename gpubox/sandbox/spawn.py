@@ -89,7 +89,8 @@ def start(
 ) -> Process:
     """The program at the tier of ``confinement``; ``doors``: names in the workspace that stay closed to it.
 
-    ``stdin`` is what it can read there, at most MOST_STDIN, in a pipe that is empty once it is read. Raises OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
+    ``stdin`` is what it can read there, at most MOST_STDIN, in a pipe that is empty once it is read. Raises
+    OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
     """
     uid = unused_uid() if os.geteuid() == 0 else 0
 

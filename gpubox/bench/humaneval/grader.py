@@ -1,0 +1,116 @@
+"""Passed or not: programs against the hidden tests, many to one start of the sandbox, none of them trusted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpubox import units
+from gpubox.bench.humaneval import judge
+from gpubox.bench.humaneval.problems import Problem
+from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.runner import Sandbox
+
+_TEXT = Path(judge.__file__).read_text(encoding="utf-8")
+TOGETHER = 21
+"""Candidates of one start of the sandbox: it costs as much as two or three of them."""
+_BATCH_BYTES = 512 * 1024
+LONGEST = 200_000
+"""Characters of a program; more is no solution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One program to grade. ``id`` is the caller's, unique among those graded together."""
+
+    id: str
+    problem: Problem
+    program: str
+    """Whole: with the prompt ahead of the completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one case."""
+
+    kind: str
+    """passed | assertion | error | definition | timeout | died"""
+    why: str = ""
+    """The check that failed, or the exception: text of the model's program, never markup."""
+
+    @property
+    def passed(self) -> bool:
+        return self.kind == "passed"
+
+
+async def grade(cases: Sequence[Case], sandbox: Sandbox, *, jobs: int = 2, cpu_seconds: int = 3) -> dict[str, Verdict]:
+    """The verdict of every case, ``jobs`` sandboxes at a time, ``cpu_seconds`` for each case.
+
+    A candidate that takes others down with it has them graded again alone. Raises GpuboxError where nothing confines.
+    """
+    found = {case.id: Verdict("definition", "too long to be one") for case in cases if len(case.program) > LONGEST}
+    found |= await _all([case for case in cases if case.id not in found], sandbox, jobs, TOGETHER, cpu_seconds)
+    alone = [case for case in cases if case.id not in found]
+    found |= await _all(alone, sandbox, jobs, 1, cpu_seconds)
+    return {case.id: found.get(case.id, Verdict("died", "it ended its judge")) for case in cases}
+
+
+async def _all(cases: Sequence[Case], sandbox: Sandbox, jobs: int, together: int, cpu: int) -> dict[str, Verdict]:
+    gate = asyncio.Semaphore(jobs)
+
+    async def one(batch: list[Case]) -> dict[str, Verdict]:
+        async with gate:
+            return await _batch(batch, sandbox, cpu)
+
+    size = max(1, min(together, -(-len(cases) // jobs)))
+    done = await asyncio.gather(*(one(batch) for batch in _batches(cases, size)))
+    return {name: verdict for batch in done for name, verdict in batch.items()}
+
+
+def _batches(cases: Sequence[Case], most: int) -> Iterator[list[Case]]:
+    batch: list[Case] = []
+    held = 0
+    for case in cases:
+        size = len(json.dumps(_values(case)))
+        if batch and (len(batch) == most or held + size > _BATCH_BYTES):
+            yield batch
+            batch, held = [], 0
+        batch.append(case)
+        held += size
+    if batch:
+        yield batch
+
+
+async def _batch(cases: Sequence[Case], sandbox: Sandbox, cpu: int) -> dict[str, Verdict]:
+    mark = secrets.token_hex(16)
+    given = json.dumps({"mark": mark, "cases": [_values(case) for case in cases]}).encode()
+    policy = Policy(
+        wall_seconds=30 + judge.LIMITS["wall"] * len(cases),
+        cpu_seconds=30 + len(cases),
+        memory_bytes=2 * units.GIB,
+        processes=len(cases) + 8,
+        output_bytes=len(cases) * 4096 + 4096,
+    )
+    outcome = await sandbox.run(f"{_TEXT}\nmain({len(cases)}, {cpu})\n", policy, stdin=given)
+    found = {}
+    for line in outcome.output.splitlines():
+        if line.startswith(mark):
+            values: dict[str, Any] = json.loads(line[len(mark) :])
+            found[values["id"]] = Verdict(values["kind"], values["why"])
+    return found
+
+
+def _values(case: Case) -> dict[str, str]:
+    problem = case.problem
+    return {
+        "id": case.id,
+        "program": case.program,
+        "prompt": problem.prompt,
+        "entry_point": problem.entry_point,
+        "test": problem.test,
+    }

@@ -1,0 +1,140 @@
+"""The grader: every canonical solution passes, nothing else does, whatever it tries."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gpubox.bench.humaneval.grader import Case, Verdict, grade
+from gpubox.bench.humaneval.judge import pack, unpack
+from gpubox.bench.humaneval.problems import load_problems
+from gpubox.config import Config
+from gpubox.sandbox.runner import Sandbox
+
+PROBLEM = load_problems()["HumanEval/3"]
+"""below_zero: returns a bool for a list of ints."""
+HEAD = "from typing import List\n"
+# Each is a whole program in place of below_zero; none may pass.
+WRONG = {
+    "wrong value": "def below_zero(operations): return False",
+    "nothing": "def below_zero(operations): pass",
+    "prompt alone": "",
+    "no such function": "def above_zero(operations): return True\ndel below_zero",
+    "no Python": "def below_zero(operations) return True",
+    "unclosed string": "def below_zero(operations):\n    return '''",
+    "raises": "def below_zero(operations): raise ValueError(operations)",
+    "endless loop": "def below_zero(operations):\n    while True: pass",
+    "ignores its limit": "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
+    "def below_zero(operations):\n    while True: pass",
+    "endless recursion": "def below_zero(operations): return below_zero(operations)",
+    "memory": "def below_zero(operations): return len(bytearray(10 << 30)) > 0",
+    "exits 0 at once": "import os\nos._exit(0)",
+    "exits 0 when called": "import os\ndef below_zero(operations): os._exit(0)",
+    "sys.exit": "import sys\ndef below_zero(operations): sys.exit(0)",
+    "SystemExit at once": "raise SystemExit(0)",
+    "equal to everything": "class Yes:\n    def __eq__(self, other): return True\n    __bool__ = __eq__\n"
+    "    def __ne__(self, other): return False\ndef below_zero(operations): return Yes()",
+    "an int that is equal to everything": "class Yes(int):\n    def __eq__(self, other): return True\n"
+    "    def __abs__(self): return 0\n    __add__ = __radd__ = __sub__ = lambda self, other: 0\n"
+    "def below_zero(operations): return Yes(7)",
+    "asserts made harmless": "import builtins\nbuiltins.AssertionError = type('A', (BaseException,), {})\n"
+    "builtins.isinstance = lambda *a: True\ndef below_zero(operations): return 7",
+    "check replaced": "def check(candidate): return True\ndef below_zero(operations): return 7",
+    "prints what it likes": "import os, sys\nfor fd in range(3, 200):\n    try: os.write(fd, b'passed')\n"
+    "    except OSError: pass\ndef below_zero(operations): return 7",
+    "answers before it is asked": "import os, json\n"
+    "for fd in range(3, 99):\n  for v in ({'ready': True}, {'value': 1}):\n"
+    "    m = json.dumps(v).encode()\n    try: os.write(fd, len(m).to_bytes(8, 'big') + m)\n    except OSError: pass\n"
+    "def below_zero(operations): return 7",
+    "writes as the supervisor": "import os\nfor pid in range(1, 50):\n  for fd in range(20):\n    try:\n"
+    "      f = os.open(f'/proc/{pid}/fd/{fd}', os.O_WRONLY | os.O_NONBLOCK)\n"
+    '      os.write(f, b\'{"id": "x", "kind": "passed", "why": ""}\\n\' * 9)\n'
+    "    except OSError: pass\ndef below_zero(operations): return 7",
+    "looks for the tests": "import gc, os, sys\nfound = []\nneedle = 'METADATA' + ' ='\n"
+    "frame = sys._getframe()\nwhile frame:\n"
+    "  found += [str(v) for v in {**frame.f_globals, **frame.f_locals}.values()]\n"
+    "  frame = frame.f_back\nfound += [str(o) for o in gc.get_objects() if isinstance(o, (dict, list, str))]\n"
+    "for root in ('/proc', '/run', '/work', '/tmp'):\n  for folder, _, names in os.walk(root):\n"
+    "    for name in names + ['fd/0', 'mem', 'environ', 'cmdline']:\n"
+    "      if not ('sys' in folder or 'task' in folder):\n"
+    "        try:\n          d = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NONBLOCK)\n"
+    "          found.append(os.read(d, 1 << 20).decode('utf-8', 'replace'))\n        except OSError: pass\n"
+    "solution = '''\ndef below_zero(operations):\n  b = 0\n"
+    "  for o in operations:\n    b += o\n    if b < 0: return True\n"
+    "  return False\n'''\n"
+    "if any(needle in text for text in found if len(text) > 40 and 'needle' not in text): exec(solution)\n"
+    "else:\n  def below_zero(operations): return 7",
+    "kills what it sees": "import os\nfor pid in range(os.getppid() + 1, os.getpid() + 60):\n"
+    "  if pid != os.getpid():\n    try: os.kill(pid, 9)\n    except OSError: pass\n"
+    "def below_zero(operations): return 7",
+    "kills its judge": "import os\nos.kill(os.getppid(), 9)\ndef below_zero(operations): return 7",
+    "kills everybody": "import os\nos.kill(-1, 9)\ndef below_zero(operations): return 7",
+    "forks": "import os\nwhile True: os.fork()\ndef below_zero(operations): return 7",
+    "leaves a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()\n",
+    "closes everything": "import os\nos.closerange(0, 256)\ndef below_zero(operations): return True",
+    "garbage for an answer": "import os\ndef below_zero(operations):\n  for fd in range(3, 200):\n"
+    "    try: os.write(fd, b'\\xff' * 9)\n    except OSError: pass\n  return 7",
+    "endless answer": "def below_zero(operations):\n    while True: yield 1",
+    "a list that holds itself": "def below_zero(operations):\n    a = []\n    a.append(a)\n    return a",
+}
+RIGHT = {
+    "canonical": PROBLEM.prompt + PROBLEM.canonical_solution,
+    "prints, imports, ends as a script": PROBLEM.prompt
+    + PROBLEM.canonical_solution
+    + "\nprint('x' * 99999)\nimport sys\nif __name__ == '__main__':\n    sys.exit(1)\n",
+    "redefined after the prompt": PROBLEM.prompt + "\n" + PROBLEM.prompt + PROBLEM.canonical_solution,
+}
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    made = Sandbox(Config())
+    if asyncio.run(made.confinement()).tier is None:
+        pytest.skip("nothing confines programs on this machine")
+    return made
+
+
+async def test_every_canonical_solution_passes(sandbox: Sandbox) -> None:
+    cases = [Case(p.task_id, p, p.prompt + p.canonical_solution) for p in load_problems().values()]
+    verdicts = await grade(cases, sandbox)
+    assert len(verdicts) == 164
+    assert {name: verdict for name, verdict in verdicts.items() if not verdict.passed} == {}
+
+
+async def test_nothing_else_passes_and_nobody_suffers_by_it(sandbox: Sandbox) -> None:
+    """Right programs between hostile ones still pass; hostile ones never do."""
+    cases = [Case(name, PROBLEM, HEAD + PROBLEM.prompt + "\n" + code) for name, code in WRONG.items()]
+    right = [Case(name, PROBLEM, program) for name, program in RIGHT.items()]
+    verdicts = await grade([right[0], *cases[:9], right[1], *cases[9:], right[2]], sandbox, cpu_seconds=1)
+    assert len(WRONG) >= 20
+    assert [name for name in WRONG if verdicts[name].passed] == []
+    assert {name: verdicts[name] for name in RIGHT if not verdicts[name].passed} == {}
+    assert verdicts["wrong value"] == Verdict("assertion", "assert candidate([1, 2, -4, 5, 6]) == True")
+    assert verdicts["no such function"].why == "it defines no below_zero"
+    assert verdicts["no Python"].kind == "definition" and "SyntaxError" in verdicts["no Python"].why
+    assert verdicts["endless loop"].kind == verdicts["ignores its limit"].kind == "timeout"
+    assert verdicts["exits 0 when called"].kind == "died"
+    assert verdicts["raises"].why.startswith("ValueError: []")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, -(10**400), 0.1, float("inf"), True, None, "ä\ud800", [1, (2.5, "x")], {"a": {1, 2}}, {(1, 2): [None]}, b"\0",
+     1 + 2j, range(3), frozenset({1})],
+)  # fmt: skip
+def test_answers_arrive_as_they_were(value: object) -> None:
+    assert unpack(pack(value)) == value and type(unpack(pack(value))) is type(value)
+
+
+def test_what_is_no_data_is_equal_to_nothing() -> None:
+    class Sly(str):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    assert unpack(pack(Sly("a"))) != "b"
+    assert unpack(pack(object())) != object()
+    assert list(unpack(pack(iter([1, 2])))) == [1, 2]
+    assert unpack(pack(map(str, [1]))) != ["1"]
