@@ -137,6 +137,7 @@ def _main() -> "Any":
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
+    os.nice(10)  # the model's server goes first
     os.chdir(CONFIG["work"])  # not bwrap's to do: it need not be allowed into the folder
     os.close(CONFIG["status_fd"])
     if __file__.startswith("/proc/self/fd/"):
