@@ -26,7 +26,7 @@ def make_scratch(paths: Paths) -> Path:
         folder.chmod(0o777)  # under root the programs run as another user; the folder around it is closed to others
     except OSError as error:
         raise GpuboxError(f"{paths.scratch} cannot be written: {error.strerror}.", "Free some disk space.") from None
-    return folder
+    return folder.resolve()  # the Sandbox takes no folder that is named through a link
 
 
 def remove_scratch(folder: Path) -> None:

@@ -59,10 +59,16 @@ def _lock() -> None:
     if CONFIG.get("landlock"):
         refused = refused or _landlock(*CONFIG["landlock"])
     if CONFIG["filter"]:
-        from array import array
+        from _ctypes import Array, _SimpleCData, addressof
 
-        program = array("B", CONFIG["filter"])
-        filter_ = pack("=HHIQ", len(program) // 8, 0, 0, program.buffer_info()[0])
+        class Byte(_SimpleCData):  # type: ignore[type-arg]
+            _type_ = "B"
+
+        class Program(Array):  # type: ignore[type-arg]
+            _type_, _length_ = Byte, len(CONFIG["filter"])
+
+        program = Program.from_buffer_copy(CONFIG["filter"])
+        filter_ = pack("=HHIQ", len(program) // 8, 0, 0, addressof(program))
         refused = refused or _call("prctl", 22, 2, filter_)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
     if refused:
         raise SystemExit("the kernel refused to confine this program")
@@ -137,6 +143,7 @@ def _main() -> "Any":
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
+    os.nice(5)  # the model's server goes first
     os.chdir(CONFIG["work"])  # not bwrap's to do: it need not be allowed into the folder
     os.close(CONFIG["status_fd"])
     if __file__.startswith("/proc/self/fd/"):

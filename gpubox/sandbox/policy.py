@@ -35,6 +35,8 @@ class Policy:
     """The longest file it may write."""
     disk_bytes: int = units.GIB
     """How much it may add to the workspace."""
+    disk_files: int = 20_000
+    """How many files and folders it may add to the workspace."""
     scratch_bytes: int = 64 * units.MIB
     """Size of each folder that dies with the run: /tmp, /dev/shm, and the workspace where none was given."""
     scratch_files: int = 20_000

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
@@ -15,7 +16,7 @@ from gpubox.sandbox import spawn
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
 from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
-from gpubox.sandbox.workspace import Scan, made, scan, usable
+from gpubox.sandbox.workspace import MOST_ENTRIES, Scan, made, scan, started, usable
 
 _CHUNK = 65536
 _WATCH_SECONDS = 0.1
@@ -62,7 +63,7 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
     if policy.workspace is not None:
         folder = usable(policy.workspace)
         policy = replace(policy, workspace=folder)
-        before = await asyncio.to_thread(scan, folder)
+        before = await asyncio.to_thread(started, folder)
     try:
         process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors, stdin)
     except OSError as error:
@@ -92,6 +93,12 @@ def _bytes(code: str) -> bytes:
         return code.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return code.encode("utf-8", "replace")
+
+
+def _free(folder: Path) -> tuple[int, int]:
+    """Bytes and inodes that its disk has left."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize, found.f_favail
 
 
 def _too_many_files(pid: int, policy: Policy) -> bool:
@@ -132,14 +139,15 @@ class _Run:
     dropped: int = 0
     ended_by: EndedBy = ""
     _status: bytes = b""
-    _free_at_start: int = 0
+    _free_at_start: tuple[int, int] = (0, 0)
     _dying: list[int] = field(default_factory=list)
 
     async def until_dead(self, began: float) -> None:
         """Reads, watches and, at a limit or when cancelled, kills; afterwards no process and no open file is left."""
         loop = asyncio.get_running_loop()
         popen, output = self.process.popen, self.process.output_fd
-        self._free_at_start = self._free_bytes()
+        if self.policy.workspace is not None:
+            self._free_at_start = _free(self.policy.workspace)
         exited, closed = asyncio.Event(), asyncio.Event()
         pidfd = os.pidfd_open(popen.pid)
         loop.add_reader(pidfd, exited.set)
@@ -150,7 +158,10 @@ class _Run:
             self._kill()
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            await _finished(asyncio.create_task(asyncio.to_thread(self._bury)))
+            if self._dying or popen.poll() is None or self.process.scratch:
+                await _finished(asyncio.create_task(asyncio.to_thread(self._bury)))
+            else:
+                self._bury()
             loop.remove_reader(output)
             self._read_rest()
             os.close(output)
@@ -189,17 +200,17 @@ class _Run:
                 return True
         elif pids and _too_many_files(pids[0], self.policy):
             return True
-        if self.policy.workspace is None or self._free_bytes() > self._free_at_start - self.policy.disk_bytes:
+        if self.policy.workspace is None:
+            return False
+        free_bytes, free_files = _free(self.policy.workspace)
+        used_bytes, used_files = self._free_at_start[0] - free_bytes, self._free_at_start[1] - free_files
+        if used_bytes <= self.policy.disk_bytes and used_files <= self.policy.disk_files:
             return False
         # Somebody filled the disk; whoever downloads a model meanwhile is not our program.
         now = await asyncio.to_thread(scan, self.policy.workspace)
-        return now.size_bytes - self.before.size_bytes > self.policy.disk_bytes
-
-    def _free_bytes(self) -> int:
-        if self.policy.workspace is None:
-            return 0
-        found = os.statvfs(self.policy.workspace)
-        return found.f_bavail * found.f_frsize
+        more = now.entries - self.before.entries
+        many = more > self.policy.disk_files or (more and now.entries >= MOST_ENTRIES)
+        return bool(many) or now.size_bytes - self.before.size_bytes > self.policy.disk_bytes
 
     def _read(self, closed: asyncio.Event) -> None:
         """One piece of output; too much of it ends the run."""

@@ -187,7 +187,7 @@ def _popen(
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Nothing is inherited but ``fds``; ``drop_to``: the user it becomes first."""
-    return subprocess.Popen(
+    popen = subprocess.Popen(
         argv,
         stdin=stdin,
         stdout=output,
@@ -200,6 +200,9 @@ def _popen(
         group=drop_to or None,
         extra_groups=[] if drop_to else None,
     )
+    with contextlib.suppress(OSError):  # should the box run out of memory, this is what goes, and not the server
+        Path(f"/proc/{popen.pid}/oom_score_adj").write_text("1000")
+    return popen
 
 
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:

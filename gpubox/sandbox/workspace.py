@@ -8,10 +8,11 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpubox.errors import UsageError
+from gpubox.errors import GpuboxError, UsageError
 
 MOST_ENTRIES = 50_000
 MOST_LISTED = 1_000
+MOST_DOORS = 100
 _NOT_LOOKED_INTO = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 
 
@@ -23,15 +24,21 @@ class Scan:
     doors: tuple[str, ...] = ()
     """Sockets, FIFOs and devices: each leads out of the workspace."""
     size_bytes: int = 0
+    entries: int = 0
 
 
 def usable(folder: Path) -> Path:
-    """The folder's real path. Raises UsageError where it is none, or is the whole machine."""
+    """The folder itself. Raises UsageError where it is none, is the whole machine, or is named through a link.
+
+    A link may have been put there by an earlier program, so who lets the owner name one resolves it once.
+    """
     try:
-        real = folder.expanduser().resolve(strict=True)
+        real = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", "") or "no such folder"
         raise UsageError(f"The workspace {folder} cannot be used: {why}.", "Name a folder that exists.") from None
+    if real != folder.absolute():
+        raise UsageError(f"The workspace {folder} is reached through a link.", f"Name {real} itself.")
     if not real.is_dir() or real == Path("/"):
         raise UsageError(f"The workspace {folder} cannot be used.", "Name the folder the program may write.")
     return real
@@ -60,7 +67,16 @@ def scan(folder: Path) -> Scan:
                         doors.append(name)
                 if seen >= MOST_ENTRIES:
                     break
-    return Scan(files, tuple(doors), size)
+    return Scan(files, tuple(doors), size, seen)
+
+
+def started(folder: Path) -> Scan:
+    """What lies in the workspace as a run begins. Raises GpuboxError where it cannot be closed."""
+    found = scan(folder)
+    if len(found.doors) > MOST_DOORS:
+        why = f"The workspace {folder} holds {len(found.doors)} sockets, FIFOs or devices."
+        raise GpuboxError(why, f"Each has to be closed to the program, and at most {MOST_DOORS} are: choose another.")
+    return found
 
 
 def made(before: Scan, after: Scan) -> tuple[str, ...]:

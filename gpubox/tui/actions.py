@@ -105,6 +105,8 @@ VERBS = (
     Verb("chat_copy_answer", "Y", "Y", "Copy the answer", "The text of the turn in view.", Where.CHAT),
     Verb("chat_rename", "R", "R", "Rename this chat", "", Where.CHAT, 0, "", "chat rename"),
     Verb("chat_delete", "X", "X", "Delete this chat", "Asks first.", Where.CHAT, 0, "", "chat rm"),
+    Verb("chat_back", "escape", "esc", "Stop the answer, or one level back", "The list, the edit, the prompt; then the "
+         "dashboard.", Where.CHAT, 4, "stop, back", palette=False),
     Verb("chat_write", "i", "i", "To the prompt", "From the text back to the box at the foot.", Where.CHAT,
          palette=False),
 )  # fmt: skip
@@ -135,4 +137,5 @@ def bar_verbs(place: Where = Where.DASHBOARD) -> Iterable[Verb]:
     """The verbs of the key bar of a screen, the most important first."""
     other = Where.DASHBOARD if place is Where.CHAT else Where.CHAT
     left_out = {Where.LIST, Where.LISTS, other} if place is Where.CHAT else {other}
-    return sorted((verb for verb in VERBS if verb.bar and verb.where not in left_out), key=lambda verb: verb.bar)
+    found = [verb for verb in VERBS if verb.bar and verb.where not in left_out]
+    return sorted((v for v in found if v.id != "show_chat" or place is not Where.CHAT), key=lambda verb: verb.bar)

@@ -167,12 +167,17 @@ def test_a_fenced_program_and_what_is_chosen(serve: Serve, chat: Callable[..., S
 
 
 def test_no_tools(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
-    server = serve(says("```python\nprint(1)\n```"))
+    server = serve(says("```python\nprint(1)\n```"), *[says("Hi.")] * 3)
+    url = ("--url", server.url)
 
-    assert chat("-p", "Write it.", "--url", server.url, "--no-tools").code == 0
-
+    assert chat("-p", "Write it.", *url, "--no-tools", "--set", "top_k=5").code == 0
+    assert chat("-p", "Again.", *url, "--continue", "write-it").code == 0
     assert programs == []
-    assert "tools" not in server.bodies[0]
+    assert chat("-p", "Now.", *url, "--continue", "write-it", "--tools").code == 0
+    assert chat("-p", "Now.", *url, "--continue", "write-it", "--reset").code == 0
+
+    assert ["tools" in body for body in server.bodies] == [False, False, True, True]
+    assert ["top_k" in body for body in server.bodies] == [True, True, True, False]
 
 
 def test_a_switch_in_mid_chat_keeps_the_chat(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:

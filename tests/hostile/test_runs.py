@@ -135,6 +135,17 @@ async def test_a_read_only_workspace_is_only_read(sandbox: Sandbox, world: World
         assert outcome.files_made == ()
 
 
+async def test_a_workspace_that_can_only_be_read(sandbox: Sandbox, world: World) -> None:
+    (world.workspace / "m.py").write_text("X = 42")
+    code = "import m, os, tempfile\nopen(tempfile.gettempdir() + '/x', 'w')\nprint(m.X)\n"
+    code += "for name in ('m.py', 'new'):\n    try: open(name, 'w')\n    except OSError: print('held')"
+
+    outcome = await sandbox.run(code, Policy(workspace=world.workspace, read_only=True))
+
+    assert (outcome.output, outcome.files_made) == ("42\nheld\nheld\n", ())
+    assert (world.workspace / "m.py").read_text() == "X = 42"
+
+
 async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
     found = await Sandbox.probe(Config())
     if found.tier is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from gpubox.config import Config, load_config
-from gpubox.errors import UsageError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.sandbox import advice, bubblewrap, spawn, workspace
 from gpubox.sandbox.interpreter import Interpreter, find_interpreter, system_interpreter
@@ -171,3 +172,20 @@ def test_files_made_are_new_or_changed_and_links_are_not_followed(tmp_path: Path
     (tmp_path / b"\xff".decode("utf-8", "surrogateescape")).write_text("4")
 
     assert workspace.made(before, workspace.scan(tmp_path)) == ("changed", "d/new", "\ufffd")
+
+
+def test_a_workspace_that_became_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    assert workspace.usable(tmp_path / "real") == tmp_path / "real"
+    with pytest.raises(UsageError, match="through a link"):
+        workspace.usable(tmp_path / "link")
+
+
+def test_a_workspace_of_doors_is_refused(tmp_path: Path) -> None:
+    for number in range(workspace.MOST_DOORS + 1):
+        os.mkfifo(tmp_path / str(number))
+
+    with pytest.raises(GpuboxError, match="holds 101 sockets"):
+        workspace.started(tmp_path)

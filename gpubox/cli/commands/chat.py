@@ -28,10 +28,11 @@ _SAMPLING = "temperature, top_p, top_k, min_p, seed ..."
               "(default), allow them in the workspace, refuse them.")  # fmt: skip
 @click.option("--max-rounds", type=click.IntRange(1, 100), help="Requests to the model at most (default 5).")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens of one answer at most, thinking included.")
-@click.option("--no-tools", is_flag=True, help="Only talk: nothing is run and no file is touched.")
+@click.option("--tools/--no-tools", default=None, help="Without: only talk, nothing is run, no file is touched.")
 @click.option("--system", help="Another system prompt than the profile's.")
 @click.option("--thinking/--no-thinking", default=None, help="As the profile has it, if neither is given.")
 @click.option("--set", "sampling", multiple=True, metavar="KEY=NUMBER", help=f"Sampling: {_SAMPLING}")
+@click.option("--reset", is_flag=True, help="Forget what was chosen for this chat before.")
 @click.option("--url", help="Ask a server that gpubox did not start.")
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as a JSON object.")
 @click.pass_context
@@ -66,16 +67,17 @@ def command(
 
 def _changed(
     before: Choices, sampling: dict[str, float], *, workdir: Path | None, approve: Any, max_rounds: int | None,
-    max_tokens: int | None, no_tools: bool, system: str | None, thinking: bool | None,
+    max_tokens: int | None, tools: bool | None, system: str | None, thinking: bool | None, reset: bool,
 ) -> Choices:  # fmt: skip
     import msgspec
 
+    before = type(before)() if reset else before
     changes: dict[str, Any] = {
         "workdir": str(workdir) if workdir else None,
         "approvals": approve,
         "rounds": max_rounds,
         "max_tokens": max_tokens,
-        "tools": False if no_tools else None,
+        "tools": tools,
         "system_prompt": system,
         "thinking": thinking,
         "sampling": {**before.sampling, **sampling} if sampling else None,

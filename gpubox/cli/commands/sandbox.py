@@ -42,7 +42,7 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
     from gpubox.sandbox.policy import Policy
     from gpubox.sandbox.runner import Sandbox
 
-    policy = Policy(workspace=workdir)
+    policy = Policy(workspace=_folder(workdir) if workdir else None)
     if seconds is not None:
         policy = replace(policy, wall_seconds=seconds, cpu_seconds=max(1, int(seconds + 1)))
     code = _read(file)
@@ -57,6 +57,13 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
         why = f": {_WORDS[outcome.ended_by]}" if outcome.ended_by in _WORDS else ""
         diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.tier}")
     return ExitCode.OK if outcome.ok else ExitCode.PROGRAM_FAILED
+
+
+def _folder(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{path} cannot be used: {getattr(error, 'strerror', error)}.") from None
 
 
 def _read(file: Path) -> str:

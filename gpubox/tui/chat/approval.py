@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -28,7 +29,7 @@ class ApprovalScreen(ModalScreen[str]):
         border-subtitle-color: $quiet;
     }
     ApprovalScreen Static { height: auto; margin-top: 1; }
-    ApprovalScreen LinesView { background: $panel; max-height: 1fr; }
+    ApprovalScreen LinesView { background: $panel; }
     """
     BINDINGS = [  # noqa: RUF012
         ("y", "dismiss('yes')", "Yes"),
@@ -52,6 +53,10 @@ class ApprovalScreen(ModalScreen[str]):
 
     def on_mount(self) -> None:
         self.view.focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        # Not a fraction in the styles: the answers below a long diff have to stay on the screen.
+        self.view.styles.max_height = max(3, event.size.height * 96 // 100 - 5)
 
     def _lines(self, width: int) -> list[Line]:
         return [fit(row, width) for row in diff_lines(self.diff, width)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from gpubox.agent.settings import AgentSettings
 from gpubox.agent.transcript.records import Choices
 from gpubox.errors import UsageError
 
@@ -28,18 +29,20 @@ class Row:
     name: str
     label: str
     about: str
+    unset: str = ""
+    """What holds where nothing is written."""
 
 
 ROWS = (
-    Row("thinking", "thinking", "whether the model thinks before it answers"),
-    Row("thinking_tokens", "thinking tokens", "at most, then its thinking is closed"),
-    Row("tools", "tools", "running code, and files of the workspace"),
+    Row("thinking", "thinking", "before it answers"),
+    Row("thinking_tokens", "thinking tokens", "then its thinking is closed", "no limit"),
+    Row("tools", "tools", "run code, use the workspace's files"),
     Row("protocol", "tool calls", "how the model asks for them"),
-    Row("workdir", "workspace", "a folder it may read, and write where you allow it"),
-    Row("approvals", "writes", "in the workspace"),
-    Row("rounds", "rounds", "requests to the model in one turn"),
-    Row("max_tokens", "max_tokens", "of one round"),
-    *(Row(name, name, "sampling") for name in SAMPLING),
+    Row("workdir", "workspace", "a folder it may work in", "none"),
+    Row("approvals", "writes", "into the workspace"),
+    Row("rounds", "rounds", "requests to the model in one turn", str(AgentSettings().rounds)),
+    Row("max_tokens", "max_tokens", "of one round", str(AgentSettings().max_tokens)),
+    *(Row(name, name, "sampling", "as the profile has it") for name in SAMPLING),
 )
 
 

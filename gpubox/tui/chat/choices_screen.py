@@ -57,7 +57,7 @@ class ChoicesScreen(ModalScreen[Choices | None]):
     ChoicesScreen VerticalScroll { height: auto; max-height: 1fr; scrollbar-size-vertical: 1; }
     ChoicesScreen Horizontal { height: 1; }
     ChoicesScreen .label { width: 17; color: $secondary; }
-    ChoicesScreen .value { width: 34; height: 1; background: $line; margin-right: 2; padding: 0 1; }
+    ChoicesScreen .value { width: 32; height: 1; background: $line; margin-right: 2; padding: 0 1; }
     ChoicesScreen .value:focus { background: $cursor; text-style: bold; }
     ChoicesScreen .about { width: 1fr; color: $quiet; }
     ChoicesScreen .head { height: 1; color: $secondary; margin-top: 1; }
@@ -108,7 +108,7 @@ class ChoicesScreen(ModalScreen[Choices | None]):
                 self.cycles[row.name] = Cycle(row.name, getattr(self.choices, row.name))
                 yield self.cycles[row.name]
             else:
-                field = Input(written[row.name], compact=True, classes="value", placeholder="as the profile has it")
+                field = Input(written[row.name], compact=True, classes="value", placeholder=row.unset)
                 self.inputs[row.name] = field
                 yield field
             yield Static(row.about, classes="about", markup=False)

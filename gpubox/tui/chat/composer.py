@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -22,6 +25,9 @@ class Composer(TextArea):
         & .text-area--placeholder { color: $quiet; }
     }
     """
+
+    # A text area's own ctrl+y would redo.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+y", "screen.chat_copy_code", show=False)]
 
     class Sent(Message):
         """Enter was pressed on something."""

@@ -154,6 +154,15 @@ class Answer(Part):
             self._rejoin()
             self.changed()
 
+    def hand_over(self, code: str) -> None:
+        """Its last block became a tool's card: it is not shown twice."""
+        closed = self.blocks.closed
+        if closed and closed[-1].code and closed[-1].text.strip() == code.strip():
+            self.blocks.joined_from = len(closed) - 1
+            self._rejoin()
+            closed.pop()
+            self.changed()
+
     def _rejoin(self) -> None:
         at = self.blocks.joined_from
         if at is not None and at < self._drawn:

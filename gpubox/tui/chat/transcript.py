@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 STRIPS = 4000
 """So many painted lines are remembered."""
+WIDEST = 132
+"""Longer lines are hard to read, however wide the terminal is."""
 MARGIN = 1
 """Cells left free at either side."""
 
@@ -82,7 +84,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
 
     def remake(self) -> None:
         """Makes all turns anew: another width, another fold, another chat."""
-        self._columns = max(0, self.scrollable_content_region.width - 2 * MARGIN)
+        self._columns = max(0, min(WIDEST, self.scrollable_content_region.width - 2 * MARGIN))
         if not self._columns:
             return
         self._rows, self._parts, self._starts = [], [], []

@@ -99,6 +99,8 @@ class TurnView:
                 self._begin_round()
             case e.ToolRequested(call):
                 self._close()
+                if call.code and isinstance(last := self.parts[-1], Answer):
+                    last.hand_over(call.code)
                 self._card(call).state = "runs"
                 self.live.phase, self.live.tool, self.live.since = "runs", call.name, None
             case e.ApprovalAsked(call, diff):
@@ -193,7 +195,8 @@ class TurnView:
                 last.tokens = timing.thinking_tokens
                 last.exact = not timing.draft_tokens  # with drafts a delta may hold several tokens
             last.changed()
-        made = Remark([round_line(event.round, max(self.live.rounds, event.round), timing)])
+        row = round_line(event.round, max(self.live.rounds, event.round), timing)
+        made = Remark([row], gap=isinstance(self.parts[-1], Answer))
         self._rounds.append(made)
         self.parts.append(made)
 

@@ -66,7 +66,7 @@ def wrap_hard(found: Line, width: int) -> list[Line]:
                 used = 0
             rows[-1].append((char, style))
             used += size
-    return [_merged(row) for row in rows]
+    return [_merged(row, strip=False) for row in rows]
 
 
 def _new_row(rows: list[list[Span]], *, glued: bool) -> int:
@@ -94,17 +94,17 @@ def _last_word(text: str) -> tuple[str, bool, str]:
     return text[:at], True, text[at:]
 
 
-def _merged(row: list[Span]) -> Line:
-    """The spans with equal neighbours as one, without spaces at the end."""
+def _merged(row: list[Span], *, strip: bool = True) -> Line:
+    """The spans with equal neighbours as one, without spaces at the end unless ``strip`` is false."""
     merged: list[Span] = []
     for text, style in row:
         if merged and merged[-1][1] == style:
             merged[-1] = (merged[-1][0] + text, style)
         elif text:
             merged.append((text, style))
-    while merged and not (stripped := merged[-1][0].rstrip()):
+    while strip and merged and not (stripped := merged[-1][0].rstrip()):
         merged.pop()
-    if merged and len(stripped) < len(merged[-1][0]):
+    if strip and merged and len(stripped) < len(merged[-1][0]):
         merged[-1] = (stripped, merged[-1][1])
     return tuple(merged)
 

@@ -48,7 +48,7 @@ class ChatScreen(Turns, Chats, Taking):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]  # noqa: RUF012
     AUTO_FOCUS = "#composer"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.CHAT), ("escape", "chat_back", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.CHAT)]
     DEFAULT_CSS = """
     ChatScreen { layout: vertical; background: $background; color: $foreground; }
     ChatScreen #chat-line { background: $footer-background; }
@@ -105,6 +105,8 @@ class ChatScreen(Turns, Chats, Taking):
     def follow(self, header: Header, now: Now | None) -> None:
         """What runs changed, or the minute."""
         self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
+        if self.throughput is None:  # until the first readings come here, what the dashboard shows
+            self.header.cards, self.header.activity = header.cards, header.activity
         if now != self._now:
             self._now = now
             self.greet()
@@ -224,7 +226,7 @@ class ChatScreen(Turns, Chats, Taking):
             self.show_list(False)
         elif self.editing:
             self.leave_edit()
-        elif self.composer.has_focus:
+        elif self.composer.has_focus and (self.composer.text or self.transcript.turns):
             self.set_focus(self.transcript)
         else:
             self.app.run_worker(self.app.run_action("show_dashboard"))

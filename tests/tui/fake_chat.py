@@ -1,0 +1,258 @@
+"""A chat that answers what a test tells it to: no server, no file, no sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpubox.agent import events as e
+from gpubox.agent.serving import Serving
+from gpubox.agent.settings import SYSTEM_PROMPT
+from gpubox.agent.tools import Approve, ToolCall, ToolOutput
+from gpubox.agent.transcript.fold import ChatLog, Turn
+from gpubox.agent.transcript.records import Asked, Choices, Chosen, Rewound
+from gpubox.agent.transcript.search import Hit
+from gpubox.agent.transcript.store import Head
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.tui.chat.service import Confined
+from tests.tui.fake import READY, FakeServices
+
+Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
+"""What a scripted turn is made of: an event, a gate to wait at, or something that asks the owner."""
+SERVING = Serving("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
+
+CODE = 'def parse(text):\n    return int(text[:-1]) * 3600\n\nassert parse("1h30m") == 5400\n'
+CALL = ToolCall("call-1", "code_execution", {"code": CODE}, CODE)
+OUTPUT = ToolOutput(
+    "Traceback (most recent call last):\n  File \"main.py\", line 4, in <module>\nValueError: invalid literal for "
+    "int() with base 10: '1h30'\n[exit code 1]", ok=False, seconds=0.038, exit_code=1, tier="bubblewrap",
+)  # fmt: skip
+WRITE = ToolCall("call-2", "write_file", {"path": "src/durations.py", "content": "..."})
+DIFF = "--- a/src/durations.py\n+++ b/src/durations.py\n@@ -1,4 +1,9 @@\n import re\n\n-def parse(text):\n" + "".join(
+    f"+line {number} of what is written\n" for number in range(60)
+)
+ROUND_1 = e.Timing(
+    wall_seconds=4.2, queue_seconds=0.1, prefill_new_seconds=0.5, thinking_seconds=3.1, answer_seconds=0.4,
+    tool_seconds=0.04, loop_seconds=0.06, prefill_new_tokens=566, cached_tokens=0, generated_tokens=448,
+    thinking_tokens=412, tg_tokens_per_second=70.4, draft_tokens=300, draft_tokens_accepted=294,
+)  # fmt: skip
+ROUND_2 = e.Timing(
+    wall_seconds=5.6, prefill_new_seconds=0.1, answer_seconds=5.4, loop_seconds=0.1, prefill_new_tokens=73,
+    cached_tokens=1014, generated_tokens=584, tg_tokens_per_second=71.0, draft_tokens=400, draft_tokens_accepted=390,
+)  # fmt: skip
+TOTALS = e.Totals(
+    2, e.Timing(
+        wall_seconds=9.8, queue_seconds=0.1, prefill_new_seconds=0.6, thinking_seconds=3.1, answer_seconds=5.8,
+        tool_seconds=0.04, loop_seconds=0.16, prefill_new_tokens=639, cached_tokens=1014, generated_tokens=1032,
+        thinking_tokens=412, tg_tokens_per_second=70.7, draft_tokens=700, draft_tokens_accepted=684,
+    ), 105.3, 1, 1,
+)  # fmt: skip
+ANSWER = """The first attempt fails on **mixed** units, because `int("1h30")` is no number. A *regular expression*
+reads each part:
+
+```python
+import re
+
+UNITS = {"h": 3600, "m": 60, "s": 1}
+
+def parse(text: str) -> int:
+    \"\"\"Seconds of a duration such as 1h30m.\"\"\"
+    return sum(int(n) * UNITS[u] for n, u in re.findall(r"(\\d+)([hms])", text))
+```
+
+| text | seconds |
+|---|---|
+| `1h30m` | 5400 |
+| `45s` | 45 |
+
+1. It ignores what it does not know.
+2. An empty text is 0.
+"""
+
+
+def words(text: str) -> list[e.AgentEvent]:
+    """``text`` as it streams, a word at a time."""
+    return [e.TextDelta(word) for word in text.replace(" ", " \0").split("\0")]
+
+
+def opening(protocol: str = "native") -> list[Step]:
+    """How each turn begins."""
+    return [
+        e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("code_execution",), context_size_tokens=131072),
+        e.RoundStarted(1, 5),
+        e.PrefillProgress(566, 566, 0),
+    ]
+
+
+def coding_turn() -> list[Step]:
+    """A turn with thinking, a program that fails, and an answer."""
+    return [
+        *opening(),
+        *(e.ReasoningDelta(f"thought {number} ") for number in range(412)),
+        e.TextDelta("I'll test the edge cases first."),
+        e.GenerationProgress(448, 70.4, 300, 294),
+        e.ToolRequested(CALL),
+        e.ToolFinished(CALL, OUTPUT),
+        e.RoundFinished(1, ROUND_1, "tool_calls"),
+        e.RoundStarted(2, 5),
+        *words(ANSWER),
+        e.RoundFinished(2, ROUND_2, "stop"),
+        e.TurnFinished(TOTALS, "answered", ANSWER),
+    ]
+
+
+@dataclass
+class FakeChat:
+    """One open chat; ``service`` has the script of the next turn."""
+
+    service: FakeChats
+    approve: Approve
+    log: ChatLog
+    serving: Serving | None = None
+    problem: str = ""
+    closed: bool = False
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        return self.log.name
+
+    @property
+    def choices(self) -> Choices:
+        return self.log.choices
+
+    async def send(self, text: str) -> AsyncGenerator[e.AgentEvent, None]:
+        self.service.asked.append(text)
+        if self.service.error:
+            raise self.service.error
+        self.stopped.clear()
+        self.serving = SERVING
+        if not self.name:
+            self.log.name = "-".join(text.lower().split()[:4])
+            self.service.logs[self.name] = self.log
+        turn = f"turn-{len(self.log.turns) + 1}"
+        self.log.take(Asked(turn, self.log.head, "2026-11-21T13:00:00Z", text, SERVING.profile_name, SERVING.build))
+        for step in self.service.script:
+            async for event in self._played(step):
+                self.log.happen(event)
+                yield event
+            if self.stopped.is_set():
+                ended = e.TurnFinished(e.Totals(1, e.Timing(wall_seconds=1.0, answer_seconds=1.0)), "stopped")
+                self.log.happen(ended)
+                yield ended
+                return
+
+    async def _played(self, step: Step) -> AsyncGenerator[e.AgentEvent, None]:
+        if isinstance(step, asyncio.Event):
+            waits = [asyncio.ensure_future(one.wait()) for one in (step, self.stopped)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
+        elif callable(step):
+            for event in await step(self):
+                yield event
+        else:
+            yield step
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def choose(self, choices: Choices) -> None:
+        if choices.workdir == "/nowhere":
+            raise UsageError("The workspace /nowhere cannot be used: no such file or directory.")
+        self.log.take(Chosen(choices, "2026-11-21T13:00:00Z"))
+
+    def rewind(self, turn: str) -> None:
+        self.log.take(Rewound(turn, "2026-11-21T13:00:00Z"))
+
+    def branch(self, name: str, turn: str | None = None) -> None:
+        self.service.logs[name] = ChatLog(name, turns=dict(self.log.turns), head=turn or self.log.head)
+
+    async def close(self) -> None:
+        self.stop()
+        self.closed = True
+
+
+class FakeChats:
+    """All chats. ``script`` is what the next turn plays."""
+
+    def __init__(self, script: Sequence[Step] = ()) -> None:
+        self.script = list(script)
+        self.asked: list[str] = []
+        self.logs: dict[str, ChatLog] = {}
+        self.error: GpuboxError | None = None
+        self.found = Confined("bubblewrap")
+        self.saved: list[tuple[str, str]] = []
+        self.opened: list[FakeChat] = []
+
+    async def heads(self) -> list[Head]:
+        made = []
+        for name, log in self.logs.items():
+            first = next(iter(log.turns.values()), None)
+            title = first.asked.text if first else ""
+            made.append(Head(name, Path(f"{name}.jsonl"), 1, "2026-11-20T12:00:00Z", len(log.turns), title, "qwen"))
+        return made
+
+    async def search(self, text: str) -> list[Hit]:
+        return [
+            Hit(name, turn.id, "", "user", turn.asked.text)
+            for name, log in self.logs.items()
+            for turn in log.turns.values()
+            if text.casefold() in turn.asked.text.casefold()
+        ]
+
+    async def open(self, name: str, approve: Approve) -> FakeChat:
+        chat = FakeChat(self, approve, self.logs[name] if name else ChatLog(""))
+        self.opened.append(chat)
+        return chat
+
+    async def free_name(self, text: str) -> str:
+        return f"{text}-2"
+
+    async def rename(self, name: str, new: str) -> None:
+        if new in self.logs:
+            raise UsageError(f"There is a chat {new} already.")
+        log = self.logs.pop(name)
+        log.name = new
+        self.logs[new] = log
+
+    async def remove(self, name: str) -> None:
+        del self.logs[name]
+
+    async def confined(self) -> Confined:
+        return self.found
+
+    async def profile_system(self, profile: str) -> str:
+        return SYSTEM_PROMPT
+
+    async def save(self, text: str, path: str, folder: str) -> str:
+        self.saved.append((path, text))
+        return f"/tmp/{path}"
+
+    def keep(self, name: str, prompts: Sequence[str]) -> None:
+        """A chat from before, with these prompts; each was answered."""
+        log = ChatLog(name)
+        for number, prompt in enumerate(prompts):
+            turn = Turn(Asked(f"{name}-{number}", log.head, "2026-11-20T12:00:00Z", prompt, "qwen", "b11434"))
+            turn.events = [
+                e.MessageAdded(e.Message("assistant", f"Answer {number} of {name}.")),
+                e.TurnFinished(e.Totals(), "answered", f"Answer {number} of {name}."),
+            ]
+            log.turns[turn.id] = turn
+            log.head = turn.id
+        self.logs[name] = log
+
+
+class ChatServices(FakeServices):
+    """The whole box, with these chats."""
+
+    def __init__(self, chats: FakeChats | None = None) -> None:
+        super().__init__(READY)
+        self.chat_service = chats or FakeChats()
+
+    def chats(self) -> FakeChats:
+        return self.chat_service

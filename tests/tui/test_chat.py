@@ -1,0 +1,315 @@
+"""The chat screen as its owner uses it: keys in, text on the screen out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.pilot import Pilot
+
+from gpubox.agent import events as e
+from gpubox.agent.tools import ToolOutput
+from gpubox.errors import GpuboxError
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.chat import runner
+from gpubox.tui.chat.service import Confined
+from gpubox.tui.screens.chat import ChatScreen
+from tests.tui.conftest import SIZE, shows, text, until
+from tests.tui.fake import STOPPED
+from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
+
+HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "y" * 30_000 + " 👩‍💻 שלום"
+
+
+@pytest.fixture(autouse=True)
+def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "FRAME_SECONDS", 0.005)
+    monkeypatch.setattr(runner, "REST", 0)
+
+
+@asynccontextmanager
+async def chatting(
+    chats: FakeChats, services: ChatServices | None = None, *, toasts: bool = False
+) -> AsyncIterator[tuple[Pilot[bool], ChatScreen]]:
+    """The app with the chat in front."""
+    app = GpuboxApp(services or ChatServices(chats))
+    async with app.run_test(size=SIZE, notifications=toasts) as pilot:
+        await until(pilot, lambda: app.now, "a status")
+        app.action_show_chat()
+        await until(pilot, lambda: app.chat and app.chat.is_current and app.chat.composer.has_focus, "the chat")
+        assert app.chat
+        await until(pilot, lambda: app.chat and app.chat.confined, "the sandbox")
+        try:
+            yield pilot, app.chat
+        finally:
+            for chat in chats.opened:
+                chat.stop()
+
+
+async def say(pilot: Pilot[bool], words: str) -> None:
+    await pilot.press(*("space" if char == " " else char for char in words), "enter")
+
+
+async def over(pilot: Pilot[bool], screen: ChatScreen) -> None:
+    await until(pilot, lambda: screen.runner.turn and screen.runner.turn.over and not screen.runner.running, "the end")
+    await pilot.pause(0)
+
+
+def answer(words: str) -> list[e.AgentEvent]:
+    return [e.RoundStarted(1, 5), e.TextDelta(words), e.TurnFinished(e.Totals(), "answered", words)]
+
+
+async def test_a_turn_from_prompt_to_waterfall() -> None:
+    chats = FakeChats(coding_turn())
+    async with chatting(chats) as (pilot, screen):
+        assert "Ask something." in text(pilot) and "▣ bubblewrap" in text(pilot)
+        await say(pilot, "parse 1h30m")
+        await over(pilot, screen)
+        await shows(pilot, "■ thinking 3.1 s", "2. An empty text is 0.", "parse-1h30m")
+        await pilot.press("escape", "g")
+        await shows(pilot, "❯ parse 1h30m", "qwen36-mtp-16gb   llama-server b11434", "▸ thought for ~412 tokens")
+        await pilot.press("o")
+        await shows(pilot, "▾ thought for ~412", "thought 3 thought 4")
+        assert chats.asked == ["parse 1h30m"]
+
+
+async def test_the_running_turn_is_told_and_esc_stops_it() -> None:
+    gate = asyncio.Event()
+    begun = [*opening()[:2], e.PrefillProgress(41_200, 66_300, 20_000)]
+    chats = FakeChats([*begun, gate, e.GenerationProgress(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "why")
+        await shows(pilot, "◐ reads", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
+        gate.set()
+        await shows(pilot, "● answers", "tg 70.4 tok/s", "accepted 90%", "Half an ans")
+        await pilot.press(*"more", "enter")
+        assert chats.asked == ["why"] and screen.composer.text == "more"
+        await pilot.press("escape")
+        await over(pilot, screen)
+        await shows(pilot, "you stopped it", "Half an ans")
+
+
+async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
+    chats = FakeChats(answer("The answer."))
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "first")
+        await over(pilot, screen)
+        await pilot.press("up")
+        await shows(pilot, "instead of the last turn")
+        await say(pilot, " one")
+        await until(pilot, lambda: chats.asked == ["first", "first one"])
+        await over(pilot, screen)
+        await until(pilot, lambda: "❯ first one" in text(pilot) and len(screen.transcript.turns) == 1)
+        log = chats.opened[0].log
+        assert [turn.asked.text for turn in log.path()] == ["first one"] and len(log.turns) == 2
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
+        assert [turn.asked.text for turn in log.path()] == ["first one"] and len(log.turns) == 3
+        await pilot.press("up", "escape")
+        assert screen.composer.text == "" and not screen.editing
+
+
+async def test_nobody_answers_and_the_prompt_stays() -> None:
+    chats = FakeChats()
+    services = ChatServices(chats)
+    services.status, services.last = STOPPED, "qwen36-mtp-16gb"
+    async with chatting(chats, services, toasts=True) as (pilot, screen):
+        await shows(pilot, "No model runs, so nobody can answer.", "gpubox start qwen36-mtp-16gb", "gpubox demo")
+        await say(pilot, "hello")
+        await pilot.pause(0)
+        assert screen.composer.text == "hello" and not chats.asked
+
+
+async def test_a_turn_that_fails_gives_the_prompt_back() -> None:
+    chats = FakeChats()
+    chats.error = GpuboxError("The server does not answer [/foo].", "Its log says why.")
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "hello")
+        await shows(pilot, "✗ The server does not answer [/foo].", "Its log says why.")
+        await until(pilot, lambda: screen.composer.text == "hello" and not screen.runner.running)
+
+
+@pytest.mark.parametrize(("key", "allowed"), [("y", True), ("n", False), ("escape", False), ("a", True)])
+async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
+    answers: list[bool] = []
+
+    async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
+        answers.append(await chat.approve(WRITE, DIFF))
+        return [e.ToolFinished(WRITE, ToolOutput("done", ok=answers[-1]))]
+
+    chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.ApprovalAsked(WRITE, DIFF), ask, *answer("Done.")])
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "write it")
+        await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "y yes, this once")
+        await pilot.press("enter", "G")
+        await shows(pilot, "+line 59 of what is written")
+        assert not answers
+        await pilot.press(key)
+        await over(pilot, screen)
+        assert answers == [allowed]
+        assert chats.opened[0].choices.approvals == ("workspace" if key == "a" else "ask")
+
+
+async def test_a_question_waits_until_the_chat_is_in_front() -> None:
+    gate, answers = asyncio.Event(), list[bool]()
+
+    async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
+        answers.append(await chat.approve(WRITE, DIFF))
+        return answer("Done.")
+
+    chats = FakeChats([*opening(), gate, ask])
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "write it")
+        await until(pilot, lambda: screen.runner.running)
+        pilot.app.action_show_dashboard()  # type: ignore[attr-defined]
+        await shows(pilot, "Throughput")
+        gate.set()
+        await until(pilot, lambda: screen._questions)
+        await pilot.pause(0)
+        assert "write_file" not in text(pilot)
+        await pilot.press("c")
+        await shows(pilot, "write_file src/durations.py")
+        await pilot.press("y")
+        await over(pilot, screen)
+        assert answers == [True]
+
+
+async def test_chats_are_found_opened_renamed_and_deleted() -> None:
+    chats = FakeChats(answer("More."))
+    chats.keep("durations", ["Parse 1h30m"])
+    chats.keep("haskell", ["A fizzbuzz, please"])
+    async with chatting(chats) as (pilot, screen):
+        await pilot.press("ctrl+l")
+        await shows(pilot, "durations", "haskell")
+        await pilot.press("slash", *"fizz")
+        await until(pilot, lambda: [head.name for head in screen.chat_list.rows.values] == ["haskell"])
+        await pilot.press("enter", "enter")
+        await shows(pilot, "❯ A fizzbuzz, please", "Answer 0 of haskell.")
+        await until(pilot, lambda: screen.composer.has_focus)
+        await say(pilot, "and more")
+        await over(pilot, screen)
+        assert [turn.asked.text for turn in chats.logs["haskell"].path()] == ["A fizzbuzz, please", "and more"]
+        await pilot.press("escape", "R")
+        await shows(pilot, "Rename haskell")
+        await pilot.press(*"fizz", "enter")
+        await until(pilot, lambda: "fizz" in chats.logs and screen.chat and screen.chat.name == "fizz")
+        assert "haskell" not in chats.logs and chats.opened[0].closed
+        await until(pilot, lambda: screen.composer.has_focus)
+        await pilot.press("escape", "X")
+        await shows(pilot, "Delete fizz?")
+        await pilot.press("n", "X")
+        await shows(pilot, "Delete fizz?")
+        await pilot.press("y")
+        await until(pilot, lambda: list(chats.logs) == ["durations"])
+        await shows(pilot, "Ask something.", "new chat")
+
+
+async def test_a_branch_leaves_the_chat_as_it_is() -> None:
+    chats = FakeChats(answer("More."))
+    chats.keep("durations", ["one", "two"])
+    async with chatting(chats) as (pilot, screen):
+        screen.open_chat("durations")
+        await shows(pilot, "❯ two")
+        await pilot.press("escape", "b")
+        await until(pilot, lambda: screen.chat and screen.chat.name == "durations-2")
+        await pilot.press("i")
+        await say(pilot, "three")
+        await over(pilot, screen)
+        assert len(chats.logs["durations"].turns) == 2 and len(chats.logs["durations-2"].path()) == 3
+
+
+async def test_code_is_copied_and_saved() -> None:
+    chats = FakeChats(coding_turn())
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "parse")
+        await over(pilot, screen)
+        await pilot.press("ctrl+y")
+        assert pilot.app.clipboard.startswith("import re")
+        await pilot.press("ctrl+y")
+        assert pilot.app.clipboard == CODE
+        await pilot.press("ctrl+s")
+        await shows(pilot, "Save the code as")
+        await pilot.press(*"x.py", "enter")
+        await until(pilot, lambda: chats.saved == [("x.py", CODE)])
+
+
+async def test_settings_are_this_chats() -> None:
+    chats = FakeChats(answer("Yes."))
+    async with chatting(chats) as (pilot, screen):
+        await pilot.press("ctrl+t")
+        await shows(pilot, "This chat", "‹ as the model does ›")
+        await pilot.press("enter", *["down"] * 8, *"hot", "ctrl+s")
+        await shows(pilot, "temperature must be a number")
+        await pilot.press(*["backspace"] * 3, *"0.2", "ctrl+s")
+        await until(pilot, lambda: screen.chat and screen.chat.choices.sampling == {"temperature": 0.2})
+        assert screen.chat and screen.chat.choices.thinking is True
+        await shows(pilot, "thinking on", "temperature 0.2")
+
+
+async def test_what_confines_is_always_said() -> None:
+    for tier, words in {"": "programs are not run", "none": "not confined", "landlock": "landlock, weaker"}.items():
+        chats = FakeChats()
+        chats.found = Confined(tier, "bubblewrap is not installed [/foo].")
+        async with chatting(chats) as (pilot, _):
+            await shows(pilot, words)
+
+
+async def test_hostile_text_is_shown_not_obeyed() -> None:
+    spoken = [e.ReasoningDelta(HOSTILE), e.TextDelta(HOSTILE), e.Notice("x", HOSTILE), e.TurnFailed(HOSTILE, HOSTILE)]
+    chats = FakeChats([*opening(), *spoken])
+    chats.keep("bad", [HOSTILE])
+    async with chatting(chats) as (pilot, screen):
+        screen.open_chat("bad")
+        await shows(pilot, "more lines", "Answer 0 of bad.")
+        await say(pilot, "again")
+        await over(pilot, screen)
+        await pilot.press("escape", "o", "ctrl+l")
+        for key in ("escape", "g", "pagedown", "G"):
+            await pilot.press(key)
+            await pilot.pause(0)
+            shown = text(pilot)
+            assert not any(ord(char) < 32 and char != "\n" for char in shown) and "\u202e" not in shown
+            assert all(len(line) <= SIZE[0] for line in shown.splitlines())
+
+
+async def test_keys_of_one_screen_do_nothing_on_the_other() -> None:
+    chats = FakeChats()
+    services = ChatServices(chats)
+    async with chatting(chats, services) as (pilot, screen):
+        await pilot.press(*"sr?q1", "escape")
+        assert screen.composer.text == "sr?q1" and pilot.app.is_running
+        screen.composer.put("")
+        await pilot.press(*"spvtldf")
+        assert not services.asked and screen.is_current
+        await pilot.press("escape", "1")
+        await shows(pilot, "Throughput")
+        await pilot.press("2")
+        await until(pilot, lambda: screen.is_current)
+
+
+async def test_who_scrolls_up_is_left_there() -> None:
+    gate = asyncio.Event()
+    chats = FakeChats([*opening(), *[e.TextDelta(f"line {i}\n\n") for i in range(80)], gate, e.TextDelta("the end")])
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "count")
+        await shows(pilot, "line 79")
+        await pilot.press("pageup", "pageup")
+        await until(pilot, lambda: "line 79" not in text(pilot))
+        before = screen.transcript.scroll_offset.y
+        gate.set()
+        await until(pilot, lambda: screen.runner.turn and screen.runner.turn.answer.endswith("the end"))
+        await over(pilot, screen)
+        assert screen.transcript.scroll_offset.y == before
+        await shows(pilot, "↓")
+        await pilot.press("escape", "G")
+        await shows(pilot, "the end")
+
+
+async def test_leaving_ends_the_turn_and_closes_the_chat() -> None:
+    chats = FakeChats([*opening(), asyncio.Event()])
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "wait")
+        await until(pilot, lambda: screen.runner.running)
+    assert chats.opened[0].closed

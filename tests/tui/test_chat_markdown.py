@@ -1,0 +1,190 @@
+"""Markdown as lines: in any pieces it comes, at any width, whatever it holds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpubox.tui.cells import Line, cells
+from gpubox.tui.chat.blocks import CODE_LINES, CUT_CHARS, Block, Blocks
+from gpubox.tui.chat.clean import LINE_CHARS, clean, clean_lines
+from gpubox.tui.chat.code import coloured
+from gpubox.tui.chat.markdown import block_lines, fences
+from gpubox.tui.chat.wrap import wrap, wrap_hard
+
+DOCUMENT = """# A title
+
+Some **bold *and both*** with `code` and [a link](http://host/page), [/foo] and \x1b[31mred\x1b[0m.
+
+1. Do this:
+   ```python
+   def f(x):
+       return x + 1
+   ```
+2. Then that
+
+   in two paragraphs
+- a
+- b
+  - nested
+
+| name | what |
+|---|---|
+| alpha | a long description that goes on and on and on and on |
+
+> a quote
+> of two lines
+
+~~~~
+```
+not the end
+~~~~
+Behind the code.
+***
+<b>html</b> שלום 👩‍💻 日本語
+"""
+
+
+def texts(rows: list[Line]) -> list[str]:
+    return ["".join(text for text, _ in row).rstrip() for row in rows]
+
+
+def lines_of(blocks: Blocks, width: int = 60) -> list[str]:
+    """All that is closed, drawn."""
+    found: list[Line] = []
+    for block in blocks.closed:
+        if found and not block.tight:
+            found.append(())
+        found += block_lines(block, width)
+    return texts(found)
+
+
+def split(text: str, sizes: random.Random) -> list[str]:
+    pieces, at = [], 0
+    while at < len(text):
+        size = sizes.randint(1, 9)
+        pieces.append(text[at : at + size])
+        at += size
+    return pieces
+
+
+def built(*pieces: str) -> Blocks:
+    blocks = Blocks()
+    for piece in pieces:
+        blocks.add(piece)
+    blocks.end()
+    return blocks
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pieces_make_the_same_blocks(seed: int) -> None:
+    long_code = "```py\n" + "\n".join(f"x{i} = {i}" for i in range(3 * CODE_LINES)) + "\n```\nend\n"
+    text = DOCUMENT + long_code
+    assert built(*split(text, random.Random(seed))).closed == built(text).closed
+
+
+def test_what_is_closed_stays_but_for_code_put_together() -> None:
+    blocks = Blocks()
+    seen: list[Block] = []
+    for char in DOCUMENT:
+        blocks.add(char)
+        if blocks.joined_from is not None:
+            del seen[blocks.joined_from :]
+        assert blocks.closed[: len(seen)] == seen
+        seen = list(blocks.closed)
+
+
+def test_a_long_code_block_is_one_again_at_its_end() -> None:
+    blocks = Blocks()
+    blocks.add('```python\n"""\n' + "text\n" * CODE_LINES)
+    assert blocks.closed and blocks.tail and blocks.tail.code
+    blocks.add('"""\n```\n')
+    assert [block.language for block in blocks.closed] == ["python"] and blocks.joined_from == 0
+    assert blocks.closed[0].text.count("\n") == CODE_LINES + 1
+
+
+@pytest.mark.parametrize("text", ["word " * 4000, "x" * 20_000, "- item\n" * 3000, "```\n" + "y" * 20_000])
+def test_a_block_without_an_end_is_split(text: str) -> None:
+    blocks = Blocks()
+    for at in range(0, len(text), 50):
+        blocks.add(text[at : at + 50])
+        assert blocks.tail is None or len(blocks.tail.text) <= CUT_CHARS + 50
+
+
+def test_a_document_is_drawn() -> None:
+    shown = lines_of(built(DOCUMENT))
+    for line in (
+        "A title",
+        "1. Do this:",
+        "       return x + 1",
+        "2. Then that",
+        "   in two paragraphs",
+        "• a",
+        "  ◦ nested",
+        "name  │ what",
+        "▎ a quote of two lines",
+        " ```",
+        " not the end",
+        "Behind the code.",
+        "─" * 60,
+        "<b>html</b> שלום 👩💻 日本語",
+    ):
+        assert any(line in row for row in shown), line
+    text = " ".join(shown)
+    assert "bold and both with code and a link (http://host/page), [/foo] and red." in text
+    assert "\x1b" not in text and "**" not in text
+
+
+@pytest.mark.parametrize("width", [18, 41, 80, 200])
+def test_no_line_is_wider_than_it_may_be(width: int) -> None:
+    for block in built(DOCUMENT + "\n" + "日本語" * 200 + "\n\n" + "🙂" * 300).closed:
+        assert all(cells(row) <= width for row in block_lines(block, width))
+
+
+def test_deep_nesting_and_odd_markup_break_nothing() -> None:
+    for text in (
+        ">" * 500 + " x",
+        "- " * 300 + "x",
+        "[" * 3000,
+        "*" * 3000,
+        "`" * 2999,
+        "|" * 500 + "\n|-",
+        "\0\x7f\x85",
+    ):
+        assert all(cells(row) <= 40 for block in built(text).closed for row in block_lines(block, 40))
+
+
+def test_wrap_keeps_words_and_loses_none() -> None:
+    sizes = random.Random(5)
+    for _ in range(400):
+        parts = ["a", "bc ", "  ", "日本", "x" * 9, ".", "🙂 ", "é"]
+        found = tuple(("".join(sizes.choices(parts, k=4)), sizes.choice(["", "bold"])) for _ in range(5))
+        width = sizes.randint(9, 30)
+        whole = "".join(text for text, _ in found)
+        rows = wrap(found, width)
+        assert all(cells(row) <= width for row in rows + wrap_hard(found, width))
+        assert "".join(texts(rows)).replace(" ", "") == whole.replace(" ", "")
+        if all(cells(((word, ""),)) <= width for word in whole.split()):
+            assert " ".join(texts(rows)).split() == whole.split()
+        assert "".join("".join(text for text, _ in row) for row in wrap_hard(found, width)).rstrip() == whole.rstrip()
+
+
+def test_clean_lines_of_a_program() -> None:
+    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B") == "red x"
+    assert clean("a\x07b\u202ec") == "a␇b�c"
+    assert clean_lines("10%\r50%\r100%\r\nnext\n\n") == ["100%", "next"]
+    (huge,) = clean_lines("x" * 1_000_000)
+    assert len(huge) < LINE_CHARS + 100 and huge.endswith("980,000 more characters")
+
+
+def test_code_has_colours_and_all_its_lines() -> None:
+    code = 'def f(x):\n    """doc\n    more"""\n\n    return [/foo] + 1  # why\n'
+    rows = coloured(code, "python")
+    assert ["".join(text for text, _ in row) for row in rows] == code.split("\n")
+    assert rows[2][0][1] == "$code-string" and ("# why", "italic $code-comment") in rows[4]
+    assert coloured("x = 1", "no-such-language") == [(("x = 1", ""),)]
+
+
+def test_fences_are_found_wherever_they_stand() -> None:
+    assert fences(DOCUMENT) == [("python", "def f(x):\n    return x + 1\n"), ("", "```\nnot the end\n")]

@@ -1,0 +1,70 @@
+"""The chat as pictures, at the three sizes it is made for. `--snapshot-update` accepts a change on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+from textual.pilot import Pilot
+
+from gpubox.agent import events as e
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.chat.turn import Live
+from tests.tui.conftest import settled, shows, until
+from tests.tui.fake import STOPPED
+from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
+
+SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+
+
+async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
+    await chat.approve(WRITE, DIFF)
+    return []
+
+
+def script(state: str) -> list[object]:
+    gate = asyncio.Event()
+    return {
+        "finished": coding_turn(),
+        "streaming": [*coding_turn()[:-30], e.GenerationProgress(310, 70.4, 200, 196), gate],
+        "prefill": [*opening()[:2], e.PrefillProgress(41_200, 66_300, 20_000), gate],
+        "approval": [*opening(), e.TextDelta("I write it."), e.ToolRequested(WRITE), e.ApprovalAsked(WRITE, DIFF), ask],
+        "no_server": [],
+    }[state]
+
+
+SHOWN = {
+    "finished": ("2. An empty text is 0.", "■ loop"),
+    "streaming": ("● answers", "70.4 tok/s", "sum(int(n)"),
+    "prefill": ("◐ reads", "62%"),
+    "approval": ("y yes, this once",),
+    "no_server": ("No model runs",),
+}
+
+
+@pytest.mark.parametrize("state", SHOWN)
+@pytest.mark.parametrize("size", SIZES)
+def test_picture(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch, size: str, state: str) -> None:
+    monkeypatch.setenv("COLUMNS", size.split("x")[0])
+    # How long the turn has been running depends on the machine.
+    monkeypatch.setattr("gpubox.tui.chat.runner.TurnRunner.seconds", 4.2)
+    monkeypatch.setattr(Live, "speed", lambda live, at: None)
+    chats = FakeChats()
+    services = ChatServices(chats)
+    if state == "no_server":
+        services.status, services.last = STOPPED, "qwen36-mtp-16gb"
+
+    async def before(pilot: Pilot[bool]) -> None:
+        app: GpuboxApp = pilot.app  # type: ignore[assignment]
+        chats.script = script(state)  # type: ignore[assignment]
+        await until(pilot, lambda: app.now and app.dashboard.header.cards, "readings")
+        app.action_show_chat()
+        await until(pilot, lambda: app.chat and app.chat.confined and app.chat.composer.has_focus, "the chat")
+        if state != "no_server":
+            await pilot.press(*"Parse", "space", *"1h30m", "enter")
+        await shows(pilot, *SHOWN[state])
+        await until(pilot, lambda: app.chat and app.chat.header.cards)
+        await settled(pilot)
+
+    assert snap_compare(GpuboxApp(services), terminal_size=SIZES[size], run_before=before)

@@ -1,0 +1,153 @@
+"""A turn's events as parts of the transcript."""
+
+from __future__ import annotations
+
+from gpubox.agent import events as e
+from gpubox.agent.tools import ToolCall, ToolOutput
+from gpubox.agent.transcript.fold import Turn
+from gpubox.agent.transcript.records import Asked
+from gpubox.tui.cells import cells
+from gpubox.tui.chat.codes import codes_of
+from gpubox.tui.chat.parts import Answer, Card, Thought
+from gpubox.tui.chat.replay import replayed
+from gpubox.tui.chat.turn import TurnView
+from gpubox.tui.chat.waterfall import shares, waterfall
+from tests.tui.fake_chat import ANSWER, CALL, CODE, OUTPUT, ROUND_1, TOTALS, coding_turn, opening
+
+
+def played(*steps: object, prompt: str = "Parse 1h30m") -> TurnView:
+    view = TurnView(prompt, "qwen   b11434")
+    for number, event in enumerate(steps):
+        view.take(event, number * 0.1)  # type: ignore[arg-type]
+    return view
+
+
+def drawn(view: TurnView, width: int = 100) -> str:
+    rows = [row for part in view.parts for row in part.lines(width)]
+    assert all(cells(row) <= width for row in rows)
+    return "\n".join("".join(text for text, _ in row).rstrip() for row in rows)
+
+
+def test_a_whole_turn() -> None:
+    shown = drawn(played(*coding_turn()))
+    for text in (
+        "❯ Parse 1h30m",
+        "qwen   b11434   tools in its own format",
+        "▸ thought for ~412 tokens, 3.1 s",
+        "code_execution · bubblewrap · 38 ms · exit 1",
+        "│ ValueError: invalid literal",
+        "round 1/5   tg 70.4 tok/s   accepted 98%   prefill 566 new, 0 reused",
+        "The first attempt fails on mixed units",
+        "turn 9.8 s   1,032 tok   effective 105 tok/s",
+        "1 tool, 1 failed",
+        "■ thinking 3.1 s  ■ answer 5.8 s  ■ tools 40 ms  ■ loop 0.2 s",
+    ):
+        assert text in shown, text
+    assert "thought 7" not in shown
+
+
+def test_thinking_unfolds() -> None:
+    view = played(*coding_turn())
+    (thought,) = [part for part in view.parts if isinstance(part, Thought)]
+    thought.open = True
+    assert "thought 7 thought 8" in drawn(view)
+
+
+def test_running_thoughts_show_their_last_words() -> None:
+    view = played(*opening(), e.ReasoningDelta("first words. "), e.ReasoningDelta("the last words"))
+    assert "▸ thinking  ~2 tokens  … first words. the last words" in drawn(view)
+    assert view.live.phase == "thinks"
+
+
+def test_a_program_of_a_fenced_model_is_shown_once() -> None:
+    text = f"I run it.\n\n```python\n{CODE}```\n"
+    view = played(*opening("fenced"), e.TextDelta(text), e.ToolRequested(CALL), e.ToolFinished(CALL, OUTPUT))
+    assert drawn(view).count("def parse") == 1
+    assert [code.text for code in codes_of(view)] == [CODE]
+
+
+def test_a_round_that_is_asked_again_loses_what_it_said() -> None:
+    view = played(
+        *opening(), e.TextDelta("Half an ans"), e.RoundRestarted(1, "The connection broke."), e.TextDelta("All")
+    )
+    shown = drawn(view)
+    assert "Half" not in shown and "! The connection broke." in shown and shown.endswith("All")
+
+
+def test_a_failure_says_what_to_do_and_keeps_what_was_said() -> None:
+    failed = e.TurnFailed("It went away [/foo].", "^r asks again.", 1)
+    view = played(*opening(), e.TextDelta("Half an answer"), e.ToolRequested(CALL), failed)
+    shown = drawn(view)
+    assert "Half an answer" in shown and "✗ It went away [/foo]." in shown and "^r asks again." in shown
+    assert "code_execution · stopped" in shown and view.over and view.failed
+
+
+def test_why_a_turn_ended_is_said() -> None:
+    for reason, words in {"repetition": "it turned in circles", "length": "cut at max_tokens"}.items():
+        view = played(*opening(), e.TextDelta("x"), e.TurnFinished(TOTALS, reason))  # type: ignore[arg-type]
+        assert words in drawn(view)
+
+
+def test_the_waterfall_fills_its_width_and_names_every_part() -> None:
+    for width in (20, 76, 190):
+        assert sum(found[3] for found in shares(ROUND_1, width)) == width
+        assert all(cells(row) <= width for row in waterfall(TOTALS, "answered", width))
+    assert shares(e.Timing(), 50) == []
+
+
+def test_tokens_read_again_stand_out() -> None:
+    timing = e.Timing(wall_seconds=1, prefill_reread_seconds=1, prefill_new_tokens=5, prefill_reread_tokens=1200)
+    shown = drawn(played(*opening(), e.TextDelta("x"), e.TurnFinished(e.Totals(1, timing), "answered")))
+    assert "1.2k read again" in shown and "■ re-read 1.0 s" in shown
+
+
+def test_a_turn_of_the_file_looks_as_it_did() -> None:
+    live = played(*coding_turn())
+    asked = Asked("t1", "", "2026-11-21T13:00:00Z", "Parse 1h30m", "qwen", "b11434", "model")
+    stored = Turn(asked)
+    thoughts = "".join(step.text for step in coding_turn() if isinstance(step, e.ReasoningDelta))
+    first = e.Message("assistant", "I'll test the edge cases first.", thoughts, calls=(CALL,))
+    for step in coding_turn():
+        if isinstance(step, e.ToolRequested):
+            stored.events.append(e.MessageAdded(first))
+        elif isinstance(step, e.RoundFinished) and step.round == 2:
+            stored.events.append(e.MessageAdded(e.Message("assistant", ANSWER)))
+        if not isinstance(step, (e.TextDelta, e.ReasoningDelta)):
+            stored.events.append(step)  # type: ignore[arg-type]
+    assert drawn(replayed(stored)) == drawn(live)
+    assert replayed(stored).id == "t1"
+
+
+def test_a_turn_that_was_cut_off_says_so() -> None:
+    cut = Turn(Asked("t1", "", "", "Why?"), [e.RoundStarted(1, 5), e.TextDelta("Beca")])
+    assert drawn(replayed(cut)).endswith("Beca\n■ cut off: gpubox was ended in this turn")
+
+
+def test_cards_fold_long_code_and_output() -> None:
+    call = ToolCall("c", "code_execution", {}, "\n".join(f"x{i} = {i}" for i in range(100)))
+    output = ToolOutput("\n".join(f"line {i}" for i in range(300)), tier="none", ended_by="memory", dropped_bytes=5000)
+    view = played(*opening(), e.ToolRequested(call), e.ToolFinished(call, output))
+    shown = drawn(view)
+    assert "… 90 more lines" in shown and "x9 = 9" in shown and "x50" not in shown
+    assert "line 0" in shown and "5,000 bytes more were dropped" in shown and "none · 0 ms · out of memory" in shown
+    (card,) = [part for part in view.parts if isinstance(part, Card)]
+    card.open = True
+    assert "x50 = 50" in drawn(view) and "line 150" in drawn(view)
+
+
+def test_hostile_output_stays_in_its_card() -> None:
+    text = "[/foo] [b]x\x1b[2J\x1b]0;t\x07\n" + "y" * 1_000_000 + "\n\u202eevil 👩‍💻\r\n"
+    call = ToolCall("c", "read_file", {"path": "[/x]\x1b[31m" + "z" * 500, "lines": "1\n2"})
+    shown = drawn(played(*opening(), e.ToolRequested(call), e.ToolFinished(call, ToolOutput(text))), 60)
+    assert "[/foo] [b]x" in shown and "\x1b" not in shown and "\u202e" not in shown and len(shown) < 20_000
+
+
+def test_an_answer_is_the_same_in_pieces_and_at_another_width() -> None:
+    one, many = Answer(), Answer()
+    one.add(ANSWER)
+    one.end()
+    for char in ANSWER:
+        many.add(char)
+        many.lines(50)
+    many.end()
+    assert many.lines(50) == one.lines(50) and many.lines(90) == one.lines(90)
