@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from gpubox.bench.report.model import Report
     from gpubox.bench.stand import Server, Stand
 
-KINDS = {"speed": "gpubox.bench.speed.kind:Speed"}
+KINDS = {
+    "speed": "gpubox.bench.speed.kind:Speed",
+    "humaneval": "gpubox.bench.humaneval.kind:HumanEval",
+    "ab": "gpubox.bench.ab.kind:Ab",
+    "sweep": "gpubox.bench.sweep.kind:Sweep",
+    "soak": "gpubox.bench.soak.kind:Soak",
+}
 """Kind -> ``module:class``, imported when it is used."""
 
 
@@ -46,6 +52,10 @@ class Benchmark(ABC):
     @abstractmethod
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
         """The report of what there is so far, warm-ups left out by the kind."""
+
+    async def prepare(self, pairs: Sequence[tuple[Item, RawRecord]]) -> None:
+        """Told before all of these are scored: a kind that can do many together keeps what it needs for ``score``."""
+        return
 
     async def sandbox(self, stand: Stand) -> str:
         """The tier that confines the model's code; empty where none is run. Raises GpuboxError where none confines."""

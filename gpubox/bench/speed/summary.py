@@ -10,6 +10,7 @@ import msgspec
 
 from gpubox.bench import stats
 from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.report.metrics import scaled
 from gpubox.bench.report.model import Better, Estimate, Metric, Report, Table
 from gpubox.bench.speed.cells import PRESETS, Cell, Options
 
@@ -119,24 +120,13 @@ def _acceptance(target: str, group: str, rows: Rows) -> Metric:
 
 
 def _percent(found: Estimate) -> Estimate:
-    return _scaled(found, 100)
+    return scaled(found, 100)
 
 
 def _per_price(tg: Metric, price: float) -> Metric:
     factor = 1000 / price
     samples = tuple((name, value * factor) for name, value in tg.samples)
-    scaled = _scaled(tg.estimate, factor)
-    return Metric("tg per $1,000", tg.group, tg.target, "tok/s", "higher", scaled, samples)
-
-
-def _scaled(found: Estimate, factor: float) -> Estimate:
-    def by(value: float | None) -> float | None:
-        return None if value is None else value * factor
-
-    return Estimate(
-        found.value * factor, found.n, by(found.sd), by(found.median), by(found.low), by(found.high), found.method,
-        by(found.least), by(found.most),
-    )  # fmt: skip
+    return Metric("tg per $1,000", tg.group, tg.target, "tok/s", "higher", scaled(tg.estimate, factor), samples)
 
 
 def _bench_table(item: Item, result: Result) -> Table:

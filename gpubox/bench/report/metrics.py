@@ -1,0 +1,67 @@
+"""Results of asked questions -> Metrics, prompts being the sampling unit. What ab and sweep share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubox.bench import stats
+from gpubox.bench.asking import question_of
+from gpubox.bench.model import Item, Result
+from gpubox.bench.report.model import Better, Estimate, Metric
+
+Scored = Sequence[tuple[Item, Result]]
+Measures = Sequence[tuple[str, str, str, Better]]
+"""Name in the report, name of the value, unit, what is better."""
+_LENGTH: Measures = (("mean accepted length", "mean_accepted_length", "tokens/step", ""),)
+
+
+def over_prompts(target: str, group: str, rows: Scored, measures: Measures, seed: int = 0) -> list[Metric]:
+    """The mean over prompts of each measure that has values, its interval by bootstrap over prompts."""
+    made = []
+    for name, key, unit, better in measures:
+        prompts: dict[str, dict[str, list[float]]] = {}
+        for item, result in rows:
+            value = result.values.get(key)
+            if value is not None:
+                question = question_of(item)
+                prompts.setdefault(question.domain, {}).setdefault(question.name, []).append(float(value))
+        if prompts:
+            found = stats.over_prompts([list(domain.values()) for domain in prompts.values()], seed=seed)
+            samples = tuple(
+                (f"{prompt}/{number}", value)  # repeats are told apart: two runs pair them one by one
+                for domain in prompts.values()
+                for prompt, values in domain.items()
+                for number, value in enumerate(values, 1)
+            )
+            made.append(Metric(name, group, target, unit, better, found, samples))
+    return made
+
+
+def acceptance(target: str, group: str, rows: Scored, seed: int = 0) -> list[Metric]:
+    """Accepted of drafted tokens in %, pooled, the interval by bootstrap over prompts; and tokens per step."""
+    strata: dict[str, dict[str, stats.Share]] = {}
+    for item, result in rows:
+        if result.values.get("draft_tokens"):
+            question = question_of(item)
+            prompts = strata.setdefault(question.domain, {})
+            held = prompts.get(question.name, stats.Share(0, 0))
+            part = held.part + (result.values.get("draft_tokens_accepted") or 0)
+            prompts[question.name] = stats.Share(part, held.whole + result.values["draft_tokens"])
+    if not strata:
+        return []
+    found = stats.pooled([list(prompts.values()) for prompts in strata.values()], seed=seed)
+    samples = tuple((name, 100 * s.part / s.whole) for prompts in strata.values() for name, s in prompts.items())
+    length = over_prompts(target, group, rows, _LENGTH, seed)
+    return [*length, Metric("acceptance", group, target, "%", "higher", scaled(found, 100), samples)]
+
+
+def scaled(found: Estimate, factor: float) -> Estimate:
+    """``found`` in another unit."""
+
+    def by(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    return Estimate(
+        found.value * factor, found.n, by(found.sd), by(found.median), by(found.low), by(found.high), found.method,
+        by(found.least), by(found.most),
+    )  # fmt: skip

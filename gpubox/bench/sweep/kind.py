@@ -1,0 +1,83 @@
+"""``sweep``: one profile over a grid of flags, one start for each cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpubox import units
+from gpubox.bench.asking import answer_result, ask, question_of, too_long
+from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.report.model import Report
+from gpubox.bench.stand import Server, Stand
+from gpubox.bench.sweep.plan import hopeless, items_of, options_of
+from gpubox.bench.sweep.ranking import best_cell
+from gpubox.bench.sweep.summary import summarise
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.server.causes import Kind
+from gpubox.server.supervisor import ChangeFailed
+
+CANNOT_LOAD = frozenset({Kind.OOM, Kind.FLAG, Kind.UNSUPPORTED, Kind.HANG, Kind.CRASH})
+"""Causes that the cell's flags can have; a missing file or a taken port is the box's, and ends the run."""
+_OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
+
+
+class Sweep(Benchmark):
+    """See ``plan``."""
+
+    kind = "sweep"
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.options = options_of(plan.options, plan.targets)
+        self._targets = {target.name: target for target in plan.targets}
+        self._contexts: dict[int, str] = {}
+
+    def items(self) -> Sequence[Item]:
+        return items_of(self.options, self.plan.targets)
+
+    def cannot_load(self, target: Target, error: GpuboxError) -> str:
+        if isinstance(error, ChangeFailed) and error.cause.kind in CANNOT_LOAD:
+            return error.cause.sentence
+        return error.message.rstrip(".") if isinstance(error, UsageError) else ""
+
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+        for other, result in results:
+            if result.ok:
+                continue
+            if other.target == item.target:
+                if result.skipped and other.id != item.id and other.group != item.group:
+                    return result.error  # a later round: it could not load before
+                if not result.skipped and any(flag.kind == "crash" for flag in result.flags):
+                    return f"the server died under {other.id}"
+            elif memory := self._beyond(item, other, result):
+                return f"not tried: {other.target} was out of {memory} with less"
+        mine = server if server and server.target.name == item.target else None
+        return too_long(question_of(item), mine)
+
+    def _beyond(self, item: Item, other: Item, result: Result) -> str:
+        """The memory that ``other``'s cell ran out of, where ``item``'s needs no less of it."""
+        match = _OUT_OF.match(result.error) if result.skipped else None
+        mine, failed = self._targets[item.target], self._targets[other.target]
+        return match[1] if match and hopeless(self.options.axes, mine, failed, match[1]) else ""
+
+    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
+        data = await ask(stand, item, self._contexts)
+        if item.warmup and (running := stand.running):
+            vram = sum(used for _, used in running.loaded_vram) or None
+            data |= {"load_seconds": running.load_seconds, "vram_bytes": vram}
+        return data
+
+    async def score(self, item: Item, raw: RawRecord) -> Result:
+        return answer_result(item, raw, {name: raw.data.get(name) for name in ("load_seconds", "vram_bytes")})
+
+    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+        return summarise(self.options, info, results)
+
+    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+        best = best_cell(self.options, self.plan.targets, results)
+        if best is None:
+            return ""
+        return f"best so far {best.target.name}: {self.options.by} {units.rate(best.rate)} tok/s"

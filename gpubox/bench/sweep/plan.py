@@ -1,0 +1,163 @@
+"""What a sweep measures: axes, cells, the order, and which cells need not be tried. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import msgspec
+
+from gpubox.bench.asking import DOMAINS, Question, questions, with_question
+from gpubox.bench.model import Item, Target
+from gpubox.bench.planning import parse_override
+from gpubox.errors import UsageError
+from gpubox.profiles.model import FlagValue
+
+PROMPTS, TOKENS, CONTEXT = 3, 64, 512
+MOST_CELLS = 200
+WINDOWS = frozenset({"spec-draft-n-max", "draft-max", "draft", "draft-n"})
+"""llama-server's names for the draft window, today's first (b11434 refuses the others)."""
+# Which way an axis must go to need more of a memory. Anything else has to be equal before a cell is given up unseen.
+_MORE: Mapping[str, Mapping[str, int]] = {
+    "VRAM": {
+        "ctx-size": 1, "batch-size": 1, "ubatch-size": 1, "parallel": 1, "n-gpu-layers": 1, "gpu-layers": 1,
+        "n-cpu-moe": -1, "spec-draft-n-max": 1,
+    },
+    "RAM": {"ctx-size": 1, "n-gpu-layers": -1, "gpu-layers": -1, "n-cpu-moe": 1},
+}  # fmt: skip
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One flag and its values in order."""
+
+    flag: str
+    values: tuple[FlagValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of one sweep."""
+
+    axes: tuple[str, ...]
+    """The flags, in the order of the axes; each target's overrides have them."""
+    by: Literal["tg", "pp", "effective"] = "tg"
+    """What the best cell is best at."""
+    prompts: int = PROMPTS
+    """Of each domain."""
+    domains: tuple[str, ...] = DOMAINS
+    max_tokens: int = TOKENS
+    context_tokens: int = CONTEXT
+    rounds: int = 1
+    """How often the grid is gone through, every second time backwards."""
+
+    @property
+    def over_windows(self) -> bool:
+        """Whether this is a sweep over the draft window."""
+        return any(flag in WINDOWS for flag in self.axes)
+
+
+def parse_axis(text: str) -> Axis:
+    """``n-cpu-moe=16..28:2``, ``ctx-size=8192,16384``. Raises UsageError."""
+    flag, sign, words = text.partition("=")
+    flag = flag.strip().removeprefix("--")
+    if not sign or not flag or not words.strip():
+        raise UsageError(f"{text!r} is no axis.", "Write: --over n-cpu-moe=16..28:2 or --over ctx-size=8192,16384")
+    values: list[FlagValue] = []
+    for word in words.split(","):
+        if match := _RANGE.fullmatch(word.strip()):
+            first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+            if not step:
+                raise UsageError(f"{word!r} has a step of 0.")
+            way = step if last >= first else -step
+            if abs(last - first) // step >= MOST_CELLS:
+                raise UsageError(f"{word!r} is more than {MOST_CELLS} values.", "Give a step: 0..4096:512")
+            values += range(first, last + (1 if way > 0 else -1), way)
+        else:
+            values.append(parse_override(f"{flag}={word.strip()}")[1])
+    if len(set(map(str, values))) != len(values):
+        raise UsageError(f"{text!r} names a value twice.")
+    return Axis(flag, tuple(values))
+
+
+def cells(profile: str, axes: Sequence[Axis], base: Mapping[str, FlagValue] | None = None) -> list[Target]:
+    """A target for each cell of the grid, the last axis changing fastest. Raises UsageError."""
+    names = [axis.flag for axis in axes]
+    if not axes or len(set(names)) != len(names):
+        raise UsageError("A sweep goes over at least one flag, and over each once.", "Write: --over n-cpu-moe=16..28:2")
+    if twice := set(names) & set(base or {}):
+        raise UsageError(f"{sorted(twice)[0]} is swept: --set cannot give it too.")
+    made = []
+    for values in product(*(axis.values for axis in axes)):
+        changed = dict(zip(names, values, strict=True))
+        made.append(Target(cell_name(changed), profile, {**(base or {}), **changed}))
+    if len(made) > MOST_CELLS:
+        raise UsageError(f"That is {len(made)} cells, each a restart.", f"At most {MOST_CELLS} at once.")
+    return made
+
+
+def cell_name(values: Mapping[str, FlagValue]) -> str:
+    """``n-cpu-moe=4 ctx-size=8192``."""
+    return " ".join(f"{flag}={_word(value)}" for flag, value in values.items())
+
+
+def _word(value: FlagValue) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value) if value != "" else "(left out)"
+
+
+def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
+    """The options as a plan keeps them. Raises UsageError for one that cannot be."""
+    try:
+        options = msgspec.convert(values, Options)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"These options of a sweep cannot be: {error}.") from None
+    if not targets or any(flag not in target.overrides for target in targets for flag in options.axes):
+        raise UsageError("A cell of this sweep lacks one of its flags.")
+    if options.rounds < 1:
+        raise UsageError("A sweep goes through its grid at least once.")
+    asked(options)
+    return options
+
+
+def asked(options: Options) -> list[Question]:
+    """Its prompts. Raises UsageError."""
+    return questions(options.prompts, options.max_tokens, options.domains, options.context_tokens)
+
+
+def items_of(options: Options, targets: Sequence[Target]) -> list[Item]:
+    """Cell by cell: a warm-up, then every prompt once."""
+    made = []
+    for number in range(1, options.rounds + 1):
+        for target in targets if number % 2 else reversed(targets):
+            group = f"{target.name}/{number}"
+            order = asked(options)
+            weight = options.max_tokens + options.context_tokens / 10
+            made.append(Item(f"{group}/warm-up", target.name, with_question(order[0]), True, group, weight))
+            made += [Item(f"{group}/{q.name}", target.name, with_question(q), False, group, weight) for q in order]
+    return made
+
+
+def hopeless(axes: Sequence[str], cell: Target, failed: Target, memory: str) -> bool:
+    """Whether ``cell`` needs at least as much VRAM or RAM on every axis as ``failed``, which ran out of it."""
+    ways = _MORE.get(memory)
+    if ways is None or cell.name == failed.name:
+        return False
+    for flag in axes:
+        mine, other = cell.overrides[flag], failed.overrides[flag]
+        if mine == other:
+            continue
+        way = ways.get(flag, 0)
+        if not (_plain(mine) and _plain(other)) or not way or (mine - other) * way < 0:  # type: ignore[operator]
+            return False
+    return True
+
+
+def _plain(value: FlagValue) -> bool:
+    """A number that means what it says: 0 and -1 stand for ``all`` or ``as the model has it`` in some flags."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
