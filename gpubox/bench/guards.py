@@ -67,6 +67,7 @@ class Guards:
         now, base, mine = await self._counted(), self._base, self._stand.tokens
         if now and base:
             prompt, generated = (now[i] - base[i] - mine[i] for i in (0, 1))
+            generated -= self._stand.loose
             more = (prompt - self._others[0], generated - self._others[1])
             if max(more) >= 1:
                 self._others = (prompt, generated)

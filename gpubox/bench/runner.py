@@ -314,6 +314,7 @@ async def rescore(run: Run) -> tuple[int, list[str]]:
         benchmark = make_benchmark(run.info.plan)
         old, raws = run.results(), run.raws()
         fresh = dict(old)
+        await benchmark.prepare([(item, raws[item.id]) for item in run.items() if item.id in raws])
         for item in run.items():
             if item.id in raws:
                 fresh[item.id] = await score_one(benchmark, item, raws[item.id])

@@ -55,6 +55,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
+    details: tuple[str, ...] = ()
+    """A longer text for each row (the code of a failed problem): folded in an export, left out on a terminal."""
 
 
 @dataclass(frozen=True, slots=True)

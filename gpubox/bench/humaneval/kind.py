@@ -1,0 +1,124 @@
+"""``humaneval``: pass@1 of the 164 problems, in one to three modes, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.humaneval import asking
+from gpubox.bench.humaneval.grader import Case, Verdict, grade
+from gpubox.bench.humaneval.options import WEIGHTS, options_of
+from gpubox.bench.humaneval.problems import load_problems
+from gpubox.bench.humaneval.replies import Said, said
+from gpubox.bench.humaneval.summary import summarise
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.report.model import Report
+from gpubox.bench.stand import Server, Stand
+from gpubox.errors import GpuboxError
+
+if TYPE_CHECKING:
+    from gpubox.sandbox.runner import Sandbox
+
+PROMPT_TOKENS = 900
+"""More than the longest prompt with its task has, in any tokenizer seen."""
+NO_CODE = Verdict("no code", "the reply holds no program that defines the function")
+
+
+class HumanEval(Benchmark):
+    """See ``options``."""
+
+    kind = "humaneval"
+    takes_parallel = True
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.options = options_of(plan.options)
+        self._sandbox: Sandbox | None = None
+        self._graded: dict[str, Verdict] = {}
+
+    def items(self) -> Sequence[Item]:
+        several = len(self.plan.targets) > 1
+        return [
+            Item(
+                f"{target.name}:{mode}/{problem.number}" if several else f"{mode}/{problem.number}",
+                target.name,
+                {"mode": mode, "task": problem.task_id},
+                weight=WEIGHTS[mode],
+            )
+            for target in self.plan.targets
+            for mode in self.options.modes
+            for problem in self.options.problems()
+        ]
+
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+        if server is None or server.target.name != item.target or item.values["mode"] == "vanilla":
+            return ""
+        size = server.context_tokens
+        return f"needs a context of {PROMPT_TOKENS} tokens; a slot has {size}" if size and size < PROMPT_TOKENS else ""
+
+    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
+        problem, mode = load_problems()[item.values["task"]], item.values["mode"]
+        if mode == "vanilla":
+            return await asking.vanilla(stand, item.id, problem, self.options)
+        if mode == "chat":
+            return await asking.chat(stand, item.id, problem, self.options)
+        return await asking.agentic(stand, item.id, problem, self.options, self._box())
+
+    async def sandbox(self, stand: Stand) -> str:
+        from gpubox.sandbox.runner import Sandbox
+
+        self._sandbox = Sandbox(stand.config)
+        found = await self._sandbox.confinement()
+        if found.tier is None:
+            raise GpuboxError(f"HumanEval runs the model's code, and nothing confines it: {found.problem}", found.hint)
+        return f"{found.tier}: {found.detail}"
+
+    async def prepare(self, pairs: Sequence[tuple[Item, RawRecord]]) -> None:
+        cases = [case for item, raw in pairs if not raw.error and (case := _case(item, said(item, raw)))]
+        self._graded = await grade(cases, self._box())
+
+    async def score(self, item: Item, raw: RawRecord) -> Result:
+        found = said(item, raw)
+        case = _case(item, found)
+        verdict = NO_CODE
+        if case:
+            graded = {item.id: self._graded.pop(item.id)} if item.id in self._graded else None
+            verdict = (graded or await grade([case], self._box()))[item.id]
+        elif found.failure:
+            verdict = Verdict("no answer", found.failure)
+        values = {
+            "passed": verdict.passed,
+            "verdict": verdict.kind,
+            "why": verdict.why,
+            "source": found.code.source,
+            "code": found.code.code,
+            **found.numbers,
+        }
+        return Result(item.id, values)
+
+    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+        return summarise(self.options, info, results)
+
+    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+        done = [(item, result) for item, result in results if result.ok]
+        if not done:
+            return ""
+        mode, target = done[-1][0].values["mode"], done[-1][0].target
+        own = [r.values["passed"] for i, r in done if (i.values["mode"], i.target) == (mode, target)]
+        return f"{mode} pass@1 {100 * sum(own) / len(own):.1f} % of {len(own)}"
+
+    def _box(self) -> Sandbox:
+        if self._sandbox is None:  # scored again, without a stand
+            from gpubox.config import load_config
+            from gpubox.paths import Paths
+            from gpubox.sandbox.runner import Sandbox
+
+            self._sandbox = Sandbox(load_config(Paths.default()))
+        return self._sandbox
+
+
+def _case(item: Item, found: Said) -> Case | None:
+    if not found.code.program:
+        return None
+    return Case(item.id, load_problems()[item.values["task"]], found.code.program)
