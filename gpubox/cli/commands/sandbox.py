@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
     else:
         if outcome.output:
             said = outcome.output.removesuffix("\n")
-            output.emit(paragraph(said) if click.get_text_stream("stdout").isatty() else said)
+            output.emit(paragraph(said) if sys.stdout.isatty() else said)
         for name in outcome.files_made:
             diagnostics.note(f"made {plain(name)}")
         how = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
