@@ -58,9 +58,19 @@ class Place:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
+def _remove_left() -> None:
+    """The folders of this user's gpuboxes that were killed."""
+    for path in Path(tempfile.gettempdir()).glob("gpubox-sandbox-*-*"):
+        pid = path.name.split("-")[2]
+        with contextlib.suppress(OSError):
+            if pid.isdecimal() and not Path("/proc", pid).exists() and path.lstat().st_uid == os.geteuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
 def make_place(policy: Policy, code: bytes, uid: int) -> Place:
     """A new folder in the temporary folder with the program in it. Raises OSError."""
-    root = Path(tempfile.mkdtemp(prefix="gpubox-sandbox-"))
+    _remove_left()
+    root = Path(tempfile.mkdtemp(prefix=f"gpubox-sandbox-{os.getpid()}-"))
     work, tmp, main = policy.workspace or root / "work", root / "tmp", root / "main.py"
     for folder in {root / "work", tmp}:
         folder.mkdir()

@@ -20,7 +20,8 @@ from gpubox.sandbox.workspace import MOST_ENTRIES, Scan, made, scan, started, us
 
 _CHUNK = 65536
 _WATCH_SECONDS = 0.1
-_DRAIN_SECONDS = 1.0
+_DEATH_SECONDS, _GROUP_SECONDS = 10.0, 2.0
+"""Where nobody collects the dead, a process group never becomes empty."""
 
 
 class Sandbox:
@@ -168,10 +169,10 @@ class _Run:
 
     def _bury(self) -> None:
         """Returns when every process is dead; releasing memory can take the kernel a while."""
-        wait_dead(self._dying, _DRAIN_SECONDS)
+        wait_dead(self._dying, _DEATH_SECONDS)
         self.process.popen.wait()
         if self.process.scratch:
-            wait_group_dead(self.process.popen.pid, _DRAIN_SECONDS)
+            wait_group_dead(self.process.popen.pid, _GROUP_SECONDS)
         self.process.release()
 
     async def _watch(self, exited: asyncio.Event, began: float) -> None:

@@ -268,7 +268,7 @@ def _greed() -> list[Hostile]:
         Hostile("endless-stderr", "while True: os.write(2, b'\\xff' * 65536)", says="\ufffd", ended_by="output"),
         Hostile("closed-stdout", "os.close(1); os.close(2); os.write(1, b'x')", says=None),
         Hostile("deaf", "for n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass", says=None, ended_by="wall", policy={"wall_seconds": 1.0}),
-        Hostile("processor-time", "print('held', flush=True)\nwhile True: pass", ended_by="cpu", policy={"cpu_seconds": 1}),
+        Hostile("processor-time", "print('held', flush=True)\nwhile True: pass", ended_by="cpu", policy={"cpu_seconds": 1, "wall_seconds": 60.0}),
         Hostile("signal-storm", "signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGUSR1))\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nsignal.setitimer(signal.ITIMER_REAL, 1e-6, 1e-6)\nwhile True: time.sleep(0.001)", says=None, ended_by=None, policy={"wall_seconds": 1.0}),
         Hostile("huge-file", "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\ndef grow():\n    with open('big', 'wb') as f: f.truncate(1 << 30)\nattempt(grow)", plainly=True),
         Hostile(
@@ -302,8 +302,8 @@ def _survivors() -> list[Hostile]:
         Hostile("daemon-after-wall", f"{twice}time.sleep(60)", says=None, ended_by="wall", policy={"wall_seconds": 1.0}),
         Hostile("daemon-holds-output", f"if os.fork() == 0:\n  {stay.replace(chr(10), chr(10) + '  ')}\nprint('held')"),
         Hostile("daemon-by-popen", "import subprocess\ntry: subprocess.Popen(['/bin/sh', '-c', 'trap : TERM HUP; sleep 90'], start_new_session=True)\nexcept OSError: pass\nprint('held')"),
-        Hostile("stopped", "if os.fork() == 0: os.kill(os.getpid(), signal.SIGSTOP)\nprint('held')\ntry: os.kill(os.getpid(), signal.SIGSTOP)\nexcept OSError: pass", ended_by=None, policy={"wall_seconds": 1.0}),
-        Hostile("fork-race", "print('held', flush=True)\nend = time.monotonic() + 1\nfor _ in range(2000):\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass\n    if time.monotonic() > end: break", ended_by=None, policy={"wall_seconds": 3.0}),
+        Hostile("stopped", "if os.fork() == 0: os.kill(os.getpid(), signal.SIGSTOP)\nprint('held')\ntry: os.kill(os.getpid(), signal.SIGSTOP)\nexcept OSError: pass", says=None, ended_by=None, policy={"wall_seconds": 1.0}),
+        Hostile("fork-race", "print('held', flush=True)\nend = time.monotonic() + 1\nfor _ in range(2000):\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass\n    if time.monotonic() > end: break", says=None, ended_by=None, policy={"wall_seconds": 3.0}),
     ]  # fmt: skip
 
 

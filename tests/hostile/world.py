@@ -102,7 +102,7 @@ class World:
         if self.secret.read_text() != self.token or self.secret.stat().st_nlink != 1:
             found.append("the secret was changed")
         found += [f"made outside: {p}" for p in self.outside.iterdir() if p != self.secret]
-        found += [f"made on the host: {f}" for f in SHARED if Path(f, f"mark-{self.token}").exists()]
+        found += [f"made on the host: {f}" for f in SHARED if os.path.lexists(f"{f}/mark-{self.token}")]
         for name in ("tcp", "udp", "unix", "dgram", "abstract"):
             sock: socket.socket = getattr(self, name)
             with contextlib.suppress(BlockingIOError):
@@ -137,7 +137,8 @@ class World:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for path in [*self.outside.iterdir(), *(Path(f, f"mark-{self.token}") for f in SHARED)]:
             if path != self.secret:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
         self.secret.write_text(self.token)
         self.harm()
         if self.victim.poll() is not None:

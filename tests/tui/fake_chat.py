@@ -158,8 +158,9 @@ class FakeChat:
         else:
             yield step
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
         self.stopped.set()
+        return True
 
     def choose(self, choices: Choices) -> None:
         if choices.workdir == "/nowhere":

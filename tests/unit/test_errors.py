@@ -6,7 +6,15 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 
 
 def test_the_exit_codes_are_the_documented_ones() -> None:
-    documented = {"OK": 0, "FAILED": 1, "USAGE": 2, "NOT_RUNNING": 3, "UNHEALTHY": 4, "WOULD_NOT_FIT": 5}
+    documented = {
+        "OK": 0,
+        "FAILED": 1,
+        "USAGE": 2,
+        "NOT_RUNNING": 3,
+        "UNHEALTHY": 4,
+        "WOULD_NOT_FIT": 5,
+        "PROGRAM_FAILED": 6,
+    }
 
     assert {code.name: code.value for code in ExitCode} == {**documented, "INTERRUPTED": 130}
 

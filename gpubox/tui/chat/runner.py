@@ -16,7 +16,7 @@ from gpubox.tui.chat.turn import TurnView
 if TYPE_CHECKING:
     from gpubox.tui.chat.service import OpenChat
 
-FRAME_SECONDS = 1 / 15
+FRAME_SECONDS = 1 / 12
 """Between two drawings of a turn."""
 REST = 12
 """After a drawing the next waits at least so many times as long as it took: the pane never takes a core."""
@@ -66,10 +66,9 @@ class TurnRunner:
         """Stops the turn that runs; what was said stays. The second time without waiting for its end."""
         if not (self._task and not self._task.done() and self._chat):
             return
-        if self._stopping:
+        if self._stopping or not self._chat.stop():
             self._task.cancel()
         self._stopping = True
-        self._chat.stop()
 
     async def _follow(self, chat: OpenChat, turn: TurnView, text: str) -> None:
         events = chat.send(text)

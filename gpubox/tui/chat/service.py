@@ -51,8 +51,8 @@ class OpenChat(Protocol):
     def send(self, text: str) -> AsyncGenerator[AgentEvent, None]:
         """Asks. Closing the iterator stops the model and what it runs; what was said stays."""
 
-    def stop(self) -> None:
-        """Ends the turn that runs; its iterator still gives the end."""
+    def stop(self) -> bool:
+        """Ends the turn that runs; whether its iterator still gives the end."""
 
     def choose(self, choices: Choices) -> None:
         """Changes what this chat does from here on."""

@@ -26,6 +26,8 @@ STRIPS = 4000
 """So many painted lines are remembered."""
 WIDEST = 132
 """Longer lines are hard to read, however wide the terminal is."""
+STEP = 3
+"""While an answer comes the text moves up by so many rows at once: moving it is what costs, and is hard to read."""
 MARGIN = 1
 """Cells left free at either side."""
 
@@ -111,6 +113,8 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     def _settle(self) -> None:
         """Takes over the new number of rows."""
         count = self._starts[-1] + len(self._rows[-1]) if self._rows else 0
+        if self.turns and not self.turns[-1].over:
+            count += -count % STEP
         # Not self.virtual_size = ...: that arranges the whole screen anew, and only this pane changed.
         self.set_reactive(Widget.virtual_size, Size(self.size.width, count))
         if self.show_vertical_scrollbar:
