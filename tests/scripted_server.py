@@ -138,6 +138,10 @@ class ScriptedServer:
                 await _answer(writer, 200, {"status": "ok"})
             elif head.startswith("GET /props"):
                 await _answer(writer, 200, self._props)
+            elif head.startswith("GET "):
+                await _answer(writer, 404, {})
+            elif head.startswith("POST /tokenize"):
+                await _answer(writer, 200, {"tokens": list(json.loads(body)["content"].encode())})
             else:
                 self.bodies.append(json.loads(body))
                 await self._play(reader, writer)
