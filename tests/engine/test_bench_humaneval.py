@@ -1,0 +1,57 @@
+"""All three modes on a real engine: killed -9 half way, resumed, reported, and scored again alike."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+
+import pytest
+
+from gpubox.config import Config
+from gpubox.sandbox.runner import Sandbox
+from tests.engine.conftest import Box
+from tests.engine.test_bench import GPUBOX, gpubox, until
+
+pytestmark = pytest.mark.engine
+
+SMALL = ("--mode", "all", "--limit", "2", "--max-tokens", "24", "--rounds", "2")
+
+
+def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
+    if asyncio.run(Sandbox(Config()).confinement()).tier is None:
+        pytest.skip("nothing confines programs on this machine")
+    box.profile("demo", {"ctx-size": 2048})
+    runs = box.paths.state / "runs"
+
+    def lines() -> list[bytes]:
+        return [line for path in runs.glob("*/results.jsonl") for line in path.read_bytes().splitlines()]
+
+    with subprocess.Popen([*GPUBOX, "bench", "humaneval", "demo", *SMALL], stderr=subprocess.DEVNULL) as process:
+        until(lambda: len(lines()) >= 2, process)
+        process.kill()
+    kept = lines()
+    assert len(kept) < 6
+
+    resumed = gpubox("bench", "resume", "--json")
+
+    assert resumed.returncode == 0, resumed.stderr
+    values = json.loads(resumed.stdout)
+    assert (values["run"]["state"], values["run"]["plan"]["kind"]) == ("finished", "humaneval")
+    assert values["run"]["machine"]["sandbox"]
+    assert lines()[: len(kept)] == kept and len(lines()) == 6
+    scores = {m["group"]: m["estimate"] for m in values["report"]["metrics"] if m["name"] == "pass@1"}
+    assert {mode: found["n"] for mode, found in scores.items()} == {"vanilla": 2, "chat": 2, "agentic": 2}
+    assert not {flag["kind"] for flag in values["report"]["flags"]} & {"foreign request", "crash", "setup"}
+    for line in map(json.loads, lines()):
+        parts = line["values"]["parts"]
+        assert sum(parts.values()) == pytest.approx(line["seconds"], rel=0.02)
+        assert parts["writing"] + parts["thinking"] > 0
+    (raw,) = runs.glob("*/raw.jsonl")
+    first = json.loads(raw.read_bytes().splitlines()[0])["data"]["request"]
+    assert first["prompt"] and all(isinstance(token, int) for token in first["prompt"])
+    assert "<|im_end|>" in first["stop"]  # the model's end of text, as lm-eval adds it
+
+    again = gpubox("bench", "rescore", "--json")
+    assert json.loads(again.stdout)["changed"] == [] and json.loads(again.stdout)["scored"] == 6
+    assert box.servers() == []
