@@ -210,6 +210,29 @@ def compare(pairs: Sequence[Pair], *, seed: int = 0, margin: float = MARGIN) -> 
     return Comparison(ratio, low, high, len(logs), verdict, least, most)
 
 
+def welch(first: Sequence[float], second: Sequence[float], *, margin: float = MARGIN) -> Comparison:
+    """Second against first where nothing pairs them: the ratio of geometric means with Welch's interval of the logs.
+
+    Student's t with the Welch-Satterthwaite degrees of freedom. Values must be above 0. Raises ValueError on nothing.
+    """
+    if not first or not second:
+        raise ValueError("no values")
+    sides = [[math.log(value) for value in side] for side in (first, second)]
+    means = [statistics.fmean(side) for side in sides]
+    distance, n = means[1] - means[0], min(len(first), len(second))
+    logs = [value - means[0] for value in sides[1]]
+    least, most = math.exp(min(logs)), math.exp(max(logs))
+    if n < FEWEST - 2:
+        return Comparison(math.exp(distance), None, None, n, "too few", least, most)
+    parts = [statistics.variance(side) / len(side) for side in sides]
+    error = math.sqrt(sum(parts))
+    below = sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
+    half = t95(math.floor(sum(parts) ** 2 / below)) * error if below > 0 else 0.0
+    low, high = math.exp(distance - half), math.exp(distance + half)
+    verdict: Verdict = "faster" if low > 1 + margin else "slower" if high < 1 - margin else "indistinguishable"
+    return Comparison(math.exp(distance), low, high, n, verdict, least, most)
+
+
 def planned_n(cv: float, effect: float, *, margin: float = MARGIN) -> int:
     """How many prompts a difference of ``effect`` (0.1: 10 %) needs to be found 9 times in 10.
 

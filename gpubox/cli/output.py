@@ -26,6 +26,14 @@ def emit(text: str = "") -> None:
     click.echo(text)
 
 
+def width() -> int | None:
+    """The columns of the terminal that stdout is; ``None`` elsewhere, where lines may be as long as they are."""
+    import shutil
+    import sys
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def emit_part(text: str) -> None:
     """More of a text that goes on, at once."""
     click.echo(text, nl=False)

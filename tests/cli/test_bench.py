@@ -16,6 +16,7 @@ from gpubox.cli.main import run
 from gpubox.hardware.process import find_marked
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
+from tests.bench_runs import speed_run
 from tests.bench_server import BenchServer
 
 Write = Callable[[str, str], Path]
@@ -153,3 +154,33 @@ def test_a_busy_server_is_not_measured_unasked(
     assert (code, out) == (1, "")
     assert "Somebody is being answered by a: slot 0" in err
     assert "--now" in err
+
+
+def test_compare_leaderboard_and_export_of_runs_that_are_there(
+    capfd: pytest.CaptureFixture[str], paths: Paths, tmp_path: Path
+) -> None:
+    first = speed_run(paths, "a", tg=60.0, seed=1)
+    second = speed_run(paths, "b", tg=40.0, seed=2)
+
+    code, out, _ = gpubox(capfd, "bench", "compare", first.id, second.id)
+    assert code == 0
+    assert "regression" in out
+    assert "Second over first" in out
+    code, found = values(capfd, "bench", "compare", first.id, second.id)
+    assert {row["outcome"] for row in found["comparison"]["rows"] if row["name"] == "tg"} == {"regression"}
+    code, out, _ = gpubox(capfd, "bench", "leaderboard")
+    assert [line.split()[:2] for line in out.splitlines() if line[:1].isdigit()] == [["1", "a"], ["2", "b"]]
+    code, out, _ = gpubox(capfd, "bench", "show", first.id)
+    assert "tg, tok/s" in out
+    assert "MEAN" in out
+
+    file = tmp_path / "x.svg"
+    code, out, err = gpubox(capfd, "bench", "export", "compare", first.id, second.id, "--svg", "-o", str(file))
+    assert (code, out) == (0, "")
+    assert file.read_text().startswith("<svg")
+    code, out, _ = gpubox(capfd, "bench", "export", "leaderboard", "speed", "--csv")
+    assert out.startswith("kind,protocol,rank")
+    code, _, err = gpubox(capfd, "bench", "export", "nothing-like-it")
+    assert (code, "no run" in err) == (2, True)
+    code, _, err = gpubox(capfd, "bench", "export", first.id, "--svg", "-o", str(tmp_path / "no" / "x.svg"))
+    assert (code, "cannot be written" in err) == (1, True)

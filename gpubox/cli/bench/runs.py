@@ -21,32 +21,34 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_obj
 def ls_command(context: Context, as_json: bool) -> None:
     """Every run, the newest last."""
-    from gpubox.bench.store import list_runs
+    from gpubox.bench.report.heads import heads
 
     rows: list[tuple[str, ...]] = []
     values: list[dict[str, Any]] = []
-    for run in list_runs(context.paths):
-        try:
-            info = run.info
-        except GpuboxError as error:
-            rows.append((run.id, units.UNKNOWN, "damaged", units.UNKNOWN, units.UNKNOWN, error.message))
-            values.append({"id": run.id, "state": "damaged"})
+    for head in heads(context.paths):
+        info = head.info
+        if info is None:
+            rows.append((head.id, units.UNKNOWN, "damaged", units.UNKNOWN, units.UNKNOWN, head.problem))
+            values.append({"id": head.id, "state": "damaged", "message": head.problem})
             continue
-        done = len(run.results())
         took = units.seconds(info.seconds) if info.seconds else units.UNKNOWN
-        owed = f"{info.before.profile} ran before" if info.owed and info.before else ""
-        rows.append((run.id, info.plan.kind, info.state, f"{done}/{info.items}", took, owed))
+        owed = f"{head.owed} ran before" if head.owed else ""
+        doubts = f"! {', '.join(head.flags)}" if head.flags else ""
+        words = "; ".join(filter(None, (head.headline, doubts, owed, head.problem)))
+        rows.append((head.id, info.plan.kind, info.state, f"{head.done}/{info.items}", took, words))
         values.append(
             {
-                "id": run.id,
+                "id": head.id,
                 "kind": info.plan.kind,
                 "targets": [target.name for target in info.plan.targets],
                 "state": info.state,
-                "items_done": done,
+                "items_done": head.done,
+                "items_failed": head.failed,
                 "items": info.items,
+                "headline": head.headline or None,
                 "seconds": info.seconds,
                 "created_at": info.created_at,
-                "flags": len(info.flags),
+                "flags": list(head.flags),
                 "message": info.message or None,
             }
         )
@@ -56,17 +58,6 @@ def ls_command(context: Context, as_json: bool) -> None:
         output.emit_table(rows, header=("RUN", "KIND", "STATE", "DONE", "TOOK", ""))
     else:
         output.emit("There is no run yet. `gpubox bench speed` makes one.")
-
-
-@click.command("show")
-@click.argument("run", default="last")
-@_JSON
-@click.pass_obj
-def show_command(context: Context, run: str, as_json: bool) -> None:
-    """The report of RUN (an id, a part of one, or `last`), as far as it is."""
-    from gpubox.bench.store import find_run
-
-    print_report(find_run(context.paths, run), as_json=as_json)
 
 
 @click.command("resume")
@@ -82,7 +73,7 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
     info = found.info
     if info.state == "finished" and not info.owed:
         diagnostics.note(f"{found.id} is finished; nothing is left to do.")
-        print_report(found, as_json=as_json)
+        print_report(context, found, as_json=as_json)
         return
     fetch_models(context, info.plan.targets)
     go_on(context, found, now=now, as_json=as_json)

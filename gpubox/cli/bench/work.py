@@ -103,7 +103,7 @@ def perform(context: Context, work: Any, run: Run | None, *, now: bool, as_json:
         assert error is not None
         raise error
     run = run or find_run(context.paths, seen[0].id)
-    print_report(run, as_json=as_json, error=error)
+    print_report(context, run, as_json=as_json, error=error)
     if error:
         hint = error.hint or f"What was measured is kept; `gpubox bench resume {run.id}` goes on."
         raise GpuboxError(error.message, hint, code=error.code)
@@ -113,14 +113,16 @@ async def _as_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
     return await work
 
 
-def print_report(run: Run, *, as_json: bool, error: GpuboxError | None = None) -> None:
+def print_report(
+    context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None, plots: bool = False
+) -> None:
     """The report of what there is, as text or as one JSON object."""
-    from gpubox.bench.report.build import report_of, report_values
-    from gpubox.bench.report.text import lines
+    from gpubox.bench.report.build import report_values, told
+    from gpubox.bench.report.text import rows, texts
 
-    info = run.info
-    report = report_of(run)
+    found = told(run, context.profile)
     if as_json:
-        output.emit_json({**output.error_values(error), **report_values(info, report)})
-    elif report.metrics or report.tables or not error:
-        output.emit("\n".join(lines(info, report)))
+        output.emit_json({**output.error_values(error), **report_values(found)})
+    elif found.report.metrics or found.report.tables or not error:
+        width = output.width()
+        output.emit("\n".join(texts(rows(found.info, found.report, width=width, plots=plots, beside=found.beside))))

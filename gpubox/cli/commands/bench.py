@@ -8,15 +8,27 @@ import click
 
 from gpubox.cli.main import VerbGroup
 
-KINDS = {"speed": "TTFT, pp, tg and draft acceptance of the served path"}
+KINDS = {
+    "speed": "TTFT, pp, tg and draft acceptance of the served path",
+    "ab": "two profiles, or one with a flag changed: faster, slower or indistinguishable",
+    "sweep": "one profile over a grid of flags: the best cell, and what is as good",
+    "soak": "minutes of an agent's load: what sinks, creeps or goes in cycles",
+    "humaneval": "pass@1 of 164 programming problems, bare, in the chat and with a sandbox",
+}
 RUNS = {
     "ls": "every run, and how far it is",
     "show": "the report of a run",
+    "compare": "two runs row by row: better, a regression, or noise",
+    "leaderboard": "the profiles in order of what they reached",
+    "export": "a report, comparison or leaderboard to share",
     "resume": "go on with a run that was cut off",
     "rescore": "score the stored replies of a run again",
+    "save": "write the best cell of a sweep as a profile",
+    "give-back": "bring back what ran before a run that was killed",
     "rm": "delete a run",
 }
-_MODULES = {name: "runs" for name in RUNS}
+_MODULES = {name: "runs" for name in RUNS} | dict.fromkeys(("show", "compare", "leaderboard", "export"), "reports")
+_MODULES |= dict.fromkeys(("save", "give-back"), "keep")
 
 
 class BenchGroup(VerbGroup):
@@ -29,7 +41,7 @@ class BenchGroup(VerbGroup):
         if cmd_name not in self.list_commands(ctx):
             return None
         module = importlib.import_module(f"gpubox.cli.bench.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

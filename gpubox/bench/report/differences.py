@@ -1,0 +1,62 @@
+"""What was not the same between two runs: their protocols, engines, models, flags, machines. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from gpubox.bench.model import Provenance, RunInfo
+
+_NOT_TOLD = ("--port", "--model", "-m", "--log-file", "--alias", "--host")
+
+
+def differences(first: RunInfo, second: RunInfo) -> Iterator[str]:
+    """A sentence for each."""
+    if first.plan.options != second.plan.options:
+        names = sorted(
+            name
+            for name in {*first.plan.options, *second.plan.options}
+            if first.plan.options.get(name) != second.plan.options.get(name)
+        )
+        yield f"The protocols differ: {', '.join(names)}."
+    one, two = (next(iter(info.provenance.values()), None) for info in (first, second))
+    if one and two:
+        yield from _setups(one, two)
+    if first.machine and second.machine:
+        for what in ("driver", "gpus", "gpu_processes", "cpu", "ram_bytes"):
+            if getattr(first.machine, what) != getattr(second.machine, what):
+                yield f"The machines differ: {what.replace('_', ' ')}."
+    for info in (first, second):
+        if info.flags:
+            yield f"{info.id} is flagged: {', '.join(dict.fromkeys(flag.kind for flag in info.flags))}."
+
+
+def _setups(one: Provenance, two: Provenance) -> Iterator[str]:
+    if one.model_sha256 != two.model_sha256:
+        yield f"Another model file: {_name(one.model_path)} and {_name(two.model_path)}."
+    if (one.engine_version, one.engine_sha256) != (two.engine_version, two.engine_sha256):
+        yield f"Another engine: {one.engine_version or '—'} and {two.engine_version or '—'}."
+    ours, theirs = _flags(one.argv), _flags(two.argv)
+    changed = [
+        f"{name} {ours.get(name, 'not given')} → {theirs.get(name, 'not given')}"
+        for name in dict.fromkeys((*ours, *theirs))
+        if ours.get(name) != theirs.get(name) and name not in _NOT_TOLD
+    ]
+    if changed:
+        yield f"Other flags: {'; '.join(changed)}."
+
+
+def _flags(argv: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    name = ""
+    for word in argv[1:]:
+        if word.startswith("-") and not re.match(r"-\d", word):
+            name = word
+            found[name] = "on"
+        elif name:
+            found[name] = word.rpartition("/")[2] if word.startswith("/") else word
+    return found
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2] or "—"

@@ -1,0 +1,214 @@
+"""A report, a comparison or a leaderboard as Markdown, CSV, JSON or SVG. Redacted by whoever calls. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from gpubox import units
+from gpubox.bench.model import RunInfo
+from gpubox.bench.report.chart import Bar, Chart, charts
+from gpubox.bench.report.compare import RunComparison
+from gpubox.bench.report.comparison import comparison_charts
+from gpubox.bench.report.leaderboard import Board
+from gpubox.bench.report.model import Report
+from gpubox.bench.report.references import Beside
+from gpubox.bench.report.svg import svg
+from gpubox.bench.report.words import cell, doubts, interval, number, spread
+from gpubox.plain import plain
+
+ESTIMATE = ("mean", "n", "sd", "median", "low", "high", "method")
+
+
+def report_markdown(info: RunInfo, report: Report, beside: Sequence[Beside] = ()) -> str:
+    """The whole report, provenance and all, ready to be pasted."""
+    return "\n".join(_markdown(info, report, beside)) + "\n"
+
+
+def _markdown(info: RunInfo, report: Report, beside: Sequence[Beside]) -> Iterator[str]:
+    yield f"## {_safe(report.title)}"
+    yield ""
+    took = f", {units.seconds(info.seconds)}" if info.seconds else ""
+    yield f"gpubox bench {info.plan.kind}, {info.created_at[:10]}, {info.state}{took}"
+    for target in dict.fromkeys(metric.target for metric in report.metrics):
+        rows = [m for m in report.metrics if m.target == target]
+        yield from ("", f"### {_safe(target)}", "")
+        header = ("", "", "mean", "± sd", "median", "95 % CI", "n", "unit")
+        yield from table(header, [
+            (m.group, m.name, number(m.estimate.value), spread(m.estimate), number(m.estimate.median),
+             interval(m.estimate), str(m.estimate.n), m.unit)
+            for m in rows
+        ])  # fmt: skip
+    for one in report.tables:
+        yield from ("", f"### {_safe(one.title)}", "")
+        if one.note:
+            yield from (_safe(one.note), "")
+        yield from table(one.columns, [[cell(value) for value in row] for row in one.rows])
+        for row, text in zip(one.rows, one.details, strict=False):
+            if text:
+                name = _safe(cell(row[0])) if row else ""
+                yield from ("", f"<details><summary>{escape(name)}</summary>", "", *_indented(text), "", "</details>")
+    if beside:
+        yield from ("", "### Beside the articles (their hardware, not this one's)", "")
+        yield from table(
+            ("", "theirs", "here", "unit", "their hardware", "article"),
+            [(b.what, f"{b.theirs:g}", number(b.yours), b.unit, b.hardware, b.article) for b in beside],
+        )
+    if report.text:
+        yield from ("", "### llama-bench", "", report.text)
+    said = [*report.notes, *doubts(report.flags)]
+    if said:
+        yield ""
+    yield from (f"- {_safe(text)}" for text in said)
+    yield from ("", "### What was measured", "")
+    yield from table(("", ""), list(provenance(info)))
+
+
+def provenance(info: RunInfo) -> Iterator[tuple[str, str]]:
+    """What exactly was measured, and on what: names and texts."""
+    for name, found in info.provenance.items():
+        yield "profile", found.profile or name
+        yield "engine", f"{found.engine_version or found.dialect} {found.engine_sha256[:12]}".strip()
+        size = f" ({units.file_size(found.model_bytes)})" if found.model_bytes else ""
+        yield "model", f"{found.model_path.rpartition('/')[2]}{size} {found.model_sha256[:12]}".strip()
+        if found.argv:
+            yield "command line", f"`{' '.join(found.argv)}`"
+    if machine := info.machine:
+        for gpu in machine.gpus:
+            power = f", power cap {gpu['power_limit_watts']:.0f} W" if gpu.get("power_limit_watts") else ""
+            yield "GPU", f"{gpu.get('name', '?')}, {units.memory(gpu.get('vram_total_bytes'))}{power}"
+        yield "machine", ", ".join(filter(None, (
+            machine.cpu, f"{machine.cores} cores" if machine.cores else "", units.memory(machine.ram_bytes),
+            f"driver {machine.driver}" if machine.driver else "", machine.kernel,
+        )))  # fmt: skip
+        if machine.gpu_processes:
+            yield "also on the GPU", ", ".join(machine.gpu_processes)
+        if machine.sandbox:
+            yield "sandbox", machine.sandbox
+        yield "gpubox", machine.gpubox
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table; bars and line breaks in the cells do not break it."""
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for row in rows:
+        yield f"| {' | '.join(_safe(text).replace('|', chr(92) + '|') for text in row)} |"
+
+
+def report_csv(info: RunInfo, report: Report) -> str:
+    """One line for each metric, full precision."""
+    header = ("run", "kind", "target", "group", "metric", "unit", *ESTIMATE)
+    rows = [
+        (info.id, report.kind, m.target, m.group, m.name, m.unit, m.estimate.value, m.estimate.n, m.estimate.sd,
+         m.estimate.median, m.estimate.low, m.estimate.high, m.estimate.method)
+        for m in report.metrics
+    ]  # fmt: skip
+    return _csv(header, rows)
+
+
+def report_svg(info: RunInfo, report: Report) -> str:
+    """Its charts; where there are none, its metrics' numbers as notes."""
+    drawn = charts(report)
+    notes = [] if drawn else [f"{m.group} {m.name}: {number(m.estimate.value)} {m.unit}" for m in report.metrics]
+    return svg(drawn, f"{report.title} - {_targets(info)}", [*notes, *doubts(report.flags)])
+
+
+def comparison_markdown(found: RunComparison) -> str:
+    """The rows, and what differs."""
+    lines = [f"## {found.second} against {found.first}", ""]
+    lines += table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "", "by"), [
+        (r.group, r.name, number(r.first), number(r.second), r.unit, number(r.ratio),
+         f"{r.low:.3f} – {r.high:.3f}" if r.low is not None and r.high is not None else
+         f"p = {r.p:.3f}" if r.p is not None else "", str(r.n), r.outcome, r.method)
+        for r in found.rows
+    ])  # fmt: skip
+    said = [*found.differs, *(f"In one of them only: {name}" for name in found.left_out)]
+    return "\n".join([*lines, "", *(f"- {_safe(text)}" for text in said)]).rstrip() + "\n"
+
+
+def comparison_csv(found: RunComparison) -> str:
+    """One line for each row."""
+    header = tuple(name for name in found.rows[0].__dataclass_fields__) if found.rows else ()
+    return _csv(header, [[getattr(row, name) for name in header] for row in found.rows])
+
+
+def boards_markdown(boards: Sequence[Board]) -> str:
+    """A table for each protocol."""
+    lines: list[str] = []
+    for board in boards:
+        unit = f", {board.unit}" if board.unit else ""
+        lines += [f"## {board.kind}: {_safe(board.title)} ({board.metric}{unit})", ""]
+        header = ("", "profile", "model", *(group or board.metric for group in board.groups), "95 % CI", "n", "")
+        lines += table(header, [
+            (str(p.rank), p.name, p.model, *(number(v.value) if v else "—" for v in p.values),
+             interval(p.values[0]) if p.values[0] else "", str(p.values[0].n) if p.values[0] else "",
+             ", ".join(p.flagged))
+            for p in board.places
+        ])  # fmt: skip
+        lines.append("")
+    return "\n".join(lines)
+
+
+def boards_csv(boards: Sequence[Board]) -> str:
+    """One line for each profile and group."""
+    header = ("kind", "protocol", "rank", "profile", "model", "run", "metric", "group", "unit", *ESTIMATE)
+    rows = [
+        (b.kind, b.title, p.rank, p.name, p.model, p.run, b.metric, group, b.unit, v.value, v.n, v.sd, v.median,
+         v.low, v.high, v.method)
+        for b in boards for p in b.places for group, v in zip(b.groups, p.values, strict=True) if v
+    ]  # fmt: skip
+    return _csv(header, rows)
+
+
+def comparison_svg(found: RunComparison) -> str:
+    """Every ratio with its interval."""
+    return svg(comparison_charts(found), f"{found.second} against {found.first}", found.differs)
+
+
+def boards_svg(boards: Sequence[Board]) -> str:
+    """A chart for each protocol, of what decides."""
+    drawn = [
+        Chart(f"{b.kind}: {b.title}, {b.metric} {b.groups[0]}".strip(), b.unit, bars=tuple(
+            Bar(f"{p.rank} {p.name}", v.value, v.low, v.high) for p in b.places if (v := p.values[0])
+        ))
+        for b in boards
+    ]  # fmt: skip
+    return svg([chart for chart in drawn if chart.bars], "Leaderboard")
+
+
+def json_text(found: dict[str, Any]) -> str:
+    """One object, as the verbs' ``--json``."""
+    return json.dumps({"schema_version": 1, **found}, indent=2) + "\n"
+
+
+def values(found: Any) -> Any:
+    """Any of them as JSON values."""
+    return msgspec.to_builtins(found)
+
+
+def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(["" if value is None else value for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _indented(text: str) -> Iterator[str]:
+    """A code block that no backticks of the text can end."""
+    return (f"    {plain(line)}".rstrip() for line in text.splitlines())
+
+
+def _targets(info: RunInfo) -> str:
+    return ", ".join(target.name for target in info.plan.targets if not target.stopped)
+
+
+def _safe(text: str) -> str:
+    return plain(text).replace("\n", " ")

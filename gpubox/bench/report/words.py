@@ -1,0 +1,62 @@
+"""Numbers, intervals and flags in words, the same in every form of a report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubox import units
+from gpubox.bench.model import Flag
+from gpubox.bench.report.model import Estimate, Value
+
+MEANS = {
+    "foreign request": "somebody else used the server meanwhile",
+    "throttling": "the card was held back",
+    "swap": "memory was swapped out or in",
+    "clocks": "the card's clocks changed",
+    "other GPU process": "another program came to the card",
+    "busy CPU": "other programs kept the CPU busy",
+    "cache": "the prompt cache was not as the protocol has it",
+    "length": "answers were not as long as asked for",
+    "setup": "what was measured changed within the run",
+    "crash": "the server died and was started again",
+}
+"""What a kind of flag says of the numbers."""
+
+
+def number(value: float | None) -> str:
+    """Four significant figures, and no more."""
+    if value is None:
+        return units.UNKNOWN
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.4f}"
+
+
+def interval(found: Estimate) -> str:
+    """The 95 % interval; the range where there are too few for one."""
+    if found.low is not None:
+        return f"{number(found.low)} – {number(found.high)}"
+    if found.least is not None and found.n > 1:
+        return f"range {number(found.least)} – {number(found.most)}"
+    return units.UNKNOWN
+
+
+def spread(found: Estimate) -> str:
+    """``± 3.00``; empty for one value."""
+    return f"± {number(found.sd)}" if found.sd is not None else ""
+
+
+def cell(value: Value) -> str:
+    """A value of a table."""
+    return number(value) if isinstance(value, float) else units.UNKNOWN if value is None else str(value)
+
+
+def doubts(flags: Sequence[Flag]) -> Iterator[str]:
+    """One sentence for each kind of flag: what it means, how many items have it, and the last one's words."""
+    for kind in dict.fromkeys(flag.kind for flag in flags):
+        found = [flag for flag in flags if flag.kind == kind]
+        items = len({flag.item for flag in found if flag.item})
+        where = f" in {items} items" if items > 1 else f" in {found[-1].item}" if items else ""
+        means = f" - {MEANS[kind]}" if kind in MEANS else ""
+        yield f"! {kind}{where}: {found[-1].text}{means}"

@@ -1,0 +1,73 @@
+"""Runs on disk as ``speed`` leaves them, without a server: results of a known middle and spread."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.model import Flag, Machine, Plan, Provenance, Result, Target
+from gpubox.bench.store import Run, create_run
+from gpubox.paths import Paths
+
+OPTIONS: dict[str, Any] = {"prompts": ["short", "code"], "depths": [0, 8192], "repeats": 5}
+MACHINE = Machine(
+    "0.2.0", cpu="AMD Ryzen 9 5950X", cores=32, ram_bytes=64 << 30, kernel="Linux 6.8", driver="550.54",
+    gpus=({"name": "NVIDIA GeForce RTX 4080 SUPER", "vram_total_bytes": 16 << 30, "power_limit_watts": 320.0},),
+)  # fmt: skip
+
+
+def speed_run(
+    paths: Paths,
+    profile: str = "qwen36-mtp-16gb",
+    *,
+    tg: float = 60.0,
+    spread: float = 0.02,
+    seed: int = 0,
+    options: Mapping[str, Any] = OPTIONS,
+    share: float = 1.0,
+    state: str = "finished",
+    flags: Sequence[Flag] = (),
+    url: str = "",
+    argv: tuple[str, ...] = ("/opt/llama/llama-server", "--model", "/models/q.gguf", "--n-cpu-moe", "20"),
+) -> Run:
+    """A run of which ``share`` is done."""
+    plan = Plan("speed", (Target(profile, profile="" if url else profile, url=url),), options)
+    items = list(make_benchmark(plan).items())
+    run = create_run(paths, plan, items)
+    dice = random.Random(seed)
+    with run.owned():
+        for number, item in enumerate(items[: round(len(items) * share)]):
+            run.add_result(Result(item.id, _values(item.values, tg * dice.gauss(1, spread)), 4.0,
+                                  tuple(replace(flag, item=item.id) for flag in flags if number == 3)))  # fmt: skip
+        made = Provenance(
+            profile, profile="" if url else profile, url=url, argv=argv, engine="llama.cpp", engine_path=argv[0],
+            engine_version="b11434", engine_sha256="5c" * 32, model_path="/models/Qwen3.6-35B-A3B.Q4_K_M.gguf",
+            model_bytes=21_700_000_000, model_sha256="a1" * 32, dialect="llama-server",
+        )  # fmt: skip
+        info = replace(run.info, state=state, seconds=212.0, machine=MACHINE, provenance={profile: made})
+        run.save(replace(info, created_at="2026-11-21T18:00:00Z", ended_at="2026-11-21T18:04:00Z"))
+    return run
+
+
+def _values(values: Mapping[str, Any], tg: float) -> dict[str, Any]:
+    depth, tokens = values["depth"], values["max_tokens"]
+    rate = tg / (1 + depth / 40_000)
+    drafted = tokens
+    return {
+        "ttft_seconds": 0.05 + depth / 2400 if values["prefix"] == "cold" else 0.06,
+        "wall_seconds": tokens / rate + 0.1,
+        "pp": 2400.0 * tg / 60 if depth else 900.0,
+        "tg": rate,
+        "effective": rate * 0.97,
+        "prompt_tokens": depth + 30,
+        "cached_tokens": 0,
+        "generated_tokens": tokens,
+        "draft_tokens": drafted,
+        "draft_tokens_accepted": round(drafted * 0.71),
+        "mean_accepted_length": 2.4,
+        "joules_per_token": 3.4,
+        "timed_by": "server",
+    }

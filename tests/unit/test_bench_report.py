@@ -1,0 +1,363 @@
+"""What runs come to: reports beside the articles' figures, comparisons, leaderboards, exports, and what they hide."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.bench import stats
+from gpubox.bench.model import Flag, Plan, RunInfo, Target
+from gpubox.bench.report.build import Told, compared, ranked, told
+from gpubox.bench.report.chart import Bar, Chart, charts, ticks
+from gpubox.bench.report.compare import compare_runs
+from gpubox.bench.report.comparison import comparison_rows
+from gpubox.bench.report.heads import SUMMARY, active_head, heads
+from gpubox.bench.report.leaderboard import leaderboard_rows
+from gpubox.bench.report.model import Metric, Report, Series
+from gpubox.bench.report.plot import Row, plot
+from gpubox.bench.report.redact import redacted
+from gpubox.bench.report.share import FORMS, share
+from gpubox.bench.report.svg import svg
+from gpubox.bench.report.text import rows, texts
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import Paths
+from gpubox.profiles.model import Profile, Reference
+from tests.bench_runs import speed_run
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+
+
+def no_profile(name: str) -> Profile:
+    raise UsageError(f"There is no profile {name}.")
+
+
+def shown(found: Told, width: int | None = None) -> str:
+    return "\n".join(texts(rows(found.info, found.report, width=width, plots=True, beside=found.beside)))
+
+
+def text_of(found: list[Row]) -> list[str]:
+    return list(texts(found))
+
+
+# -- one report -----------------------------------------------------------------------------------------------------
+
+
+def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
+    found = told(speed_run(box), no_profile)
+
+    for width in (80, 120, 200):
+        lines = shown(found, width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert any("short, cold, depth 8192" in line for line in lines)
+        assert any("71.09" in line for line in lines)  # acceptance: 91 of 128 tokens
+
+
+def test_the_articles_figures_stand_beside_the_owners_in_their_unit(box: Paths) -> None:
+    their = (
+        Reference("time to first token, short", 12.8, "ms", "RTX 5090", "Round 3"),
+        Reference("generation, short answer", 30.0, "tok/s", "RTX 4080 SUPER", "Round 3", "median of 3"),
+        Reference("model file", 14.6, "GB", "RTX 5090", "Round 3"),
+    )
+    run = speed_run(box, tg=60.0, spread=0.0)
+
+    found = told(run, lambda name: Profile(name, "m.gguf", references=their))
+
+    assert [(b.unit, b.theirs, round(b.yours, 6)) for b in found.beside] == [
+        ("ms", 12.8, 50.0),
+        ("tok/s", 30.0, 60.0),
+    ]
+    assert "RTX 4080 SUPER" in shown(found)
+    assert "2.00x" in shown(found)
+    assert told(run, no_profile).beside == ()
+
+
+def test_flags_are_told_in_words(box: Paths) -> None:
+    found = told(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
+
+    assert "power cap for 40 % of the time - the card was held back" in shown(found)
+    assert heads(box)[0].flags == ("throttling",)
+
+
+def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = speed_run(
+        box,
+        "mybox.lan:8080",
+        url="http://mybox.lan:8080/v1",
+        argv=("/home/ann/llama/llama-server", "--model", "/home/ann/my models/q.gguf", "--api-key", "s3cretword",
+              "--rpc", "192.168.1.7:50052", "--hf-token=hf_0123456789abcdef"),
+    )  # fmt: skip
+    monkeypatch.setattr(socket, "gethostname", lambda: "code")  # a word of the reports, too
+    note = (
+        f"{Path.home()}/x/y.gguf on {socket.gethostname()} at 10.0.0.3, tok/s and short/cold/d0/1; "
+        "key sk-0123456789abcdefgh"
+    )
+    info = run.info
+    info, report = redacted(
+        info, Report("speed", "code", notes=(note,), flags=(Flag("crash", note, "short/cold/d0/1"),))
+    )
+    everything = repr((info, report))
+
+    for secret in (
+        "mybox",
+        "/home/ann",
+        str(Path.home()) + "/",
+        "s3cretword",
+        "192.168",
+        "10.0.0.3",
+        "hf_0123",
+        "sk-0123",
+    ):
+        assert secret not in everything
+    assert "y.gguf on HOST at HOST" in report.notes[0]
+    assert report.title == "code"
+    assert "tok/s and short/cold/d0/1" in report.notes[0]
+    assert info.provenance["HOST:8080"].argv[2] == "q.gguf"
+    local = replace(info, plan=Plan("speed", (Target("127.0.0.1:1", url="http://127.0.0.1:1"),)))
+    assert redacted(local, report)[0].plan.targets[0].url == "http://127.0.0.1:1"
+
+
+def test_every_form_of_an_export(box: Paths) -> None:
+    run = speed_run(box)
+    texts_ = {form: share(box, no_profile, [run.id], form) for form in FORMS}
+
+    assert "| short, cold, depth 0 | tg |" in texts_["md"]
+    assert "RTX 4080 SUPER" in texts_["md"]
+    assert "/opt/llama" not in "".join(texts_.values())
+    table = list(csv.DictReader(io.StringIO(texts_["csv"])))
+    tg = next(row for row in table if (row["group"], row["metric"]) == ("short, cold, depth 0", "tg"))
+    assert float(tg["low"]) < float(tg["mean"]) < float(tg["high"])
+    values = json.loads(texts_["json"])
+    assert (values["schema_version"], values["run"]["id"], "before" in values["run"]) == (1, run.id, False)
+    drawn = "".join(ET.fromstring(texts_["svg"]).itertext())
+    assert "tg, tok/s" in drawn
+
+
+# -- charts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "expected"),
+    [
+        (0, 249.3, 6, [0, 50, 100, 150, 200, 250]),
+        (0, 0.012, 5, [0, 0.005, 0.01, 0.015]),
+        (3, 3, 5, [3, 4, 5, 6]),
+        (-2, 7, 4, [-5, 0, 5, 10]),
+    ],
+)
+def test_axes_have_round_numbers(low: float, high: float, most: int, expected: list[float]) -> None:
+    assert ticks(low, high, most) == pytest.approx(expected)
+
+
+def test_a_plot_of_lines_has_axes_and_a_mark_for_each_series() -> None:
+    cells = ((4096.0, 61.0), (8192.0, 58.0), (16384.0, 44.0))
+    series = (
+        Series("context", "q8_0", "ctx-size", "tok/s", cells),
+        Series("context", "f16", "ctx-size", "tok/s", tuple((x, y * 0.9) for x, y in cells)),
+    )
+    found = text_of(plot(Chart("tg by context", "tok/s", "ctx-size", series=series), 72))
+
+    assert max(map(len, found)) <= 72
+    assert "● q8_0" in found[1]
+    assert "○ f16" in found[1]
+    assert sum(line.count("●") for line in found[2:]) == 3
+    assert any(line.lstrip().startswith("60 ┤") for line in found)
+    assert found[-2].split() == ["5,000", "10,000", "15,000"]
+    assert found[-1].strip() == "ctx-size"
+    drawn = ET.fromstring(svg([Chart("tg by context", "tok/s", "ctx-size", series=series)]))
+    assert "".join(drawn.itertext()).count("ctx-size") == 1
+
+
+def test_hostile_names_cannot_leave_a_chart_or_a_table(box: Paths) -> None:
+    bars = (Bar('<script>&"', 1.0, 0.5, 1.5), Bar("b", 0.0))
+    assert "<script>" not in svg([Chart("<b>", "x", bars=bars)])
+    assert ET.fromstring(svg([Chart("<b>", "x", bars=bars)])) is not None
+    report = Report("speed", "a\x1b[31m | b", notes=("x\x1b[2J",))
+    said = "\n".join(texts(rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
+    assert "\x1b" not in said
+
+
+def test_a_value_of_zero_and_a_single_point_can_be_drawn() -> None:
+    assert plot(Chart("x", "s", bars=(Bar("a", 0.0), Bar("b", 0.0))), 40)
+    one = Series("x", "", "n", "s", ((1.0, 2.0),))
+    assert any("●" in line for line in text_of(plot(Chart("x", "s", "n", series=(one,)), 40)))
+    assert charts(Report("speed", "t")) == []
+
+
+# -- two runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_against_itself_is_noise_and_a_slower_one_a_regression(box: Paths) -> None:
+    first = speed_run(box, tg=60.0, seed=1)
+    again = speed_run(box, tg=60.0, seed=2)
+    slower = speed_run(box, tg=48.0, seed=3, argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))
+
+    same = compared(first, again)
+    assert {row.outcome for row in same.rows if row.name == "tg"} == {"noise"}
+    assert same.differs == ()
+
+    worse = compared(first, slower)
+    assert {row.outcome for row in worse.rows if row.name == "tg"} == {"regression"}
+    assert {row.outcome for row in worse.rows if row.name == "TTFT"} == {"noise"}
+    assert any("--n-cpu-moe 20 → 28" in text for text in worse.differs)
+    said = "\n".join(text_of(list(comparison_rows(worse))))
+    assert "regression" in said
+    better = compared(slower, first)
+    assert {row.outcome for row in better.rows if row.name == "tg"} == {"better"}
+    for form in FORMS:
+        assert share(box, no_profile, ["compare", first.id, slower.id], form)
+
+
+def test_runs_that_share_nothing_are_not_compared(box: Paths) -> None:
+    first = speed_run(box)
+    other = speed_run(box, options={"prompts": ["long"], "depths": [0], "prefixes": ["cold"], "repeats": 2})
+
+    with pytest.raises(UsageError, match="no row in common"):
+        compared(first, other)
+
+
+def metric(name: str, method: str, values: list[float], *, better: str = "higher") -> Metric:
+    estimate = replace(stats.estimate(values), method=method)
+    samples = tuple((f"task-{at}", value) for at, value in enumerate(values))
+    return Metric(name, "", "p", "%", better, estimate, samples)  # type: ignore[arg-type]
+
+
+def run_of(*metrics: Metric) -> tuple[RunInfo, Report]:
+    return RunInfo("id", Plan("humaneval", ()), "t", 0), Report("humaneval", "t", metrics)
+
+
+def test_shares_that_passed_are_compared_by_mcnemar() -> None:
+    passed = [100.0] * 40 + [0.0] * 24
+    gained = [100.0] * 56 + [0.0] * 8
+
+    row = compare_runs(run_of(metric("pass@1", "Wilson", passed)), run_of(metric("pass@1", "Wilson", gained))).rows[0]
+    assert (row.method, row.outcome, row.n) == ("McNemar", "better", 64)
+    assert row.p is not None
+    assert row.p < 0.001
+
+    row = compare_runs(run_of(metric("pass@1", "Wilson", passed)), run_of(metric("pass@1", "Wilson", passed))).rows[0]
+    assert (row.outcome, row.p) == ("noise", 1.0)
+
+
+def test_prompts_are_paired_so_that_their_differences_do_not_hide_a_change() -> None:
+    slow = [10.0, 20.0, 40.0, 80.0, 160.0, 320.0]
+    faster = [value * (1.05 + 0.002 * at) for at, value in enumerate(slow)]
+
+    paired = compare_runs(
+        run_of(metric("tg", "bootstrap over prompts", slow)), run_of(metric("tg", "bootstrap over prompts", faster))
+    ).rows[0]
+    assert (paired.method, paired.outcome) == ("paired by prompt", "better")
+    apart = compare_runs(run_of(metric("tg", "t", slow)), run_of(metric("tg", "t", faster))).rows[0]
+    assert (apart.method, apart.outcome) == ("Welch", "noise")
+    lower = compare_runs(
+        run_of(metric("TTFT", "bootstrap over prompts", slow, better="lower")),
+        run_of(metric("TTFT", "bootstrap over prompts", faster, better="lower")),
+    ).rows[0]
+    assert lower.outcome == "regression"
+
+
+def test_welchs_interval_is_that_of_the_textbook() -> None:
+    # log values 1, 2, 3, 4 against 2, 4, 6, 8: t = 2.5 / sqrt(5/12 + 5/3), 4.41 -> 4 degrees of freedom
+    found = stats.welch([2.718281828459045**v for v in (1, 2, 3, 4)], [2.718281828459045**v for v in (2, 4, 6, 8)])
+    assert found.low is not None
+    assert found.high is not None
+    half = stats.t95(4) * (5 / 12 + 5 / 3) ** 0.5
+    assert found.ratio == pytest.approx(2.718281828459045**2.5)
+    assert found.high == pytest.approx(2.718281828459045 ** (2.5 + half))
+    assert stats.welch([50.0, 50.0], [60.0, 60.0]).verdict == "too few"
+    assert stats.welch([50.0] * 5, [60.0] * 5).verdict == "faster"
+
+
+# -- many runs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Paths) -> None:
+    speed_run(box, "old-and-new", tg=10.0)
+    speed_run(box, "old-and-new", tg=80.0)
+    speed_run(box, "slow", tg=30.0, flags=[Flag("swap", "9 MiB were swapped")])
+    speed_run(box, "as-fast", tg=80.1, seed=5)
+    speed_run(box, "unfinished", tg=99.0, share=0.5, state="interrupted")
+    speed_run(box, "other-protocol", tg=99.0, options={"preset": "quick"})
+
+    found = ranked(box, "speed")
+
+    assert len(found) == 2
+    board = next(board for board in found if len(board.places) == 3)
+    names = [place.name for place in board.places]
+    assert set(names[:2]) == {"as-fast", "old-and-new"}
+    assert (names[2], board.places[2].flagged) == ("slow", ("swap",))
+    assert [place.tied for place in board.places] == [True, True, False]
+    lines = text_of(list(leaderboard_rows(found, 80)))
+    assert max(map(len, lines)) <= 80
+    assert any("≈" in line for line in lines)
+    for form in FORMS:
+        assert "slow" in share(box, no_profile, ["leaderboard"], form)
+    with pytest.raises(UsageError, match="no leaderboard"):
+        ranked(box, "nonsense")
+
+
+def test_a_list_reads_each_runs_results_once(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [speed_run(box, f"p{number}") for number in range(3)]
+    first = heads(box)
+    assert {head.done for head in first} == {len(runs[0].items())}
+    assert all((run.folder / SUMMARY).is_file() for run in runs)
+
+    def never(self: object) -> None:
+        raise AssertionError("results were read again")
+
+    monkeypatch.setattr(type(runs[0]), "results", never)
+    assert heads(box) == first
+
+
+def test_what_was_kept_of_a_run_is_not_believed_after_a_change(box: Paths) -> None:
+    run = speed_run(box, share=0.5, state="interrupted")
+    before = heads(box)[0]
+    with run.owned():
+        for item in run.items()[before.done :]:
+            run.add_result(run.results()[run.items()[0].id].__class__(item.id, error="no"))
+
+    after = heads(box)[0]
+
+    assert (after.done, after.failed) == (len(run.items()), len(run.items()) - before.done)
+    (run.folder / SUMMARY).write_text("{")
+    assert heads(box)[0] == after
+
+
+def test_a_damaged_run_is_in_the_list_and_says_so(box: Paths) -> None:
+    run = speed_run(box)
+    (run.folder / "run.json").write_text("{")
+
+    head = heads(box)[0]
+
+    assert (head.state, head.id) == ("damaged", run.id)
+    assert "damaged" in head.problem
+
+
+def test_the_run_at_work_is_found_among_many(box: Paths) -> None:
+    runs = [speed_run(box, f"p{number}") for number in range(6)]
+    assert active_head(box) is None
+    with runs[1].owned():
+        runs[1].save(replace(runs[1].info, state="running"))
+        found = active_head(box)
+        assert found
+        assert (found.id, found.state) == (runs[1].id, "running")
+    assert active_head(box) is None
+
+
+def test_sharing_says_what_it_cannot(box: Paths) -> None:
+    with pytest.raises(GpuboxError, match="no run"):
+        share(box, no_profile, ["last"], "md")
+    speed_run(box)
+    with pytest.raises(UsageError, match="two runs"):
+        share(box, no_profile, ["compare"], "md")
+    with pytest.raises(UsageError, match="One run"):
+        share(box, no_profile, ["last", "last"], "md")
