@@ -61,6 +61,10 @@ class Benchmark(ABC):
         """The tier that confines the model's code; empty where none is run. Raises GpuboxError where none confines."""
         return ""
 
+    def best(self, results: Sequence[tuple[Item, Result]]) -> Target | None:
+        """The target that ``bench save`` keeps as a profile; ``None`` where the kind has none to choose."""
+        return None
+
     def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
         """The run so far in a few words, for the progress line."""
         return ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpubox.bench.events import Emit, silent
 from gpubox.bench.model import RunInfo
-from gpubox.bench.stand import Stand
+from gpubox.bench.stand import Stand, is_lent
 from gpubox.bench.store import Run, list_runs
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -54,7 +54,7 @@ def _left_behind(view: SlotView, info: RunInfo) -> bool:
         return False
     if view.running is None:
         return view.state.operation is not None  # cut off between stop and start
-    return view.running.proven_at is None or view.running.launch.argv == info.lent
+    return is_lent(view.running, info.lent)
 
 
 def _no_profile(name: str) -> Profile:

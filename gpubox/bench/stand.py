@@ -21,6 +21,8 @@ from gpubox.server.slot import observe
 from gpubox.server.supervisor import Supervisor
 
 ProfileOf = Callable[[str], Profile]
+CHANGING = ("changing",)
+"""In the place of a command line while targets change: killed in between, whatever runs is of the run's making."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Stand:
         self._before, self._owed, self._lent = before, owed, lent
         running = observe(paths, MAIN_SLOT).running
         # A server that is neither what the last session brought up nor a half-made start is the owner's choice since.
-        if not owed or (running and running.proven_at and running.launch.argv != lent):
+        if not owed or (running and not is_lent(running, lent)):
             self._before = running.launch if running else None
         self._owed = owed
 
@@ -173,6 +175,7 @@ class Stand:
 
     async def _bring_up(self, target: Target) -> bool:
         profile = self.profile_of(target)
+        self._lent = CHANGING
         self._borrow()
         was = observe(self.paths, MAIN_SLOT).process
         running = await self._supervisor.switch(
@@ -214,6 +217,11 @@ class Stand:
 
     def _story(self, event: Any) -> None:
         self.emit(Serving(self._target, event))
+
+
+def is_lent(running: Running, lent: tuple[str, ...]) -> bool:
+    """Whether a run brought this server up (or half up) last; else the owner chose it since the run was cut off."""
+    return running.proven_at is None or lent in (CHANGING, running.launch.argv)
 
 
 def changed(profile: Profile, target: Target) -> Profile:

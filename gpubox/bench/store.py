@@ -62,6 +62,16 @@ class Run:
             os.close(descriptor)
         return False
 
+    @property
+    def owner(self) -> int | None:
+        """The process that works on it; SIGINT has it stop in good order. ``None`` where none does."""
+        if not self.busy:
+            return None
+        try:
+            return int((self.folder / _LOCK).read_text() or "0") or None
+        except (OSError, ValueError):
+            return None
+
     def items(self) -> list[Item]:
         """All items, as they were planned. Raises GpuboxError if damaged."""
         return _decode(self.folder / _ITEMS, list[Item])
@@ -91,6 +101,7 @@ class Run:
                 raise GpuboxError(
                     f"Another gpubox works on the run {self.id}.", "`gpubox bench ls` shows how far it is."
                 )
+            os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
             self._raw, self._results = Journal(self.folder / _RAW), Journal(self.folder / _RESULTS)
             yield
         finally:
@@ -143,7 +154,7 @@ def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
     """A new folder with the plan in it. Raises GpuboxError where the disk refuses."""
     ids = {item.id for item in items}
     assert len(ids) == len(items), "item ids are not unique"
-    names = "-".join(target.name for target in plan.targets if not target.stopped)
+    names = "-".join(dict.fromkeys(target.profile or target.name for target in plan.targets if not target.stopped))
     words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{plan.kind}-{names}").strip("-.")[:60]
     stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{words}"
     for number in range(1, 1000):

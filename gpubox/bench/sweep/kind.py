@@ -13,7 +13,7 @@ from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
 from gpubox.bench.report.model import Report
 from gpubox.bench.stand import Server, Stand
 from gpubox.bench.sweep.plan import hopeless, items_of, options_of
-from gpubox.bench.sweep.ranking import best_cell
+from gpubox.bench.sweep.ranking import best_cell, chosen, ranked
 from gpubox.bench.sweep.summary import summarise
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.causes import Kind
@@ -75,6 +75,10 @@ class Sweep(Benchmark):
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
         return summarise(self.options, info, results)
+
+    def best(self, results: Sequence[tuple[Item, Result]]) -> Target | None:
+        kept = chosen(self.options, ranked(self.options, self.plan.targets, results, self.plan.seed))
+        return kept.target if kept else None
 
     def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
         best = best_cell(self.options, self.plan.targets, results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from gpubox.bench.model import Item, Result, Target
 from gpubox.bench.stats import Comparison, Pair
 from gpubox.bench.sweep.plan import WINDOWS, Options, asked
 
+WIDTH = 60
 Scored = Sequence[tuple[Item, Result]]
 
 
@@ -47,13 +49,13 @@ class Ranked:
 
     @property
     def words(self) -> str:
-        """The verdict for a table."""
+        """The verdict for a table; of a long reason the beginning."""
         if self.best:
             return "best"
         if not self.cell.rows:
-            return self.cell.why or "not done yet"
+            return textwrap.shorten(self.cell.why or "not done yet", WIDTH, placeholder=" ...")
         if not self.cell.complete:
-            return f"incomplete: {self.cell.why or 'not done yet'}"
+            return textwrap.shorten(f"incomplete: {self.cell.why or 'not done yet'}", WIDTH, placeholder=" ...")
         if self.versus is None:
             return ""
         return "within noise of the best" if self.level else self.versus.verdict

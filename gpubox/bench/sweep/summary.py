@@ -9,7 +9,7 @@ from gpubox.bench.model import RunInfo
 from gpubox.bench.report.metrics import acceptance, over_prompts
 from gpubox.bench.report.model import Better, Metric, Report, Series, Table, Value
 from gpubox.bench.sweep.plan import Options, cell_name
-from gpubox.bench.sweep.ranking import Cell, Ranked, Scored, chosen, ranked
+from gpubox.bench.sweep.ranking import Ranked, Scored, chosen, ranked
 from gpubox.profiles.model import FlagValue
 
 MEASURES: tuple[tuple[str, str, str, Better], ...] = (
@@ -25,10 +25,10 @@ def summarise(options: Options, info: RunInfo, results: Scored) -> Report:
     ranks = ranked(options, info.plan.targets, results, info.plan.seed)
     metrics: dict[str, list[Metric]] = {}
     for rank in ranks:
-        name, rows = rank.cell.target.name, rank.cell.rows
-        metrics[name] = [
-            *over_prompts(name, "all", rows, MEASURES, info.plan.seed),
-            *acceptance(name, "all", rows, info.plan.seed),
+        target, rows = rank.cell.target, rank.cell.rows
+        metrics[target.name] = [  # one profile, its cells as the groups
+            *over_prompts(target.profile, target.name, rows, MEASURES, info.plan.seed),
+            *acceptance(target.profile, target.name, rows, info.plan.seed),
         ]
     profile = info.plan.targets[0].profile
     return Report(
@@ -44,6 +44,7 @@ def summarise(options: Options, info: RunInfo, results: Scored) -> Report:
 
 def _grid(options: Options, ranks: Sequence[Ranked], metrics: dict[str, list[Metric]]) -> Table:
     shown = [name for name in ("tg", "pp", "acceptance") if any(_of(found, name) for found in metrics.values())]
+    with_vram = any(rank.cell.vram_bytes for rank in ranks)
     rows = []
     for rank in ranks:
         found = metrics[rank.cell.target.name]
@@ -51,12 +52,13 @@ def _grid(options: Options, ranks: Sequence[Ranked], metrics: dict[str, list[Met
         values: list[Value] = [cell_word(rank.cell.target.overrides[flag]) for flag in options.axes]
         values += [metric.estimate.value if (metric := _of(found, name)) else None for name in shown]
         values.append(_interval(by))
-        values.append(units.memory(rank.cell.vram_bytes))
+        if with_vram:
+            values.append(units.memory(rank.cell.vram_bytes))
         values.append(units.seconds(rank.cell.load_seconds))
         values.append(f"{100 * (rank.versus.ratio - 1):+.1f} %" if rank.versus else "")
         values.append(rank.words)
         rows.append(tuple(values))
-    columns = (*options.axes, *shown, f"{options.by}, 95 % CI", "VRAM", "load", "vs best", "")
+    columns = (*options.axes, *shown, f"{options.by}, 95 % CI", *(["VRAM"] if with_vram else []), "load", "vs best", "")
     note = "rates in tok/s; each cell against the best prompt by prompt"
     return Table("Cells", columns, tuple(rows), note)
 
@@ -138,8 +140,3 @@ def _notes(options: Options, info: RunInfo, ranks: Sequence[Ranked], results: Sc
 
 def _several(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-
-
-def chosen_of(options: Options, info: RunInfo, results: Scored) -> Cell | None:
-    """The cell that ``bench save`` keeps; ``None`` where none was measured whole."""
-    return chosen(options, ranked(options, info.plan.targets, results, info.plan.seed))

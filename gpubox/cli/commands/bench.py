@@ -6,6 +6,7 @@ import importlib
 
 import click
 
+from gpubox.cli.context import Context
 from gpubox.cli.main import VerbGroup
 
 KINDS = {
@@ -51,9 +52,12 @@ class BenchGroup(VerbGroup):
 
 
 @click.group("bench", cls=BenchGroup)
-def command() -> None:
+@click.option("--plan", is_flag=True, help="Only say what a kind would do: requests, restarts, how long.")
+@click.pass_obj
+def command(context: Context, plan: bool) -> None:
     """Measure, and keep what was measured. Every run is a folder: raw replies, results, provenance.
 
     Ctrl-C, a crash or kill -9 lose at most the item in flight; `gpubox bench resume last` goes on. What ran before
     runs again afterwards.
     """
+    context.plan_only = plan

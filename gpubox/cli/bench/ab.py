@@ -1,0 +1,141 @@
+"""``gpubox bench ab``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpubox.cli.bench.changes import announce, engine_of, flags_of
+from gpubox.cli.bench.work import begin, fetch_models
+from gpubox.cli.context import Context, check_url
+from gpubox.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpubox.bench.ab.plan import Arm
+    from gpubox.bench.model import Target
+
+VARIES = ("mtp", "mmap", "thinking", "completion")
+
+
+@click.command("ab")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="[B]", required=False)
+@click.option(
+    "--set", "settings", multiple=True, metavar="FLAG=VALUE", help="A flag of B; an empty value leaves it out."
+)
+@click.option("--vary", type=click.Choice(VARIES), help="A with MTP, mmap or thinking the other way, or without chat.")
+@click.option("--prompts", type=click.IntRange(1, 17), metavar="N", help="Of each domain.  [default: 10]")
+@click.option("--domains", metavar="LIST", help="Of code, math, general.  [default: all]")
+@click.option("--max-tokens", type=click.IntRange(2), metavar="N", help="Of each answer.  [default: 128]")
+@click.option(
+    "--context", "depth", type=click.IntRange(0), metavar="N", help="Tokens before each question. [default: 0]"
+)
+@click.option(
+    "--rounds", type=click.IntRange(2), metavar="N", help="Answers of each arm to a prompt, even. [default: 2]"
+)
+@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@click.pass_obj
+def ab_command(
+    context: Context,
+    first: str,
+    second: str | None,
+    settings: tuple[str, ...],
+    vary: str | None,
+    prompts: int | None,
+    domains: str | None,
+    max_tokens: int | None,
+    depth: int | None,
+    rounds: int | None,
+    now: bool,
+    as_json: bool,
+) -> None:
+    """Which is faster: profile A or profile B, or A against itself with a flag changed (--set, --vary).
+
+    The same prompts, greedy, of a fixed length, uncached, in the order A B B A; the ratio of each prompt, its mean and
+    95 % interval: faster, slower or indistinguishable. Two servers need a restart for every change of side, three for
+    two rounds. A and B may be http:// addresses of servers that run already.
+    """
+    from gpubox.bench.model import Plan
+
+    arms, targets = _sides(context, first, second, settings, vary)
+    given: dict[str, Any] = {
+        "prompts": prompts,
+        "domains": [word.strip() for word in domains.split(",") if word.strip()] if domains else None,
+        "max_tokens": max_tokens,
+        "rounds": rounds,
+        "context_tokens": depth,
+    }
+    import msgspec
+
+    options = {name: value for name, value in given.items() if value is not None}
+    plan = Plan("ab", tuple(targets), {**options, "arms": [msgspec.to_builtins(arm) for arm in arms]})
+    announce(context, plan)
+    fetch_models(context, targets)
+    begin(context, plan, now=now, as_json=as_json)
+
+
+def _sides(
+    context: Context, first: str, second: str | None, settings: tuple[str, ...], vary: str | None
+) -> tuple[list[Arm], list[Target]]:
+    """The two arms, and one target where both ask the same server. Raises UsageError, GpuboxError."""
+    from gpubox.bench.ab.plan import Arm
+    from gpubox.bench.model import Target
+
+    if second is None and not settings and not vary:
+        raise UsageError("There is only one side.", "Name a second profile, or change a flag: --set spec-type=none")
+    if first.startswith("http") or (second or "").startswith("http"):
+        return _by_address(first, second, settings, vary)
+    one = Target(first, profile=first)
+    profile = context.profile(first)
+    _check(context, one)
+    name = second or first
+    if vary in ("thinking", "completion") and second is None and not settings:
+        words = {"thinking": "thinking", "completion": "/v1/completions"}[vary]
+        return [
+            Arm(first, first),
+            Arm(f"{first} {words}", first, thinking=vary == "thinking", raw=vary == "completion"),
+        ], [one]
+    if vary:
+        if second is not None or settings:
+            raise UsageError("--vary changes A alone: it goes with neither B nor --set.")
+        from gpubox.bench.flags import other_mmap, other_mtp, spelled_all
+
+        capabilities = engine_of(context, profile)
+        words, changes = other_mtp(profile) if vary == "mtp" else other_mmap(profile, capabilities)
+        other = Target(f"{first} {words}", first, spelled_all(changes, profile, capabilities))
+    else:
+        from gpubox.bench.sweep.plan import cell_name
+
+        base = context.profile(name)
+        changes = flags_of(settings, base, engine_of(context, base)) if settings else {}
+        if name == first and not changes:
+            return [Arm(first, first), Arm(f"{first} again", first)], [one]
+        other = Target(" ".join(filter(None, (name, cell_name(changes)))), name, changes)
+    _check(context, other)
+    return [Arm(one.name, one.name), Arm(other.name, other.name)], [one, other]
+
+
+def _by_address(
+    first: str, second: str | None, settings: tuple[str, ...], vary: str | None
+) -> tuple[list[Arm], list[Target]]:
+    from gpubox.bench.ab.plan import Arm
+    from gpubox.bench.model import Target
+
+    if second is None or settings or vary:
+        raise UsageError("A server by its address cannot be changed.", "Name two addresses: ab http://A http://B")
+    made = []
+    for url in (first, second):
+        check_url(url)
+        made.append(Target(url.partition("://")[2].rstrip("/"), url=url))
+    if made[0] == made[1]:
+        return [Arm(made[0].name, made[0].name), Arm(f"{made[0].name} again", made[0].name)], made[:1]
+    return [Arm(target.name, target.name) for target in made], made
+
+
+def _check(context: Context, target: Target) -> None:
+    from gpubox.bench.flags import check
+
+    profile = context.profile(target.profile)
+    check(target, profile, engine_of(context, profile))

@@ -1,0 +1,95 @@
+"""``gpubox bench sweep``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpubox.cli.bench.changes import announce, engine_of, flags_of
+from gpubox.cli.bench.work import begin, fetch_models
+from gpubox.cli.context import Context
+from gpubox.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpubox.bench.model import Plan
+
+
+@click.command("sweep")
+@click.argument("profile")
+@click.option("--over", "overs", multiple=True, required=True, metavar="FLAG=VALUES", help="8192,16384 or 16..28:2")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="A flag of every cell.")
+@click.option(
+    "--by", type=click.Choice(["tg", "pp", "effective"]), default="tg", show_default=True, help="Best at what."
+)
+@click.option("--prompts", type=click.IntRange(1, 17), metavar="N", help="Of each domain.  [default: 3]")
+@click.option("--domains", metavar="LIST", help="Of code, math, general.  [default: all]")
+@click.option("--max-tokens", type=click.IntRange(2), metavar="N", help="Of each answer.  [default: 64]")
+@click.option(
+    "--context", "depth", type=click.IntRange(0), metavar="N",
+    help="Tokens before each question.  [default: 512; 0 over draft windows]",
+)  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), metavar="N", help="Times through the grid.  [default: 1]")
+@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@click.pass_obj
+def sweep_command(
+    context: Context,
+    profile: str,
+    overs: tuple[str, ...],
+    settings: tuple[str, ...],
+    by: str,
+    prompts: int | None,
+    domains: str | None,
+    max_tokens: int | None,
+    depth: int | None,
+    rounds: int | None,
+    now: bool,
+    as_json: bool,
+) -> None:
+    """PROFILE over a grid of flags: which cell loads, and which is the fastest by how sure a margin.
+
+    A cell that cannot load is kept with its reason; one that needs no less VRAM or RAM is then not tried. What ran
+    before runs again afterwards. `gpubox bench save last` writes the best cell as a profile. A draft window
+    (spec-draft-n-max) under synthetic acceptance needs --set spec-synth-len=L: spec-synth-rates wants as many rates as
+    the window is long.
+    """
+    given: dict[str, Any] = {
+        "by": by,
+        "prompts": prompts,
+        "domains": [word.strip() for word in domains.split(",") if word.strip()] if domains else None,
+        "max_tokens": max_tokens,
+        "rounds": rounds,
+        "context_tokens": depth,
+    }
+    plan = plan_of(context, profile, overs, settings, {k: v for k, v in given.items() if v is not None})
+    announce(context, plan)
+    fetch_models(context, plan.targets)
+    begin(context, plan, now=now, as_json=as_json)
+
+
+def plan_of(
+    context: Context, name: str, overs: tuple[str, ...], settings: tuple[str, ...], options: dict[str, Any]
+) -> Plan:
+    """The sweep in the profile's own keys. Raises UsageError for what the engine will not know in any cell."""
+    from gpubox.bench.flags import check, spelled
+    from gpubox.bench.model import Plan
+    from gpubox.bench.sweep.plan import WINDOWS, cells, parse_axis
+
+    profile = context.profile(name)
+    capabilities = engine_of(context, profile)
+    base = flags_of(settings, profile, capabilities)
+    axes = [parse_axis(text) for text in overs]
+    axes = [replace(axis, flag=spelled(axis.flag, profile, capabilities)) for axis in axes]
+    targets = cells(name, axes, base)
+    windows = [axis for axis in axes if axis.flag in WINDOWS]
+    rates = {**profile.flags, **base}.get("spec-synth-rates", "")
+    if windows and rates != "":
+        raise UsageError(
+            "spec-synth-rates needs exactly as many rates as the draft window is long.",
+            "Sweep the window with --set spec-synth-rates= --set spec-synth-len=2.5",
+        )
+    check(targets[0], profile, capabilities)
+    options = {"axes": [axis.flag for axis in axes], **({"context_tokens": 0} if windows else {}), **options}
+    return Plan("sweep", tuple(targets), options)
