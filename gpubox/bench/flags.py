@@ -44,7 +44,8 @@ def other_mtp(profile: Profile) -> tuple[str, Mapping[str, FlagValue]]:
     kinds = profile.flags.get("spec-type", "none")
     words = [str(one) for one in kinds] if isinstance(kinds, tuple) else str(kinds).split(",")
     if "draft-mtp" in words:
-        return "without MTP", {"spec-type": "none"}
+        synthetic = [name for name in profile.flags if name.startswith("spec-synth-")]  # refused where nothing drafts
+        return "without MTP", {"spec-type": "none", **dict.fromkeys(synthetic, "")}
     return "with MTP", {"spec-type": "draft-mtp"}
 
 

@@ -32,9 +32,10 @@ def summarise(options: Options, info: RunInfo, results: Scored) -> Report:
     """Each arm's figures by domain and over all, the comparisons, and the loads where servers were restarted."""
     metrics: list[Metric] = []
     for arm in options.arms:
-        for domain in ("", *options.domains):
+        for domain in ("", *(options.domains if len(options.domains) > 1 else ())):
             rows = rows_of(arm, results, domain)
-            metrics += over_prompts(arm.name, domain or "all", rows, MEASURES, info.plan.seed)
+            measures = MEASURES[:1] if domain else MEASURES
+            metrics += over_prompts(arm.name, domain or "all", rows, measures, info.plan.seed)
             metrics += acceptance(arm.name, domain or "all", rows, info.plan.seed)
     compared = _compared(options, info, results)
     return Report(

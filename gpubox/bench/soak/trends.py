@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 SURE = 2.576
 """Normal quantile of 99 %, two-sided."""
-LEAST_CREEP_BYTES = 64 << 20
+LEAST_CREEP_BYTES, LEAST_CREEP = 16 << 20, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Creep:
     """Surely, and by more than a server's own ups and downs."""
 
 
-def creep(values: Sequence[float], seconds: Sequence[float], least: float = LEAST_CREEP_BYTES) -> Creep | None:
+def creep(values: Sequence[float], seconds: Sequence[float]) -> Creep | None:
     """Theil and Sen's slope over the last two thirds, its sign by Kendall's test; ``None`` from fewer than six."""
     n = len(values)
     if n < 6:
@@ -65,6 +65,7 @@ def creep(values: Sequence[float], seconds: Sequence[float], least: float = LEAS
         for i in range(len(late)) for j in range(i + 1, len(late)) if when[j] > when[i]
     ]  # fmt: skip
     slope = statistics.median(slopes) if slopes else 0.0
+    least = max(LEAST_CREEP_BYTES, LEAST_CREEP * first)
     return Creep(first, last, slope * 3600, last - first > least and kendall(late) > SURE)
 
 

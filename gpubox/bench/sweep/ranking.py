@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def _values(options: Options, rows: Scored) -> dict[str, list[float]]:
 
 def _rate(options: Options, rows: Scored) -> float:
     values = list(_values(options, rows).values())
-    return stats.over_prompts([values]).value if values else 0.0
+    return statistics.fmean(map(statistics.median, values)) if values else 0.0
 
 
 def _pairs(options: Options, best: Cell, cell: Cell) -> list[Pair]:

@@ -14,20 +14,21 @@ from gpubox.profiles.model import FlagValue
 
 MEASURES: tuple[tuple[str, str, str, Better], ...] = (
     ("tg", "tg", "tok/s", "higher"),
-    ("effective", "effective", "tok/s", "higher"),
     ("pp", "pp", "tok/s", "higher"),
     ("TTFT", "ttft_seconds", "s", "lower"),
 )
+_EFFECTIVE: tuple[tuple[str, str, str, Better], ...] = (("effective", "effective", "tok/s", "higher"),)
 
 
 def summarise(options: Options, info: RunInfo, results: Scored) -> Report:
     """The whole sweep, as far as it is."""
     ranks = ranked(options, info.plan.targets, results, info.plan.seed)
     metrics: dict[str, list[Metric]] = {}
+    measures = MEASURES + (_EFFECTIVE if options.by == "effective" else ())
     for rank in ranks:
         target, rows = rank.cell.target, rank.cell.rows
         metrics[target.name] = [  # one profile, its cells as the groups
-            *over_prompts(target.profile, target.name, rows, MEASURES, info.plan.seed),
+            *over_prompts(target.profile, target.name, rows, measures, info.plan.seed),
             *acceptance(target.profile, target.name, rows, info.plan.seed),
         ]
     profile = info.plan.targets[0].profile
@@ -43,7 +44,9 @@ def summarise(options: Options, info: RunInfo, results: Scored) -> Report:
 
 
 def _grid(options: Options, ranks: Sequence[Ranked], metrics: dict[str, list[Metric]]) -> Table:
-    shown = [name for name in ("tg", "pp", "acceptance") if any(_of(found, name) for found in metrics.values())]
+    shown = [
+        name for name in ("tg", "pp", "effective", "acceptance") if any(_of(found, name) for found in metrics.values())
+    ]
     with_vram = any(rank.cell.vram_bytes for rank in ranks)
     rows = []
     for rank in ranks:
@@ -58,9 +61,9 @@ def _grid(options: Options, ranks: Sequence[Ranked], metrics: dict[str, list[Met
         values.append(f"{100 * (rank.versus.ratio - 1):+.1f} %" if rank.versus else "")
         values.append(rank.words)
         rows.append(tuple(values))
-    columns = (*options.axes, *shown, f"{options.by}, 95 % CI", *(["VRAM"] if with_vram else []), "load", "vs best", "")
+    head = (*options.axes, *shown, f"{options.by}, 95 % CI", *(["VRAM"] if with_vram else []), "load", "vs best", "")
     note = "rates in tok/s; each cell against the best prompt by prompt"
-    return Table("Cells", columns, tuple(rows), note)
+    return Table("Cells", head, tuple(rows), note)
 
 
 def cell_word(value: FlagValue) -> str:

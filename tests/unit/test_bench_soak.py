@@ -1,0 +1,199 @@
+"""soak: cycles are found in cycles and not in noise, drift or steps; creep is told from ups and downs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
+from gpubox.bench.report.build import report_of
+from gpubox.bench.runner import Runner
+from gpubox.bench.soak.cycles import find_cycle
+from gpubox.bench.soak.kind import Soak
+from gpubox.bench.soak.trends import Answer, at_equal_depth, creep, kendall
+from gpubox.bench.store import find_run
+from gpubox.config import Config
+from gpubox.errors import UsageError
+from gpubox.paths import Paths
+from gpubox.profiles.model import Profile
+from tests.bench_server import BenchServer
+
+Series = Callable[[random.Random], list[float]]
+
+
+def wander(dice: random.Random) -> list[float]:
+    value, made = 0.0, []
+    for _ in range(80):
+        value = 0.85 * value + dice.gauss(0, 6)
+        made.append(max(10.0, 100 + value))
+    return made
+
+
+NO_CYCLE: dict[str, Series] = {
+    "little noise": lambda d: [100 * (1 + d.gauss(0, 0.03)) for _ in range(80)],
+    "much noise": lambda d: [100 * (1 + d.gauss(0, 0.15)) for _ in range(60)],
+    "few answers": lambda d: [100 * (1 + d.gauss(0, 0.15)) for _ in range(14)],
+    "a drift": lambda d: [100 - 20 * i / 80 + d.gauss(0, 4) for i in range(80)],
+    "a step": lambda d: [100 - (25 if i > 40 else 0) + d.gauss(0, 4) for i in range(80)],
+    "getting warm": lambda d: [70 + 30 * math.exp(-i / 15) + d.gauss(0, 3) for i in range(80)],
+    "a wander": wander,
+    "two levels at random": lambda d: [d.choice((100.0, 60.0)) + d.gauss(0, 3) for _ in range(80)],
+    "a few hiccups": lambda d: [100 + d.gauss(0, 2) - (50 if d.random() < 0.05 else 0) for _ in range(80)],
+}
+
+
+@pytest.mark.parametrize("name", NO_CYCLE)
+def test_there_is_no_false_alarm(name: str) -> None:
+    found = [find_cycle(NO_CYCLE[name](random.Random(seed)), seed=seed) for seed in range(12)]
+    assert [str(cycle) for cycle in found if cycle] == []
+
+
+def alternating(dice: random.Random, *, fast: int, slow: int, n: int, less: float, noise: float) -> list[float]:
+    begin = dice.randrange(fast + slow)
+    return [(100 if (i + begin) % (fast + slow) < fast else 100 - less) + dice.gauss(0, noise) for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "n", "less", "noise"),
+    [(5, 4, 36, 25, 5), (5, 4, 54, 25, 8), (5, 4, 63, 12, 3), (2, 2, 40, 20, 4), (9, 3, 60, 30, 5), (12, 8, 66, 25, 4)],
+)
+def test_five_fast_four_slow_is_found(fast: int, slow: int, n: int, less: float, noise: float) -> None:
+    for seed in range(2):
+        values = alternating(random.Random(seed), fast=fast, slow=slow, n=n, less=less, noise=noise)
+        cycle = find_cycle(values, seed=seed)
+        assert cycle is not None
+        assert (cycle.fast, cycle.slow) == (fast, slow)
+        assert cycle.difference == pytest.approx(less / 100, abs=0.05)
+
+
+def test_a_cycle_on_a_slope_is_found_and_a_tiny_one_does_not_matter() -> None:
+    dice = random.Random(3)
+    sloped = [v - i / 4 for i, v in enumerate(alternating(dice, fast=5, slow=4, n=72, less=25, noise=4))]
+    assert str(find_cycle(sloped)).startswith("5 fast, 4 slow (-2")
+    assert find_cycle(alternating(dice, fast=5, slow=4, n=72, less=2, noise=0.2)) is None
+    assert find_cycle([]) is None
+    assert find_cycle([50.0] * 40) is None
+
+
+def test_conversations_that_grow_and_begin_anew_are_no_cycle() -> None:
+    """tg falls with depth and comes back with each new conversation: at equal depth it is flat."""
+    dice, answers = random.Random(5), []
+    for talk in range(12):
+        for turn in range(6):
+            depth = 600 + 900 * turn
+            tg = 1 / (0.02 + depth * 2e-6) * (1 + dice.gauss(0, 0.01))
+            answers.append(Answer(len(answers) * 3.0, tg, depth + talk))
+    raw = [answer.tg for answer in answers]
+
+    assert find_cycle(raw) is not None  # what the correction is for
+    even = at_equal_depth(answers)
+    assert find_cycle(even) is None
+    assert max(even) / min(even) < 1.08 < max(raw) / min(raw)
+
+
+def test_creep_is_told_from_a_server_that_settles_or_sways() -> None:
+    dice, gib = random.Random(1), 1 << 30
+    seconds = [20.0 * i for i in range(45)]
+    leak = creep([4 * gib + i * (4 << 20) + dice.gauss(0, 2 << 20) for i in range(45)], seconds)
+    settles = creep([4 * gib - gib * math.exp(-i / 3) + dice.gauss(0, 2 << 20) for i in range(45)], seconds)
+    sways = creep([4 * gib + dice.gauss(0, 200 << 20) for i in range(45)], seconds)
+
+    assert leak is not None
+    assert leak.per_hour == pytest.approx((4 << 20) * 180, rel=0.1)
+    assert [leak.rises, settles and settles.rises, sways and sways.rises] == [True, False, False]
+    assert creep([1.0] * 5, seconds[:5]) is None
+    assert kendall([1, 2, 3, 4, 5, 6, 7]) > 2.576 > kendall([1, 1, 1, 1, 1, 1, 1]) == 0
+
+
+def soak(**options: Any) -> Soak:
+    return Soak(Plan("soak", (Target("p", "p"),), options))
+
+
+def windows(kind: Soak, rates: Callable[[int], float], **box: Callable[[int], Any]) -> list[tuple[Item, Result]]:
+    """Six answers a window, as many as ``rates`` says tokens a second at the n-th answer."""
+    made, n = [], 0
+    for number, item in enumerate(kind.items()):
+        rows = []
+        for i in range(6):
+            rows.append({
+                "at": 3.0 * i, "tg": rates(n), "context_tokens": 1000, "ttft_seconds": 0.2, "generated_tokens": 128,
+                "draft_tokens": None, "draft_tokens_accepted": None,
+            })  # fmt: skip
+            n += not item.warmup
+        made.append((item, Result(item.id, {"answers": rows, **{key: value(number) for key, value in box.items()}})))
+    return made
+
+
+def test_the_report_names_what_was_found_and_what_was_not() -> None:
+    kind = soak(minutes=5, window_seconds=20)
+    dice, gib = random.Random(2), 1 << 30
+    results = windows(
+        kind,
+        lambda n: (50 if n % 9 < 5 else 38) * (1 - n / 900) + dice.gauss(0, 0.5),
+        rss_bytes=lambda w: 2 * gib + w * (30 << 20),
+        vram_bytes=lambda w: 20 * gib,
+        temperature_celsius=lambda w: 60 + w,
+    )
+
+    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+
+    said = "\n".join(made.notes)
+    assert "tg at equal depth goes in cycles: 5 fast, 4 slow (-2" in said
+    assert "tg sinks: -" in said
+    assert "RAM of the server creeps:" in said
+    assert "VRAM holds at 20.0 GiB." in said
+    table = {row[0]: row for row in made.tables[0].rows}
+    assert table["temperature"][2:] == ("63 (61 – 65)", "68 (66 – 70)", "73 (71 – 75)")
+    charts = {series.chart: series for series in made.series}
+    assert len(charts["temperature over time"].points) == 15
+    assert charts["tg over time"].points[0][0] == pytest.approx(1 / 6)
+    (tg,) = (metric for metric in made.metrics if metric.name == "tg")
+    assert tg.estimate.n == 15
+
+
+def test_a_steady_server_is_said_to_be_steady() -> None:
+    kind, dice = soak(minutes=5, window_seconds=20), random.Random(4)
+    results = windows(kind, lambda n: 50 * (1 + dice.gauss(0, 0.02)))
+    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+
+    assert [note.partition(":")[0] for note in made.notes] == [
+        "tg holds",
+        "tg at equal depth shows no cycle of fast and slow answers.",
+    ]
+
+
+@pytest.mark.parametrize("values", [{"minutes": 0}, {"minutes": "x"}, {"max_tokens": 1}, {"context_tokens": 5}])
+def test_a_soak_that_cannot_be_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        soak(**values)
+
+
+async def test_the_load_is_conversations_that_grow_and_begin_anew(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "k")
+    with BenchServer() as server:
+        plan = Plan("soak", (Target("a", url=server.url),), {"minutes": 0.02, "window_seconds": 0.4, "max_tokens": 8})
+        info = await Runner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
+        asked = server.asked
+
+    assert (info.state, info.items) == ("finished", 4)
+    lengths = [len(body["messages"]) for body in asked]
+    assert lengths[:2] == [2, 4]  # system and task; then with the answer and the tool's output
+    assert lengths.count(2) >= 1
+    for before, after in pairwise(asked):
+        if len(after["messages"]) > 2:
+            assert after["messages"][: len(before["messages"])] == before["messages"]
+            assert after["messages"][len(before["messages"])]["role"] == "assistant"
+    assert all(body["cache_prompt"] is True for body in asked)
+    run = find_run(paths, "last")
+    stored = [answer for raw in run.raws().values() for answer in raw.data["answers"]]
+    assert len(stored) == len(asked)
+    assert {answer["request"]["messages_before"] + len(answer["request"]["messages"]) for answer in stored} == set(
+        lengths
+    )
+    assert any("tg" in row for row in report_of(run).tables[0].rows)

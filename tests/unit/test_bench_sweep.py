@@ -1,0 +1,214 @@
+"""sweep: the grid, what is not worth trying, and which cells are as good as the best."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from gpubox.bench.asking import question_of
+from gpubox.bench.keep import default_name, kept_profile
+from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo
+from gpubox.bench.report.model import Report
+from gpubox.bench.sweep.kind import Sweep
+from gpubox.bench.sweep.plan import cells, parse_axis
+from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.profiles.model import Profile, Reference
+from gpubox.server.causes import Cause, Kind
+from gpubox.server.supervisor import ChangeFailed
+
+Scored = list[tuple[Item, Result]]
+
+
+def sweep(*overs: str, **options: Any) -> Sweep:
+    axes = [parse_axis(text) for text in overs]
+    targets = cells("moe", axes)
+    return Sweep(Plan("sweep", tuple(targets), {"axes": [axis.flag for axis in axes], **options}))
+
+
+def done(kind: Sweep, rates: dict[str, float], noise: float = 0.01, **values: Any) -> Scored:
+    """Every item of the cells that ``rates`` has, in the order of the plan; a rate of 0 cannot load."""
+    dice, made = random.Random(7), []
+    for item in kind.items():
+        rate = rates.get(item.target)
+        if rate == 0:
+            made.append((item, Result(item.id, error="out of VRAM: weights on CUDA0 (9,000 MiB)", skipped=True)))
+        elif rate:
+            prompt = 1 + len(question_of(item).text) / 500
+            tg = rate * prompt * (1 + dice.gauss(0, noise))
+            made.append((item, Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0, **values})))
+    return made
+
+
+def report(kind: Sweep, results: Scored) -> Report:
+    return kind.summarise(RunInfo("run", kind.plan, "2026-01-01T00:00:00Z", len(kind.items())), results)
+
+
+def words(made: Report) -> list[Any]:
+    return [row[-1] for row in made.tables[0].rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "flag", "values"),
+    [
+        ("ctx-size=8192,16384", "ctx-size", (8192, 16384)),
+        ("--n-cpu-moe=16..28:4", "n-cpu-moe", (16, 20, 24, 28)),
+        ("n-cpu-moe=8..5", "n-cpu-moe", (8, 7, 6, 5)),
+        ("ubatch-size=0..2,512", "ubatch-size", (0, 1, 2, 512)),
+        ("cache-type-k=f16,q8_0", "cache-type-k", ("f16", "q8_0")),
+        ("flash-attn=on,off", "flash-attn", ("on", "off")),
+        ("mmap=true,false", "mmap", (True, False)),
+    ],
+)
+def test_an_axis_as_it_is_typed(text: str, flag: str, values: tuple[Any, ...]) -> None:
+    axis = parse_axis(text)
+    assert (axis.flag, axis.values) == (flag, values)
+
+
+@pytest.mark.parametrize("text", ["ctx-size", "=1", "ctx-size=", "n=1..9:0", "n=1,1", "n=0..99999"])
+def test_an_axis_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_axis(text)
+
+
+def test_the_grid_is_every_combination_and_each_is_one_start() -> None:
+    kind = sweep("ctx-size=4096,8192", "n-cpu-moe=0..2", prompts=2, rounds=2)
+
+    names = [target.name for target in kind.plan.targets]
+    assert names[:4] == [
+        "ctx-size=4096 n-cpu-moe=0", "ctx-size=4096 n-cpu-moe=1", "ctx-size=4096 n-cpu-moe=2",
+        "ctx-size=8192 n-cpu-moe=0",
+    ]  # fmt: skip
+    items = kind.items()
+    assert len(items) == 6 * 2 * (1 + 2 * 3) == len({item.id for item in items})
+    order = list(dict.fromkeys((item.target, item.group[-1]) for item in items))
+    assert [name for name, _ in order] == names + names[::-1]  # the second time backwards
+    with pytest.raises(UsageError, match="swept"):
+        cells("moe", [parse_axis("n-cpu-moe=1,2")], {"n-cpu-moe": 4})
+    with pytest.raises(UsageError, match="240 cells"):
+        cells("moe", [parse_axis("a=1..20"), parse_axis("b=1..12")])
+
+
+def test_a_cell_that_cannot_load_is_kept_with_its_reason_and_greedier_ones_are_not_tried() -> None:
+    kind = sweep("ctx-size=4096,8192", "n-cpu-moe=4,8", prompts=2)
+    results = done(kind, {"ctx-size=4096 n-cpu-moe=4": 0})
+    open_items = {item.target: item for item in kind.items()}
+
+    def why(cell: str) -> str:
+        return kind.skip(open_items[cell], results, None)
+
+    assert why("ctx-size=4096 n-cpu-moe=8") == ""  # less on the card: worth a try
+    assert why("ctx-size=8192 n-cpu-moe=4") == "not tried: ctx-size=4096 n-cpu-moe=4 was out of VRAM with less"
+    assert why("ctx-size=8192 n-cpu-moe=8") == ""
+    made = report(kind, [*results, *done(kind, {"ctx-size=4096 n-cpu-moe=8": 30.0, "ctx-size=8192 n-cpu-moe=8": 29.9})])
+    assert words(made)[0] == "out of VRAM: weights on CUDA0 (9,000 MiB)"
+    assert words(made)[1:] == ["best", "not done yet", "within noise of the best"]
+    assert any(note.startswith("Not measured: ctx-size=4096 n-cpu-moe=4: out of VRAM") for note in made.notes)
+
+
+def test_what_runs_out_of_ram_is_not_saved_by_moving_more_into_it() -> None:
+    kind = sweep("n-cpu-moe=4,8", "cache-type-k=f16,q8_0", prompts=2)
+    first = kind.items()[0]
+    failed = [(first, Result(first.id, error="out of RAM: weights (9 MiB)", skipped=True))]
+    skipped = {item.target: kind.skip(item, failed, None) for item in kind.items()}
+
+    assert skipped["n-cpu-moe=8 cache-type-k=f16"].startswith("not tried")
+    assert skipped["n-cpu-moe=8 cache-type-k=q8_0"] == ""  # nobody knows what another type needs
+    assert skipped["n-cpu-moe=4 cache-type-k=q8_0"] == ""
+
+
+def test_after_a_death_in_a_cell_its_other_items_are_left() -> None:
+    kind = sweep("n-cpu-moe=4,8", prompts=2)
+    first, second = kind.items()[:2]
+    died = [(first, Result(first.id, flags=(Flag("crash", "the server died", first.id),), error="no answer"))]
+
+    assert kind.skip(second, died, None) == f"the server died under {first.id}"
+    assert kind.skip(kind.items()[-1], died, None) == ""
+
+
+def test_which_failures_are_a_cells_and_which_end_the_run() -> None:
+    kind = sweep("n-cpu-moe=4,8")
+    target = kind.plan.targets[0]
+
+    def why(error: GpuboxError) -> str:
+        return kind.cannot_load(target, error)
+
+    assert why(ChangeFailed("x", "", Cause(Kind.OOM, "out of VRAM: KV cache"))) == "out of VRAM: KV cache"
+    assert why(ChangeFailed("x", "", Cause(Kind.HANG, "it hung"))) == "it hung"
+    assert why(UsageError("the engine refuses: ctx-size.")) == "the engine refuses: ctx-size"
+    assert why(ChangeFailed("x", "", Cause(Kind.MISSING, "the model file is missing"))) == ""
+    assert why(ChangeFailed("x", "", Cause(Kind.PORT, "port taken"))) == ""
+    assert why(GpuboxError("Another gpubox is doing a switch.", code=ExitCode.FAILED)) == ""
+
+
+def test_cells_within_noise_of_the_best_are_told_from_slower_ones() -> None:
+    kind = sweep("n-cpu-moe=0..3", prompts=5)
+    rates = {"n-cpu-moe=0": 50.0, "n-cpu-moe=1": 49.9, "n-cpu-moe=2": 45.0, "n-cpu-moe=3": 20.0}
+
+    made = report(kind, done(kind, rates, vram_bytes=3 << 30))
+
+    levels = {"best", "within noise of the best"}
+    assert set(words(made)[:2]) == levels
+    assert words(made)[2:] == ["slower", "slower"]
+    assert made.tables[0].columns == ("n-cpu-moe", "tg", "pp", "tg, 95 % CI", "VRAM", "load", "vs best", "")
+    assert made.tables[0].rows[2][4:6] == ("3.0 GiB", "4.0 s")
+    lines = {series.chart: series for series in made.series}
+    assert [x for x, _ in lines["tg over n-cpu-moe"].points] == [0, 1, 2, 3]
+    assert lines["tg over n-cpu-moe"].x_label == "n-cpu-moe"
+    assert all(
+        low <= y <= high
+        for (_, y), low, high in zip(
+            lines["tg over n-cpu-moe"].points,
+            lines["tg over n-cpu-moe"].low,
+            lines["tg over n-cpu-moe"].high,
+            strict=True,
+        )
+    )
+    assert len({(m.target, m.group, m.name) for m in made.metrics}) == len(made.metrics)
+    slow = report(kind, done(kind, dict.fromkeys(rates, 30.0), noise=0.15))
+    assert "slower" not in words(slow)  # 15 % of noise, and no difference
+
+
+def test_of_draft_windows_the_smallest_as_fast_as_the_best_is_kept() -> None:
+    kind = sweep("spec-draft-n-max=1..5", prompts=5, context_tokens=0)
+    rates = {1: 30.0, 2: 41.0, 3: 49.7, 4: 50.0, 5: 49.8}
+    results = done(
+        kind, {f"spec-draft-n-max={k}": v for k, v in rates.items()}, draft_tokens=90, draft_tokens_accepted=60
+    )
+
+    made = report(kind, results)
+
+    assert [word in ("best", "within noise of the best") for word in words(made)] == [False, False, True, True, True]
+    kept = kind.best(results)
+    assert kept and kept.name == "spec-draft-n-max=3"
+    assert "the smallest window as fast as the best" in " ".join(made.notes)
+    assert "acceptance over spec-draft-n-max" in {series.chart for series in made.series}
+    profile = Profile("moe", "/m", flags={"ctx-size": 512}, references=(Reference("tg", 1, "", "", ""),))
+    new, header = kept_profile(profile, kept, default_name(profile, kept), "run-1")
+    assert (new.name, dict(new.flags)) == ("moe-spec-draft-n-max-3", {"ctx-size": 512, "spec-draft-n-max": 3})
+    assert new.references == ()
+    assert "run-1" in header
+
+
+def test_two_axes_are_lines_and_words_stand_at_numbers() -> None:
+    kind = sweep("cache-type-k=f16,q8_0", "parallel=1,2", prompts=2)
+    made = report(kind, done(kind, {target.name: 10.0 for target in kind.plan.targets}))
+
+    lines = [series for series in made.series if series.chart == "tg over cache-type-k"]
+    assert [series.name for series in lines] == ["parallel=1", "parallel=2"]
+    assert [x for x, _ in lines[0].points] == [1.0, 2.0]
+    assert lines[0].x_label == "cache-type-k (1: f16, 2: q8_0)"
+
+
+def test_a_sweep_half_done_reports_what_there_is() -> None:
+    kind = sweep("n-cpu-moe=0..2", prompts=2)
+    results = done(kind, {"n-cpu-moe=0": 50.0, "n-cpu-moe=1": 60.0})[:-1]
+
+    made = report(kind, results)
+
+    assert words(made) == ["best", "incomplete: not done yet", "not done yet"]
+    assert "best so far n-cpu-moe=0" in kind.headline(results)
+    assert report(kind, []).tables[0].rows[0][-1] == "not done yet"
+    assert kind.headline([]) == ""
+    assert kind.best([]) is None
