@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 KINDS = {
     "speed": "gpubox.bench.speed.kind:Speed",
     "humaneval": "gpubox.bench.humaneval.kind:HumanEval",
+    "suite": "gpubox.bench.suite.kind:Suite",
     "ab": "gpubox.bench.ab.kind:Ab",
     "sweep": "gpubox.bench.sweep.kind:Sweep",
     "soak": "gpubox.bench.soak.kind:Soak",

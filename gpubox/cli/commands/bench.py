@@ -15,6 +15,7 @@ KINDS = {
     "sweep": "one profile over a grid of flags: the best cell, and what is as good",
     "soak": "minutes of an agent's load: what sinks, creeps or goes in cycles",
     "humaneval": "pass@1 of 164 programming problems, bare, in the chat and with a sandbox",
+    "suite": "twelve tasks of coding, reasoning, tool use and speed: a leaderboard of points",
 }
 RUNS = {
     "ls": "every run, and how far it is",

@@ -1,0 +1,109 @@
+"""``suite``: the 12-task comparison of one or several profiles."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.report.model import Report
+from gpubox.bench.request import measure, measured_of
+from gpubox.bench.stand import Server, Stand
+from gpubox.bench.suite.scoring import score_of, score_reply
+from gpubox.bench.suite.summary import summarise
+from gpubox.bench.suite.tasks import SPEED_RUNS, SYSTEM, TASKS, Task, options_of
+
+if TYPE_CHECKING:
+    from gpubox.sandbox.runner import Sandbox
+
+BUDGET, THINKING_BUDGET = 4096, 8192
+ROOM_TOKENS = 160
+
+
+class Suite(Benchmark):
+    """See ``tasks``."""
+
+    kind = "suite"
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.options = options_of(plan.options)
+        self._sandbox: Sandbox | None = None
+
+    def items(self) -> Sequence[Item]:
+        made: list[Item] = []
+        for target in self.plan.targets:
+            mark = f"{target.name}:" if len(self.plan.targets) > 1 else ""
+            for name in (name for name in TASKS if name in self.options.tasks):
+                task = TASKS[name]
+                values, group = {"task": name}, f"{mark}{name}" if task.max_tokens else ""
+                weight = float(self._tokens(task, None)) if task.max_tokens else 1000.0
+                if task.max_tokens:
+                    made.append(Item(f"{mark}{name}/w1", target.name, values, True, group, weight))
+                for number in range(1, (SPEED_RUNS if task.max_tokens else self.options.repeat) + 1):
+                    made.append(Item(f"{mark}{name}/{number}", target.name, values, False, group, weight))
+        return made
+
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+        if server is None or server.target.name != item.target:
+            return ""
+        task, size = TASKS[item.values["task"]], server.context_tokens
+        needs = len(task.prompt) // 3 + ROOM_TOKENS + (self._tokens(task, server) if task.max_tokens else 0)
+        return f"needs a context of {needs:,} tokens; a slot has {size:,}" if size and size < needs else ""
+
+    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
+        task = TASKS[item.values["task"]]
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.prompt}]
+        body: dict[str, Any] = {"messages": messages, "max_tokens": self._tokens(task, stand.server)}
+        if task.max_tokens:
+            body |= {"temperature": 0.0, "cache_prompt": False, "ignore_eos": True}
+            body["chat_template_kwargs"] = {"enable_thinking": False}
+        else:
+            sampling = self.options.sampling
+            body |= {name: int(v) if name in ("top_k", "seed") else v for name, v in sampling.items()}
+        return await measure(stand, item.id, body)
+
+    async def sandbox(self, stand: Stand) -> str:
+        from gpubox.sandbox.runner import Sandbox
+
+        self._sandbox = Sandbox(stand.config)
+        if "1.1" not in self.options.tasks:
+            return ""
+        found = await self._sandbox.confinement()
+        return f"{found.tier}: {found.detail}" if found.tier else ""
+
+    async def score(self, item: Item, raw: RawRecord) -> Result:
+        got, name = measured_of(raw.data), item.values["task"]
+        numbers = {"tg": got.tg, "ttft_seconds": got.ttft_seconds, "generated_tokens": got.generated_tokens}
+        if TASKS[name].max_tokens:
+            if not got.generated_tokens or got.tg is None:
+                return Result(item.id, error="it generated nothing that could be timed")
+            return Result(item.id, {"task": name, **numbers})
+        scored = await score_reply(name, got.text, got.reasoning, got.finish_reason, self._box)
+        return Result(item.id, {**scored, **numbers})
+
+    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+        return summarise(self.options, info, results)
+
+    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+        done = [score_of(r.values).value for i, r in results if r.ok and "features" in r.values]
+        known = [value for value in done if value is not None]
+        return f"{statistics.fmean(known):.0f} of 100 points in {len(known)} tasks" if known else ""
+
+    def _tokens(self, task: Task, server: Server | None) -> int:
+        if task.max_tokens:
+            return self.options.speed_tokens or task.max_tokens
+        template = str(server.props.get("chat_template", "")) if server else ""
+        thinks = "enable_thinking" in template or "<think>" in template
+        return self.options.max_tokens or (THINKING_BUDGET if thinks else BUDGET)
+
+    def _box(self) -> Sandbox:
+        if self._sandbox is None:  # scored again, without a stand
+            from gpubox.config import load_config
+            from gpubox.paths import Paths
+            from gpubox.sandbox.runner import Sandbox
+
+            self._sandbox = Sandbox(load_config(Paths.default()))
+        return self._sandbox

@@ -1,0 +1,83 @@
+"""The thirteen rows: what is asked, in which category, and of how many points. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from gpubox.bench.suite import prompts
+from gpubox.errors import UsageError
+
+Category = Literal["coding", "editing", "reasoning", "tools", "speed"]
+SYSTEM = "You are a helpful assistant."
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row. ``points`` is what its scorer gives at most; the aggregation works with shares of it."""
+
+    id: str
+    name: str
+    category: Category
+    points: int
+    prompt: str
+    max_tokens: int | None = None
+    """Fixed, whatever the model would end with (speed); ``None``: the run's budget."""
+
+
+TASKS: dict[str, Task] = {
+    task.id: task
+    for task in (
+        Task("1.1", "todo app", "coding", 100, prompts.TODO),
+        Task("1.2", "URL shortener", "coding", 100, prompts.SHORTENER),
+        Task("1.3", "LRU cache", "coding", 100, prompts.LRU),
+        Task("2.1", "bug fix", "editing", 100, prompts.BUGFIX),
+        Task("2.2", "pagination", "editing", 100, prompts.PAGINATION),
+        Task("3.1", "debug log", "reasoning", 10, prompts.debug_log_prompt()),
+        Task("3.2", "architecture", "reasoning", 10, prompts.ARCHITECTURE),
+        Task("3.3", "Bayes", "reasoning", 5, prompts.BAYES),
+        Task("4.1", "structured output", "tools", 5, prompts.STRUCTURED),
+        Task("4.2", "tool sequencing", "tools", 5, prompts.SEQUENCING),
+        Task("5.1", "short", "speed", 0, prompts.SPEED["short"], 128),
+        Task("5.2", "medium", "speed", 0, prompts.SPEED["medium"], 512),
+        Task("5.3", "long", "speed", 0, prompts.SPEED["long"], 2048),
+    )
+}
+SPEED_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of one suite run."""
+
+    tasks: tuple[str, ...] = tuple(TASKS)
+    repeat: int = 1
+    """Answers to each task but speed: their mean counts, their range is shown."""
+    compat: bool = False
+    """Aggregate as the article did."""
+    ref_tps: float | None = None
+    """100 points of speed, where the run has one profile only."""
+    max_tokens: int | None = None
+    """4,096, or 8,192 where the template thinks."""
+    speed_tokens: int | None = None
+    """For all speed rows instead of their own (a trial of the suite, not the suite)."""
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Of tasks 1 to 4; without it the profile's own. Speed is always at temperature 0."""
+
+
+def options_of(values: Mapping[str, Any]) -> Options:
+    """The options as a plan keeps them. Raises UsageError for one that cannot be."""
+    try:
+        options = msgspec.convert(values, Options)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"These options of a suite run cannot be: {error}.") from None
+    if unknown := [task for task in options.tasks if task not in TASKS]:
+        raise UsageError(f"There is no task {unknown[0]!r}.", f"There are: {', '.join(TASKS)}.")
+    if not options.tasks or options.repeat < 1 or any((n or 1) < 1 for n in (options.max_tokens, options.speed_tokens)):
+        raise UsageError("At least one task, one repeat and one token.")
+    if options.ref_tps is not None and options.ref_tps <= 0:
+        raise UsageError("The reference speed must be more than 0 tok/s.")
+    return options

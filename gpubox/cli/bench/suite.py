@@ -1,0 +1,73 @@
+"""``gpubox bench suite``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpubox.cli.bench.speed import words
+from gpubox.cli.bench.work import begin, fetch_models, targets_of
+from gpubox.cli.context import Context
+
+
+@click.command("suite")
+@click.argument("profiles", nargs=-1)
+@click.option("--tasks", metavar="LIST", help="Some of 1.1 to 5.3.  [default: all]")
+@click.option(
+    "--repeat", type=click.IntRange(1), metavar="K", help="Answers to each task, the mean counts.  [default: 1]"
+)
+@click.option("--compat", is_flag=True, help="Aggregate as the article did.")
+@click.option(
+    "--ref-tps",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="RATE",
+    help="The speed that is worth 100 points, where one profile is measured alone.",
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(1), metavar="N", help="Of one answer.  [default: 4096; thinking: 8192]"
+)
+@click.option("--speed-tokens", type=click.IntRange(2), metavar="N", help="Of each speed row: to try the suite out.")
+@click.option("--temperature", type=click.FloatRange(0), metavar="T", help="Of tasks 1 to 4.  [default: the profile's]")
+@click.option("--url", help="Measure any OpenAI-compatible server by its address.")
+@click.option("--model", default="", help="With --url: the model to ask for.")
+@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@click.pass_obj
+def suite_command(
+    context: Context,
+    profiles: tuple[str, ...],
+    tasks: str | None,
+    repeat: int | None,
+    compat: bool,
+    ref_tps: float | None,
+    max_tokens: int | None,
+    speed_tokens: int | None,
+    temperature: float | None,
+    url: str | None,
+    model: str,
+    now: bool,
+    as_json: bool,
+) -> None:
+    """The 12-task comparison of PROFILES (of what runs now, where none is named): a leaderboard of points.
+
+    Code generation, multi-file edits, reasoning, tool use and speed; 40/20/20/20. Todo apps run in the sandbox. What
+    cannot be scored on this box is n/a, never 0.
+    """
+    from gpubox.bench.model import Plan
+    from gpubox.bench.suite.tasks import options_of
+
+    given: dict[str, Any] = {
+        "tasks": words(tasks),
+        "repeat": repeat,
+        "compat": compat or None,
+        "ref_tps": ref_tps,
+        "max_tokens": max_tokens,
+        "speed_tokens": speed_tokens,
+        "sampling": {"temperature": temperature} if temperature is not None else None,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    options_of(options)
+    targets = targets_of(context, profiles, url, model)
+    fetch_models(context, targets)
+    begin(context, Plan("suite", tuple(targets), options), now=now, as_json=as_json)
