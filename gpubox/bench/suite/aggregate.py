@@ -2,7 +2,7 @@
 
 The article's own aggregation (``compat``) is what its tables decode to: coding is the mean of 1.1 to 1.3 with nothing
 for functional tests that did not run; reasoning and tool use are means of per-task shares; speed is the mean of the
-three rates over the best model's.
+three rates over the best model's; and its totals are made of categories that were rounded to one decimal.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def standings(
             known = [value for value in found if value is not None]
             categories[category] = statistics.fmean(known) if known else None
         categories["speed"] = 100 * means[name] / best if name in means and best else None
+        if compat:
+            categories = {key: None if value is None else round(value, 1) for key, value in categories.items()}
         made.append(_standing(name, categories))
     return sorted(made, key=lambda one: -1.0 if one.total is None else one.total, reverse=True)
 

@@ -13,7 +13,9 @@ _LEADS = (
     r"(?:[=≈~:]|\b(?:is|was|are|be|about|approximately|approx\.?|roughly|around|nearly|almost|equals|to|or|of|answer"
     r"|comes? to)\b)"
 )
-_LED = re.compile(rf"{_LEADS}\s*(?:\(|\*|about|approximately|roughly|around|≈|~|\s)*\s*({_NUMBER})", re.IGNORECASE)
+_LED = re.compile(
+    rf"{_LEADS}\s*(?:\(|\*|about|approximately|roughly|around|an?\b|≈|~|\s)*\s*({_NUMBER})", re.IGNORECASE
+)
 _CONCLUDES = re.compile(
     r"\b(answer|therefore|thus|hence|conclusion|finally|so\b|probability (?:that|of)|result)|\\boxed"
     r"|P\s*\(\s*(?:server )?C\s*(?:\||given)",

@@ -1,0 +1,412 @@
+"""``suite``: the article's table from its scores, its three scoring bugs absent, n/a never 0, the same points again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.bench.model import Plan, Target
+from gpubox.bench.report.build import report_of
+from gpubox.bench.report.model import Report, Table
+from gpubox.bench.report.text import lines
+from gpubox.bench.runner import Runner, rescore
+from gpubox.bench.store import Run, find_run
+from gpubox.bench.suite.aggregate import Score, standings
+from gpubox.bench.suite.answer import answer_of, code_in, files_in
+from gpubox.bench.suite.bayes import answers, bayes_points
+from gpubox.bench.suite.coding import lru_features, shortener_features, todo_features
+from gpubox.bench.suite.editing import bugfix_points, pagination_features
+from gpubox.bench.suite.functional import check_todo
+from gpubox.bench.suite.prompts import debug_log, fixture
+from gpubox.bench.suite.reasoning import architecture_points, debug_log_points
+from gpubox.bench.suite.scoring import score_of, score_reply
+from gpubox.bench.suite.tasks import TASKS, options_of
+from gpubox.bench.suite.tooluse import sequencing_points, structured_points
+from gpubox.config import Config
+from gpubox.errors import UsageError
+from gpubox.paths import Paths
+from gpubox.sandbox.runner import Sandbox
+from tests.scripted_server import Play, ScriptedServer, says
+
+# The article's tables: composites of 1.1 to 1.3, points of 3.1 to 3.3, 4.1 and 4.2, tok/s.
+ARTICLE: dict[str, tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[float, ...]]] = {
+    "Codestral": ((94.0, 52.5, 60.0), (5, 8, 3), (4, 5), (80.1, 78.9, 78.5)),
+    "Devstral": ((94.0, 60.0, 60.0), (9, 10, 3), (4, 5), (78.6, 77.6, 77.3)),
+    "Qwen": ((100.0, 60.0, 60.0), (8, 10, 3), (5, 5), (206.7, 206.3, 204.6)),
+    "Gemma": ((100.0, 60.0, 60.0), (10, 10, 3), (5, 2), (180.2, 179.4, 177.7)),
+    "DeepSeek": ((60.0, 60.0, 60.0), (10, 8, 3), (5, 5), (77.6, 77.3, 75.9)),
+}
+
+
+def scores_of(name: str) -> dict[str, Score]:
+    coding, reasoning, tools, _ = ARTICLE[name]
+    found = {f"1.{i}": Score(value / 100) for i, value in enumerate(coding, 1)}
+    found |= {
+        f"3.{i}": Score(value / most) for i, (value, most) in enumerate(zip(reasoning, (10, 10, 5), strict=True), 1)
+    }
+    return found | {f"4.{i}": Score(value / 5) for i, value in enumerate(tools, 1)}
+
+
+def test_the_articles_leaderboard() -> None:
+    scores = {name: scores_of(name) for name in ARTICLE}
+    rates = {name: row[3] for name, row in ARTICLE.items()}
+    board = standings(scores, rates, compat=True)
+    assert [(one.name, round(one.total or 0, 1)) for one in board] == [
+        ("Qwen", 85.3), ("Gemma", 78.1), ("Devstral", 70.7), ("DeepSeek", 67.5), ("Codestral", 65.9),
+    ]  # fmt: skip
+    shown = {one.name: [round(value or 0, 1) for value in one.categories.values()] for one in board}
+    assert shown["Gemma"] == [73.3, 86.7, 70.0, 87.0]
+    assert shown["Codestral"] == [68.8, 63.3, 90.0, 38.5]
+    assert board[0].agentic == pytest.approx(90.0)
+
+
+def test_the_articles_composite() -> None:
+    """60 of features and 40 of tests; two thirds where it does not parse; tests that did not run give nothing there."""
+    assert Score(0.9, 1.0, True).compat == pytest.approx(94.0)
+    assert Score(7 / 8, None, True).compat == pytest.approx(52.5)
+    assert Score(1.0, 0.0, True).compat == pytest.approx(60.0)
+    assert Score(0.9, 1.0, True, 2 / 3).compat == pytest.approx(94.0 * 2 / 3)
+
+
+def test_na_is_never_0() -> None:
+    assert Score(7 / 8, None, True).value == pytest.approx(87.5)
+    assert Score(None).value is None
+    (alone,) = standings({"a": {"1.1": Score(0.5, 0.5, True), "1.2": Score(None)}}, {"a": [50.0]})
+    assert alone.categories == {"coding": 50.0, "reasoning": None, "tools": None, "speed": None}
+    assert (alone.total, alone.missing) == (50.0, ("reasoning", "tools", "speed"))
+    (with_reference,) = standings({}, {"a": [50.0]}, ref_tps=100.0)
+    assert with_reference.categories["speed"] == 50.0 and with_reference.total == 50.0
+    assert standings({"a": {}}, {})[0].total is None
+
+
+BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
+
+
+def test_bug_1_thinking_that_is_not_closed_is_no_code() -> None:
+    cut = answer_of(f"<think>plan\n{BAD}more", "", "length")
+    assert (cut.source, code_in(cut, ["python"])) == ("cut", "")
+    assert code_in(answer_of(f"<think>{BAD}</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
+    assert code_in(answer_of(f"plan {BAD[:4]}\n</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
+    quoted = "```python\ntag = '<think>'\n```\n"
+    assert code_in(answer_of(f"<think>x</think>{quoted}", "", "stop"), ["python"]) == "tag = '<think>'\n"
+    whole = f"<think>plan\n{BAD}</think>\nHere:\n{GOOD}"
+    for end in range(len(whole)):
+        assert "BAD" not in code_in(answer_of(whole[:end], "", "length"), ["python"])
+
+
+def test_bug_2_an_answer_in_reasoning_content_counts_and_is_said() -> None:
+    found = answer_of("", f"I think...\n{GOOD}", "stop")
+    assert (found.source, code_in(found, ["python"])) == ("reasoning", "GOOD = 1\n")
+    both = answer_of(GOOD, BAD, "stop")
+    assert (both.source, code_in(both, ["python"])) == ("content", "GOOD = 1\n")
+    assert answer_of("", "half a thou", "length").source == "cut"
+    assert answer_of(" ", "", "stop").source == "empty"
+
+
+TODO = """
+import argparse, os, sqlite3, sys
+def main():
+    db = sqlite3.connect(os.environ.get("TODO_DB", os.path.expanduser("~/.todo.db")))
+    db.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, text TEXT, done INTEGER DEFAULT 0)")
+    parser = argparse.ArgumentParser()
+    sub = parser.add_subparsers(dest="verb", required=True)
+    NEW = sub.add_parser("add"); NEW.add_argument("text"%NARGS%)
+    sub.add_parser("list")
+    for name in ("done", "delete"):
+        sub.add_parser(name).add_argument("id", type=int)
+    args = parser.parse_args()
+    if args.verb == "add":
+        text = args.text if isinstance(args.text, str) else " ".join(args.text)
+        db.execute("INSERT INTO t (text) VALUES (?)", (text,))
+    elif args.verb == "list":
+        for id_, text, done in db.execute("SELECT id, text, done FROM t"):
+            print(f"{id_:3} [{'x' if done else ' '}] {text}")
+    else:
+        sql = "UPDATE t SET done = 1 WHERE id = ?" if args.verb == "done" else "DELETE FROM t WHERE id = ?"
+        if not db.execute(sql, (args.id,)).rowcount:
+            sys.exit(f"There is no todo {args.id}.")
+    db.commit()
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    made = Sandbox(Config())
+    if asyncio.run(made.confinement()).tier is None:
+        pytest.skip("nothing confines programs on this machine")
+    return made
+
+
+async def test_bug_3_buy_milk_is_one_argument(sandbox: Sandbox) -> None:
+    """An app with one positional and one with ``nargs="+"`` both pass all seven; one that tells its argv proves it."""
+    single, several = TODO.replace("%NARGS%", ""), TODO.replace("%NARGS%", ', nargs="+"')
+    argv = "import os, sys\nif sys.argv[1:2] == ['add'] and sys.argv[1:] != ['add', 'Buy milk']: sys.exit('argv')\n"
+    recorder = argv + "print(sys.argv[1:] and 'Buy milk' or 'add list done delete')\n"
+    all_of = await asyncio.gather(*(check_todo(code, sandbox) for code in (single, several, recorder)))
+    assert all(all_of[0].values()) and len(all_of[0]) == 7, all_of[0]
+    assert all(all_of[1].values()), all_of[1]
+    assert all_of[2]["add"] and all_of[2]["list"] and not all_of[2]["delete"]
+    assert all(todo_features(single).values())
+
+
+async def test_a_todo_app_that_lies_or_hangs_gets_nothing(sandbox: Sandbox) -> None:
+    lies = "import json\nprint(json.dumps(dict.fromkeys(['help', 'add', 'list'], True)))\nraise SystemExit(1)"
+    assert not any((await check_todo(lies, sandbox)).values())
+    assert not any((await check_todo("import os\nos.kill(os.getppid(), 9)", sandbox)).values())
+    assert not any((await check_todo("", sandbox)).values())
+    interactive = "while True:\n    if input('> ') == 'quit': break"
+    assert not (await check_todo(interactive, sandbox))["add"]
+
+
+def test_features_of_code() -> None:
+    ugly = TODO.replace("%NARGS%", "").replace("{id_:3} [{'x' if done else ' '}]", "{id_} {done}")
+    assert [name for name, got in todo_features(ugly).items() if not got] == ["pretty output"]
+    unsafe = TODO.replace('"INSERT INTO t (text) VALUES (?)", (text,)', "f\"INSERT INTO t (text) VALUES ('{text}')\"")
+    assert not todo_features(unsafe)["parameters in SQL"]
+    assert not any(todo_features("").values()) and not any(lru_features("").values())
+    lru = """
+    class LRUCache<K, V> { // assert( assert( assert( assert( assert(
+      private map = new Map<K, V>();
+      constructor(private capacity: number) {}
+      get(key: K): V | undefined {
+        const v = this.map.get(key); if (v !== undefined) { this.map.delete(key); this.map.set(key, v); } return v;
+      }
+      put(key: K, value: V): void {
+        this.map.delete(key);
+        if (this.map.size >= this.capacity) this.map.delete(this.map.keys().next().value!);
+        this.map.set(key, value);
+      }
+    }"""
+    assert [name for name, got in lru_features(lru).items() if not got] == ["five assertions"]
+    assert all(lru_features(lru + "\nconsole.assert(true);" * 5).values())
+    app = """
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, HttpUrl
+import secrets, sqlite3
+app = FastAPI()
+db = sqlite3.connect("x"); db.execute("CREATE TABLE IF NOT EXISTS urls (code TEXT PRIMARY KEY, url TEXT)")
+class In(BaseModel): url: HttpUrl
+@app.post("/shorten")
+def shorten(item: In, request: Request):
+    if too_many(request.client.host): raise HTTPException(429)
+@app.get("/stats/{code}")
+def stats(code: str): raise HTTPException(404)
+@app.get("/{code}")
+def go(code: str): return RedirectResponse("x", 307)
+"""
+    assert all(shortener_features(app).values()), shortener_features(app)
+
+
+FIXED = fixture("express/middleware/auth.js").replace(
+    "req.headers['x-auth-token'];", "(req.headers.authorization || '').replace(/^Bearer /, '');"
+)
+
+
+def test_the_bug_fix_is_read() -> None:
+    why = (
+        "The client sends Authorization: Bearer, but the middleware reads x-auth-token, so it is always undefined: 401."
+    )
+    text = f"{why}\n\n**middleware/auth.js**\n```javascript\n{FIXED}```\n"
+    good = answer_of(text, "", "stop")
+    assert bugfix_points(good.text, files_in(good)) == {"found": 30, "fixed": 40, "minimal": 20, "explained": 10}
+    client = fixture("express/client/api.js").replace("Authorization: `Bearer ${token}`", "'x-auth-token': token")
+    other = answer_of(f"{why}\n`client/api.js`:\n```js\n{client}```", "", "stop")
+    assert bugfix_points(other.text, files_in(other)) == {"found": 30, "fixed": 0, "minimal": 10, "explained": 10}
+    unchanged = {"middleware/auth.js": fixture("express/middleware/auth.js")}
+    assert sum(bugfix_points("Looks fine to me.", unchanged).values()) == 0
+
+
+def test_pagination_is_read() -> None:
+    original = {name: fixture(f"flask/{name}") for name in ("app.py", "test_app.py")}
+    assert not any(pagination_features(original).values())
+    app = original["app.py"].replace(
+        "        return jsonify(books)\n",
+        "        page = request.args.get('page', 1, type=int)\n"
+        "        per_page = request.args.get('per_page', 10, type=int)\n"
+        "        if page < 1 or not 1 <= per_page <= 100:\n            abort(400)\n"
+        "        part = books[(page - 1) * per_page:page * per_page]\n"
+        "        return jsonify(items=part, total=45, page=page, per_page=per_page, pages=5)\n",
+    )
+    tests = (
+        original["test_app.py"]
+        + "\ndef test_bad(client):\n    assert client.get('/books?per_page=0').status_code == 400\n"
+    )
+    assert all(pagination_features({"app.py": app, "test_app.py": tests}).values())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The answer is 5/17.", "P(C|error) = 0.005/0.017 = 5/17", "$$P(C|E) = \\frac{5}{17}$$",
+        "\\boxed{\\frac{5}{17}}", "Therefore the probability is about 29.4%.", "Die Antwort: 29,4 %",
+        "**Answer: ≈ 0.294**", "= .294 / 1, so ≈ 0.2941",
+        "P(C | fail) ≈ 0.29", "So there is roughly a 29% chance.", "\\boxed{0.294}", "\\boxed{29.4\\%}",
+        "**P(C|F) = 0.005 / 0.017 ≈ 0.294 (29.4%)**",
+        "The probability that server C handled it is approximately 29.41 percent.",
+        "= 5/17 ≈ 0.294, so about 29% of failures come from C even though it only handles 10% of the traffic.",
+        "Final answer:\n\n$$\\boxed{P(C \\mid E) = \\dfrac{5}{17} \\approx 0.294}$$",
+    ],
+)  # fmt: skip
+def test_the_bayes_answer_is_known_however_it_is_written(said: str) -> None:
+    work = "By Bayes' theorem: 0.6 × 0.01 = 0.006, 0.3 × 0.02 = 0.006, 0.1 × 0.05 = 0.005, in all 0.017.\n\n"
+    assert answers(work + said)
+    assert sum(bayes_points(work + said).values()) == 5
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["The answer is 5%.", "P(C|E) = 0.05", "Therefore it is 35.3%.", "0.294 would be wrong; the answer is 0.5.",
+     "It cannot be known.", "\\boxed{\\frac{6}{17}}", "So the answer is 0.005."],
+)  # fmt: skip
+def test_another_bayes_answer_is_wrong(said: str) -> None:
+    assert not answers(f"A: 60%, 1%. B: 30%, 2%. C: 10%, 5%.\n\nThe work is done.\n\n{said}")
+
+
+def test_the_debug_log_rubric() -> None:
+    log = debug_log()
+    assert debug_log() == log and 45 <= len(log.splitlines()) <= 65
+    good = """
+1. The immediate cause: the connection pool of 20 was exhausted, so requests timed out with 503.
+2. The nightly report-worker held one transaction open for 341 s.
+3. It ran SELECT * FROM orders without a LIMIT and loaded 2.4 million rows.
+4. It then updated row by row. The DNS warning is not related, and the GC pause is not the root cause.
+Fixes: commit in batches; stream the query with a cursor; use one bulk UPDATE ... WHERE.
+"""
+    assert sum(debug_log_points(good).values()) == 10
+    herring = debug_log_points("The root cause is the slow DNS lookup. The pool was not exhausted.")
+    assert sum(herring.values()) == 0
+    assert sum(debug_log_points("The pool was full. It was caused by a GC pause.").values()) == 1
+    assert sum(debug_log_points("").values()) == 0
+
+
+def test_the_architecture_rubric() -> None:
+    good = """
+CRDTs: operations commute, so replicas converge. OT transforms concurrent operations against each other.
+Offline: a CRDT merges edits when a client reconnects.
+OT needs a central server for ordering; CRDTs work peer to peer.
+CRDTs cost memory for tombstones; OT is complex to get right.
+I recommend a CRDT, because offline edits are required.
+"""
+    assert architecture_points(good) == dict.fromkeys(
+        ("explains both", "offline", "server", "cost", "recommendation"), 2
+    )
+    assert sum(architecture_points("I recommend OT.").values()) < 3
+
+
+USERS = [
+    {"id": i, "name": f"N{i}", "email": f"n{i}@x.org", "role": "user", "active": True, "created_at": f"2026-01-0{i}"}
+    for i in range(1, 6)
+]
+PLAN = [
+    {"tool": "read_file", "args": {"path": "hosts.txt"}},
+    {"tool": "ping_host", "args": {"host": "<host 1>"}},
+    {"tool": "write_file", "args": {"path": "report.txt", "content": "<results>"}},
+]
+
+
+def test_structured_output() -> None:
+    assert sum(structured_points(json.dumps(USERS)).values()) == 5
+    assert sum(structured_points(f"```json\n{json.dumps(USERS)}\n```").values()) == 4
+    assert structured_points(json.dumps([{**USERS[0], "active": 1}, *USERS[1:]]))["the types"] == 0
+    assert structured_points(json.dumps([{**USERS[0], "id": True}, *USERS[1:]]))["the types"] == 0
+    assert structured_points(json.dumps([USERS[0]] * 5))["values"] == 0
+    assert structured_points(json.dumps(USERS[:4]))["five objects"] == 0
+    assert sum(structured_points("I cannot.").values()) == 0
+
+
+def test_tool_sequencing() -> None:
+    assert sum(sequencing_points(json.dumps(PLAN)).values()) == 5
+    assert sum(sequencing_points(json.dumps(PLAN[:1]) + " Now I need the result.").values()) == 2  # the article's Gemma
+    assert sum(sequencing_points(json.dumps(PLAN[:1][0])).values()) == 2
+    assert sequencing_points(json.dumps(PLAN[::-1]))["order"] == 0
+    assert sequencing_points(json.dumps([*PLAN, {"tool": "send_mail", "args": {}}]))["known tools"] == 0
+    assert sequencing_points(json.dumps([{**PLAN[0], "args": {"file": "x"}}, *PLAN[1:]]))["arguments"] == 0
+
+
+async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play) -> tuple[Run, Report, list[dict[str, Any]]]:
+    paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+
+    def none(name: str) -> Any:
+        raise UsageError(name)
+
+    async with ScriptedServer(*plays, context=32768) as server:
+        await Runner(paths, Config(), none).run(Plan("suite", (Target("box", url=server.url),), options))
+        run = find_run(paths, "last")
+        return run, report_of(run), server.bodies
+
+
+def table(report: Report, title: str) -> Table:
+    return next(found for found in report.tables if found.title == title)
+
+
+async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_path: Path, sandbox: Sandbox) -> None:
+    code = TODO.replace("%NARGS%", "")
+    plays = [
+        says(f"```python\n{code}```"), says("```python\nimport fastapi\n```"), says("I would rather not."),
+        says(f"auth\nmiddleware/auth.js\n```js\n{FIXED}```"), says("<think>never ends", finish="length"),
+        says("The pool is exhausted."), says("CRDT"), says(reasoning="By Bayes the answer is 5/17."),
+        says(json.dumps(USERS)), says(json.dumps(PLAN)), *[says("x " * 9) for _ in range(12)],
+    ]  # fmt: skip
+    run, report, bodies = await ran(tmp_path, {"speed_tokens": 8, "ref_tps": 200000.0}, *plays)
+    results = run.results()
+    assert len(results) == 10 + 12 and all(result.ok for result in results.values())
+    assert results["1.1/1"].values["functional"] == results["1.1/1"].values["features"] == 1.0
+    assert results["1.2/1"].values["functional"] is None and results["1.2/1"].values["away"]
+    assert results["2.2/1"].values["source"] == "cut"
+    assert (results["3.3/1"].values["source"], results["3.3/1"].values["features"]) == ("reasoning", 0.6)
+    assert [body["max_tokens"] for body in bodies[:10]] == [4096] * 10
+    assert "temperature" not in bodies[0] and bodies[-1]["temperature"] == 0.0 and bodies[-1]["ignore_eos"]
+    points = {m.group: m.estimate.value for m in report.metrics if m.name == "points"}
+    assert points["tools"] == 100.0 and points["speed"] == pytest.approx(50.0)
+    assert points["weighted total"] == pytest.approx(
+        0.4 * points["coding"] + 0.2 * (points["reasoning"] + points["tools"] + points["speed"])
+    )
+    (row,) = table(report, "Leaderboard").rows
+    assert row[1] == "box" and row[5] == "50.0"
+    assert table(report, "Leaderboard as the article counts").rows
+    tasks = {line[1]: line for line in table(report, "Tasks").rows}
+    assert "n/a" in str(tasks["1.2"][5]) and "max_tokens ended the thinking" in str(tasks["2.2"][5])
+    assert "max_tokens ended the thinking" in "\n".join(lines(run.info, report))
+    assert await rescore(run) == (22, [])
+
+
+async def test_a_row_that_was_refused_is_na(tmp_path: Path) -> None:
+    refused = Play(status=400, body={"error": {"message": "no", "type": "invalid_request_error"}})
+    _, report, _ = await ran(tmp_path, {"tasks": ["3.3", "4.1"]}, refused, says(json.dumps(USERS)))
+    (row,) = table(report, "Leaderboard").rows
+    assert row[2:6] == (None, None, "100.0", None) and row[6] == "100.0"
+    assert any("3.3/1 was not measured" in note for note in report.notes)
+    assert any("no points for coding, reasoning, speed" in note for note in report.notes)
+
+
+async def test_repeats_are_averaged_and_their_range_is_shown(tmp_path: Path) -> None:
+    both = says(json.dumps(USERS)), says("no")
+    _, report, _ = await ran(tmp_path, {"tasks": ["4.1"], "repeat": 2}, *both)
+    ((*_, mean, span, _missed),) = table(report, "Tasks").rows
+    assert (mean, span) == ("50.0", "0 – 100")
+
+
+async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
+    def none() -> Sandbox:
+        raise AssertionError("an empty answer needs no sandbox")
+
+    assert len(TASKS) == 13
+    for name, task in TASKS.items():
+        if task.max_tokens or name == "1.1":
+            continue
+        values = await score_reply(name, "", "", "stop", none)
+        assert score_of(values).value == 0.0 and values["source"] == "empty"
+
+
+@pytest.mark.parametrize(
+    "options", [{"tasks": ["9.9"]}, {"repeat": 0}, {"ref_tps": 0.0}, {"tasks": []}, {"repeat": "x"}]
+)
+def test_options_that_cannot_be(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        options_of(options)
