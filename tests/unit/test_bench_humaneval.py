@@ -70,7 +70,7 @@ async def test_vanilla_is_what_lm_eval_sends_and_scores(tmp_path: Path) -> None:
     metric = next(m for m in report.metrics if m.name == "pass@1")
     assert (metric.estimate.value, metric.estimate.method) == (50.0, "Wilson")
     assert metric.samples == (("HumanEval/0", 100.0), ("HumanEval/1", 0.0))
-    assert [row[2] for row in table(report, "Failed problems").rows] == ["HumanEval/1"]
+    assert [row[0] for row in table(report, "Failed problems").rows] == ["HumanEval/1"]
     assert table(report, "Failed problems").details == ("    return ```python\n",)
 
 

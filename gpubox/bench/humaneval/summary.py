@@ -139,9 +139,9 @@ def _failed(good: dict[tuple[str, str], Rows]) -> Table:
             if not result.values["passed"]:
                 code = str(result.values["code"])
                 why = f"{result.values['verdict']}: {result.values['why']}"
-                rows.append((target, mode, item.values["task"], len(code), why[:160]))
+                rows.append((item.values["task"], mode, target, len(code), why[:160]))
                 codes.append(code)
-    return Table("Failed problems", ("target", "mode", "problem", "code", "why"), tuple(rows), "", tuple(codes))
+    return Table("Failed problems", ("problem", "mode", "target", "code", "why"), tuple(rows), "", tuple(codes))
 
 
 def _sums(rows: Rows) -> tuple[int, float, float]:

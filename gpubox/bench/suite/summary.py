@@ -116,15 +116,15 @@ def _tasks(options: Options, names: Sequence[str], good: Rows) -> Table:
         for task in (TASKS[one] for one in TASKS if one in options.tasks and not TASKS[one].max_tokens):
             own = [r for item, r in good if item.target == name and item.values["task"] == task.id]
             if not own:
-                rows.append((name, task.id, task.name, None, None, "not done"))
+                rows.append((f"{task.id} {task.name}", name, None, None, "not done"))
                 details.append("")
                 continue
             points = [value for r in own if (value := score_of(r.values).value) is not None]
             mean = _points(statistics.fmean(points)) if points else None
             span = f"{min(points):.0f} – {max(points):.0f}" if len(points) > 1 else None
-            rows.append((name, task.id, task.name, mean, span, _missed(own[-1])))
+            rows.append((f"{task.id} {task.name}", name, mean, span, _missed(own[-1])))
             details.append(str(own[-1].values.get("code", "")))
-    columns = ("profile", "", "task", "of 100", "range", "missed, or n/a")
+    columns = ("task", "profile", "of 100", "range", "missed, or n/a")
     return Table("Tasks", columns, tuple(rows), "", tuple(details))
 
 
