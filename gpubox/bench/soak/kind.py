@@ -57,14 +57,16 @@ class Soak(Benchmark):
         self._loads: dict[str, Load] = {}
 
     def items(self) -> Sequence[Item]:
-        count = max(1, math.ceil(self.options.minutes * 60 / self.options.window_seconds))
+        left = self.options.minutes * 60
+        count = max(1, math.ceil(left / self.options.window_seconds))
         made = []
         for target in self.plan.targets:
             mark = f"{target.name}:" if len(self.plan.targets) > 1 else ""
             group = target.name
             made.append(Item(f"{mark}warm-up", target.name, {"window": 0, "seconds": 0}, True, group, 0.1))
             for number in range(1, count + 1):
-                values = {"window": number, "seconds": self.options.window_seconds}
+                rest = left - (number - 1) * self.options.window_seconds
+                values = {"window": number, "seconds": min(self.options.window_seconds, rest)}
                 made.append(Item(f"{mark}{number:03d}", target.name, values, False, group))
         return made
 

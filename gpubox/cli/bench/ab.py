@@ -92,7 +92,7 @@ def _sides(
     _check(context, one)
     name = second or first
     if vary in ("thinking", "completion") and second is None and not settings:
-        words = {"thinking": "thinking", "completion": "/v1/completions"}[vary]
+        words = {"thinking": "thinking", "completion": "as plain text"}[vary]
         return [
             Arm(first, first),
             Arm(f"{first} {words}", first, thinking=vary == "thinking", raw=vary == "completion"),

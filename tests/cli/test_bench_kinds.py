@@ -1,0 +1,201 @@
+"""``gpubox bench ab|sweep|soak|save|give-back`` as the owner types them, on an engine that answers at 50 tok/s."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.bench.model import Plan, Target
+from gpubox.bench.stand import CHANGING
+from gpubox.bench.store import create_run, find_run
+from gpubox.cli.main import run
+from gpubox.hardware.process import find_marked
+from gpubox.paths import MAIN_SLOT, Paths
+from gpubox.server.launch import free_port
+from gpubox.server.slot import observe
+from tests.bench_server import BenchServer
+
+Write = Callable[[str, str], Path]
+TINY = ("--prompts", "2", "--max-tokens", "8")
+
+
+@pytest.fixture
+def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) -> Iterator[None]:
+    port = free_port("127.0.0.1")
+    for name, size in (("a", 2048), ("b", 4096)):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n[flags]\nctx-size = {size}\n')
+    rates = 'spec-type = "draft-mtp"\nspec-synth-rates = "0.9,0.8"\nspec-draft-n-max = 2\n'
+    write_profile("synthetic", f'model = "{tiny_gguf}"\nport = {port}\n[flags]\n{rates}')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    yield
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)
+
+
+def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = run(list(words))
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+    return code, out, err
+
+
+def running(capfd: pytest.CaptureFixture[str]) -> str | None:
+    return json.loads(gpubox(capfd, "status", "--json")[1])["server"]["profile"]  # type: ignore[no-any-return]
+
+
+def test_a_sweep_tells_its_plan_keeps_what_cannot_load_and_is_saved(
+    box: None, capfd: pytest.CaptureFixture[str], paths: Paths
+) -> None:
+    assert gpubox(capfd, "start", "b")[0] == 0
+
+    code, out, err = gpubox(capfd, "bench", "sweep", "a", "--over", "c=13,2048,3072", "--context", "0", *TINY)
+
+    assert code == 0, err
+    assert "21 requests; 3 starts: ctx-size=13, ctx-size=2048, ctx-size=3072" in err
+    assert "afterwards b runs again" in err
+    assert "13 brings bad luck" in out
+    assert "best" in out
+    assert running(capfd) == "b"
+    code, out, _ = gpubox(capfd, "bench", "save", "--cell", "3072", "--name", "wide", "--json")
+    assert (code, json.loads(out)["cell"]) == (0, "ctx-size=3072")
+    assert "ctx-size = 3072" in (paths.profiles / "wide.toml").read_text()
+    assert gpubox(capfd, "bench", "save", "--cell", "3072", "--name", "wide")[0] == 2  # there is one already
+    code, _, err = gpubox(capfd, "bench", "save", "--cell", "ctx")
+    assert (code, "3 of this run's targets" in err) == (2, True)
+
+
+def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = gpubox(capfd, "bench", "ab", "a", "b", *TINY, "--json")
+
+    assert code == 0, err
+    assert "27 requests; 3 starts: a, b, a" in err
+    assert "afterwards nothing runs, as now" in err
+    report = json.loads(out)["report"]
+    assert report["tables"][0]["title"] == "b over a"
+    assert report["tables"][0]["rows"][0][-1] == "indistinguishable"
+    assert "indistinguishable" in report["notes"][0]
+    code, _, err = gpubox(capfd, "bench", "save")
+    assert (code, "Choose with --cell, of: a, b." in err) == (2, True)
+
+
+def test_ab_of_one_profile_asked_two_ways_starts_it_once(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = gpubox(capfd, "bench", "ab", "a", "--vary", "thinking", "--domains", "code", *TINY)
+
+    assert code == 0, err
+    assert "1 start: a" in err
+    assert "too few prompts to compare a thinking with a" in out
+    assert "nothing was restarted" in out
+
+
+def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert gpubox(capfd, "start", "a")[0] == 0
+
+    code, out, err = gpubox(capfd, "bench", "soak", "--minutes", "0.01", "--window", "0.3", "--max-tokens", "8")
+
+    assert code == 0, err
+    assert "3 windows" in err
+    assert "Agent-like load" in out
+    assert "first third" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ab", "a"), "only one side"),
+        (("ab", "a", "nope"), "nope"),
+        (("ab", "a", "b", "--vary", "mtp"), "neither B nor --set"),
+        (("ab", "a", "--set", "n-cpu-mo=4"), "n-cpu-mo: this engine has no such option"),
+        (("ab", "a", "b", "--rounds", "3"), "even number of rounds"),
+        (("ab", "a", "b", "--domains", "poetry"), "no domain 'poetry'"),
+        (("ab", "http://127.0.0.1:9"), "only one side"),
+        (("ab", "http://127.0.0.1:9", "a"), "is not the address of a server"),
+        (("sweep", "a"), "--over"),
+        (("sweep", "a", "--over", "ctx-size"), "is no axis"),
+        (("sweep", "a", "--over", "ctx-sise=1,2"), "nearest: ctx-size"),
+        (("sweep", "a", "--over", "c=512,1024", "--set", "ctx-size=8"), "is swept"),
+        (("sweep", "synthetic", "--over", "draft-max=1..4"), "--set spec-synth-len=2.5"),
+        (("soak", "a", "--minutes", "0"), "--minutes"),
+        (("give-back",), "No run that was cut off"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code, out, err = gpubox(capfd, "bench", *words)
+
+    assert (code, said in err) == (2, True), err
+    assert out == ""
+
+
+def killed(paths: Paths, *, lent: tuple[str, ...]) -> str:
+    """The folder that a run leaves which was killed with b up, while a ran before."""
+    before = observe(paths, MAIN_SLOT).state.last_good
+    made = create_run(paths, Plan("speed", (Target("b", "b"),), {"preset": "quick"}), [])
+    made.save(replace(made.info, state="running", before=before, owed=True, lent=lent))
+    return made.id
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_what_a_killed_run_owes_is_given_back(
+    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, between: bool
+) -> None:
+    assert gpubox(capfd, "start", "a")[0] == 0
+    name = killed(paths, lent=CHANGING)
+    assert gpubox(capfd, "switch", "b")[0] == 0
+    view = observe(paths, MAIN_SLOT)
+    assert view.running
+    made = find_run(paths, name)
+    if not between:
+        made.save(replace(made.info, lent=view.running.launch.argv))
+
+    code, out, err = gpubox(capfd, "bench", "give-back", "--json")
+
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["run"], found["profile"]) == (name, "a")
+    assert running(capfd) == "a"
+    assert not find_run(paths, name).info.owed
+
+
+def test_the_next_run_gives_back_what_a_killed_one_owes(
+    box: None, capfd: pytest.CaptureFixture[str], paths: Paths
+) -> None:
+    assert gpubox(capfd, "start", "a")[0] == 0
+    name = killed(paths, lent=CHANGING)
+    assert gpubox(capfd, "switch", "b")[0] == 0
+
+    code, _, err = gpubox(capfd, "bench", "ab", "b", "--vary", "thinking", "--domains", "code", *TINY)
+
+    assert code == 0, err
+    assert running(capfd) == "a"
+    assert not find_run(paths, name).info.owed
+
+
+def test_a_server_that_the_owner_chose_since_stays(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+    assert gpubox(capfd, "start", "a")[0] == 0
+    killed(paths, lent=("something", "else"))
+    assert gpubox(capfd, "switch", "b")[0] == 0
+
+    with BenchServer() as server:
+        quick = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "4")
+        assert gpubox(capfd, "bench", "speed", "--url", server.url, *quick)[0] == 0
+
+    assert running(capfd) == "b"
+    assert gpubox(capfd, "bench", "give-back")[0] == 2
+
+
+def test_help_lists_the_kinds(capfd: pytest.CaptureFixture[str]) -> None:
+    out = gpubox(capfd, "bench", "--help")[1]
+    assert all(f"\n  {verb} " in out for verb in ("ab", "sweep", "soak", "save", "give-back"))
+    seen: list[Any] = [
+        gpubox(capfd, "bench", verb, "--help")[0] for verb in ("ab", "sweep", "soak", "save", "give-back")
+    ]
+    assert seen == [0] * 5

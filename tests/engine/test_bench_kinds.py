@@ -1,0 +1,106 @@
+"""sweep and ab on a real engine: killed -9 half way, resumed, reported, and the server of before is back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import Box
+
+pytestmark = pytest.mark.engine
+
+GPUBOX = [sys.executable, "-m", "gpubox"]
+TINY = ("--prompts", "1", "--max-tokens", "4")
+
+
+def gpubox(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*GPUBOX, *words], capture_output=True, text=True, timeout=180, check=False)
+
+
+def until(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert process.poll() is None, "it ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def profiles(box: Box) -> Iterator[Box]:
+    box.profile("before", {"threads": 1})
+    box.profile("swept", {"threads": 1})
+    assert gpubox("start", "before").returncode == 0
+    yield box
+    assert gpubox("stop").returncode == 0
+
+
+def killed_half_way(box: Box, items: int, *words: str) -> list[bytes]:
+    """Starts a run, kills it after so many results, and returns the lines on disk."""
+    runs = box.paths.state / "runs"
+    known = set(runs.iterdir()) if runs.exists() else set()
+
+    def lines() -> list[bytes]:
+        new = [path for path in runs.glob("*/results.jsonl") if path.parent not in known]
+        return [line for path in new for line in path.read_bytes().splitlines()]
+
+    with subprocess.Popen([*GPUBOX, "bench", *words], stderr=subprocess.DEVNULL) as process:
+        until(lambda: len(lines()) >= items, process)
+        process.kill()
+    return lines()
+
+
+def before_is_back(box: Box) -> bool:
+    server = json.loads(gpubox("status", "--json").stdout)["server"]
+    return (server["profile"], server["state"], len(box.servers())) == ("before", "ready", 1)
+
+
+def resumed(box: Box, kept: list[bytes]) -> dict[str, Any]:
+    done = gpubox("bench", "resume", "--json")
+    assert done.returncode == 0, done.stderr
+    values: dict[str, Any] = json.loads(done.stdout)
+    assert values["run"]["state"] == "finished"
+    folder: Path = box.paths.state / "runs" / values["run"]["id"]
+    assert (folder / "results.jsonl").read_bytes().splitlines()[: len(kept)] == kept
+    assert not {flag["kind"] for flag in values["report"]["flags"]} & {"foreign request", "cache", "length", "crash"}
+    return values
+
+
+def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(profiles: Box) -> None:
+    kept = killed_half_way(
+        profiles, 2, "sweep", "swept", "--over", "ctx-size=512,1024", "--over", "cache-type-k=f16,no-such-type",
+        "--context", "0", *TINY,
+    )  # fmt: skip
+    assert not before_is_back(profiles)
+
+    values = resumed(profiles, kept)
+
+    assert before_is_back(profiles)
+    rows = {tuple(row[:2]): row for row in values["report"]["tables"][0]["rows"]}
+    measured = [rows["512", "f16"], rows["1024", "f16"]]
+    assert "best" in {row[-1] for row in measured}
+    assert all(row[2] > 0 for row in measured)
+    assert all("no-such-type" in rows[size, "no-such-type"][-1] for size in ("512", "1024"))
+    assert any(series["chart"] == "tg over ctx-size" for series in values["report"]["series"])
+    saved = gpubox("bench", "save", "--name", "best", "--json")
+    assert saved.returncode == 0, saved.stderr
+    assert json.loads(saved.stdout)["cell"] in ("ctx-size=512 cache-type-k=f16", "ctx-size=1024 cache-type-k=f16")
+    assert (profiles.paths.profiles / "best.toml").exists()
+
+
+def test_an_ab_survives_kill_9(profiles: Box) -> None:
+    kept = killed_half_way(profiles, 1, "ab", "swept", "--set", "ctx-size=768", "--domains", "code", *TINY)
+    assert not before_is_back(profiles)
+
+    table = resumed(profiles, kept)["report"]["tables"][0]
+
+    assert before_is_back(profiles)
+    assert table["title"] == "swept ctx-size=768 over swept"
+    assert table["rows"][0][-1] == "too few"
+    assert table["rows"][0][2] > 0
