@@ -19,8 +19,8 @@ from gpubox.bench.suite.aggregate import Score, standings
 from gpubox.bench.suite.answer import answer_of, code_in, files_in
 from gpubox.bench.suite.bayes import answers, bayes_points
 from gpubox.bench.suite.coding import lru_features, shortener_features, todo_features
-from gpubox.bench.suite.editing import bugfix_points, pagination_features
-from gpubox.bench.suite.functional import check_todo
+from gpubox.bench.suite.editing import bugfix_points, changed_files, pagination_features
+from gpubox.bench.suite.functional import check_express, check_todo
 from gpubox.bench.suite.prompts import debug_log, fixture
 from gpubox.bench.suite.reasoning import architecture_points, debug_log_points
 from gpubox.bench.suite.scoring import score_of, score_reply
@@ -208,18 +208,39 @@ FIXED = fixture("express/middleware/auth.js").replace(
 )
 
 
+WHY = "The client sends Authorization: Bearer, but the middleware reads x-auth-token: always undefined, hence 401."
+CLIENT = fixture("express/client/api.js").replace("Authorization: `Bearer ${token}`", "'x-auth-token': token")
+
+
 def test_the_bug_fix_is_read() -> None:
-    why = (
-        "The client sends Authorization: Bearer, but the middleware reads x-auth-token, so it is always undefined: 401."
+    good = answer_of(f"{WHY}\n\n**middleware/auth.js**\n```javascript\n{FIXED}```\n", "", "stop")
+    changed = changed_files(files_in(good))
+    assert bugfix_points(good.text, changed) == {"found": 30, "fixed": 40, "minimal": 20, "explained": 10}
+    assert bugfix_points(good.text, changed, False) == {"found": 30, "fixed": 0, "minimal": 0, "explained": 10}
+    other = answer_of(f"{WHY}\n`client/api.js`:\n```js\n{CLIENT}```", "", "stop")
+    found = bugfix_points(other.text, changed_files(files_in(other)))
+    assert found == {"found": 30, "fixed": 0, "minimal": 10, "explained": 10}
+    assert changed_files({"middleware/auth.js": fixture("express/middleware/auth.js"), "x.js": "1"}) == {}
+    assert sum(bugfix_points("Looks fine to me.", {}).values()) == 0
+
+
+async def test_the_bug_fix_is_run_where_there_is_node(sandbox: Sandbox) -> None:
+    """The original and a changed client let nobody in; a right fix passes all; one that lets everybody in fails."""
+    before = await check_express({}, sandbox)
+    if before is None:
+        pytest.skip("no Node.js in the sandbox")
+    assert [name for name, ok in before.items() if not ok] == ["Bearer is let in", "items"]
+    open_door = "module.exports = (req, res, next) => { req.user = 'ada'; next(); };"
+    arrow = FIXED.replace(
+        "module.exports = function auth(req, res, next) {", "module.exports = async (req, res, next) => {"
     )
-    text = f"{why}\n\n**middleware/auth.js**\n```javascript\n{FIXED}```\n"
-    good = answer_of(text, "", "stop")
-    assert bugfix_points(good.text, files_in(good)) == {"found": 30, "fixed": 40, "minimal": 20, "explained": 10}
-    client = fixture("express/client/api.js").replace("Authorization: `Bearer ${token}`", "'x-auth-token': token")
-    other = answer_of(f"{why}\n`client/api.js`:\n```js\n{client}```", "", "stop")
-    assert bugfix_points(other.text, files_in(other)) == {"found": 30, "fixed": 0, "minimal": 10, "explained": 10}
-    unchanged = {"middleware/auth.js": fixture("express/middleware/auth.js")}
-    assert sum(bugfix_points("Looks fine to me.", unchanged).values()) == 0
+    several = ({"middleware/auth.js": FIXED}, {"client/api.js": CLIENT}, {"middleware/auth.js": open_door},
+               {"middleware/auth.js": "syntax error("}, {"middleware/auth.js": arrow})  # fmt: skip
+    fixed, client, opened, broken, other = await asyncio.gather(*(check_express(files, sandbox) for files in several))
+    assert fixed and all(fixed.values()) and other == fixed
+    assert client == before
+    assert opened and not opened["no token: 401"] and not opened["wrong token: 401"]
+    assert broken and not any(broken.values())
 
 
 def test_pagination_is_read() -> None:

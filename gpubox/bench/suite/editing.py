@@ -12,16 +12,15 @@ from gpubox.bench.suite.prompts import EXPRESS, fixture
 MIDDLEWARE, CLIENT = "middleware/auth.js", "client/api.js"
 
 
-def bugfix_points(text: str, files: dict[str, str]) -> dict[str, int]:
-    """2.1, of 100: found 30, fixed 40, minimal 20, explained 10.
+def bugfix_points(text: str, changed: dict[str, str], works: bool | None = None) -> dict[str, int]:
+    """2.1, of 100: found 30, fixed 40, minimal 20, explained 10. ``changed`` is of ``changed_files``.
 
-    The fix is read, not run: there is no Express here. The middleware must take ``authorization``, without its
-    ``Bearer``, and still refuse with 401.
+    ``works`` is what running it showed. Where it cannot be run the middleware is read: it must take ``authorization``,
+    without its ``Bearer``, and still refuse with 401.
     """
-    changed = _changed(files)
     prose = re.sub(r"```.*?```", " ", text, flags=re.DOTALL).lower()
     named = "x-auth-token" in prose and ("authorization" in prose or "bearer" in prose)
-    fixed = _reads_bearer(changed.get(MIDDLEWARE, ""))
+    fixed = _reads_bearer(changed.get(MIDDLEWARE, "")) if works is None else works
     lines = sum(_lines(fixture(f"express/{path}"), code) for path, code in changed.items())
     minimal = 0
     if fixed and set(changed) == {MIDDLEWARE}:
@@ -53,7 +52,7 @@ def pagination_features(files: dict[str, str]) -> dict[str, bool]:
     }
 
 
-def _changed(files: dict[str, str]) -> dict[str, str]:
+def changed_files(files: dict[str, str]) -> dict[str, str]:
     """Files of the app whose content is another than before, by the app's own paths."""
     found = {}
     for path, code in files.items():

@@ -9,7 +9,7 @@ from gpubox.bench.suite import coding, editing, reasoning, tooluse
 from gpubox.bench.suite.aggregate import Score
 from gpubox.bench.suite.answer import Answer, answer_of, code_in, files_in
 from gpubox.bench.suite.bayes import bayes_points
-from gpubox.bench.suite.functional import NOT_HERE, check_todo
+from gpubox.bench.suite.functional import NOT_HERE, check_express, check_todo
 from gpubox.bench.suite.tasks import TASKS, Task
 from gpubox.sandbox.runner import Sandbox
 
@@ -38,9 +38,22 @@ async def score_reply(
         return values | await _coded(task, answer, sandbox)
     if task_id == "2.2":
         return values | _functional_away(task, editing.pagination_features(files_in(answer)))
-    edits = task_id == "2.1"
-    found = editing.bugfix_points(answer.text, files_in(answer)) if edits else _POINTS[task_id](answer.text)
+    if task_id == "2.1":
+        return values | await _fixed(task, answer, sandbox)
+    found = _POINTS[task_id](answer.text)
     return values | {"items": found, "features": max(0, sum(found.values())) / task.points}
+
+
+async def _fixed(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
+    """2.1: whether it is fixed is tried out where there is Node.js, else read off the middleware."""
+    changed = editing.changed_files(files_in(answer))
+    checks = await check_express(changed, sandbox()) if changed else None
+    works = all(checks.values()) if checks is not None else None
+    found = editing.bugfix_points(answer.text, changed, works)
+    values: dict[str, Any] = {"items": found, "features": sum(found.values()) / task.points}
+    if checks is not None:
+        return values | {"checks": checks}
+    return values | ({"away": NOT_HERE["2.1"]} if changed else {})
 
 
 async def _coded(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
