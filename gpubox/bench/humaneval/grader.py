@@ -17,6 +17,8 @@ from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 
 _TEXT = Path(judge.__file__).read_text(encoding="utf-8")
+CPU_SECONDS = 3
+"""Of one program, its tests included: lm-eval's timeout."""
 TOGETHER = 21
 """Candidates of one start of the sandbox: it costs as much as two or three of them."""
 _BATCH_BYTES = 512 * 1024
@@ -48,7 +50,9 @@ class Verdict:
         return self.kind == "passed"
 
 
-async def grade(cases: Sequence[Case], sandbox: Sandbox, *, jobs: int = 2, cpu_seconds: int = 3) -> dict[str, Verdict]:
+async def grade(
+    cases: Sequence[Case], sandbox: Sandbox, *, jobs: int = 2, cpu_seconds: int = CPU_SECONDS
+) -> dict[str, Verdict]:
     """The verdict of every case, ``jobs`` sandboxes at a time, ``cpu_seconds`` for each case.
 
     A candidate that takes others down with it has them graded again alone. Raises GpuboxError where nothing confines.

@@ -8,6 +8,7 @@ from itertools import combinations
 
 from gpubox import units
 from gpubox.bench import stats
+from gpubox.bench.humaneval.grader import CPU_SECONDS
 from gpubox.bench.humaneval.options import Options
 from gpubox.bench.humaneval.replies import PARTS
 from gpubox.bench.model import Item, Result, RunInfo
@@ -134,6 +135,7 @@ def _counts(found: Counter[str]) -> str:
 def _failed(good: dict[tuple[str, str], Rows]) -> Table:
     rows: list[tuple[Value, ...]] = []
     codes: list[str] = []
+    note = f"code: its characters; each program had {CPU_SECONDS} s of CPU time"
     for (target, mode), own in good.items():
         for item, result in own:
             if not result.values["passed"]:
@@ -141,7 +143,7 @@ def _failed(good: dict[tuple[str, str], Rows]) -> Table:
                 why = f"{result.values['verdict']}: {result.values['why']}"
                 rows.append((item.values["task"], mode, target, len(code), why[:160]))
                 codes.append(code)
-    return Table("Failed problems", ("problem", "mode", "target", "code", "why"), tuple(rows), "", tuple(codes))
+    return Table("Failed problems", ("problem", "mode", "target", "code", "why"), tuple(rows), note, tuple(codes))
 
 
 def _sums(rows: Rows) -> tuple[int, float, float]:

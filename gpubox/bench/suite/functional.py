@@ -14,7 +14,8 @@ from gpubox.bench.suite.prompts import EXPRESS, fixture
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 
-_TODO, _EXPRESS = (Path(module.__file__).read_text(encoding="utf-8") for module in (todo_check, express_check))
+_TODO = Path(todo_check.__file__).read_text(encoding="utf-8")
+_EXPRESS = Path(express_check.__file__).read_text(encoding="utf-8")
 LONGEST = 200_000
 NOT_HERE = {
     "1.2": "the sandbox's Python has no FastAPI",
