@@ -145,6 +145,7 @@ class Session:
                 why = "" if error.code == ExitCode.INTERRUPTED else self.benchmark.cannot_load(target, error)
                 if not why:
                     raise
+                self.emit(Note(f"{name} is left out: {why}"))
                 for item in items:
                     self._keep(item, Result(item.id, error=why, skipped=True))
                 continue

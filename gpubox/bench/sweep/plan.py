@@ -26,7 +26,7 @@ _MORE: Mapping[str, Mapping[str, int]] = {
         "ctx-size": 1, "batch-size": 1, "ubatch-size": 1, "parallel": 1, "n-gpu-layers": 1, "gpu-layers": 1,
         "n-cpu-moe": -1, "spec-draft-n-max": 1,
     },
-    "RAM": {"ctx-size": 1, "n-gpu-layers": -1, "gpu-layers": -1, "n-cpu-moe": 1},
+    "RAM": {"ctx-size": 1, "parallel": 1, "n-gpu-layers": -1, "gpu-layers": -1, "n-cpu-moe": 1},
 }  # fmt: skip
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?::(\d+))?")
 
