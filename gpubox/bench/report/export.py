@@ -207,7 +207,8 @@ def _indented(text: str) -> Iterator[str]:
 
 
 def _targets(info: RunInfo) -> str:
-    return ", ".join(target.name for target in info.plan.targets if not target.stopped)
+    """Each profile once: a sweep has dozens of targets of one."""
+    return ", ".join(dict.fromkeys(one.profile or one.name for one in info.plan.targets if not one.stopped))
 
 
 def _safe(text: str) -> str:

@@ -134,7 +134,9 @@ def _notes(options: Options, info: RunInfo, ranks: Sequence[Ranked], results: Sc
     lost = [rank.cell for rank in ranks if not rank.cell.rows and rank.cell.why]
     for why in dict.fromkeys(cell.why for cell in lost):
         notes.append(f"Not measured: {_several([cell.target.name for cell in lost if cell.why == why])}: {why}.")
-    if options.rounds == 1 and len(ranks) > 1:
+    if lost and len(lost) == len(ranks):
+        notes.append("No cell could be measured.")
+    if best and options.rounds == 1 and len(ranks) > 1:
         notes.append("Each cell ran once: two launches of one command line differ by about 1 %, --rounds 2 tells more.")
     if len(results) < info.items:
         notes.append(f"{info.items - len(results)} of {info.items} items are not done yet.")
