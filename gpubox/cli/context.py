@@ -32,6 +32,8 @@ class Context:
     """Read late: a verb that needs no profile never opens one."""
 
     config_file: Path | None = None
+    plan_only: bool = False
+    """``bench --plan``: say what would be done, and do nothing."""
 
     @cached_property
     def paths(self) -> Paths:

@@ -15,6 +15,7 @@ class Where(StrEnum):
     ANYWHERE = "anywhere"
     DASHBOARD = "on the dashboard"
     CHAT = "in the chat"
+    BENCH = "on the Bench screen"
     LIST = "in the profile list"
     LISTS = "in a list or the log"
 
@@ -69,6 +70,10 @@ VERBS = (
     Verb("show_dashboard", "1", "1", "Dashboard", "What runs, its memory and its speed.", command="status"),
     Verb("show_chat", "2,c", "c", "Chat with the model", "It writes code, runs it confined, looks, and goes on. "
          "1 or esc comes back here.", Where.ANYWHERE, 4, "chat", "chat"),
+    Verb("show_bench", "3,B", "B", "Benchmarks", "Runs, what they came to, leaderboard and comparisons. 1 or esc comes "
+         "back here.", Where.ANYWHERE, 15, "bench", "bench ls"),
+    Verb("bench_speed", "b", "b", "Measure what runs", "speed on the active profile: asks first, and says what it will "
+         "do.", Where.DASHBOARD, 16, "measure", "bench speed"),
     Verb("help", "question_mark", "?", "Help", "Keys, words, marks, and where files are.", Where.ANYWHERE, 3, "help"),
     Verb("command_palette", "ctrl+p", "^p", "Command palette", "All verbs and profiles by name.",
          Where.ANYWHERE, 14, "palette", palette=False),
@@ -107,6 +112,22 @@ VERBS = (
     Verb("chat_delete", "X", "X", "Delete this chat", "Asks first.", Where.CHAT, 0, "", "chat rm"),
     Verb("chat_back", "escape", "esc", "Stop the answer, or one level back", "The list, the edit, the prompt; then the "
          "dashboard.", Where.CHAT, 4, "stop, back", palette=False),
+    Verb("bench_open", "enter", "⏎", "Show the report alone", "esc comes back to the list.", Where.BENCH, 1, "report",
+         "bench show", palette=False),
+    Verb("bench_plan", "n", "n", "Plan a run", "Kind, profile and options; says what it will do before it begins.",
+         Where.BENCH, 2, "new", "bench --plan"),
+    Verb("bench_mark", "space", "space", "Mark a run", "Two marked runs can be compared.", Where.BENCH, 7, "mark"),
+    Verb("bench_compare", "v", "v", "Compare the two marked runs", "Row by row: better, a regression, or noise.",
+         Where.BENCH, 5, "versus", "bench compare"),
+    Verb("bench_board", "L", "L", "Leaderboard", "The profiles in order, of each protocol; again: the report.",
+         Where.BENCH, 6, "leaderboard", "bench leaderboard"),
+    Verb("bench_live", "o", "o", "Show the run at work", "Whoever started it.", Where.BENCH, 9, "at work"),
+    Verb("bench_resume", "r", "r", "Go on with a run", "Only what has no result yet is done.", Where.BENCH, 4, "resume",
+         "bench resume"),
+    Verb("bench_remove", "x", "x", "Stop or delete a run", "Stops the one at work, deletes any other; asks first.",
+         Where.BENCH, 8, "stop/delete", "bench rm"),
+    Verb("bench_export", "e", "e", "Export what is shown", "Markdown, CSV, JSON or SVG, without paths, hosts and keys.",
+         Where.BENCH, 6, "export", "bench export"),
     Verb("chat_write", "i", "i", "To the prompt", "From the text back to the box at the foot.", Where.CHAT,
          palette=False),
 )  # fmt: skip
@@ -115,8 +136,12 @@ BY_ID = {verb.id: verb for verb in VERBS}
 OPENS_INPUT = {"search", "filter_log"}
 """Handled before the pane that has the keys: what is typed right behind "/" must reach the search, not the list,
 where Enter would switch. The app lets them pass as letters while a text is being typed."""
-_OWN_KEYS = {"switch", "next_pane", "chat_send", "chat_new_line", "chat_last"}
+_OWN_KEYS = {"bench_open", "switch", "next_pane", "chat_send", "chat_new_line", "chat_last"}
 """Answered by the list, by Textual and by the prompt box themselves."""
+
+
+_NEEDLESS = {Where.CHAT: ("show_chat", "show_bench"), Where.BENCH: ("show_bench",)}
+"""Keys that a screen's bar need not show: its own, and in the chat those that are letters of a prompt."""
 
 
 def bindings(*where: Where) -> list[Binding]:
@@ -135,7 +160,6 @@ def _action(verb: Verb) -> str:
 
 def bar_verbs(place: Where = Where.DASHBOARD) -> Iterable[Verb]:
     """The verbs of the key bar of a screen, the most important first."""
-    other = Where.DASHBOARD if place is Where.CHAT else Where.CHAT
-    left_out = {Where.LIST, Where.LISTS, other} if place is Where.CHAT else {other}
-    found = [verb for verb in VERBS if verb.bar and verb.where not in left_out]
-    return sorted((v for v in found if v.id != "show_chat" or place is not Where.CHAT), key=lambda verb: verb.bar)
+    own = {Where.ANYWHERE, *((place,) if place in _NEEDLESS else (Where.DASHBOARD, Where.LIST, Where.LISTS))}
+    found = [verb for verb in VERBS if verb.bar and verb.where in own and verb.id not in _NEEDLESS.get(place, ())]
+    return sorted(found, key=lambda verb: verb.bar)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from textual.screen import Screen
 
-    from gpubox.tui.screens.chat import ChatScreen
     from gpubox.tui.story import Story
 
 PREVIEW_DELAY = 0.15
@@ -86,26 +85,12 @@ class GpuboxApp(Verbs):
         self.entries: tuple[Entry, ...] = ()
         self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
         self.add_mode("dashboard", lambda: self.dashboard)
-        self.add_mode("chat", self._open_chat)
-        self.chat: ChatScreen | None = None
+        self.add_mode("chat", self.open_chat)
+        self.add_mode("bench", self.open_bench)
         self._start = start
         self._placed = False
         self.broken = ""
         """What broke the screen, where it did."""
-
-    def _open_chat(self) -> ChatScreen:
-        from gpubox.tui.screens.chat import ChatScreen
-
-        self.chat = ChatScreen(self.bridge.services.chats(), note=self.dashboard.header.note)
-        return self.chat
-
-    def show_mode(self, mode: str) -> None:
-        if self.current_mode != mode and len(self.screen_stack) == 1:
-            self.switch_mode(mode)
-            if self.chat and mode == "chat":
-                self.chat.follow(self.dashboard.header, self.now)
-        elif self.chat and mode == "chat":
-            self.chat.action_chat_write()
 
     @property
     def told(self) -> Story | None:
@@ -131,11 +116,11 @@ class GpuboxApp(Verbs):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, quit_)
         self.dashboard.fill()
         self.bridge.begin()
+        self.bridge.run(self.watch_bench, "watch-bench")
 
     def _tick(self) -> None:
         self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
-        if self.chat:
-            self.chat.follow(self.dashboard.header, self.now)
+        self.tell_rooms(self.now)
         taken = self.bridge.watch.taken_at
         if taken is not None:
             self.dashboard.show_stale(asyncio.get_running_loop().time() - taken > STALE_SECONDS)
@@ -159,16 +144,14 @@ class GpuboxApp(Verbs):
     def _now_read(self, message: NowRead) -> None:
         self.now = message.now
         self.dashboard.show_now(message.now)
-        if self.chat:
-            self.chat.follow(self.dashboard.header, message.now)
+        self.tell_rooms(message.now)
         self._place()
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:
         if snapshot := self.bridge.watch.take():
             self.dashboard.show_snapshot(snapshot, self.bridge.watch.history)
-            if self.chat:
-                self.chat.show_snapshot(snapshot)
+            self.tell_rooms(self.now, snapshot)
 
     @on(events.AppBlur)
     def _blurred(self) -> None:

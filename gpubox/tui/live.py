@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpubox.server.supervisor import Supervisor
     from gpubox.telemetry.model import Snapshot
     from gpubox.telemetry.sampler import Sampler
+    from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.service import ChatService
 
 ATTACHED = "gpubox did not start this server: it is watched read only."
@@ -42,6 +43,7 @@ class LiveServices:
         self._driver: DriverReader | None = None
         self._log: LogReader | None = None
         self._cancel: Callable[[], None] | None = None
+        self._benches: BenchService | None = None
 
     def clock(self) -> datetime:
         return datetime.now()
@@ -227,6 +229,13 @@ class LiveServices:
         from gpubox.tui.chat.live import LiveChats
 
         return LiveChats(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
+
+    def benches(self) -> BenchService:
+        if self._benches is None:
+            from gpubox.tui.bench.live import LiveBench
+
+            self._benches = LiveBench(self.paths, self.config, self.url, read_only="" if self.url else self.read_only)
+        return self._benches
 
     def keep_traceback(self, text: str) -> None:
         with contextlib.suppress(OSError):

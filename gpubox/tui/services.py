@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpubox.server.fit import Fit
     from gpubox.server.launch import Preview
     from gpubox.telemetry.model import Snapshot
+    from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.service import ChatService
 
 CATALOG_SECONDS = 2.0
@@ -97,6 +98,9 @@ class Services(Protocol):
 
     def chats(self) -> ChatService:
         """The chats, and who answers them."""
+
+    def benches(self) -> BenchService:
+        """The runs of benchmarks; always the same one."""
 
     def keep_traceback(self, text: str) -> None:
         """Keeps what broke the screen in a file, for a report."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from gpubox.plain import paragraph as paragraph
 from gpubox.plain import plain as plain
 
@@ -19,3 +21,15 @@ def bar(share: float, width: int) -> str:
     """A bar of ``width`` cells, ``share`` (0 to 1) of them filled."""
     filled = round(max(0.0, min(1.0, share)) * width)
     return "▓" * filled + "░" * (width - filled)
+
+
+def when(iso: str, now: datetime | None = None) -> str:
+    """A moment as a list shows it: the time today, else the day."""
+    try:
+        at = datetime.fromisoformat(iso).astimezone()
+    except ValueError:
+        return ""
+    today = (now or datetime.now().astimezone()).date()
+    if at.date() == today:
+        return f"{at:%H:%M}"
+    return f"{at:%d %b}" if at.year == today.year else f"{at:%Y-%m}"

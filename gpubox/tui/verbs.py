@@ -5,21 +5,17 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from textual.app import App
+from gpubox.tui.rooms import Rooms
 
 if TYPE_CHECKING:
     from gpubox.tui.entries import Entry
     from gpubox.tui.flow import Flow
-    from gpubox.tui.screens.dashboard import DashboardScreen
-    from gpubox.tui.services import Bridge
     from gpubox.tui.story import Story
 
 
-class Verbs(App[bool]):
+class Verbs(Rooms):
     """The actions. State and messages are in ``app.GpuboxApp``."""
 
-    bridge: Bridge
-    dashboard: DashboardScreen
     _leaving = 0
     """How often quitting was asked for while an operation is under way."""
 
@@ -47,23 +43,13 @@ class Verbs(App[bool]):
         from gpubox.tui.actions import BY_ID, Where
 
         where = BY_ID[verb].where
-        if where is Where.CHAT:
-            self.action_show_chat()
+        if where in (Where.CHAT, Where.BENCH):
+            self.show_mode("chat" if where is Where.CHAT else "bench")
             await self.run_action(f"screen.{verb}")
             return
         if where is not Where.ANYWHERE:
             self.action_show_dashboard()
         await self.run_action(verb)
-
-    def action_show_dashboard(self) -> None:
-        self.show_mode("dashboard")
-
-    def action_show_chat(self) -> None:
-        self.show_mode("chat")
-
-    def show_mode(self, mode: str) -> None:
-        """Brings a screen of the app to the front."""
-        raise NotImplementedError
 
     def choose(self, entry: Entry) -> None:
         """Enter on ``entry``."""

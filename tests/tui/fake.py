@@ -100,6 +100,9 @@ class FakeServices:
         self._given: object = None
         self.death: tuple[str, Profile | None] = ("", None)
 
+    def benches(self) -> Any:
+        return NoBench()
+
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
 
@@ -248,3 +251,16 @@ def rollback_story(name: str = "qwen36-256k") -> list[Any]:
         READY,
         Finished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {back}"),
     ]  # fmt: skip
+
+
+class NoBench:
+    """No run, and none at work."""
+
+    read_only = ""
+    url: str | None = None
+
+    async def active(self) -> None:
+        return None
+
+    async def heads(self) -> list[Any]:
+        return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import socket
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -18,7 +19,7 @@ from gpubox.bench.report.build import Told, compared, ranked, told
 from gpubox.bench.report.chart import Bar, Chart, charts, ticks
 from gpubox.bench.report.compare import compare_runs
 from gpubox.bench.report.comparison import comparison_rows
-from gpubox.bench.report.heads import SUMMARY, active_head, heads
+from gpubox.bench.report.heads import SUMMARY, active_run, heads
 from gpubox.bench.report.leaderboard import leaderboard_rows
 from gpubox.bench.report.model import Metric, Report, Series
 from gpubox.bench.report.plot import Row, plot
@@ -344,13 +345,14 @@ def test_a_damaged_run_is_in_the_list_and_says_so(box: Paths) -> None:
 
 def test_the_run_at_work_is_found_among_many(box: Paths) -> None:
     runs = [speed_run(box, f"p{number}") for number in range(6)]
-    assert active_head(box) is None
+    assert active_run(box) is None
     with runs[1].owned():
         runs[1].save(replace(runs[1].info, state="running"))
-        found = active_head(box)
+        found = active_run(box)
         assert found
-        assert (found.id, found.state) == (runs[1].id, "running")
-    assert active_head(box) is None
+        assert (found.id, found.owner) == (runs[1].id, os.getpid())
+    assert active_run(box) is None
+    assert runs[1].owner is None
 
 
 def test_sharing_says_what_it_cannot(box: Paths) -> None:

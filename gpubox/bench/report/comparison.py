@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubox.bench.report.chart import Bar, Chart
-from gpubox.bench.report.compare import RunComparison
+from gpubox.bench.report.compare import Compared, RunComparison
 from gpubox.bench.report.plot import Row
 from gpubox.bench.report.text import grid
 from gpubox.bench.report.words import number
@@ -14,25 +14,17 @@ from gpubox.plain import plain
 MOST_BARS = 24
 
 
-def comparison_rows(found: RunComparison) -> Iterator[Row]:
-    """The comparison for a terminal."""
-    marks = {"better": "good", "regression": "bad", "too few": "quiet", "noise": "quiet", "changed": ""}
+_MARKS = {"better": "good", "regression": "bad", "too few": "quiet", "noise": "quiet", "changed": ""}
+_WIDEST_OUTCOME = 12
+
+
+def comparison_rows(found: RunComparison, width: int | None = None) -> Iterator[Row]:
+    """The comparison for a terminal; where it is narrow, the groups become headings and the interval gives way."""
     yield (("Second against first", "head"),)
     yield (("first   ", "quiet"), (found.first, ""))
     yield (("second  ", "quiet"), (found.second, ""))
     yield ()
-    header = ("", "", "FIRST", "SECOND", "", "RATIO", "95 % CI", "N", "")
-    table, last = [header], ""
-    for row in found.rows:
-        group, last = (row.group if row.group != last else ""), row.group
-        ends = f"{row.low:.3f} – {row.high:.3f}" if row.low is not None and row.high is not None else ""
-        ends = ends or (f"p = {row.p:.3f}" if row.p is not None else "")
-        ratio = f"{row.ratio:.3f}" if row.ratio is not None else ""
-        table.append((group, row.name, number(row.first), number(row.second), row.unit, ratio, ends, str(row.n), ""))
-    fitted = list(grid(table))
-    yield fitted[0]
-    for row, cells in zip(found.rows, fitted[1:], strict=True):
-        yield (*cells, (f"  {row.outcome}", marks[row.outcome]))
+    yield from _table(found, width)
     yield ()
     counts = {name: sum(row.outcome == name for row in found.rows) for name in ("better", "regression", "noise")}
     few = sum(row.outcome == "too few" for row in found.rows)
@@ -44,6 +36,33 @@ def comparison_rows(found: RunComparison) -> Iterator[Row]:
         yield ((plain(text), "doubt"),)
     if found.left_out:
         yield ((plain(f"In one of them only: {'; '.join(found.left_out[:6])}"), "quiet"),)
+
+
+def _table(found: RunComparison, width: int | None) -> Iterator[Row]:
+    header = ("", "", "FIRST", "SECOND", "", "RATIO", "95 % CI", "N")
+    full, last = [header], ""
+    for row in found.rows:
+        group, last = (row.group if row.group != last else ""), row.group
+        ratio = f"{row.ratio:.3f}" if row.ratio is not None else ""
+        full.append((group, row.name, number(row.first), number(row.second), row.unit, ratio, _ends(row), str(row.n)))
+    for columns in (range(8), (1, 2, 3, 5, 6), (1, 2, 3, 5)):
+        fitted = list(grid([tuple(row[i] for i in columns) for row in full]))
+        if width is None or max(len(row[0][0]) for row in fitted) + _WIDEST_OUTCOME <= width:
+            break
+    widest = max(len(row[0][0]) for row in fitted)
+    yield fitted[0]
+    last = ""
+    for row, cells in zip(found.rows, fitted[1:], strict=True):
+        if len(columns) < len(header) and row.group != last:
+            last = row.group
+            yield ((row.group, "quiet"),)
+        yield ((cells[0][0].ljust(widest), ""), (f"  {row.outcome}", _MARKS[row.outcome]))
+
+
+def _ends(row: Compared) -> str:
+    if row.low is not None and row.high is not None:
+        return f"{row.low:.3f} – {row.high:.3f}"
+    return f"p = {row.p:.3f}" if row.p is not None else ""
 
 
 def comparison_charts(found: RunComparison) -> list[Chart]:

@@ -87,7 +87,7 @@ def head_of(run: Run) -> Head:
     return Head(run.id, info, found.done, found.failed, found.headline, found.title, found.flags, found.metrics)
 
 
-def active_head(paths: Paths, newest: int = 4) -> Head | None:
+def active_run(paths: Paths, newest: int = 4) -> Run | None:
     """The run that a living gpubox works on: one of those whose heads changed last. Cheap enough for each second."""
     changed: list[tuple[int, Run]] = []
     for run in list_runs(paths):
@@ -95,7 +95,7 @@ def active_head(paths: Paths, newest: int = 4) -> Head | None:
             changed.append(((run.folder / "run.json").stat().st_mtime_ns, run))
     for _, run in sorted(changed, key=lambda pair: pair[0], reverse=True)[:newest]:
         if run.busy:
-            return head_of(run)
+            return run
     return None
 
 

@@ -51,7 +51,7 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
         return
     from gpubox.bench.report.comparison import comparison_charts, comparison_rows
 
-    _print(comparison_rows(found), () if no_plots else comparison_charts(found))
+    _print(comparison_rows(found, output.width()), () if no_plots else comparison_charts(found))
 
 
 @click.command("leaderboard")

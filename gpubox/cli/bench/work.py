@@ -48,6 +48,8 @@ def fetch_models(context: Context, targets: Sequence[Target]) -> None:
     """Downloads what has to be downloaded, before anything is stopped."""
     from gpubox.cli.operate import ensure_model
 
+    if context.plan_only:
+        return
     for name in dict.fromkeys(target.profile for target in targets if target.profile):
         ensure_model(context, context.profile(name))
 
@@ -67,8 +69,34 @@ def ask_if_busy(context: Context, *, now: bool) -> None:
 
 def begin(context: Context, plan: Plan, *, now: bool, as_json: bool) -> None:
     """Makes a run of ``plan``, executes it and shows its report. Raises GpuboxError as the run does."""
+    if context.plan_only:
+        tell_plan(context, plan, as_json=as_json)
+        return
     ask_if_busy(context, now=now)
     perform(context, lambda runner: runner.run(plan), None, now=now, as_json=as_json)
+
+
+def tell_plan(context: Context, plan: Plan, *, as_json: bool) -> None:
+    """What ``plan`` would do."""
+    from gpubox import units
+    from gpubox.bench.planning import outline
+
+    found = outline(plan, context.paths)
+    if as_json:
+        names = [target.name for target in plan.targets]
+        output.emit_json({
+            "kind": plan.kind, "targets": names, "items": found.items, "starts": list(found.starts),
+            "gives_back": found.gives_back, "seconds": found.seconds,
+        })  # fmt: skip
+        return
+    output.emit(f"{plan.kind}: {found.items} items")
+    output.emit(f"brings up {', then '.join(found.starts)}" if found.starts else "starts and stops no server")
+    if found.starts:
+        output.emit(
+            f"afterwards {found.gives_back} runs again" if found.gives_back else "afterwards nothing runs, as now"
+        )
+    if found.seconds is not None:
+        output.emit(f"a run like this took {units.seconds(found.seconds)}")
 
 
 def go_on(context: Context, run: Run, *, now: bool, as_json: bool) -> None:

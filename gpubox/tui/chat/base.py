@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
-
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from gpubox.agent.transcript.records import Choices
-from gpubox.errors import GpuboxError
-from gpubox.tui.text import plain
+from gpubox.tui.room import Room
 
 if TYPE_CHECKING:
     from gpubox.agent.tools import ToolCall
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 BUSY = "The answer is still coming; esc stops it."
 
 
-class ChatBase(Screen[None]):
+class ChatBase(Room):
     """One open chat at a time; ``None`` is a new one that nothing was asked in."""
 
     transcript: Transcript
@@ -63,24 +59,8 @@ class ChatBase(Screen[None]):
         """Brings the list of chats up to date, where it is shown."""
         raise NotImplementedError
 
-    def say(self, text: str, *, bad: bool = False) -> None:
-        """A sentence that goes away by itself."""
-        self.notify(plain(text), severity="warning" if bad else "information", markup=False, timeout=6)
-
     def busy(self) -> bool:
         """Whether a turn runs; says so."""
         if self.runner.running:
             self.say(BUSY)
         return self.runner.running
-
-    def work(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
-        """Runs ``work`` beside the screen. What the owner can mend is said in one sentence."""
-
-        async def told() -> None:
-            try:
-                await work()
-            except GpuboxError as error:
-                self.say(str(error), bad=True)
-
-        run: Any = told
-        self.run_worker(run, group=group, exclusive=exclusive)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -14,6 +13,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpubox.tui.cells import Line, cells, line, pad, safe
+from gpubox.tui.text import when
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
@@ -112,15 +112,3 @@ class ChatList(Vertical):
     @on(Input.Submitted, "#chat-search")
     def _submitted(self) -> None:
         self.screen.set_focus(self.rows)
-
-
-def when(iso: str, now: datetime | None = None) -> str:
-    """A moment as a list shows it: the time today, else the day."""
-    try:
-        at = datetime.fromisoformat(iso).astimezone()
-    except ValueError:
-        return ""
-    today = (now or datetime.now().astimezone()).date()
-    if at.date() == today:
-        return f"{at:%H:%M}"
-    return f"{at:%d %b}" if at.year == today.year else f"{at:%Y-%m}"

@@ -31,6 +31,10 @@ class LinesView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         self._columns = 0
 
     def on_resize(self, event: events.Resize) -> None:
+        self.remake()
+
+    def remake(self) -> None:
+        """Makes the lines where they are not yet made for this width."""
         width = self.scrollable_content_region.width
         if width > 0 and width != self._columns:
             self._columns = width

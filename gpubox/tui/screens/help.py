@@ -71,9 +71,11 @@ class HelpScreen(ModalScreen[None]):
 
     def _blocks(self) -> Iterable[Widget]:
         chat = [verb for verb in VERBS if verb.where is Where.CHAT]
-        rest = [verb for verb in VERBS if verb.where is not Where.CHAT]
+        bench = [verb for verb in VERBS if verb.where is Where.BENCH]
+        rest = [verb for verb in VERBS if verb.where not in (Where.CHAT, Where.BENCH)]
         yield from _table("Keys", [(verb.shown, _told(verb), "$primary") for verb in rest])
         yield from _table("Keys in the chat", [(verb.shown, _told(verb), "$primary") for verb in chat])
+        yield from _table("Keys on the Bench screen", [(verb.shown, _told(verb), "$primary") for verb in bench])
         yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in STATES.items()]
         yield from _table("State of the server", states)

@@ -37,6 +37,8 @@ class Header(Widget):
     clock: reactive[str] = reactive("")
     note: reactive[str] = reactive("")
     """``attached, read only`` where gpubox does not own what it shows."""
+    bench: reactive[str] = reactive("")
+    """A run of a benchmark is at work: the traffic is (also) its."""
     activity: reactive[str] = reactive("")
     """What the server does, where that says more than its state."""
     cards: reactive[tuple[tuple[str, str], ...]] = reactive(())
@@ -82,6 +84,8 @@ class Header(Widget):
         parts.append((99, Content.assemble(*said)))
         if self.note:
             parts.append((95, Content.styled(self.note, "$accent")))
+        if self.bench:
+            parts.append((92, Content.styled(f"▶ {plain(self.bench)}", "$accent")))
         if status.profile and model:
             parts.append((10, Content.styled(short(plain(model), 36), "$quiet")))
         if status.engine_version:

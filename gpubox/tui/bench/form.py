@@ -1,0 +1,109 @@
+"""A plan as rows of a form: what was chosen and written -> the words of ``gpubox bench``. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+PROFILE, SECOND = "profile", "second"
+"""Rows whose choices are the owner's profiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row. With ``choices`` it is turned, else it is written in."""
+
+    name: str
+    label: str
+    about: str
+    option: str = ""
+    """The command line's; empty: an argument. ``--over*``: once for each word written."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """Value and its word; the first is what stands there."""
+    empty: str = ""
+    """What an empty row means."""
+
+
+_PROFILE = Row(PROFILE, "profile", "what is measured")
+_SET = Row("set", "--set", "flags that differ, as n-cpu-moe=20", "--set*", empty="as the profile has them")
+ROWS: dict[str, tuple[Row, ...]] = {
+    "speed": (
+        _PROFILE,
+        Row("preset", "protocol", "what is asked, how often", "--preset", (
+            ("", "short to long, code, depths"), ("quick", "quick: short and code"),
+            ("game", "game: 2,000 tokens, ten times"), ("lengths", "lengths: 128, 512, 2,048"),
+            ("chat", "chat: 50 prompts, three seeds"),
+        )),
+        Row("depths", "depths", "tokens of context before the question", "--depths", empty="0,8192,32768"),
+        Row("repeats", "repeats", "of each cell", "--repeats", empty="5"),
+        Row("llama-bench", "llama-bench", "the engine's own rows beside it", "", (("", "where it is there"),
+            ("--no-llama-bench", "left out"))),
+    ),
+    "ab": (
+        Row(PROFILE, "A", "the one side"),
+        Row(SECOND, "B", "the other; none: A with a change"),
+        _SET,
+        Row("vary", "change", "one thing, on and off", "--vary", (
+            ("", "none"), ("mtp", "MTP"), ("mmap", "mmap"), ("thinking", "thinking"), ("completion", "/v1/completions"),
+        )),
+    ),
+    "sweep": (
+        _PROFILE,
+        Row("over", "--over", "as ctx-size=8192,16384 n-cpu-moe=16..28:2", "--over*", empty="a flag and its values"),
+        _SET,
+        Row("by", "best at", "", "--by", (("", "tg"), ("pp", "pp"), ("effective", "effective"))),
+    ),
+    "soak": (_PROFILE, Row("minutes", "minutes", "of an agent's load", "--minutes", empty="15")),
+    "humaneval": (
+        _PROFILE,
+        Row("mode", "mode", "how each problem is asked", "--mode", (
+            ("", "vanilla: as lm-eval"), ("chat", "chat: one answer"), ("agentic", "agentic: five rounds"),
+            ("all", "all three, compared"),
+        )),
+        Row("limit", "problems", "of 164", "--limit", empty="164"),
+        Row("parallel", "at a time", "", "--parallel", empty="1"),
+    ),
+    "suite": (_PROFILE,),
+}  # fmt: skip
+"""By kind."""
+ABOUT = {
+    "speed": "TTFT, pp, tg, acceptance of the served path",
+    "ab": "faster, slower, or indistinguishable",
+    "sweep": "the best cell of a grid of flags",
+    "soak": "does the speed hold for minutes",
+    "humaneval": "pass@1 of 164 problems",
+    "suite": "twelve tasks, weighted",
+}
+
+
+def kinds(known: Sequence[str]) -> list[str]:
+    """The kinds that have a form and that this gpubox knows."""
+    return [kind for kind in ROWS if kind in known]
+
+
+def words(kind: str, chosen: Mapping[str, str], url: str | None = None) -> list[str]:
+    """The words behind ``gpubox bench``. With ``url`` the server there is measured instead of a profile."""
+    found = [kind]
+    for row in ROWS[kind]:
+        value = chosen.get(row.name, "").strip()
+        if row.name in (PROFILE, SECOND):
+            if url and row.name == PROFILE:
+                found += ["--url", url]
+            elif value and not url:
+                found.append(value)
+        elif not value:
+            continue
+        elif row.option.endswith("*"):
+            for part in value.split():
+                found += [row.option[:-1], part]
+        elif row.option:
+            found += [row.option, value]
+        else:
+            found.append(value)
+    return found
+
+
+def command(found: Sequence[str]) -> str:
+    """The command line that does the same in a terminal."""
+    return shlex.join(["gpubox", "bench", *found])

@@ -1,0 +1,42 @@
+"""The pane beside the list: lines made for its width, scrolled, with a title that says whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.content import Content
+
+from gpubox.tui.actions import Where, bindings
+from gpubox.tui.cells import Line
+from gpubox.tui.chat.lines_view import LinesView
+from gpubox.tui.text import plain
+
+Make = Callable[[int], list[Line]]
+
+
+class ReportPane(LinesView):
+    """Shows what ``put`` was given last."""
+
+    DEFAULT_CSS = """
+    ReportPane {
+        height: 1fr; width: 1fr; border: round $line; padding: 0 1; background: $background;
+        border-title-color: $secondary; border-title-style: bold; border-subtitle-color: $quiet;
+        &:focus { border: round $line-focus; border-title-color: $foreground; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
+
+    def __init__(self) -> None:
+        super().__init__(lambda width: [])
+        self.shown = ""
+        """What stands there."""
+
+    def put(self, shown: str, title: str, make: Make) -> None:
+        """Shows other lines; the place stays where they are of the same thing."""
+        if shown != self.shown:
+            self.scroll_to(y=0, animate=False, immediate=True)
+        self.shown, self._make, self._columns = shown, make, 0
+        self.border_title = Content(plain(title))
+        self.remake()

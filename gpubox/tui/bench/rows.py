@@ -1,0 +1,77 @@
+"""The runs, the newest first: what was measured, what it came to, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import BindingType
+from textual.message import Message
+
+from gpubox.tui.cells import Line, cells, line, pad, safe
+from gpubox.tui.text import when
+from gpubox.tui.widgets.cursor_rows import CursorRows
+
+if TYPE_CHECKING:
+    from gpubox.bench.report.heads import Head
+
+STATES = {
+    "running": ("●", "$primary"),
+    "finished": ("✓", "$success"),
+    "interrupted": ("◐", "$warning"),
+    "failed": ("✗", "$error"),
+    "damaged": ("✗", "$error"),
+}
+
+
+class RunRows(CursorRows["Head"]):
+    """The lines. Enter shows one's report alone."""
+
+    NONE_YET = "No run yet. n plans one; b on the dashboard runs speed at once."
+    RESTS_AT_TOP = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    class Opened(CursorRows.Opened):
+        """Enter was pressed on a run. ``value`` is its Head."""
+
+    class Moved(Message):
+        """The cursor is on another run."""
+
+    marked: tuple[str, ...] = ()
+    """Runs to compare, the first one first."""
+
+    def make_row(self, value: Head, width: int) -> Line:
+        glyph, colour = STATES.get(value.state, ("?", "$warning"))
+        number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
+        kind = value.info.plan.kind if value.info else ""
+        at = when(value.info.created_at) if value.info else ""
+        names = max(10, min(26, width - 34))
+        said = value.headline or value.problem
+        style = "$error" if value.problem else ""
+        if value.state in ("interrupted", "running") and value.info:
+            said, style = f"{value.done}/{value.info.items} {said}".strip(), "$quiet"
+        flag = ("! ", "$warning") if value.flags or value.owed else ("  ", "")
+        head = line((number, "bold $accent"), " ", (glyph, colour), " ", (f"{kind:<6.9} ", "$secondary"))
+        left = (*head, *pad(line((safe(value.targets or value.id, names), "bold")), names), (" ", ""))
+        room = width - cells(left) - len(at) - 4
+        return (*left, *pad(line((safe(said, room), style)), room), (" ", ""), flag, (at, "$quiet"))
+
+    def key(self, value: Head) -> Hashable:
+        return value.id
+
+    def go(self, at: int) -> None:
+        before = self.value
+        super().go(at)
+        if self.value is not before:
+            self.post_message(self.Moved())
+
+    def mark(self) -> None:
+        """Marks the run under the cursor, or takes its mark; a third mark takes the place of the first."""
+        if self.value is None:
+            return
+        name = self.value.id
+        if name in self.marked:
+            self.marked = tuple(one for one in self.marked if one != name)
+        else:
+            self.marked = (*self.marked, name)[-2:]
+        self.redraw()

@@ -1,0 +1,170 @@
+"""What the owner can do on the Bench screen: plan, stop, resume, compare, rank, share, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpubox.errors import GpuboxError
+from gpubox.tui.bench.form import command
+from gpubox.tui.bench.views import outline_words
+from gpubox.tui.room import Room
+from gpubox.tui.screens.ask import Answer, AskScreen
+
+if TYPE_CHECKING:
+    from gpubox.bench.report.heads import Head
+    from gpubox.bench.report.live import LiveRun
+    from gpubox.tui.bench.rows import RunRows
+    from gpubox.tui.bench.service import BenchService
+
+ONE_AT_A_TIME = "A run is at work; one at a time. x on it stops it."
+
+
+class BenchRuns(Room):
+    """The verbs. What is drawn is in ``screens.bench``."""
+
+    rows: RunRows
+    live: LiveRun | None
+
+    def __init__(self, service: BenchService) -> None:
+        super().__init__()
+        self.service = service
+        self.starting = False
+        """Whether a run was started here that is not seen at work yet."""
+
+    async def read_heads(self) -> None:
+        """Brings the list up to date."""
+        raise NotImplementedError
+
+    def show_live(self) -> None:
+        """Brings the run at work to the pane."""
+        raise NotImplementedError
+
+    def choices(self) -> tuple[list[str], str]:
+        """The owner's profiles, and the one that runs."""
+        raise NotImplementedError
+
+    def refused(self) -> bool:
+        """Says why nothing can be run now; whether that is so."""
+        if self.service.read_only:
+            self.say(self.service.read_only, bad=True)
+        elif self.live or self.starting:
+            self.say(ONE_AT_A_TIME)
+        return bool(self.service.read_only or self.live or self.starting)
+
+    async def ask(self, title: str, body: str, answers: Sequence[Answer]) -> str | None:
+        """The owner's answer."""
+        app: Any = self.app
+        found: str | None = await app.push_screen_wait(AskScreen(title, body, answers))
+        return found
+
+    # -- running --------------------------------------------------------------------------------------
+
+    def plan_speed(self) -> None:
+        """``speed`` on what runs, after one question."""
+        if not self.refused():
+            _, active = self.choices()
+            if not active and not self.service.url:
+                self.say("Nothing runs. Start a profile first, or plan a run with n.")
+                return
+            words = ["speed", "--url", self.service.url] if self.service.url else ["speed", active]
+            self.work(lambda: self.begin(words, confirm=True), "bench-begin")
+
+    def action_bench_plan(self) -> None:
+        if self.refused():
+            return
+        from gpubox.tui.bench.plan_screen import PlanScreen
+
+        profiles, active = self.choices()
+
+        def taken(words: list[str] | None) -> None:
+            if words:
+                self.work(lambda: self.begin(words, confirm=False), "bench-begin")
+
+        self.app.push_screen(PlanScreen(self.service, profiles, active), taken)
+
+    async def begin(self, words: Sequence[str], *, confirm: bool) -> None:
+        """Runs ``gpubox bench WORDS``: asks where somebody is answered, and first of all where ``confirm``."""
+        if self.refused():
+            return
+        now, busy = False, await self.service.busy()
+        if busy or confirm:
+            said = outline_words(await self.service.outline(words))
+            answers = [Answer("n", "not now", "no"), Answer("y", "begin", "yes")]
+            if busy:
+                said.append(f"Somebody is being answered: {'; '.join(busy)}.")
+                answers = [Answer("n", "not now", "no"), Answer("y", "begin at once; that answer is cut off", "now")]
+            body = "\n".join([*said, "", command(words)])
+            answer = await self.ask(f"Measure {words[-1]}?" if confirm else "Begin?", body, answers)
+            if answer not in ("yes", "now") or self.refused():
+                return
+            now = answer == "now"
+        await self._run(list(words), now=now)
+
+    async def _run(self, words: list[str], *, now: bool) -> None:
+        self.starting = True
+        self.show_live()
+        try:
+            ended = await self.service.run(words, now=now)
+        finally:
+            self.starting = False
+            await self.read_heads()
+        if not ended.ok:
+            self.say(ended.text, bad=True)
+
+    def action_bench_resume(self) -> None:
+        head = self.rows.value
+        if head is None or self.refused():
+            return
+        if head.state == "finished" and not head.owed:
+            self.say("It is finished; nothing is left to do.")
+        elif head.info:
+            self.work(lambda: self.begin(["resume", head.id], confirm=False), "bench-begin")
+
+    # -- stopping and removing ------------------------------------------------------------------------
+
+    def action_bench_remove(self) -> None:
+        """Stops the run at work, where it is under the cursor; else removes the run there."""
+        head = self.rows.value
+        if self.live and (head is None or head.id == self.live.info.id):
+            live = self.live
+            self.work(lambda: self._stop(live), "bench-stop")
+        elif head and not self.service.read_only:
+            self.work(lambda: self._remove(head), "bench-remove")
+
+    async def _stop(self, live: LiveRun) -> None:
+        body = f"{live.done} of {live.info.items} items are done and stay; r goes on with it later."
+        answers = [Answer("n", "go on", "no"), Answer("y", "stop it; what ran before runs again", "yes")]
+        if await self.ask("Stop the run?", body, answers) == "yes":
+            await self.service.stop(live)
+
+    async def _remove(self, head: Head) -> None:
+        owed = f"{head.owed} ran before it and is not back yet; it will not come back by this.\n" if head.owed else ""
+        answers = [Answer("n", "keep it", "no"), Answer("y", "delete it with all that was measured", "yes")]
+        if (
+            await self.ask(f"Delete {head.id}?", f"{owed}{head.headline or head.problem or head.state}", answers)
+            == "yes"
+        ):
+            await self.service.remove(head.id)
+            await self.read_heads()
+
+    # -- sharing --------------------------------------------------------------------------------------
+
+    def what_is_shown(self) -> list[str]:
+        """In the words of ``bench export``; empty where nothing can be shared."""
+        raise NotImplementedError
+
+    def action_bench_export(self) -> None:
+        if self.what_is_shown():
+            self.work(self._export, "bench-export")
+
+    async def _export(self) -> None:
+        what = self.what_is_shown()
+        answers = [Answer("m", "Markdown", "md"), Answer("s", "SVG charts", "svg"), Answer("c", "CSV", "csv"),
+                   Answer("j", "JSON", "json")]  # fmt: skip
+        form = await self.ask(f"Export {' '.join(what)}", "Without paths, host names and keys.", answers)
+        if form:
+            try:
+                self.say(f"Wrote {await self.service.export(what, form)}")
+            except GpuboxError as error:
+                self.say(str(error), bad=True)

@@ -1,0 +1,72 @@
+"""What the Bench screen asks for. The real one is ``bench.live``; tests hand in their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gpubox.bench.report.build import Told
+    from gpubox.bench.report.compare import RunComparison
+    from gpubox.bench.report.heads import Head
+    from gpubox.bench.report.leaderboard import Board
+    from gpubox.bench.report.live import LiveRun
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a command line would do."""
+
+    items: int
+    starts: tuple[str, ...]
+    gives_back: str | None
+    seconds: float | None
+    """An estimate from the last run like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that this screen started came to its end."""
+
+    ok: bool
+    text: str
+    """Why it did not end well, and what to do; empty else."""
+
+
+class BenchService(Protocol):
+    """The runs of this box. Methods raise GpuboxError."""
+
+    read_only: str
+    """Why nothing can be run here; empty where it can."""
+    url: str | None
+    """The server that is measured where gpubox owns none."""
+
+    async def heads(self) -> list[Head]:
+        """Every run, the newest first."""
+
+    async def active(self) -> LiveRun | None:
+        """The run at work now, whoever started it. Cheap."""
+
+    async def told(self, run: str) -> Told: ...
+
+    async def compared(self, first: str, second: str) -> RunComparison: ...
+
+    async def ranked(self) -> list[Board]: ...
+
+    async def outline(self, words: Sequence[str]) -> Outline:
+        """What ``gpubox bench WORDS`` would do."""
+
+    async def busy(self) -> tuple[str, ...]:
+        """Who is being answered now, a sentence each."""
+
+    async def run(self, words: Sequence[str], *, now: bool) -> Ended:
+        """Runs ``gpubox bench WORDS`` in a process of its own, which outlives this screen; returns at its end."""
+
+    async def stop(self, live: LiveRun) -> None:
+        """Has the run stop in good order: the item in flight is lost, what ran before comes back."""
+
+    async def remove(self, run: str) -> None: ...
+
+    async def export(self, what: Sequence[str], form: str) -> str:
+        """Writes it to a file in the folder gpubox was started in. Returns its path for showing."""
