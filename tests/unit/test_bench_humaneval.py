@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpubox.bench.humaneval import problems
 from gpubox.bench.humaneval.extract import of_reply
 from gpubox.bench.humaneval.kind import HumanEval
 from gpubox.bench.humaneval.options import STOPS
@@ -20,7 +21,7 @@ from gpubox.bench.report.text import lines
 from gpubox.bench.runner import Runner, rescore
 from gpubox.bench.store import Run, find_run
 from gpubox.config import Config
-from gpubox.errors import UsageError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.sandbox.runner import Sandbox
 from tests.scripted_server import FENCED, Play, ScriptedServer, runs, says
@@ -127,6 +128,14 @@ async def test_a_model_that_only_thinks_has_failed_and_is_told(tmp_path: Path) -
     assert result.ok and not result.values["passed"]
     assert result.values["why"] == "The model only thinks and does not answer."
     assert "no answer" in table(report, "Failed problems").rows[0][4]  # type: ignore[operator]
+
+
+async def test_tests_that_a_program_could_read_are_no_hidden_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problems, "DATA", Path("/proc/self/status"))  # open to every program
+    with pytest.raises(GpuboxError, match="can read HumanEval's tests"):
+        await ran(tmp_path, {"modes": ["chat"], "limit": 1}, says("no"))
 
 
 def test_every_prefix_of_a_reply_that_thinks_gives_no_code_from_its_thinking() -> None:

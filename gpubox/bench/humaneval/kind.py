@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.humaneval import asking
+from gpubox.bench.humaneval import asking, problems
 from gpubox.bench.humaneval.grader import Case, Verdict, grade
 from gpubox.bench.humaneval.options import WEIGHTS, options_of
 from gpubox.bench.humaneval.problems import load_problems
@@ -72,6 +72,12 @@ class HumanEval(Benchmark):
         found = await self._sandbox.confinement()
         if found.tier is None:
             raise GpuboxError(f"HumanEval runs the model's code, and nothing confines it: {found.problem}", found.hint)
+        # Without a mount namespace a Python that gpubox shares with others is open to programs, its packages too.
+        if found.tier != "none" and (await self._sandbox.run(f"open({str(problems.DATA)!r}, 'rb').read()")).ok:
+            raise GpuboxError(
+                "A program in the sandbox can read HumanEval's tests here.",
+                "Install bubblewrap, or install gpubox in a venv of its own.",
+            )
         return f"{found.tier}: {found.detail}"
 
     async def prepare(self, pairs: Sequence[tuple[Item, RawRecord]]) -> None:

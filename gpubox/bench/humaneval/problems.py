@@ -26,9 +26,12 @@ class Problem:
         return int(self.task_id.rpartition("/")[2])
 
 
+DATA = files("gpubox.bench.humaneval").joinpath("data/HumanEval.jsonl.gz")
+
+
 @cache
 def load_problems() -> dict[str, Problem]:
     """By task id, in their order."""
-    packed = files("gpubox.bench.humaneval").joinpath("data/HumanEval.jsonl.gz").read_bytes()
+    packed = DATA.read_bytes()
     found = [msgspec.json.decode(line, type=Problem) for line in gzip.decompress(packed).splitlines() if line.strip()]
     return {problem.task_id: problem for problem in found}
