@@ -1,4 +1,4 @@
-"""All three modes on a real engine: killed -9 half way, resumed, reported, and scored again alike."""
+"""humaneval in all three modes and the suite on a real engine: killed -9 half way, resumed, reported, scored again."""
 
 from __future__ import annotations
 
@@ -54,4 +54,30 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
 
     again = gpubox("bench", "rescore", "--json")
     assert json.loads(again.stdout)["changed"] == [] and json.loads(again.stdout)["scored"] == 6
+    assert box.servers() == []
+
+
+def test_a_suite_run_survives_kill_9(box: Box) -> None:
+    box.profile("demo", {"ctx-size": 2048})
+    before = set((box.paths.state / "runs").glob("*"))
+
+    def lines() -> list[bytes]:
+        new = set((box.paths.state / "runs").glob("*")) - before
+        return [line for run in new for path in run.glob("results.jsonl") for line in path.read_bytes().splitlines()]
+
+    few = ("--tasks", "3.3,4.1,5.1", "--max-tokens", "8", "--speed-tokens", "8", "--ref-tps", "100")
+    with subprocess.Popen([*GPUBOX, "bench", "suite", "demo", *few], stderr=subprocess.DEVNULL) as process:
+        until(lambda: len(lines()) >= 1, process)
+        process.kill()
+    kept = lines()
+    assert len(kept) < 6
+
+    resumed = gpubox("bench", "resume", "--json")
+
+    assert resumed.returncode == 0, resumed.stderr
+    values = json.loads(resumed.stdout)
+    assert (values["run"]["state"], values["run"]["plan"]["kind"]) == ("finished", "suite")
+    assert lines()[: len(kept)] == kept and len({json.loads(line)["item"] for line in lines()}) == 6
+    points = {m["group"]: m["estimate"]["value"] for m in values["report"]["metrics"]}
+    assert set(points) == {"weighted total", "reasoning", "tools", "speed"} and points["speed"] > 0
     assert box.servers() == []
