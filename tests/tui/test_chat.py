@@ -239,7 +239,7 @@ async def test_settings_are_this_chats() -> None:
     chats = FakeChats(answer("Yes."))
     async with chatting(chats) as (pilot, screen):
         await pilot.press("ctrl+t")
-        await shows(pilot, "This chat", "‹ as the model does ›")
+        await shows(pilot, "This chat", "‹ as the model does ›", "20, as the profile has it", "You are a careful")
         await pilot.press("enter", *["down"] * 8, *"hot", "ctrl+s")
         await shows(pilot, "temperature must be a number")
         await pilot.press(*["backspace"] * 3, *"0.2", "ctrl+s")
@@ -313,3 +313,25 @@ async def test_leaving_ends_the_turn_and_closes_the_chat() -> None:
         await say(pilot, "wait")
         await until(pilot, lambda: screen.runner.running)
     assert chats.opened[0].closed
+
+
+async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
+    chats = FakeChats()
+    chats.keep("durations", ["Parse 1h30m"])
+    app = GpuboxApp(ChatServices(chats))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.now)
+        app.action_verb("chat_list")
+        await shows(pilot, "durations", "⏎ open")
+        app.action_verb("focus_log")
+        await until(pilot, lambda: app.dashboard.is_current and app.dashboard.log_pane.view.has_focus)
+
+
+async def test_a_folder_that_cannot_be_a_workspace_is_refused() -> None:
+    chats = FakeChats()
+    async with chatting(chats, toasts=True) as (pilot, screen):
+        await pilot.press("ctrl+t")
+        await shows(pilot, "This chat")
+        await pilot.press(*["down"] * 4, *"/nowhere", "enter")
+        await shows(pilot, "The workspace /nowhere cannot be used")
+        assert screen.chat and not screen.chat.choices.workdir
