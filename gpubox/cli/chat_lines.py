@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.agent.events import (
     AgentEvent,
-    Folded,
     Notice,
     PrefillProgress,
     ReasoningDelta,
@@ -72,8 +71,6 @@ class PlainLines:
                 self._line(f"  ! {plain(event.text)}")
             case RoundRestarted():
                 self._line(f"  ! {plain(event.why)}")
-            case Folded():
-                self._line("  ! an old output was shortened: the context is full")
             case TurnFinished():
                 self._totals(event)
             case TurnFailed():
