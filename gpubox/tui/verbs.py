@@ -121,7 +121,7 @@ class Verbs(App[bool]):
     def action_help(self) -> None:
         from gpubox.tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self.bridge.services.places()))
+        self.push_screen(HelpScreen(self.bridge.services.places(), chat_first=self.current_mode == "chat"))
 
     async def action_back(self) -> None:
         if self.screen is not self.dashboard:

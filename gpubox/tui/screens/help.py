@@ -44,9 +44,9 @@ class HelpScreen(ModalScreen[None]):
         *bindings(Where.LISTS),
     ]
 
-    def __init__(self, places: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, places: Iterable[tuple[str, str]], *, chat_first: bool = False) -> None:
         super().__init__()
-        self.places = places
+        self.places, self.chat_first = places, chat_first
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
@@ -72,8 +72,9 @@ class HelpScreen(ModalScreen[None]):
     def _blocks(self) -> Iterable[Widget]:
         chat = [verb for verb in VERBS if verb.where is Where.CHAT]
         rest = [verb for verb in VERBS if verb.where is not Where.CHAT]
-        yield from _table("Keys", [(verb.shown, _told(verb), "$primary") for verb in rest])
-        yield from _table("Keys in the chat", [(verb.shown, _told(verb), "$primary") for verb in chat])
+        keys = [("Keys", rest), ("Keys in the chat", chat)]
+        for title, verbs in keys[::-1] if self.chat_first else keys:
+            yield from _table(title, [(verb.shown, _told(verb), "$primary") for verb in verbs])
         yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in STATES.items()]
         yield from _table("State of the server", states)
