@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from textual.events import ScreenResume
 from textual.pilot import Pilot
 
 from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat import runner
+from gpubox.tui.chat import approval, runner
+from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.service import Confined
 from gpubox.tui.screens.chat import ChatScreen
 from tests.tui.conftest import SIZE, shows, text, until
@@ -27,6 +29,7 @@ HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "FRAME_SECONDS", 0.005)
     monkeypatch.setattr(runner, "REST", 0)
+    monkeypatch.setattr(approval, "QUIET_SECONDS", 0)
 
 
 @asynccontextmanager
@@ -150,6 +153,25 @@ async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
         await over(pilot, screen)
         assert answers == [allowed]
         assert chats.opened[0].choices.approvals == ("workspace" if key == "a" else "ask")
+
+
+async def test_a_question_is_asked_once_and_not_answered_by_the_middle_of_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(approval, "QUIET_SECONDS", 3600)
+    hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
+    async with chatting(FakeChats()) as (pilot, screen):
+        waiting = asyncio.create_task(screen.allow(WRITE, hidden))
+        await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "y yes, this once")
+        await pilot.press(*"say")
+        question = pilot.app.screen
+        assert isinstance(question, ApprovalScreen) and not waiting.done()
+        question.dismiss("no")
+        for _ in range(3):  # they come before the task that asked has read the answer
+            screen.post_message(ScreenResume())
+        assert await waiting is False
+        await pilot.pause(0)
+        assert pilot.app.screen is screen
 
 
 async def test_a_question_waits_until_the_chat_is_in_front() -> None:
