@@ -134,6 +134,21 @@ async def test_a_turn_that_fails_gives_the_prompt_back() -> None:
         await until(pilot, lambda: screen.composer.text == "hello" and not screen.runner.running)
 
 
+async def test_the_same_words_that_were_not_asked_again_replace_nothing() -> None:
+    chats = FakeChats(answer("Yes."))
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "more")
+        await over(pilot, screen)
+        chats.error = GpuboxError("Nobody answers.")
+        await say(pilot, "more")
+        await until(pilot, lambda: screen.composer.text == "more" and not screen.runner.running)
+        chats.error = None
+        await pilot.press("enter")
+        await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
+        assert screen.chat
+        assert [turn.asked.text for turn in screen.chat.log.path()] == ["more", "more"]
+
+
 @pytest.mark.parametrize(("key", "allowed"), [("y", True), ("n", False), ("escape", False), ("a", True)])
 async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
     answers: list[bool] = []
