@@ -212,6 +212,11 @@ class ServerSource:
         """Begins to ask, every POLL_SECONDS."""
         self._task = asyncio.create_task(self._run(), name="server-source")
 
+    def forget(self) -> None:
+        """What it answered until now tells nothing any more: the next answer is the first."""
+        self.latest = None
+        self._answered.clear()
+
     async def first(self, seconds: float) -> None:
         """Returns when it has answered once, or after ``seconds``."""
         with contextlib.suppress(TimeoutError):
