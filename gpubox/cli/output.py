@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ def begin() -> None:
     """Called once for each command line."""
     global _printed
     _printed = False
+
+
+def is_terminal() -> bool:
+    """Whether the owner reads stdout as it comes."""
+    return sys.stdout.isatty()
 
 
 def emit(text: str = "") -> None:
