@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,6 +73,12 @@ def emit_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> 
         emit("  ".join([*cells, row[-1]]).rstrip())
 
 
+def discard() -> None:
+    """Nothing more is written: what is still buffered would fail again at exit, and change the exit code."""
+    with contextlib.suppress(OSError):  # a stdout that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _write(text: str) -> None:
     """Raises BrokenPipeError where the reader left, GpuboxError where the disk is full."""
     try:
@@ -78,4 +86,5 @@ def _write(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        discard()
         raise GpuboxError(f"The output cannot be written: {error.strerror}.") from None
