@@ -198,9 +198,10 @@ class Sampler:
             may_ask = not await in_thread(sleeper_at, self.url)
             self._foreign = ServerSource(self.url, key, may_ask_slots=may_ask, foreign=True)
             self._foreign_status = await read_foreign(self.url, key)
+            await self._foreign.ask()
             if not wait:
-                self._foreign.start()
-        if wait or self._foreign.latest is None:
+                self._foreign.start()  # after that: two that ask at once would not know since when one waits
+        elif wait:
             await self._foreign.ask()
         at = time.monotonic()
         for answer in self._foreign.take():
@@ -214,9 +215,9 @@ class Sampler:
         state = {"ok": "idle", "unreachable": "down", "error": "down"}.get(latest.status, "loading")
         if latest.status == "ok":
             state = "sleeping" if latest.asleep else _slot_state([s.state for s in slots])
-            if latest.slots is None and latest.busy:
-                state = "answering"
-        http = {"down": "unreachable", "loading": "loading", "idle": "ready", "sleeping": "ready"}
+            if latest.slots is None and not latest.asleep and latest.busy is not False:
+                state = "answering" if latest.busy else "ready"
+        http = {"down": "unreachable", "loading": "loading", "idle": "ready", "ready": "ready", "sleeping": "ready"}
         status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)
         silent, said = silence(self._foreign, at)
         problems = said if latest.asleep else said + http_problems(self._foreign, latest)

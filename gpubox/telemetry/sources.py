@@ -167,11 +167,12 @@ class ServerAnswer:
     """It says that it sleeps; it was asked nothing that would wake it."""
 
     @property
-    def busy(self) -> bool:
-        """Whether it works on any request, as far as anything tells."""
+    def busy(self) -> bool | None:
+        """Whether it works on any request; ``None`` where nothing tells."""
         if self.slots is not None:
             return any(slot.busy for slot in self.slots)
-        return bool((self.counters or {}).get(PROCESSING))
+        working = (self.counters or {}).get(PROCESSING)
+        return None if working is None else working > 0
 
     @property
     def queued(self) -> int | None:
