@@ -142,6 +142,14 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Cause]], ...] = (
         r"error while loading shared libraries: ([^:\n]+)",
         _say(Kind.CRASH, "the engine cannot start: {0} is missing", "Rebuild it, or set LD_LIBRARY_PATH in [env]."),
     ),
+    (
+        r"ggml-rpc\.cpp:\d+: (?:Failed to connect to|Failed to parse endpoint:) (\S+)",
+        _say(Kind.CRASH, "the RPC server {0} cannot be reached", "Start ggml-rpc-server there, or drop it from rpc."),
+    ),
+    (
+        r"Remote RPC server crashed or returned malformed response",
+        _say(Kind.CRASH, "an RPC server went away, or is of another build", "Start ggml-rpc-server there again."),
+    ),
     (r"(CUDA error: [^\n]+)", _say(Kind.CRASH, "{0}", "See `gpubox logs`; a lost GPU needs a reboot.")),
     (r"(GGML_ASSERT\([^\n]+)", _say(Kind.CRASH, "the engine hit {0}")),
 )
