@@ -81,7 +81,7 @@ class GpuboxApp(Verbs):
         super().__init__()
         self.register_theme(theme.GPUBOX)
         # Not assigned, which would parse all styles twice before the first paint.
-        self.set_reactive(GpuboxApp.theme, theme.GPUBOX.name)
+        self.set_reactive(type(self).theme, theme.GPUBOX.name)
         self.stylesheet.set_variables(self.get_css_variables())
         self.animation_level = "none"
         self.bridge = Bridge(self, services)
