@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gpubox.agent.clip import for_model
 from gpubox.agent.events import AgentEvent, Folded, Message, MessageAdded
 from gpubox.agent.fences import program
 from gpubox.agent.tools import ToolCall
@@ -42,10 +43,9 @@ class Conversation:
 
     def fold(self, characters: int) -> list[Folded]:
         """Shortens the oldest tool outputs to one line each until ``characters`` are saved, the newest one never."""
-        outputs = [i for i, message in enumerate(self.messages) if _is_output(message)]
         done: list[Folded] = []
         saved = 0
-        for index in outputs[:-1]:
+        for index in self._outputs()[:-1]:
             size = len(self.messages[index].content)
             if size < FOLD_FROM or saved >= characters:
                 continue
@@ -54,6 +54,19 @@ class Conversation:
             saved += size - len(event.content)
             done.append(event)
         return done
+
+    def shorten_newest(self, characters: int) -> list[Folded]:
+        """Leaves out the middle of the newest tool output, ``characters`` of it or two thirds; empty: it is short."""
+        index = next(iter(self._outputs()[-1:]), None)
+        if index is None or (size := len(self.messages[index].content)) < FOLD_FROM:
+            return []
+        text, _ = for_model(self.messages[index].content, max(size - characters, size // 3))
+        event = Folded(index, text)
+        self.apply(event)
+        return [event]
+
+    def _outputs(self) -> list[int]:
+        return [index for index, message in enumerate(self.messages) if _is_output(message)]
 
     def programs_not_run(self) -> int:
         """How many answers hold a Python block that no tool ran, as long as the model never made a native call."""

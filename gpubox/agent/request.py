@@ -59,7 +59,8 @@ class Requests:
             try:
                 await self._ask(reply, max_tokens, without_thinking=empty)
             except ContextOverflow as error:
-                if not self._fold(self._characters_over(error)):
+                over = self._characters_over(error)
+                if not (self._fold(over) or self._shorten(over)):
                     raise
                 continue
             except StreamError as error:
@@ -124,6 +125,14 @@ class Requests:
         if folded:
             self._emit(Notice("folded", f"The context is nearly full: {len(folded)} old tool outputs were folded."))
         return bool(folded)
+
+    def _shorten(self, characters: int) -> bool:
+        """What one output alone is too long for: digits are a token each."""
+        shortened = self._conversation.shorten_newest(characters)
+        for event in shortened:
+            self._emit(event)
+            self._emit(Notice("folded", "The newest output does not fit the context: its middle was left out."))
+        return bool(shortened)
 
 
 def _nothing(reply: Reply) -> tuple[str, GpuboxError]:

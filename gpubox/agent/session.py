@@ -201,12 +201,12 @@ class Chat:
                 async for event in events:
                     heard += isinstance(event, MessageAdded)
                     self._note(event)
+                    if problem := self._news():  # ahead of the event: nothing follows the turn's end
+                        yield problem
                     yield event
                     if isinstance(event, TurnStarted) and (hint := self._cannot_write(event)):
                         self._note(hint)
                         yield hint
-                    if problem := self._news():
-                        yield problem
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.agent.events import (
     AgentEvent,
-    Folded,
     Notice,
     PrefillProgress,
     ReasoningDelta,
@@ -41,6 +40,9 @@ class PlainLines:
         self._at_start = True
         """Whether the answer's next character begins a line."""
         self._thought = 0
+        self._one_screen = self._live and output.is_terminal()
+        self._said = ""
+        """The answer's text since the last call."""
 
     def begin(self, chat: Chat) -> None:
         """Who answers, in which chat."""
@@ -56,6 +58,7 @@ class PlainLines:
                 self._clear()
                 text = flowing(event.text)
                 output.emit_part(text)
+                self._said += event.text
                 self._at_start = text.endswith("\n") if text else self._at_start
             case ReasoningDelta():
                 self._thought += 1
@@ -72,8 +75,6 @@ class PlainLines:
                 self._line(f"  ! {plain(event.text)}")
             case RoundRestarted():
                 self._line(f"  ! {plain(event.why)}")
-            case Folded():
-                self._line("  ! an old output was shortened: the context is full")
             case TurnFinished():
                 self._totals(event)
             case TurnFailed():
@@ -89,6 +90,9 @@ class PlainLines:
 
     def _card(self, call: ToolCall) -> None:
         self._line(f"  ▸ {plain(call.name)}")
+        said, self._said = self._said, ""
+        if self._one_screen and call.code and call.code.strip() in said:
+            return  # a fenced program stands right above
         shown = call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items())
         for line in _cut(shown):
             diagnostics.note(f"  │ {line}")
@@ -137,4 +141,4 @@ def _cut(text: str) -> list[str]:
     if len(lines) > CARD_LINES:
         half = CARD_LINES // 2
         lines = [*lines[:half], f"… {len(lines) - 2 * half:,} lines …", *lines[-half:]]
-    return [plain(line if len(line) <= 400 else f"{line[:400]} … {len(line) - 400:,} characters") for line in lines]
+    return [flowing(line if len(line) <= 400 else f"{line[:400]} … {len(line) - 400:,} characters") for line in lines]

@@ -14,7 +14,7 @@ from gpubox.agent.transcript.search import search
 from gpubox.agent.transcript.store import existing, heads, load
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.plain import paragraph, plain
+from gpubox.plain import flowing, plain
 
 
 def list_chats(context: Context, as_json: bool) -> None:
@@ -93,7 +93,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def _print(turn: Turn) -> None:
-    output.emit("\n".join(f"> {line}" for line in paragraph(turn.asked.text).splitlines()))
+    output.emit("\n".join(f"> {line}" for line in flowing(turn.asked.text).split("\n")))
     said = ""
     for event in turn.events:
         if isinstance(event, MessageAdded) and event.message.role == "assistant":
@@ -109,7 +109,7 @@ def _print(turn: Turn) -> None:
 
 def _say(text: str) -> None:
     if text.strip():
-        output.emit(f"\n{paragraph(text.strip())}\n")
+        output.emit(f"\n{flowing(text.strip())}\n")
 
 
 def _print_run(event: ToolFinished, said: str) -> None:
@@ -125,13 +125,13 @@ def _print_run(event: ToolFinished, said: str) -> None:
 
 
 def _indented(text: str) -> None:
-    for line in paragraph(text).splitlines():
+    for line in flowing(text.rstrip("\n")).split("\n"):
         output.emit(f"  │ {line}")
 
 
 def _who(turn: Turn) -> str:
     asked = turn.asked
-    return plain(f"{asked.profile or asked.model or '?'} {asked.build}".rstrip())
+    return plain(f"{asked.profile or asked.model or '—'} {asked.build}".rstrip())
 
 
 def _local(iso: str) -> str:

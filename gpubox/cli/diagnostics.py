@@ -25,7 +25,7 @@ def guarded(
         error = interrupted()
     except Exception:
         error = bug(logs())
-    with _undisturbed(error.code == ExitCode.INTERRUPTED), contextlib.suppress(OSError):
+    with _undisturbed(error.code == ExitCode.INTERRUPTED), contextlib.suppress(OSError, GpuboxError):
         show_error(error)
         tell(error)
     return error.code

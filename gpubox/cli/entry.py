@@ -5,6 +5,7 @@ The short way leaves click and the verbs unimported; they would cost the screen 
 
 from __future__ import annotations
 
+import os
 import sys
 
 from gpubox.cli import diagnostics
@@ -14,6 +15,7 @@ from gpubox.errors import ExitCode
 
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
+    _open_streams()
     if len(sys.argv) > 1:
         import signal
 
@@ -28,6 +30,14 @@ def main() -> None:
             _deaf()
         sys.exit(code)
     sys.exit(diagnostics.guarded(_screen, lambda: Context().paths.logs))
+
+
+def _open_streams() -> None:
+    # `gpubox ... <&-`: else the next file that is opened gets the closed stream's number, and all that it is fed.
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _deaf() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,8 +68,7 @@ class VerbGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # before click sees it, who calls it a failure
-            # `gpubox logs | head`: the reader left; point stdout elsewhere so that the flush at exit is quiet.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            output.discard()  # `gpubox logs | head`: the reader left
             return ExitCode.OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,8 +1,11 @@
-"""The only writer of stdout."""
+"""The only writer of stdout. What it cannot write is a GpuboxError."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +24,14 @@ def begin() -> None:
     _printed = False
 
 
+def is_terminal() -> bool:
+    """Whether the owner reads stdout as it comes."""
+    return sys.stdout.isatty()
+
+
 def emit(text: str = "") -> None:
     """One piece of text for the owner, as it stands."""
-    click.echo(text)
+    _write(f"{text}\n")
 
 
 def width() -> int | None:
@@ -36,14 +44,14 @@ def width() -> int | None:
 
 def emit_part(text: str) -> None:
     """More of a text that goes on, at once."""
-    click.echo(text, nl=False)
+    _write(text)
 
 
 def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
     """One JSON object with its ``schema_version``; ``one_line`` for streams."""
     global _printed
     _printed = True
-    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2))
+    _write(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2) + "\n")
 
 
 def emit_error(error: GpuboxError) -> None:
@@ -70,4 +78,21 @@ def emit_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> 
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     for row in table:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        click.echo("  ".join([*cells, row[-1]]).rstrip())
+        emit("  ".join([*cells, row[-1]]).rstrip())
+
+
+def discard() -> None:
+    """Nothing more is written: what is still buffered would fail again at exit, and change the exit code."""
+    with contextlib.suppress(OSError):  # a stdout that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(text: str) -> None:
+    """Raises BrokenPipeError where the reader left, GpuboxError where the disk is full."""
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard()
+        raise GpuboxError(f"The output cannot be written: {error.strerror}.") from None

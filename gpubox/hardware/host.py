@@ -124,7 +124,7 @@ def _read_process(identity: Identity, folder: int) -> ProcessReading | None:
         shared_bytes=_size(sizes, b"RssShmem"),
         major_faults=int(major_faults),
         read_bytes=read_bytes,
-        stopped=state in (b"T", b"t"),
+        stopped=state == b"T",  # t: a debugger has it, as ggml's own while it writes down where it crashed
     )
 
 

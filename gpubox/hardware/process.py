@@ -63,7 +63,7 @@ def identity_of(pid: int) -> Identity | None:
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # the name may hold spaces and brackets; state comes after it
-    if fields[0] in ("Z", "X"):
+    if fields[0] in ("Z", "X") and int(fields[17]) <= 1:  # else other threads still hold its files and memory
         return None
     return Identity(pid, int(fields[19]), boot_id())
 

@@ -20,7 +20,10 @@ class Policy:
     """What one program may touch and use. It never has a network, and never more of the files than these."""
 
     workspace: Path | None = None
-    """The one folder it may write and that outlives it; None: an empty one that dies with the run."""
+    """The one folder it may write and that outlives it; None: an empty one that dies with the run.
+
+    What lies in its own ``.git`` can only be read where bwrap has ``--ro-bind-fd``; Landlock cannot except a folder.
+    """
     read_only: bool = False
     """Whether even the workspace may only be read: the owner wants to see each change first."""
     wall_seconds: float = 30.0

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import itertools
 import os
+import stat
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,19 +126,35 @@ def _start_bubblewrap(
         status_fd, status_end = _pipe(ours, theirs)
         config = {"main": bubblewrap.MAIN, "work": bubblewrap.WORK, "filter": _filter(), "status_fd": status_end}
         text = boot_text(policy, config | {"uid": uid if confinement.as_root else 0})
-        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code))
+        repository = _repository(theirs, policy, confinement.program)
+        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), repository)
         words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=doors)
         # As a file: what stands in argv is read in /proc/1/cmdline by whoever is confined.
         options = _memory_file(theirs, b"\0".join(os.fsencode(word) for word in words) + b"\0")
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
-            (status_end, fds.boot, fds.main, options),
+            (status_end, fds.boot, fds.main, options, *([] if repository is None else [repository])),
             stdin=_stdin(theirs, stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
         return Process(popen, output_fd, status_fd)
+
+
+def _repository(stack: contextlib.ExitStack, policy: Policy, program: str) -> int | None:
+    """The ``.git`` of a workspace that may be written, as an open file: an earlier program may have made it a link."""
+    if policy.workspace is None or policy.read_only:
+        return None
+    try:
+        fd = os.open(policy.workspace / bubblewrap.REPOSITORY, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    stack.callback(os.close, fd)
+    kind = os.fstat(fd).st_mode
+    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)) or not bubblewrap.binds_open_files(program):
+        return None
+    return fd
 
 
 def _start_in_place(

@@ -56,6 +56,7 @@ class Cause:
 
 _SMALLER = "Try a higher n-cpu-moe, a smaller ctx-size or cache-type-k/v q8_0."
 _LESS_CONTEXT = "Try a smaller ctx-size, cache-type-k/v q8_0 or parallel 1."
+_LAST_LINES = "`gpubox logs` has its last lines."
 _CUDA_SIZE = re.compile(r"allocating ([\d.]+) MiB on device (\d+): cudaMalloc failed")
 _HOST_SIZE = re.compile(r"attempted to allocate ([\d.]+) MB")
 _BUFFER_SIZE = re.compile(r"failed to allocate (\S+) buffer of size (\d+)")
@@ -141,6 +142,14 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Cause]], ...] = (
         r"error while loading shared libraries: ([^:\n]+)",
         _say(Kind.CRASH, "the engine cannot start: {0} is missing", "Rebuild it, or set LD_LIBRARY_PATH in [env]."),
     ),
+    (
+        r"ggml-rpc\.cpp:\d+: (?:Failed to connect to|Failed to parse endpoint:) (\S+)",
+        _say(Kind.CRASH, "the RPC server {0} cannot be reached", "Start ggml-rpc-server there, or drop it from rpc."),
+    ),
+    (
+        r"Remote RPC server crashed or returned malformed response",
+        _say(Kind.CRASH, "an RPC server went away, or is of another build", "Start ggml-rpc-server there again."),
+    ),
     (r"(CUDA error: [^\n]+)", _say(Kind.CRASH, "{0}", "See `gpubox logs`; a lost GPU needs a reboot.")),
     (r"(GGML_ASSERT\([^\n]+)", _say(Kind.CRASH, "the engine hit {0}")),
 )
@@ -163,8 +172,10 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
     last = last_error(log)
     if last:
         return Cause(Kind.CRASH, f"the engine said: {last}", "`gpubox logs` has the rest.", last)
-    said = f" with code {exit_code}" if exit_code is not None else ""
-    return Cause(Kind.CRASH, f"the engine ended{said} without saying why", "`gpubox logs` has its last lines.")
+    if exit_code is None:
+        hint = "A `kill -9` or the kernel's out-of-memory killer leaves no word: see `dmesg`."
+        return Cause(Kind.CRASH, "the engine ended without saying why", hint)
+    return Cause(Kind.CRASH, f"the engine ended with code {exit_code} without saying why", _LAST_LINES)
 
 
 def _told_to_leave(log: str) -> bool:
@@ -200,4 +211,4 @@ def _signal_hint(number: int) -> str:
         return "The kernel's out-of-memory killer does that: see `dmesg`; try a smaller model or ctx-size."
     if number == signal.SIGILL:
         return "The engine was built for another CPU: rebuild it on this machine."
-    return "`gpubox logs` has its last lines."
+    return _LAST_LINES

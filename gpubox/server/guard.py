@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpubox.hardware.gpu import DriverReading
+from gpubox import units
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
 from gpubox.server.log import tail_text
@@ -42,7 +43,7 @@ def post_mortem(paths: Paths, view: SlotView, driver: DriverReading, series: str
 
 def _text(paths: Paths, view: SlotView, dead: Running, driver: DriverReading, series: str) -> str:
     cause = cause_of(paths, view.slot, dead.process)
-    cards = [f"GPU {g.index} {g.name}: {g.vram_used_bytes} of {g.vram_total_bytes} bytes in use" for g in driver.gpus]
+    cards = [f"GPU {gpu.index}{f' {gpu.name}' if gpu.name else ''}: {_use(gpu)}" for gpu in driver.gpus]
     parts = [
         f"{dead.launch.profile} died. Seen {now()}; started {dead.started_at}.",
         f"Cause: {cause.sentence}. {cause.hint}".rstrip(),
@@ -55,6 +56,12 @@ def _text(paths: Paths, view: SlotView, dead: Running, driver: DriverReading, se
         "\n".join(tail_text(paths.slot_log(view.slot)).splitlines()[-LAST_LINES:]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _use(gpu: Gpu) -> str:
+    if gpu.lost:
+        return "LOST"
+    return f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} in use"
 
 
 def may_restart(view: SlotView, driver: DriverReading, at: datetime | None = None) -> str | None:

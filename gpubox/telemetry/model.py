@@ -146,7 +146,8 @@ class Throughput:
     """What the server does now and has done, in numbers that each mean one thing."""
 
     state: str
-    """down | loading | prefill | thinking | answering | idle | sleeping | stuck | stopping"""
+    """down | loading | prefill | thinking | answering | idle | sleeping | stuck | stopping; ready: it answers, and
+    nothing tells whether it works on a request"""
     tg_tokens_per_second: float | None = None
     """All slots together over the last 3 s; ``None`` while nothing is generated."""
     tg_peak: float | None = None

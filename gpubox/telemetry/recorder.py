@@ -1,6 +1,8 @@
 """Recordings: Snapshots as JSON lines, written as they come and read back as the same values.
 
-The same file serves bug reports, tests and pictures. The home folder is written as ``~``.
+The same file serves bug reports, tests and pictures. The home folder is written as ``~``. A line holds the requests
+that came since the line before and says how many of that line's stay (``requests_kept``): all of them in every line
+would be gigabytes in an afternoon.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import msgspec
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.telemetry.model import Snapshot
+from gpubox.telemetry.model import Request, Snapshot
 
 HEADER = "gpubox-recording"
 VERSION = 1
@@ -25,6 +28,10 @@ class _Header(msgspec.Struct, frozen=True):
     format: str
     version: int
     gpubox: str
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    requests_kept: int = 0
 
 
 class Recorder:
@@ -44,6 +51,8 @@ class Recorder:
         self.lost = 0
         """Snapshots that could not be written."""
         self._size = 0
+        self._requests: tuple[Request, ...] = ()
+        """Those of the last line that is in the file."""
         self._ahead = msgspec.json.encode(_Header(HEADER, VERSION, version)) + b"\n"
         """What has to come before the next line."""
         home = re.escape(str(Path.home()).rstrip("/").encode(errors="replace"))
@@ -61,11 +70,16 @@ class Recorder:
 
     def write(self, snapshot: Snapshot) -> None:
         """Adds one Snapshot. Never raises; see ``problem``."""
+        kept = _kept(self._requests, snapshot.requests)
+        line = replace(snapshot, requests=snapshot.requests[: len(snapshot.requests) - kept])
         try:
-            data = msgspec.json.encode(snapshot)
+            data = msgspec.json.encode(line)
         except UnicodeEncodeError:  # a name that is no UTF-8: a path, a process
-            data = json.dumps(_readable(msgspec.to_builtins(snapshot))).encode()
-        self._append((self._home.sub(b"~", data) if self._home else data) + b"\n")
+            data = json.dumps(_readable(msgspec.to_builtins(line))).encode()
+        data = self._home.sub(b"~", data) if self._home else data
+        self._append(data[:-1] + f',"requests_kept":{kept}}}\n'.encode())
+        if not self.problem:
+            self._requests = snapshot.requests
         self.count += not self.problem
         self.lost += bool(self.problem)
 
@@ -100,6 +114,13 @@ class Recorder:
         self._ahead, self.problem = b"", ""
 
 
+def _kept(before: tuple[Request, ...], now: tuple[Request, ...]) -> int:
+    """How many of the newest of ``before`` are the oldest of ``now``."""
+    at = now.index(before[0]) if before and before[0] in now else len(now)
+    count = len(now) - at
+    return count if now[at:] == before[:count] else 0
+
+
 def _readable(value: Any) -> Any:
     """The same with a question mark for every character that no file can hold."""
     if isinstance(value, str):
@@ -125,10 +146,13 @@ def read_recording(path: Path) -> list[Snapshot]:
     if header.format != HEADER or header.version != VERSION:
         raise UsageError(f"{path} is a recording of another gpubox ({header.gpubox}).")
     decoder = msgspec.json.Decoder(Snapshot)
+    kept = msgspec.json.Decoder(_Kept)
     found: list[Snapshot] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            found.append(decoder.decode(line))
+            snapshot = decoder.decode(line)
+            before = found[-1].requests[: kept.decode(line).requests_kept] if found else ()
+            found.append(replace(snapshot, requests=(*snapshot.requests, *before)))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if number == len(lines):
                 break

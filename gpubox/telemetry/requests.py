@@ -25,6 +25,8 @@ from gpubox.telemetry.model import Request
 from gpubox.telemetry.reread import Kept
 
 KEEP = 300
+PROOF_TOKENS = 8
+"""The proof's prompt is one short word; no tokenizer makes more of it."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class RequestLog:
     first_began: float | None = None
     last_ended: float | None = None
     skip_proof: bool = False
-    """Whether the first request is gpubox's own one-token proof, which is no client's."""
+    """Whether gpubox's own one-token proof is still to come, which is no client's. Clients may come before it."""
     kept: Kept = field(default_factory=Kept)
     _cancelled: set[int] = field(default_factory=set)
     _failed: set[int] = field(default_factory=set)
@@ -139,10 +141,9 @@ class RequestLog:
         cut_off = found.task in self._cancelled or found.task in self._failed
         if found.prompt is None and found.generation is None and not cut_off:
             return None  # a slot save, an erase: no request of a client
-        if self.skip_proof:
+        if self.skip_proof and not cut_off and _like_the_proof(found):
             self.skip_proof = False
-            if found.generation is None or found.generation.tokens <= 1:
-                return None
+            return None
         generated = found.generation.tokens if found.generation else found.generated
         self.count += 1
         self.generated_tokens += generated or 0
@@ -169,6 +170,12 @@ class RequestLog:
         if found.predict_limit is not None and found.predict_limit > 0 and generated is not None:
             return "length" if generated >= found.predict_limit else "stop"
         return None
+
+
+def _like_the_proof(found: InFlight) -> bool:
+    """Whether it may be ``LlamaClient.prove``: a word in, at most one token out."""
+    short = found.prompt is not None and found.prompt.tokens <= PROOF_TOKENS
+    return short and not found.cached_tokens and (found.generation is None or found.generation.tokens <= 1)
 
 
 def _request(found: InFlight, ended: float, generated: int | None, started: datetime, number: int) -> Request:

@@ -37,6 +37,8 @@ ORPHAN_SECONDS = 1.0
 PACE_SECONDS = 1.0
 FIRST_SECONDS = 1.0
 """How long the first snapshot of a server waits for its first answer: what is not asked yet is not idle."""
+LOG_TELLS = ("idle", "answering", "sleeping")
+"""The states that the log alone tells of, before a first answer."""
 SHOWN_REQUESTS = 200
 Driver = Callable[[], DriverReading]
 
@@ -69,6 +71,7 @@ class Launched:
         self.log_problem = ""
         self.awaited = False
         """Whether its first answer was waited for."""
+        self.proven = running.proven_at is not None
 
     def look(self) -> bool:
         """Reads its log and its process, and cuts a log that is too long. Blocks. Whether a request ended."""
@@ -163,6 +166,9 @@ class Sampler:
             launched.source.want_counters()
         if finished or launched.log.requests.in_flight:
             launched.source.hurry()
+        if launched.running.proven_at and not launched.proven:
+            launched.proven, launched.awaited = True, False
+            launched.source.forget()  # "nothing answers" was of the load; what it does now, it has not said yet
         if wait:
             await launched.source.ask()
             await in_thread(launched.look)  # what it was taking while it was asked
@@ -177,7 +183,7 @@ class Sampler:
         state, problems = self._state(launched, launched.source.latest, process, at)
         http = {"loading": "loading", "down": "unreachable"}.get(state, "ready")
         latest = launched.source.latest
-        if latest is None or latest.status == "unreachable":
+        if latest.status == "unreachable" if latest else state not in LOG_TELLS:
             http = "unreachable"
         if state in ("prefill", "answering", "stuck") and http == "ready":
             http = "answering"
@@ -192,9 +198,10 @@ class Sampler:
             may_ask = not await in_thread(sleeper_at, self.url)
             self._foreign = ServerSource(self.url, key, may_ask_slots=may_ask, foreign=True)
             self._foreign_status = await read_foreign(self.url, key)
+            await self._foreign.ask()
             if not wait:
-                self._foreign.start()
-        if wait or self._foreign.latest is None:
+                self._foreign.start()  # after that: two that ask at once would not know since when one waits
+        elif wait:
             await self._foreign.ask()
         at = time.monotonic()
         for answer in self._foreign.take():
@@ -208,9 +215,9 @@ class Sampler:
         state = {"ok": "idle", "unreachable": "down", "error": "down"}.get(latest.status, "loading")
         if latest.status == "ok":
             state = "sleeping" if latest.asleep else _slot_state([s.state for s in slots])
-            if latest.slots is None and latest.busy:
-                state = "answering"
-        http = {"down": "unreachable", "loading": "loading", "idle": "ready", "sleeping": "ready"}
+            if latest.slots is None and not latest.asleep and latest.busy is not False:
+                state = "answering" if latest.busy else "ready"
+        http = {"down": "unreachable", "loading": "loading", "idle": "ready", "ready": "ready", "sleeping": "ready"}
         status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)
         silent, said = silence(self._foreign, at)
         problems = said if latest.asleep else said + http_problems(self._foreign, latest)

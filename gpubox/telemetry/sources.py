@@ -167,11 +167,12 @@ class ServerAnswer:
     """It says that it sleeps; it was asked nothing that would wake it."""
 
     @property
-    def busy(self) -> bool:
-        """Whether it works on any request, as far as anything tells."""
+    def busy(self) -> bool | None:
+        """Whether it works on any request; ``None`` where nothing tells."""
         if self.slots is not None:
             return any(slot.busy for slot in self.slots)
-        return bool((self.counters or {}).get(PROCESSING))
+        working = (self.counters or {}).get(PROCESSING)
+        return None if working is None else working > 0
 
     @property
     def queued(self) -> int | None:
@@ -211,6 +212,11 @@ class ServerSource:
     def start(self) -> None:
         """Begins to ask, every POLL_SECONDS."""
         self._task = asyncio.create_task(self._run(), name="server-source")
+
+    def forget(self) -> None:
+        """What it answered until now tells nothing any more: the next answer is the first."""
+        self.latest = None
+        self._answered.clear()
 
     async def first(self, seconds: float) -> None:
         """Returns when it has answered once, or after ``seconds``."""

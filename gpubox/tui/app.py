@@ -79,7 +79,9 @@ class GpuboxApp(Verbs):
     def __init__(self, services: Services, *, start: str | None = None) -> None:
         super().__init__()
         self.register_theme(theme.GPUBOX)
-        self.theme = theme.GPUBOX.name
+        # Not assigned, which would parse all styles twice before the first paint.
+        self.set_reactive(type(self).theme, theme.GPUBOX.name)
+        self.stylesheet.set_variables(self.get_css_variables())
         self.animation_level = "none"
         self.bridge = Bridge(self, services)
         self.entries: tuple[Entry, ...] = ()

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import TYPE_CHECKING
 
 from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.slot import SlotView, observe, slots
+
+if TYPE_CHECKING:
+    from gpubox.server.slot import SlotView
 
 AGAIN = "`gpubox` opens this screen again, `gpubox stop` ends it."
 
 
 def farewell(paths: Paths) -> str:
     """What keeps running, as lines that end with a newline; empty when nothing does."""
+    from gpubox.server.slot import observe, slots  # psutil and the records: not before the first paint
+
     main = observe(paths, MAIN_SLOT)
     others = [view for slot in slots(paths) if slot != MAIN_SLOT and (view := observe(paths, slot)).running]
     lines = [f"{_one(view)}." for view in others]

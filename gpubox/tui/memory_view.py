@@ -175,7 +175,7 @@ def amount(part: float | None, whole: float | None) -> str:
 
 
 def title(snapshot: Snapshot) -> str:
-    """``VRAM 13.4 of 15.9 GiB``: all cards together."""
+    """``VRAM 13.4 of 15.9 GiB``: all cards and RPC devices together."""
     cards = [device for device in snapshot.memory if device.kind != "host"]
     if not cards:
         host = next((device for device in snapshot.memory if device.kind == "host"), None)
@@ -183,5 +183,6 @@ def title(snapshot: Snapshot) -> str:
         return f"RAM {amount(used, total)}" if used and total else "VRAM"
     used = sum(used_bytes(card) or 0 for card in cards)
     total = sum(card.total_bytes or 0 for card in cards)
-    count = f" on {len(cards)} cards" if len(cards) > 1 else ""
+    word = "devices" if any(device.kind == "rpc" for device in cards) else "cards"
+    count = f" on {len(cards)} {word}" if len(cards) > 1 else ""
     return f"VRAM {amount(used, total)}{count}" if total else "VRAM"

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui.cells import QUIET, Line, join, line, pad, safe
+from gpubox.tui.cells import QUIET, Line, cells, join, line, pad, safe
 
 if TYPE_CHECKING:
     from gpubox.telemetry.model import Request
@@ -18,6 +18,8 @@ COLUMNS = (
 """Name, width, and how soon it gives way where the terminal is narrow (0: never)."""
 RIGHT = {"out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
+LEAST_WHY = 10
+"""Cells below which the first word of why it was read again would be cut."""
 
 
 def columns(width: int) -> tuple[tuple[str, int], ...]:
@@ -47,13 +49,11 @@ def row(request: Request, width: int) -> Line:
         "draft": (_percent(request.draft_acceptance), ""),
         "took": (units.seconds(request.duration_seconds), ""),
     }
-    cells = [_cell(values[name], name, size) for name, size in shown if name != "end"]
+    found = [_cell(values[name], name, size) for name, size in shown if name != "end"]
     room = width - sum(size + len(GAP) for name, size in shown if name != "end")
-    if len(cells) < len(shown):
-        end = (request.stop_reason or units.UNKNOWN, _end_style(request))
-        text, style = (f"↻ {request.reread}", "$warning") if request.reread else end
-        cells.append(line((safe(text, room), style)))
-    return join(cells, GAP)
+    if len(found) < len(shown):
+        found.append(_end(request, room))
+    return join(found, GAP)
 
 
 def local_time(iso: str) -> str:
@@ -84,8 +84,18 @@ def _percent(share: float | None) -> str:
     return units.UNKNOWN if share is None else f"{share:.0%}"
 
 
+def _end(request: Request, room: int) -> Line:
+    """Why it stopped; why it was read again says more than an ordinary stop, and stands behind any other end."""
+    end = line((safe(request.stop_reason or units.UNKNOWN, room), _end_style(request)))
+    why = f"↻ {request.reread}" if request.reread else ""
+    if why and request.stop_reason in (None, "stop"):
+        return line((safe(why, room), "$warning"))
+    left = room - cells(end) - len(GAP)
+    return join([end, line((safe(why, left), "$warning"))], GAP) if why and left >= LEAST_WHY else end
+
+
 def _end_style(request: Request) -> str:
-    return "$warning" if request.stop_reason in ("context full", "cancelled", "length") else QUIET
+    return "$warning" if request.stop_reason in ("context full", "cancelled", "length", "error") else QUIET
 
 
 def fields(request: Request) -> list[tuple[str, str]]:

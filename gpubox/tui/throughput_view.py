@@ -17,6 +17,7 @@ STATES = {
     "thinking": ("●", "$primary", "generates, and has not said anything yet"),
     "answering": ("●", "$primary", "generates"),
     "idle": ("●", "$success", "waits for a request"),
+    "ready": ("●", "$success", "answers; nothing tells whether it works on a request"),
     "loading": ("◌", "$accent", "a model is being loaded"),
     "stopping": ("◌", "$accent", "was told to stop"),
     "sleeping": ("○", "$secondary", "gave its memory back; the next request wakes it"),

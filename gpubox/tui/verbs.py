@@ -107,7 +107,8 @@ class Verbs(Rooms):
     def action_help(self) -> None:
         from gpubox.tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self.bridge.services.places()))
+        first = {"chat": Where.CHAT, "bench": Where.BENCH}.get(self.current_mode, Where.ANYWHERE)
+        self.push_screen(HelpScreen(self.bridge.services.places(), first=first))
 
     async def action_back(self) -> None:
         if self.screen is not self.dashboard:

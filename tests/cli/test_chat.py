@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, TurnFailed
+from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
 from gpubox.agent.tools import ToolCall
 from gpubox.agent.transcript.store import chat_path, load, names
 from gpubox.cli.chat_lines import PlainLines
@@ -313,6 +313,7 @@ def test_hostile_text_reaches_no_terminal(serve: Serve, chat: Callable[..., Said
     assert "👩‍👧" in said.out
     shown = chat("show", names(Paths.default())[0])
     assert not set("\x1b\x07\x9b\u202e") & set(shown.out)
+    assert "👩‍👧" in shown.out
 
 
 def test_usage(chat: Callable[..., Said], serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,6 +444,20 @@ def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(
         "", "  reading the prompt … 10 of 5,000 tokens", "  thinking … ~1 tokens", "  thinking … ~2 tokens",
         "  ! A notice.\n",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one_screen", "times"), [(True, 1), (False, 2)])
+def test_where_answer_and_remarks_are_one_screen_a_fenced_program_stands_there_once(
+    one_screen: bool, times: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpubox.cli.diagnostics.stderr_is_terminal", lambda: one_screen)
+    monkeypatch.setattr("gpubox.cli.output.is_terminal", lambda: one_screen)
+    lines = PlainLines()
+    lines.show(TextDelta("I run it:\n```python\nprint(1)\n```\n"))
+    lines.show(ToolRequested(ToolCall("c", "code_execution", {}, "print(1)")))
+
+    out, err = capfd.readouterr()
+    assert (out + err).count("print(1)") == times and "▸ code_execution" in err
 
 
 def test_looking_at_chats_needs_no_http_and_no_screen(paths: Paths) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,22 @@ def test_a_reader_that_left_is_no_failure() -> None:
         _, err = process.communicate(timeout=60)
 
     assert (process.returncode, err) == (0, b"")
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    for words in (("ls",), ("chat", "ls", "--json"), ("chat", "show", "x", "--json")):
+        with Path("/dev/full").open("wb") as full, run_gpubox(*words, stdout=full) as process:
+            _, err = process.communicate(timeout=60)
+        said = "There is no chat x." if "x" in words else "The output cannot be written: No space left on device."
+        assert err.decode().splitlines()[0] == f"gpubox: {said}"
+        assert b"Traceback" not in err and process.returncode == (2 if "x" in words else 1)
+
+
+def test_closed_streams_are_empty_ones(paths: Paths) -> None:
+    command = f"{shlex.quote(sys.executable)} -m gpubox chat -p - <&-"
+    with subprocess.Popen(["sh", "-c", command], stderr=subprocess.PIPE) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and b"the prompt is empty" in err
 
 
 def test_a_terminal_without_unicode_still_lists() -> None:

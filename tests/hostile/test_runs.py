@@ -146,6 +146,55 @@ async def test_a_workspace_that_can_only_be_read(sandbox: Sandbox, world: World)
     assert (world.workspace / "m.py").read_text() == "X = 42"
 
 
+REPOSITORY = """
+import os, shutil
+print(open(".git/config").read())
+for change in (lambda: open(".git/config", "a"), lambda: open(".git/hooks/pre-commit", "w"),
+               lambda: os.rmdir(".git/hooks"), lambda: os.rename(".git", "x"), lambda: os.rename(".git/hooks", "x"),
+               lambda: shutil.rmtree(".git"), lambda: os.symlink("/etc", ".git"),
+               lambda: os.chmod(".git/hooks", 0o777)):
+    try:
+        change()
+        print("changed")
+    except OSError as error:
+        print("no")
+for process in ("self", "1"):
+    try:
+        for name in os.listdir(f"/proc/{process}/fd"):
+            if "git" in os.readlink(f"/proc/{process}/fd/{name}"):
+                print("left open")
+    except OSError:
+        pass
+open("mine.txt", "w").write("written")
+"""
+
+
+async def test_the_history_of_a_workspace_and_its_hooks_are_only_read(sandbox: Sandbox, world: World) -> None:
+    found = await sandbox.confinement()
+    if found.tier != "bubblewrap" or not bubblewrap.binds_open_files(found.program):
+        pytest.skip("only a bwrap with --ro-bind-fd can")
+    folder = world.workspace / ".git"
+    (folder / "hooks").mkdir(parents=True)
+    (folder / "config").write_text("[core]")
+    for path in (folder, folder / "hooks", folder / "config"):
+        path.chmod(0o777)
+
+    outcome = await sandbox.run(REPOSITORY, Policy(workspace=world.workspace))
+
+    assert outcome.output.splitlines() == ["[core]", *["no"] * 8]
+    assert (world.workspace / "mine.txt").read_text() == "written"
+    assert sorted(path.name for path in folder.iterdir()) == ["config", "hooks"] and not list(folder.glob("hooks/*"))
+
+
+async def test_a_link_in_the_place_of_a_repository_leads_nowhere(sandbox: Sandbox, world: World) -> None:
+    (world.workspace / ".git").symlink_to(world.outside)
+    code = "try: print(open('.git/secret').read())\nexcept OSError: print('held')"
+
+    outcome = await sandbox.run(code, Policy(workspace=world.workspace))
+
+    assert outcome.output == "held\n"
+
+
 async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
     found = await Sandbox.probe(Config())
     if found.tier is None:

@@ -16,7 +16,7 @@ from gpubox.agent.transcript.records import Asked, Choices, Chosen, Rewound
 from gpubox.agent.transcript.search import Hit
 from gpubox.agent.transcript.store import Head
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.tui.chat.service import Confined
+from gpubox.tui.chat.service import Confined, Defaults
 from tests.tui.fake import READY, FakeServices
 
 Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
@@ -227,8 +227,8 @@ class FakeChats:
     async def confined(self) -> Confined:
         return self.found
 
-    async def profile_system(self, profile: str) -> str:
-        return SYSTEM_PROMPT
+    async def defaults(self, profile: str) -> Defaults:
+        return Defaults(SYSTEM_PROMPT, {"top_k": 20})
 
     async def save(self, text: str, path: str, folder: str) -> str:
         self.saved.append((path, text))

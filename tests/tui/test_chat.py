@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from textual.events import ScreenResume
 from textual.pilot import Pilot
 
 from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat import runner
+from gpubox.tui.chat import approval, runner
+from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.service import Confined
 from gpubox.tui.screens.chat import ChatScreen
 from tests.tui.conftest import SIZE, shows, text, until
@@ -27,6 +29,7 @@ HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "FRAME_SECONDS", 0.005)
     monkeypatch.setattr(runner, "REST", 0)
+    monkeypatch.setattr(approval, "QUIET_SECONDS", 0)
 
 
 @asynccontextmanager
@@ -131,6 +134,21 @@ async def test_a_turn_that_fails_gives_the_prompt_back() -> None:
         await until(pilot, lambda: screen.composer.text == "hello" and not screen.runner.running)
 
 
+async def test_the_same_words_that_were_not_asked_again_replace_nothing() -> None:
+    chats = FakeChats(answer("Yes."))
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "more")
+        await over(pilot, screen)
+        chats.error = GpuboxError("Nobody answers.")
+        await say(pilot, "more")
+        await until(pilot, lambda: screen.composer.text == "more" and not screen.runner.running)
+        chats.error = None
+        await pilot.press("enter")
+        await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
+        assert screen.chat
+        assert [turn.asked.text for turn in screen.chat.log.path()] == ["more", "more"]
+
+
 @pytest.mark.parametrize(("key", "allowed"), [("y", True), ("n", False), ("escape", False), ("a", True)])
 async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
     answers: list[bool] = []
@@ -150,6 +168,25 @@ async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
         await over(pilot, screen)
         assert answers == [allowed]
         assert chats.opened[0].choices.approvals == ("workspace" if key == "a" else "ask")
+
+
+async def test_a_question_is_asked_once_and_not_answered_by_the_middle_of_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(approval, "QUIET_SECONDS", 3600)
+    hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
+    async with chatting(FakeChats()) as (pilot, screen):
+        waiting = asyncio.create_task(screen.allow(WRITE, hidden))
+        await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "y yes, this once")
+        await pilot.press(*"say")
+        question = pilot.app.screen
+        assert isinstance(question, ApprovalScreen) and not waiting.done()
+        question.dismiss("no")
+        for _ in range(3):  # they come before the task that asked has read the answer
+            screen.post_message(ScreenResume())
+        assert await waiting is False
+        await pilot.pause(0)
+        assert pilot.app.screen is screen
 
 
 async def test_a_question_waits_until_the_chat_is_in_front() -> None:
@@ -239,7 +276,7 @@ async def test_settings_are_this_chats() -> None:
     chats = FakeChats(answer("Yes."))
     async with chatting(chats) as (pilot, screen):
         await pilot.press("ctrl+t")
-        await shows(pilot, "This chat", "‹ as the model does ›")
+        await shows(pilot, "This chat", "‹ as the model does ›", "20, as the profile has it", "You are a careful")
         await pilot.press("enter", *["down"] * 8, *"hot", "ctrl+s")
         await shows(pilot, "temperature must be a number")
         await pilot.press(*["backspace"] * 3, *"0.2", "ctrl+s")
@@ -313,3 +350,25 @@ async def test_leaving_ends_the_turn_and_closes_the_chat() -> None:
         await say(pilot, "wait")
         await until(pilot, lambda: screen.runner.running)
     assert chats.opened[0].closed
+
+
+async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
+    chats = FakeChats()
+    chats.keep("durations", ["Parse 1h30m"])
+    app = GpuboxApp(ChatServices(chats))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.now)
+        app.action_verb("chat_list")
+        await shows(pilot, "durations", "⏎ open")
+        app.action_verb("focus_log")
+        await until(pilot, lambda: app.dashboard.is_current and app.dashboard.log_pane.view.has_focus)
+
+
+async def test_a_folder_that_cannot_be_a_workspace_is_refused() -> None:
+    chats = FakeChats()
+    async with chatting(chats, toasts=True) as (pilot, screen):
+        await pilot.press("ctrl+t")
+        await shows(pilot, "This chat")
+        await pilot.press(*["down"] * 4, *"/nowhere", "enter")
+        await shows(pilot, "The workspace /nowhere cannot be used")
+        assert screen.chat and not screen.chat.choices.workdir

@@ -104,6 +104,13 @@ def test_a_long_code_block_is_one_again_at_its_end() -> None:
     assert blocks.closed[0].text.count("\n") == CODE_LINES + 1
 
 
+def test_a_code_block_may_end_with_the_text() -> None:
+    for text in ("```py\nx = 1\n```", "```py\nx = 1\n  ```  ", "```py\nx = 1", "```py\nx = 1\n"):
+        (block,) = built(text).closed
+        assert block.code and block.text == "x = 1"
+    assert built("Look:\n```").closed[0].text == "Look:"
+
+
 @pytest.mark.parametrize("text", ["word " * 4000, "x" * 20_000, "- item\n" * 3000, "```\n" + "y" * 20_000])
 def test_a_block_without_an_end_is_split(text: str) -> None:
     blocks = Blocks()

@@ -74,6 +74,16 @@ def test_a_round_that_is_asked_again_loses_what_it_said() -> None:
     assert "Half" not in shown and "! The connection broke." in shown and shown.endswith("All")
 
 
+def test_what_was_said_stays_where_asking_again_did_not_help() -> None:
+    kept = e.MessageAdded(e.Message("assistant", "<think>hm</think>Half an answer", partial=True))
+    failed = e.TurnFailed("It went away.", "", 1)
+    view = played(*opening(), e.TextDelta("Half an answer"), e.RoundRestarted(1, "It broke."), kept, failed)
+    assert drawn(view).count("Half an answer") == 1 and "hm" not in drawn(view)
+    assert view.answer == "Half an answer"
+    view = played(*opening(), e.TextDelta("Half an answer"), kept, failed)
+    assert drawn(view).count("Half an answer") == 1
+
+
 def test_a_failure_says_what_to_do_and_keeps_what_was_said() -> None:
     failed = e.TurnFailed("It went away [/foo].", "^r asks again.", 1)
     view = played(*opening(), e.TextDelta("Half an answer"), e.ToolRequested(CALL), failed)
@@ -115,6 +125,8 @@ def test_a_turn_of_the_file_looks_as_it_did() -> None:
         if not isinstance(step, (e.TextDelta, e.ReasoningDelta)):
             stored.events.append(step)  # type: ignore[arg-type]
     assert drawn(replayed(stored)) == drawn(live)
+    tagged = Turn(stored.asked, [e.MessageAdded(e.Message("assistant", "<think>hidden</think>Seen."))])
+    assert "hidden" not in drawn(replayed(tagged)) and "thought for" in drawn(replayed(tagged))
     assert replayed(stored).id == "t1"
 
 

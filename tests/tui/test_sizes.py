@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpubox.server.events import Finished, Step, StepDone
 from gpubox.tui.app import GpuboxApp
+from gpubox.tui.messages import StoryMoved
 from tests.tui.conftest import opened, settled, shows, text, until
 from tests.tui.fake import BUSY, FakeServices
 from tests.tui.scenes import SCENES
@@ -28,6 +30,19 @@ async def test_a_tiny_terminal_and_back(fake: FakeServices) -> None:
         await until(pilot, lambda: "Requests" in text(pilot))
         await settled(pilot)
         assert text(pilot).splitlines()[:-1] == before.splitlines()[:-1], "all but the keys, which stay where they went"
+
+
+async def test_a_story_leaves_room_for_what_runs_in_a_tiny_terminal(fake: FakeServices) -> None:
+    fake.status = BUSY
+    app = GpuboxApp(fake)
+    async with app.run_test(size=(20, 5)) as pilot:
+        await opened(pilot)
+        for step in (Step.CHECK, Step.STOP, Step.LOAD):
+            app.post_message(StoryMoved(StepDone(step, "b", 3.0)))
+        app.post_message(StoryMoved(Finished("switch", "b", True, "b", 3.14, "b answers.")))
+        await shows(pilot, "✓ b answers", "70.2 tok/s")
+        await settled(pilot)
+        assert not app.dashboard.show_vertical_scrollbar
 
 
 @pytest.mark.parametrize("scene", SCENES)

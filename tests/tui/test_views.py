@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpubox.telemetry.history import History
-from gpubox.tui import graph, requests_view, throughput_view
+from gpubox.tui import graph, memory_view, requests_view, throughput_view
 from gpubox.tui.cells import Line, cells
 from gpubox.tui.screens.arrangement import shown
 from tests.tui.fake import BUSY
@@ -53,6 +53,21 @@ def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
     assert "↻ 0+43.0k" in again
     assert ("↻ no checkpoint" in again) == (width >= 87)
     assert ("↻ no" in again) == (width >= 60)
+
+
+@pytest.mark.parametrize("width", [44, 60, 78, 140])
+def test_a_re_read_does_not_hide_that_a_request_was_cancelled(width: int) -> None:
+    request = replace(REQUESTS[1], stop_reason="cancelled")
+    row = requests_view.row(request, width)
+    assert cells(row) <= width
+    assert ("cance" in words(row)) == (width >= 60)
+    assert ("↻ no checkpoint" in words(row)) == (width == 140)
+
+
+def test_an_rpc_device_is_no_card() -> None:
+    reading = snapshot(BUSY)
+    rpc = replace(reading.memory[0], device="RPC0[10.0.0.2:50052]", kind="rpc", gpu_index=None)
+    assert memory_view.title(replace(reading, memory=(reading.memory[0], rpc))).endswith("on 2 devices")
 
 
 def test_a_tiny_terminal_shows_one_pane() -> None:

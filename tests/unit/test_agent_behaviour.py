@@ -166,6 +166,25 @@ async def test_overflow_folds_the_oldest_output_and_keeps_the_prefix() -> None:
     assert after[7] == before[7], "the newest output stays"
 
 
+async def test_an_output_that_alone_overflows_loses_its_middle() -> None:
+    plays = [says("```python\nprint(1)\n```\n"), refuses(400, "exceeds", **OVERFLOW), says("done")]
+    played = await play(ScriptedServer(*plays, caps=FENCED), tools=[Echo(f"first {'8' * 3000} last")])
+    assert played.finished.text == "done" and played.notices == ["folded"]
+    refused, taken = (body["messages"][-1]["content"] for body in played.bodies[1:])
+    assert "8" * 3000 in refused
+    assert "first 8" in taken and "8 last\n```" in taken and "left out" in taken and len(taken) < 1200
+    again = Conversation(played.conversation.messages[:1])
+    for event in played.events:
+        again.apply(event)
+    assert again.messages == played.conversation.messages, "the chat's file makes the same prompt again"
+
+
+async def test_an_output_that_never_fits_is_one_sentence() -> None:
+    plays = [says("```python\nprint(1)\n```\n"), *[refuses(400, "exceeds", **OVERFLOW)] * 20]
+    played = await play(ScriptedServer(*plays, caps=FENCED), tools=[Echo("8" * 3000)])
+    assert "5,031 of 4,096 tokens" in played.failed.message
+
+
 async def test_overflow_with_nothing_to_fold_is_one_sentence() -> None:
     played = await play(ScriptedServer(refuses(400, "exceeds", **OVERFLOW)))
     assert "5,031 of 4,096 tokens" in played.failed.message and "ctx-size" in played.failed.hint

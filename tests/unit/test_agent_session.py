@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.agent.events import AgentEvent, Notice, TextDelta, TurnFinished
+from gpubox.agent.events import AgentEvent, Notice, RoundFinished, TextDelta, TurnFinished
 from gpubox.agent.scratch import make_scratch, remove_scratch
 from gpubox.agent.serving import Serving, find_serving
 from gpubox.agent.session import Chat
@@ -271,6 +271,19 @@ async def test_a_chat_that_cannot_be_saved_says_so_once_and_goes_on(box: Box) ->
         assert chat.problem
         await chat.close()
     assert names(box.paths) == []
+
+
+async def test_the_turns_end_is_the_last_event_wherever_saving_fails(box: Box) -> None:
+    async with asyncio.timeout(60), ScriptedServer(says("One.")) as box.server:
+        chat = box.chat()
+        seen: list[AgentEvent] = []
+        async with aclosing(chat.send("Tell me.")) as events:
+            async for event in events:
+                seen.append(event)
+                if isinstance(event, RoundFinished):
+                    chat_path(box.paths, "tell-me").unlink()
+        await chat.close()
+    assert [type(event) for event in seen[-2:]] == [Notice, TurnFinished]
 
 
 async def test_approvals(box: Box, tmp_path: Path) -> None:

@@ -188,6 +188,16 @@ CASES = {
         Kind.CRASH,
         "the engine hit GGML_ASSERT(n_tokens > 0) failed",
     ),
+    "no RPC server there": (
+        "/build/ggml-rpc/ggml-rpc.cpp:547: Failed to connect to 10.0.0.2:50052\n",
+        Kind.CRASH,
+        "the RPC server 10.0.0.2:50052 cannot be reached",
+    ),
+    "an RPC server gone": (
+        LISTENING + "/build/ggml-rpc/ggml-rpc.cpp:612: Remote RPC server crashed or returned malformed response\n",
+        Kind.CRASH,
+        "an RPC server went away, or is of another build",
+    ),
     "a fit that failed is only a warning": (
         "0.00.100.000 W common_fit_params: failed to fit params to free device memory: failed to allocate compute "
         "buffers, abort\n0.00.200.000 E llama_model_load: error loading model: done_getting_tensors: wrong number of "
@@ -274,7 +284,7 @@ def test_a_silent_end_is_said_to_be_silent(code: int | None, words: str) -> None
 
         assert cause.kind == Kind.CRASH
         assert cause.sentence == f"the engine ended{words} without saying why"
-        assert cause.hint
+        assert ("dmesg" in cause.hint) == (code is None)  # nobody saw a signal: SIGKILL leaves just this
 
 
 def test_the_last_error_is_short_and_not_the_farewell() -> None:

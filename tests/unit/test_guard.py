@@ -41,6 +41,14 @@ def test_a_death_is_written_down_once_with_cause_command_and_last_lines(paths: P
     assert path.read_text() == "kept"
 
 
+def test_a_death_is_written_down_with_the_cards_in_words(paths: Paths, view: SlotView) -> None:
+    card = replace(unknown_gpu(0), name="RTX", vram_total_bytes=16 << 30, vram_used_bytes=3 << 29)
+    path = post_mortem(paths, view, DriverReading((card, replace(unknown_gpu(1), lost=True))))
+
+    assert path is not None
+    assert "GPU 0 RTX: 1.5 GiB of 16.0 GiB in use\nGPU 1: LOST\n" in path.read_text()
+
+
 def test_nothing_is_written_where_nothing_died(paths: Paths) -> None:
     assert post_mortem(paths, observe(paths, "main"), NO_GPU) is None
     assert not paths.crashes.exists()

@@ -189,6 +189,14 @@ def test_each_number_is_from_its_field(proc: Path, identity: Identity) -> None:
     )
 
 
+def test_a_process_that_a_debugger_looks_at_is_not_suspended(proc: Path, identity: Identity) -> None:
+    (proc / "7/stat").write_text(STAT.replace(") T ", ") t "))
+
+    reading = read_process(identity, proc)
+
+    assert reading is not None and not reading.stopped
+
+
 @pytest.mark.parametrize("text", [None, "", "rchar: 9\n"])
 def test_bytes_read_may_be_hidden(proc: Path, identity: Identity, text: str | None) -> None:
     (proc / "7/io").unlink()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -42,3 +44,17 @@ def test_only_output_and_diagnostics_print(writer: str) -> None:
     # The embedded engine is a program of its own, and speaks as llama-server does; the screen draws.
     free = ("gpubox/cli/output.py", "gpubox/cli/diagnostics.py", "gpubox/engines/embedded_", "gpubox/tui/")
     assert [path for path in guilty if not path.startswith(free)] == []
+
+
+def test_the_first_paint_imports_nothing_that_is_needed_only_later() -> None:
+    painting = "import gpubox.cli.commands.screen, gpubox.tui.app, gpubox.tui.farewell, gpubox.tui.live"
+    later = [
+        "gpubox.agent", "gpubox.hardware", "gpubox.sandbox", "gpubox.server", "gpubox.telemetry", "gpubox.tui.chat",
+        "click", "httpx", "markdown_it", "msgspec", "psutil", "pygments", "pynvml", "textual.widgets._markdown",
+    ]  # fmt: skip
+    found = subprocess.run(
+        [sys.executable, "-c", f"{painting}, sys; print(sorted(set({later!r}) & set(sys.modules)))"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+    assert found.stdout.strip() == "[]"

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpubox.hardware import process
 from gpubox.hardware.process import MARKER, Identity, PortOwner
+from tests.conftest import until
 
 
 @pytest.fixture
@@ -53,6 +55,23 @@ def test_a_zombie_is_dead() -> None:
     assert process.identity_of(child.pid) is None
     child.wait()
     assert process.identity_of(child.pid) is None
+
+
+LEADER_LEAVES = """
+import ctypes, platform, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)  # exit, of this thread alone
+"""
+
+
+def test_a_process_lives_until_its_last_thread_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", LEADER_LEAVES], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        identity = process.identity_of(child.pid)
+        assert identity and process.is_alive(identity)
+        child.stdin.close()
+        until(lambda: not process.is_alive(identity))
 
 
 def test_no_process_is_dead() -> None:

@@ -49,6 +49,33 @@ async def test_while_the_first_answer_does_not_come_the_log_tells(
     await until(sampler.sample, healthy)
 
 
+async def test_what_was_said_during_the_load_is_not_said_of_a_server_that_is_loaded(
+    box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+
+    hanging = threading.Event()
+
+    def hang(handler: BaseHTTPRequestHandler) -> None:
+        hanging.set()
+        box.hang(handler)
+
+    monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 0.05)
+    box.answers |= {"/slots": refuse, "/health": refuse}
+    box.start(proven_at=None)
+    sampler = make()
+    await until(sampler.sample, lambda _: len(box.asked) > 2)
+    assert (await sampler.sample()).throughput.state == "loading"
+
+    box.answers |= {"/slots": hang, "/health": hang}  # it computes somebody's first batch
+    await until(sampler.sample, lambda _: hanging.is_set())
+    box.record(proven_at="t")
+    snapshot = await sampler.sample()
+    assert (snapshot.server.state, snapshot.throughput.state) == ("ready", "idle")
+    assert snapshot.problems == ("the server was not asked yet",)
+
+
 async def test_what_is_taken_while_it_is_asked_is_in_the_one_look(box: LlamaBox, make: Make) -> None:
     def busy(handler: BaseHTTPRequestHandler) -> None:
         box.write(taken("0.01.000.000", 7))

@@ -91,7 +91,17 @@ async def test_a_server_by_its_url_without_slots_or_metrics(box: LlamaBox, make:
     box.answers = dict.fromkeys(box.answers, web_page)
     snapshot = await make(url=box.url).sample(wait=True)
 
-    assert (snapshot.problems, snapshot.throughput.state) == ((NO_SLOTS,), "idle")
+    assert (snapshot.problems, snapshot.throughput.state) == ((NO_SLOTS,), "ready")
+
+
+async def test_a_server_by_its_url_of_which_nothing_tells_is_not_called_idle(box: LlamaBox, make: Make) -> None:
+    box.answers |= {"/slots": 501, "/metrics": 501}
+    sampler = make(url=box.url)
+    snapshot = await sampler.sample(wait=True)
+    assert (snapshot.server.state, snapshot.throughput.state) == ("ready", "ready")
+
+    box.answers["/slots"] = [slot()]
+    assert (await sampler.sample(wait=True)).throughput.state == "idle"
 
 
 NOT_ASKED = "/slots is not asked, it would keep the server awake: no live speed, no context fill"

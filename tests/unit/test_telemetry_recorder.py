@@ -75,6 +75,15 @@ def test_snapshots_come_back_in_their_order(path: Path) -> None:
     assert read_recording(record(path, *run)) == run
 
 
+def test_a_request_is_written_once_however_many_snapshots_list_it(path: Path) -> None:
+    done = [replace(RICH.requests[0], number=n) for n in range(1, 8)]
+    lists = [(), done[:1], done[:1], done[:3], done[1:5], done[1:5], done[5:], [done[0]], [replace(done[0], slot=9)]]
+    run = [replace(RICH, requests=tuple(reversed(some))) for some in lists]
+
+    assert read_recording(record(path, *run)) == run
+    assert path.read_text().count('"reread":"why"') == 9
+
+
 def test_each_snapshot_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:
     with Recorder(path, "1.0") as recorder:
         recorder.write(RICH)

@@ -216,8 +216,14 @@ def test_gpuboxs_own_token_is_no_request() -> None:
     assert len(feed(log, request_lines(20.0, task=3, prompt=2, generated=1))) == 1  # a client may ask for one token too
 
 
-def test_a_first_request_that_made_more_than_a_token_was_a_clients() -> None:
-    assert len(feed(RequestLog(STARTED, skip_proof=True), request_lines(1.0))) == 1
+def test_clients_that_come_before_gpuboxs_token_are_counted_and_it_is_not() -> None:
+    log = RequestLog(STARTED, skip_proof=True)
+
+    assert len(feed(log, request_lines(1.0, task=1))) == 1
+    assert len(feed(log, request_lines(20.0, task=2, prompt=500, generated=1))) == 1  # one token of a long prompt
+    assert feed(log, request_lines(30.0, task=3, prompt=1, generated=1)) == []
+    assert len(feed(log, request_lines(40.0, task=4))) == 1
+    assert log.count == 3
 
 
 def test_four_slots_at_once_are_told_apart() -> None:

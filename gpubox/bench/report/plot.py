@@ -63,7 +63,7 @@ def _bar(chart: Chart, bar: Bar, room: int, left: float, scale: float) -> Row:
 
 def _lines(chart: Chart, width: int, height: int) -> list[Row]:
     left, right, low, high = limits(chart)
-    y_marks = ticks(low, high, max(2, height // 3))
+    y_marks = ticks(low, high, max(3, height // 2))
     low, high = y_marks[0], y_marks[-1]
     margin = max(len(tick_text(mark)) for mark in y_marks) + 1
     room = max(10, width - margin - 3)
@@ -78,7 +78,8 @@ def _lines(chart: Chart, width: int, height: int) -> list[Row]:
     rows: list[Row] = []
     if len(chart.series) > 1 or chart.series[0].name:
         rows.append(_legend(chart.series))
-    rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
+    if chart.y_label:
+        rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
     for y in range(height):
         label = labels.get(y, "")
         axis = f"{label:>{margin}} {'┤' if label else '│'}"

@@ -63,7 +63,9 @@ def metric_table(metrics: Sequence[Metric], width: int | None) -> Iterator[Row]:
     if width is None or _width(wide) <= width:
         yield from grid(wide)
         return
-    narrow = [_NARROW, *(_narrow(metric) for metric in metrics)]
+    narrow: list[Sequence[str]] = [_NARROW, *(_narrow(metric) for metric in metrics)]
+    if _width(narrow) > width:
+        narrow = [(row[0], row[1], row[3], row[5]) for row in narrow]
     fitted = list(grid(narrow))
     yield fitted[0]
     last = ""

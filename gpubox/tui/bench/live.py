@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gpubox.errors import GpuboxError
+from gpubox.errors import ExitCode, GpuboxError
 from gpubox.threads import in_thread
 from gpubox.tui.bench.service import Ended, Outline
 
@@ -98,6 +98,8 @@ class LiveBench:
             said = _values(_read(out))
             if process.returncode == 0:
                 return Ended(True, "")
+            if process.returncode in (ExitCode.INTERRUPTED, -signal.SIGINT):
+                return Ended(False, "The run was stopped; what was measured is kept, r goes on with it.")
             problem = _told(said, _read(err))
             return Ended(False, " ".join(filter(None, (problem.message, problem.hint))))
 

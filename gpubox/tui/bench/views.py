@@ -73,7 +73,7 @@ def live_lines(live: LiveRun, throughput: Throughput | None, width: int) -> list
     for flag in info.flags:
         found.append(line(("! ", "$warning"), (f"{flag.kind}: {plain(flag.text)}", "$warning")))
     if len(live.values) > 1:
-        chart = Chart(live.value_name, live.value_name.rpartition(", ")[2], "item",
+        chart = Chart(live.value_name, "", "item",
                       series=(Series(live.value_name, "", "item", "", live.values),))  # fmt: skip
         found += [(), *styled(plot(chart, min(width, WIDEST), height=8))]
     if live.last:

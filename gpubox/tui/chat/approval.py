@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -12,14 +14,16 @@ from textual.widgets import Static
 from gpubox.agent.tools import ToolCall
 from gpubox.tui.cells import Line, fit
 from gpubox.tui.chat.card import diff_lines
-from gpubox.tui.chat.clean import clean
 from gpubox.tui.chat.lines_view import LinesView
+from gpubox.tui.text import plain
 
 ANSWERS = (("y", "yes, this once"), ("a", "yes, and all that follow in this chat"), ("n", "no"))
+QUIET_SECONDS = 0.6
+"""A yes counts so long after the question came and after the letter before it: the owner may be typing a prompt."""
 
 
 class ApprovalScreen(ModalScreen[str]):
-    """Returns ``yes``, ``all`` or ``no``. Nothing is allowed by Enter: it takes a letter."""
+    """Returns ``yes``, ``all`` or ``no``. Nothing is allowed by Enter: it takes a letter, and not one of a word."""
 
     DEFAULT_CSS = """
     ApprovalScreen { align: center middle; background: $background 60%; }
@@ -40,19 +44,28 @@ class ApprovalScreen(ModalScreen[str]):
     def __init__(self, call: ToolCall, diff: str) -> None:
         super().__init__()
         self.call, self.diff = call, diff
+        self._typed_at = time.monotonic()
 
     def compose(self) -> ComposeResult:
         self.view = LinesView(self._lines)
         with Vertical() as box:
-            path = clean(" ".join(str(self.call.arguments.get("path", "")).split()))[:60]
-            box.border_title = Content(f"{clean(self.call.name)[:40]} {path}".rstrip())
+            path = plain(" ".join(str(self.call.arguments.get("path", "")).split()))[:60]
+            box.border_title = Content(f"{plain(self.call.name)[:40]} {path}".rstrip())
             box.border_subtitle = Content(self._counts())
             yield self.view
             keys = [Content.assemble((key, "bold $primary"), " ", (words, "$quiet")) for key, words in ANSWERS]
             yield Static(Content("   ").join(keys), markup=False)
 
     def on_mount(self) -> None:
+        self._typed_at = time.monotonic()
         self.view.focus()
+
+    def on_key(self, event: events.Key) -> None:
+        if not event.is_printable:
+            return
+        before, self._typed_at = self._typed_at, time.monotonic()
+        if event.key in ("y", "a") and self._typed_at - before < QUIET_SECONDS:
+            event.stop()
 
     def on_resize(self, event: events.Resize) -> None:
         # Not a fraction in the styles: the answers below a long diff have to stay on the screen.

@@ -67,6 +67,8 @@ class Blocks:
     def end(self) -> None:
         """No more comes: what is open is closed."""
         self.joined_from = None
+        if last := self._open[self._line :]:
+            self._look(last, len(self._open))
         if self._fence:
             self._end_code(len(self._open), len(self._open))
         elif self._open.strip():

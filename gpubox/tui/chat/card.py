@@ -10,6 +10,7 @@ from gpubox.tui.cells import Line, Span, cells, fit, join, pad, safe
 from gpubox.tui.chat.clean import clean, clean_lines, cut
 from gpubox.tui.chat.code import coloured
 from gpubox.tui.chat.wrap import wrap_hard
+from gpubox.tui.text import plain
 
 FEW_LINES = 10
 """Of code, a diff or output, while the card is folded."""
@@ -69,11 +70,11 @@ def few(rows: list[Line], most: int, *, tail: bool = False) -> list[Line]:
 
 
 def diff_lines(diff: str, width: int) -> list[Line]:
-    """A unified diff in its colours; a sentence as it is."""
+    """A unified diff in its colours; a sentence as it is. Nothing is left out that would be written."""
     rows: list[Line] = []
     for line in diff.split("\n"):
         style = next((style for mark, style in _DIFF if line.startswith(mark)), "")
-        rows += wrap_hard(((clean(cut(line.expandtabs(4))), style),), width)
+        rows += wrap_hard(((plain(cut(line.expandtabs(4))), style),), width)
     while rows and not rows[-1]:
         rows.pop()
     return rows

@@ -141,9 +141,8 @@ class Chats(ChatBase):
         from gpubox.tui.chat.choices_screen import ChoicesScreen
 
         now = self.chat.choices if self.chat else self.choices
-        profile = self.profile
-        system = await self.service.profile_system(profile)
-        if (made := await self.app.push_screen_wait(ChoicesScreen(now, system))) is not None:
+        defaults = await self.service.defaults(self.profile)
+        if (made := await self.app.push_screen_wait(ChoicesScreen(now, defaults))) is not None:
             await self.choose(made)
 
     @property

@@ -11,6 +11,7 @@ import msgspec
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.transcript.records import Choices
 from gpubox.errors import UsageError
+from gpubox.tui.chat.service import Defaults
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
 CYCLES: dict[str, tuple[tuple[Any, str], ...]] = {
@@ -42,8 +43,14 @@ ROWS = (
     Row("approvals", "writes", "into the workspace"),
     Row("rounds", "rounds", "requests to the model in one turn", str(AgentSettings().rounds)),
     Row("max_tokens", "max_tokens", "of one round", str(AgentSettings().max_tokens)),
-    *(Row(name, name, "sampling", "as the profile has it") for name in SAMPLING),
+    *(Row(name, name, "sampling", "the server's own") for name in SAMPLING),
 )
+
+
+def unset(row: Row, defaults: Defaults) -> str:
+    """What holds where nothing is written in ``row``."""
+    value = defaults.sampling.get(row.name)
+    return row.unset if value is None else f"{value:g}, as the profile has it"
 
 
 def texts(choices: Choices) -> dict[str, str]:

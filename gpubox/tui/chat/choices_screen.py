@@ -14,7 +14,8 @@ from textual.widgets import Input, Static, TextArea
 
 from gpubox.agent.transcript.records import Choices
 from gpubox.errors import UsageError
-from gpubox.tui.chat.choices_form import CYCLES, ROWS, Row, chosen, next_value, texts, word
+from gpubox.tui.chat.choices_form import CYCLES, ROWS, Row, chosen, next_value, texts, unset, word
+from gpubox.tui.chat.service import Defaults
 
 
 class Cycle(Static, can_focus=True):
@@ -75,9 +76,9 @@ class ChoicesScreen(ModalScreen[Choices | None]):
         ("up", "app.focus_previous", "Previous"),
     ]
 
-    def __init__(self, choices: Choices, profile_system: str) -> None:
+    def __init__(self, choices: Choices, defaults: Defaults) -> None:
         super().__init__()
-        self.choices, self.profile_system = choices, profile_system
+        self.choices, self.defaults = choices, defaults
         self.inputs: dict[str, Input] = {}
         self.cycles: dict[str, Cycle] = {}
 
@@ -91,7 +92,7 @@ class ChoicesScreen(ModalScreen[Choices | None]):
                 yield Static("system prompt", classes="head", markup=False)
                 self.system = TextArea(
                     self.choices.system_prompt or "", tab_behavior="focus", show_line_numbers=False,
-                    highlight_cursor_line=False, placeholder=self.profile_system,
+                    highlight_cursor_line=False, placeholder=self.defaults.system_prompt,
                 )  # fmt: skip
                 self.system.cursor_blink = False
                 yield self.system
@@ -108,7 +109,7 @@ class ChoicesScreen(ModalScreen[Choices | None]):
                 self.cycles[row.name] = Cycle(row.name, getattr(self.choices, row.name))
                 yield self.cycles[row.name]
             else:
-                field = Input(written[row.name], compact=True, classes="value", placeholder=row.unset)
+                field = Input(written[row.name], compact=True, classes="value", placeholder=unset(row, self.defaults))
                 self.inputs[row.name] = field
                 yield field
             yield Static(row.about, classes="about", markup=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.threads import in_thread
-from gpubox.tui.chat.service import Confined
+from gpubox.tui.chat.service import Confined, Defaults
 
 if TYPE_CHECKING:
     from gpubox.agent.serving import Serving
@@ -70,13 +70,13 @@ class LiveChats:
         found = await Sandbox.probe(self.config)
         return Confined(found.tier or "", " ".join(part for part in (found.problem, found.hint) if part))
 
-    async def profile_system(self, profile: str) -> str:
+    async def defaults(self, profile: str) -> Defaults:
         from gpubox.agent.settings import SYSTEM_PROMPT
         from gpubox.profiles.loader import load_catalog
 
         catalog = await in_thread(load_catalog, self.paths)
         known = catalog.profiles.get(profile)
-        return (known.chat.system if known else "") or SYSTEM_PROMPT
+        return Defaults((known.chat.system if known else "") or SYSTEM_PROMPT, known.sampling if known else {})
 
     async def save(self, text: str, path: str, folder: str) -> str:
         return await in_thread(_save, text, path, folder)

@@ -51,6 +51,13 @@ def on_ground(row: Line, width: int, ground: str) -> Line:
     return tuple((text, f"{style} {ground}".strip()) for text, style in pad(row, width))
 
 
+def warm() -> None:
+    """Imports what the first answer needs: it takes longer than a frame, so a thread does it before."""
+    block_lines(Block("*a* `b`\n\n- c"), 40)
+    for language in ("python", "bash", "json"):
+        coloured("x = 1", language)
+
+
 def fences(text: str) -> list[tuple[str, str]]:
     """Language and text of every code block in ``text``."""
     tokens = _parser().parse(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpubox.agent.events import MessageAdded, ReasoningDelta, TextDelta
+from gpubox.agent.thinking import split_thinking
 from gpubox.tui.chat.turn import TurnView
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ def replayed(turn: Turn) -> TurnView:
     for event in turn.events:
         if isinstance(event, MessageAdded):  # the file keeps what was said as messages, not as deltas
             if event.message.role == "assistant":
-                if event.message.reasoning:
-                    view.take(ReasoningDelta(event.message.reasoning))
-                if event.message.content:
-                    view.take(TextDelta(event.message.content))
+                thinking, visible = split_thinking(event.message.content)
+                if thoughts := event.message.reasoning + thinking:
+                    view.take(ReasoningDelta(thoughts))
+                if visible:
+                    view.take(TextDelta(visible))
             continue
         view.take(event)
     if not view.over:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,6 +24,14 @@ class Confined:
     """bubblewrap | landlock | none; empty where nothing does, and nothing is run."""
     why: str = ""
     """Why it is not better, and what to do; empty where it is the best there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a profile gives its chats."""
+
+    system_prompt: str
+    sampling: Mapping[str, float]
 
 
 class OpenChat(Protocol):
@@ -88,8 +96,8 @@ class ChatService(Protocol):
     async def confined(self) -> Confined:
         """What confines programs; found out once, by trying."""
 
-    async def profile_system(self, profile: str) -> str:
-        """The system prompt that a chat has where it has none of its own."""
+    async def defaults(self, profile: str) -> Defaults:
+        """What holds where a chat says nothing else."""
 
     async def save(self, text: str, path: str, folder: str) -> str:
         """Writes ``text`` to a file that is not there yet, from ``folder``. Returns its path for showing."""

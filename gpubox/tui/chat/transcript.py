@@ -15,6 +15,7 @@ from textual.widget import Widget
 
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.cells import Line
+from gpubox.tui.chat.wrap import wrap
 from gpubox.tui.widgets.line_pane import StyledLines
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
@@ -131,7 +132,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         if self.turns:
             self.show([self._line(y) for y in range(top, top + height)])
         else:
-            self.show(self.welcome)
+            self.show([row for line in self.welcome for row in wrap(line, self._columns)])
         below = max(0, self.max_scroll_y - top)
         if below != self._below:
             self._below = below

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpubox.agent import events as e
+from gpubox.agent.thinking import split_thinking
 from gpubox.agent.tools import ToolCall
 from gpubox.tui.cells import Line, join, line
 from gpubox.tui.chat.card import ENDED
@@ -97,6 +98,8 @@ class TurnView:
                 self._remark(line(("! ", "$warning"), (clean(why), "$secondary")))
                 self.live.phase = "asks"
                 self._begin_round()
+            case e.MessageAdded(message) if message.partial:
+                self._kept(message)
             case e.ToolRequested(call):
                 self._close()
                 if call.code and isinstance(last := self.parts[-1], Answer):
@@ -137,6 +140,12 @@ class TurnView:
     def _begin_round(self) -> None:
         self._round_from = len(self.parts)
         self.live.prefill = self.live.generation = self.live.since = None
+
+    def _kept(self, message: e.Message) -> None:
+        """What an attempt said that was given up stays where no other said more: it is in the conversation."""
+        text = split_thinking(message.content)[1]
+        if text.strip() and not any(isinstance(part, Answer) for part in self.parts[self._round_from :]):
+            self._last(Answer).add(text)
 
     def _who(self, event: e.TurnStarted) -> None:
         how = {"native": "tools in its own format", "fenced": "tools as ```python blocks", "none": "no tools"}

@@ -40,8 +40,9 @@ class Turns(ChatBase):
                 chat.choose(self.choices)
             if instead and instead.id and (turn := chat.log.turns.get(instead.id)):
                 chat.rewind(turn.parent)
+            before = chat.log.head
             await self.runner.run(chat, view, text)
-            if chat.log.head and chat.log.turns[chat.log.head].asked.text == text:
+            if chat.log.head != before:  # it was asked
                 view.id = chat.log.head
         except GpuboxError as error:
             view.take(TurnFailed(error.message, error.hint))

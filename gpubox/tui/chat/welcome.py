@@ -29,9 +29,9 @@ def no_server(now: Now | None) -> list[Line]:
     return [
         line(("○ ", "$quiet"), ("No model runs, so nobody can answer.", "bold")),
         *_help(again or "On the dashboard, Enter starts the highlighted profile.", "esc", "dashboard"),
-        line(("  In a shell: ", "$quiet"), (f"gpubox start {name or 'NAME'}", "$code-inline"),
-             ("   or without any model: ", "$quiet"), ("gpubox demo", "$code-inline")),
-    ]  # fmt: skip
+        line(("  In a shell: ", "$quiet"), (f"gpubox start {name or 'NAME'}", "$code-inline")),
+        line(("  Without any model: ", "$quiet"), ("gpubox demo", "$code-inline")),
+    ]
 
 
 def welcome(confined: Confined | None) -> list[Line]:

@@ -46,7 +46,7 @@ class BenchScreen(BenchRuns):
     DEFAULT_CSS = """
     BenchScreen { layout: vertical; background: $background; color: $foreground; }
     BenchScreen #bench-body { height: 1fr; }
-    BenchScreen RunRows { width: 50; border: round $line; padding: 0 1; }
+    BenchScreen RunRows { width: 54; border: round $line; padding: 0 1; }
     BenchScreen RunRows:focus { border: round $line-focus; }
     BenchScreen.-roomy RunRows { width: 76; }
     BenchScreen.-narrow #bench-body { layout: vertical; }

@@ -11,12 +11,14 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 
+from gpubox.threads import in_thread
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.cells import Line, line
 from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
 from gpubox.tui.chat.chats import Chats
 from gpubox.tui.chat.composer import Composer
+from gpubox.tui.chat.markdown import warm
 from gpubox.tui.chat.runner import TurnRunner
 from gpubox.tui.chat.strips import chat_line, idle_line, live_line
 from gpubox.tui.chat.taking import Taking
@@ -96,6 +98,7 @@ class ChatScreen(Turns, Chats, Taking):
             await self.chat.close()
 
     async def _probe(self) -> None:
+        await in_thread(warm)
         self.confined = await self.service.confined()
         self.greet()
         self.draw_lines()
@@ -251,9 +254,10 @@ class ChatScreen(Turns, Chats, Taking):
         return answer != "no"
 
     def _ask_next(self) -> None:
-        if self._asking or not self._questions or not self.is_current:
+        waiting = [one for one in self._questions if not one[2].done()]  # who asked may not have read the answer yet
+        if self._asking or not waiting or not self.is_current:
             return
-        call, diff, answered = self._questions[0]
+        call, diff, answered = waiting[0]
 
         def take(answer: str | None) -> None:
             self._asking = None

@@ -44,9 +44,9 @@ class HelpScreen(ModalScreen[None]):
         *bindings(Where.LISTS),
     ]
 
-    def __init__(self, places: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, places: Iterable[tuple[str, str]], *, first: Where = Where.ANYWHERE) -> None:
         super().__init__()
-        self.places = places
+        self.places, self.first = places, first
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
@@ -70,12 +70,12 @@ class HelpScreen(ModalScreen[None]):
         self.box.scroll_end(animate=False)
 
     def _blocks(self) -> Iterable[Widget]:
-        chat = [verb for verb in VERBS if verb.where is Where.CHAT]
-        bench = [verb for verb in VERBS if verb.where is Where.BENCH]
-        rest = [verb for verb in VERBS if verb.where not in (Where.CHAT, Where.BENCH)]
-        yield from _table("Keys", [(verb.shown, _told(verb), "$primary") for verb in rest])
-        yield from _table("Keys in the chat", [(verb.shown, _told(verb), "$primary") for verb in chat])
-        yield from _table("Keys on the Bench screen", [(verb.shown, _told(verb), "$primary") for verb in bench])
+        titles = {Where.ANYWHERE: "Keys", Where.CHAT: "Keys in the chat", Where.BENCH: "Keys on the Bench screen"}
+        keys: dict[Where, list[Verb]] = {self.first: [], **{where: [] for where in titles}}
+        for verb in VERBS:
+            keys[verb.where if verb.where in titles else Where.ANYWHERE].append(verb)
+        for where, verbs in keys.items():
+            yield from _table(titles[where], [(verb.shown, _told(verb), "$primary") for verb in verbs])
         yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in STATES.items()]
         yield from _table("State of the server", states)

@@ -107,6 +107,7 @@ class LinePane(StyledLines):
         """Brings the rows up to date with the snapshot."""
         size = self.content_size
         if self.snapshot is None or not self.is_attached or size.width <= 0:
+            self.drawn = []  # when it is seen again, nothing is shown before what is true then
             return
         from gpubox.tui.cells import dim, fit
 

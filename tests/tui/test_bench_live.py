@@ -1,0 +1,75 @@
+"""The real service of the Bench screen: a run in a process of its own, followed from its folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gpubox.bench.report.live import LiveRun
+from gpubox.bench.store import find_run
+from gpubox.config import Config
+from gpubox.paths import Paths
+from gpubox.tui.bench.live import LiveBench
+from gpubox.tui.bench.service import Ended
+from tests.bench_server import BenchServer
+
+SMALL = ("--prompts", "short", "--depths", "0", "--max-tokens", "8")
+
+
+@asynccontextmanager
+async def begun(bench: LiveBench, *words: str) -> AsyncIterator[asyncio.Task[Ended]]:
+    task = asyncio.create_task(bench.run(words, now=False))
+    try:
+        yield task
+    finally:
+        if not task.done():
+            live = await bench.active()
+            if live:
+                await bench.stop(live)
+            await task
+
+
+async def at_work(bench: LiveBench, task: asyncio.Task[Ended], done: int) -> LiveRun:
+    async with asyncio.timeout(60):
+        while True:
+            live = await bench.active()
+            if live and live.done >= done:
+                return live
+            assert not task.done(), task.result()
+            await asyncio.sleep(0.02)
+
+
+async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> None:
+    bench = LiveBench(Paths.default(), Config())
+    with BenchServer() as server:
+        words = ("speed", "--url", server.url, *SMALL, "--repeats", "2000")
+        planned = await bench.outline(words)
+        assert (planned.items, planned.starts, planned.gives_back) == (4002, (), None)
+
+        async with begun(bench, *words) as task:
+            live = await at_work(bench, task, 3)
+            assert (live.at_work, live.value_name, live.headline) == (True, "tg, tok/s", "tg 50.0 tok/s")
+            assert live.seconds_left is not None
+            assert live.now
+            await bench.stop(live)
+            ended = await task
+        assert not ended.ok
+        assert "r goes on" in ended.text
+        head = (await bench.heads())[0]
+        assert (head.state, head.id) == ("interrupted", live.info.id)
+        assert head.done >= live.done
+        assert await bench.active() is None
+
+        async with begun(bench, "resume", head.id) as task:
+            live = await at_work(bench, task, head.done + 2)
+            await bench.stop(live)
+        assert len(find_run(bench.paths, head.id).results()) >= head.done + 2
+
+
+async def test_what_cannot_be_run_says_why(own_home: Path) -> None:
+    bench = LiveBench(Paths.default(), Config())
+    ended = await bench.run(("speed", "no-such-profile"), now=False)
+    assert not ended.ok
+    assert "no-such-profile" in ended.text

@@ -1,0 +1,53 @@
+"""The Bench screen as pictures: the list with a report, a run at work, a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pytest_textual_snapshot import SVGImageExtension
+from syrupy.assertion import SnapshotAssertion
+
+from gpubox.bench.model import Flag
+from gpubox.paths import Paths
+from gpubox.tui import rooms
+from gpubox.tui.app import GpuboxApp
+from tests.bench_runs import speed_run
+from tests.tui.conftest import opened, settled, shows, until
+from tests.tui.fake_bench import BenchServices
+
+SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+
+
+@pytest.mark.parametrize("scene", ["report", "at_work", "comparison"])
+@pytest.mark.parametrize("size", SIZES)
+async def test_picture(
+    snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str, scene: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", size.split("x")[0])
+    monkeypatch.setattr(rooms, "WATCH_SECONDS", 0.01)
+    box = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+    speed_run(box, "qwen36-256k", tg=41.0, seed=3, flags=[Flag("throttling", "power cap for 40 % of the time")])
+    speed_run(box, "demo", tg=212.0, seed=4, state="interrupted", share=0.7)
+    speed_run(box, "qwen36-mtp-16gb", tg=48.0, seed=1)
+    last = speed_run(box, "qwen36-mtp-16gb", tg=60.0, seed=2, share=0.6 if scene == "at_work" else 1.0,
+                     argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))  # fmt: skip
+    services = BenchServices(box)
+    if scene == "at_work":
+        services.benches_.working = last
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZES[size]) as pilot:
+        await opened(pilot)
+        await pilot.press("B")
+        await until(pilot, lambda: app.bench and app.bench.is_current and app.bench.header.cards, "the screen")
+        await shows(pilot, "4 runs")
+        if scene == "comparison":
+            await pilot.press("j", "space", "k", "space", "v")
+            await shows(pilot, "Comparison", "better")
+        elif scene == "at_work":
+            await shows(pilot, "at work", "▶ bench")
+        else:
+            await shows(pilot, "The served path")
+        await settled(pilot)
+        picture = app.export_screenshot(title="gpubox", simplify=True)
+    assert picture == snapshot.use_extension(SVGImageExtension)
