@@ -1,4 +1,4 @@
-"""sweep and ab on a real engine: killed -9 half way, resumed, reported, and the server of before is back."""
+"""sweep, ab and soak on a real engine: killed -9 half way, resumed, reported, and the server of before is back."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def resumed(box: Box, kept: list[bytes]) -> dict[str, Any]:
     assert values["run"]["state"] == "finished"
     folder: Path = box.paths.state / "runs" / values["run"]["id"]
     assert (folder / "results.jsonl").read_bytes().splitlines()[: len(kept)] == kept
-    assert not {flag["kind"] for flag in values["report"]["flags"]} & {"foreign request", "cache", "length", "crash"}
+    assert not {flag["kind"] for flag in values["report"]["flags"]} & {"cache", "length", "crash", "setup"}
     return values
 
 
@@ -104,3 +104,17 @@ def test_an_ab_survives_kill_9(profiles: Box) -> None:
     assert table["title"] == "swept ctx-size=768 over swept"
     assert table["rows"][0][-1] == "too few"
     assert table["rows"][0][2] > 0
+
+
+def test_a_soak_survives_kill_9(profiles: Box) -> None:
+    kept = killed_half_way(
+        profiles, 2, "soak", "before", "--minutes", "0.02", "--window", "0.4", "--max-tokens", "4", "--context", "512"
+    )
+
+    report = resumed(profiles, kept)["report"]
+
+    assert before_is_back(profiles)
+    (tg,) = (metric for metric in report["metrics"] if metric["name"] == "tg")
+    assert tg["estimate"]["n"] == 3
+    assert "RAM of the server" in {row[0] for row in report["tables"][0]["rows"]}
+    assert "tg over time" in {series["chart"] for series in report["series"]}
