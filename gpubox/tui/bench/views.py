@@ -84,7 +84,8 @@ def live_lines(live: LiveRun, throughput: Throughput | None, width: int) -> list
         said = f"tg {number(tg)} tok/s" if isinstance(tg, float) else plain(result.error)
         said = said or {True: "passed", False: "failed"}.get(result.values.get("passed"), "")  # type: ignore[arg-type]
         flags = "".join(f"  ! {flag.kind}" for flag in result.flags)
-        name, took = f"{safe(result.item, 34):<34} ", f"{units.seconds(result.seconds):>8}  "
+        names = max(16, min(34, width - 40))
+        name, took = f"{safe(result.item, names):<{names}} ", f"{units.seconds(result.seconds):>8}  "
         row = line(mark, name, (took, "$quiet"), (said, "" if result.ok else "$error"), (flags, "$warning"))
         found.append(fit(row, width))
     return found

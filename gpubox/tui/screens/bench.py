@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
@@ -102,6 +103,7 @@ class BenchScreen(BenchRuns):
             elif live is None and self._view == LIVE:
                 self._view = ""
             self.work(self.read_heads, "bench-list", exclusive=True)
+        self._take_heads()
         self._draw_live()
         self._draw_line()
 
@@ -115,10 +117,17 @@ class BenchScreen(BenchRuns):
     async def read_heads(self) -> None:
         self.heads = tuple(await self.service.heads())
         self.rows.marked = tuple(name for name in self.rows.marked if any(head.id == name for head in self.heads))
-        self.rows.take(self.heads)
+        self._take_heads()
         self.rows.border_subtitle = f"{len(self.heads)}" if self.heads else ""
         self._draw_line()
         self._show()
+
+    def _take_heads(self) -> None:
+        live = self.live
+        self.rows.take(tuple(
+            replace(head, done=live.done, headline=live.headline) if live and head.id == live.info.id else head
+            for head in self.heads
+        ))  # fmt: skip
 
     def show_live(self) -> None:
         self._view = LIVE
