@@ -105,6 +105,7 @@ class Verbs(Rooms):
         self.say(f"Copied the command line of {entry.name}. (Terminals that know OSC 52; tmux: set-clipboard on.)")
 
     def action_help(self) -> None:
+        from gpubox.tui.actions import Where
         from gpubox.tui.screens.help import HelpScreen
 
         first = {"chat": Where.CHAT, "bench": Where.BENCH}.get(self.current_mode, Where.ANYWHERE)
