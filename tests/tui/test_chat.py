@@ -316,7 +316,8 @@ async def test_keys_of_one_screen_do_nothing_on_the_other() -> None:
     services = ChatServices(chats)
     async with chatting(chats, services) as (pilot, screen):
         await pilot.press(*"sr?q1", "escape")
-        assert screen.composer.text == "sr?q1" and pilot.app.is_running
+        await until(pilot, lambda: screen.composer.text == "sr?q1" and screen.transcript.has_focus, "the letters")
+        assert pilot.app.is_running
         screen.composer.put("")
         await pilot.press(*"spvtldf")
         assert not services.asked and screen.is_current
