@@ -23,6 +23,7 @@ from gpubox.hardware.process import descendants
 
 PERIOD_SECONDS = 0.5
 MOST_SAMPLES = 4000
+SETTLE_SECONDS = 10.0
 HELD_BACK = frozenset({"power cap", "thermal", "hw thermal", "power brake", "hw slowdown", "board limit"})
 SWAP_BYTES = 4 << 20
 CLOCK_DRIFT = 0.05
@@ -58,7 +59,14 @@ class Guards:
             self._reader.close()
 
     async def begin(self) -> None:
-        """A target came up: what its server has counted so far is nobody's concern."""
+        """A target came up: what its server has counted so far is nobody's concern.
+
+        What a killed run left in the middle is counted when its slot is free again: that is waited for.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while await self._answering():
+                    await asyncio.sleep(0.1)
         self._base = await self._counted()
         self._others = (0.0, 0.0)
 
@@ -74,11 +82,15 @@ class Guards:
                 text = f"{more[0]:,.0f} prompt and {more[1]:,.0f} generated tokens were somebody else's"
                 return Flag("foreign request", text)
         for _ in range(3):  # our own slot may need a moment to be free
-            slots = await self._stand.client.slots() if self._stand.server.base_url else None
-            if not slots or not any(slot.busy for slot in slots):
+            if not await self._answering():
                 return None
             await asyncio.sleep(0.1)
         return Flag("foreign request", "another request is being answered")
+
+    async def _answering(self) -> bool:
+        """Whether a slot of the target is busy; false where it does not tell."""
+        slots = await self._stand.client.slots() if self._stand.server.base_url else None
+        return any(slot.busy for slot in slots or ())
 
     async def _counted(self) -> tuple[float, float] | None:
         """Prompt tokens read and tokens generated, as the server counts them; ``None`` where it does not tell."""
