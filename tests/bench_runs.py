@@ -31,6 +31,7 @@ def speed_run(
     state: str = "finished",
     flags: Sequence[Flag] = (),
     url: str = "",
+    draft: bool = False,
     argv: tuple[str, ...] = ("/opt/llama/llama-server", "--model", "/models/q.gguf", "--n-cpu-moe", "20"),
 ) -> Run:
     """A run of which ``share`` is done."""
@@ -40,7 +41,7 @@ def speed_run(
     dice = random.Random(seed)
     with run.owned():
         for number, item in enumerate(items[: round(len(items) * share)]):
-            run.add_result(Result(item.id, _values(item.values, tg * dice.gauss(1, spread)), 4.0,
+            run.add_result(Result(item.id, _values(item.values, tg * dice.gauss(1, spread), draft=draft), 4.0,
                                   tuple(replace(flag, item=item.id) for flag in flags if number == 3)))  # fmt: skip
         made = Provenance(
             profile, profile="" if url else profile, url=url, argv=argv, engine="llama.cpp", engine_path=argv[0],
@@ -61,10 +62,10 @@ def _numbered(run: Run) -> Run:
     return found
 
 
-def _values(values: Mapping[str, Any], tg: float) -> dict[str, Any]:
+def _values(values: Mapping[str, Any], tg: float, *, draft: bool) -> dict[str, Any]:
     depth, tokens = values["depth"], values["max_tokens"]
     rate = tg / (1 + depth / 40_000)
-    drafted = tokens
+    drafted = tokens if draft else None  # its interval is a bootstrap, which costs
     return {
         "ttft_seconds": 0.05 + depth / 2400 if values["prefix"] == "cold" else 0.06,
         "wall_seconds": tokens / rate + 0.1,
@@ -75,8 +76,8 @@ def _values(values: Mapping[str, Any], tg: float) -> dict[str, Any]:
         "cached_tokens": 0,
         "generated_tokens": tokens,
         "draft_tokens": drafted,
-        "draft_tokens_accepted": round(drafted * 0.71),
-        "mean_accepted_length": 2.4,
+        "draft_tokens_accepted": round(drafted * 0.71) if drafted else None,
+        "mean_accepted_length": 2.4 if draft else None,
         "joules_per_token": 3.4,
         "timed_by": "server",
     }

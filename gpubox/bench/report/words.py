@@ -9,16 +9,16 @@ from gpubox.bench.model import Flag
 from gpubox.bench.report.model import Estimate, Value
 
 MEANS = {
-    "foreign request": "somebody else used the server meanwhile",
-    "throttling": "the card was held back",
-    "swap": "memory was swapped out or in",
-    "clocks": "the card's clocks changed",
-    "other GPU process": "another program came to the card",
-    "busy CPU": "other programs kept the CPU busy",
+    "foreign request": "times hold somebody else's share",
+    "throttling": "the card could have been faster",
+    "swap": "memory was short",
+    "clocks": "the card ran at other clocks than before",
+    "other GPU process": "the card was shared",
+    "busy CPU": "what the CPU does may have been slower",
     "cache": "the prompt cache was not as the protocol has it",
     "length": "answers were not as long as asked for",
     "setup": "what was measured changed within the run",
-    "crash": "the server died and was started again",
+    "crash": "the item was done again on a fresh server",
 }
 """What a kind of flag says of the numbers."""
 

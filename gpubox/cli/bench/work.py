@@ -106,6 +106,7 @@ def go_on(context: Context, run: Run, *, now: bool, as_json: bool) -> None:
 
 def perform(context: Context, work: Any, run: Run | None, *, now: bool, as_json: bool) -> None:
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
+    from gpubox.bench.report.heads import head_of
     from gpubox.bench.runner import Runner
     from gpubox.bench.store import find_run
     from gpubox.cli.bench.live import Live
@@ -132,6 +133,7 @@ def perform(context: Context, work: Any, run: Run | None, *, now: bool, as_json:
         raise error
     run = run or find_run(context.paths, seen[0].id)
     print_report(context, run, as_json=as_json, error=error)
+    head_of(run)  # kept beside the results, so that lists need not work it out
     if error:
         hint = error.hint or f"What was measured is kept; `gpubox bench resume {run.id}` goes on."
         raise GpuboxError(error.message, hint, code=error.code)
