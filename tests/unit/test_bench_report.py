@@ -24,6 +24,7 @@ from gpubox.bench.report.leaderboard import leaderboard_rows
 from gpubox.bench.report.model import Metric, Report, Series
 from gpubox.bench.report.plot import Row, plot
 from gpubox.bench.report.redact import redacted
+from gpubox.bench.report.references import beside_articles
 from gpubox.bench.report.share import FORMS, share
 from gpubox.bench.report.svg import svg
 from gpubox.bench.report.text import rows, texts
@@ -232,8 +233,8 @@ def metric(name: str, method: str, values: list[float], *, better: str = "higher
     return Metric(name, "", "p", "%", better, estimate, samples)  # type: ignore[arg-type]
 
 
-def run_of(*metrics: Metric) -> tuple[RunInfo, Report]:
-    return RunInfo("id", Plan("humaneval", ()), "t", 0), Report("humaneval", "t", metrics)
+def run_of(*metrics: Metric, kind: str = "speed") -> tuple[RunInfo, Report]:
+    return RunInfo("id", Plan(kind, ()), "t", 0), Report(kind, "t", metrics)
 
 
 def test_shares_that_passed_are_compared_by_mcnemar() -> None:
@@ -264,6 +265,28 @@ def test_prompts_are_paired_so_that_their_differences_do_not_hide_a_change() -> 
         run_of(metric("TTFT", "bootstrap over prompts", faster, better="lower")),
     ).rows[0]
     assert lower.outcome == "regression"
+
+
+def test_tasks_of_a_suite_are_paired_also_where_one_scored_nothing() -> None:
+    tasks = [100.0, 60.0, 0.0, 80.0, 50.0, 90.0, 70.0, 100.0]
+    same = compare_runs(
+        run_of(metric("points", "", tasks), kind="suite"), run_of(metric("points", "", tasks), kind="suite")
+    )
+    assert [(row.method, row.outcome) for row in same.rows] == [("McNemar", "noise")]
+
+
+def test_a_suites_points_stand_beside_the_articles(box: Paths) -> None:
+    their = (
+        Reference("weighted total", 65.9, "points", "RTX 5090", "a"),
+        Reference("tool use", 90, "%", "RTX 5090", "a"),
+    )
+    made = [replace(metric("points", "", [value]), group=group, target="p", unit="of 100")
+            for group, value in (("weighted total", 70.0), ("tools", 85.0))]  # fmt: skip
+    info = RunInfo("id", Plan("suite", (Target("p", profile="p"),)), "t", 0)
+
+    found = beside_articles(info, Report("suite", "t", tuple(made)), lambda name: Profile(name, "m", references=their))
+
+    assert [(one.theirs, one.yours) for one in found] == [(65.9, 70.0), (90, 85.0)]
 
 
 def test_welchs_interval_is_that_of_the_textbook() -> None:

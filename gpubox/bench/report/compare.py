@@ -19,6 +19,8 @@ from gpubox.errors import UsageError
 
 Outcome = Literal["better", "regression", "noise", "too few", "changed"]
 SURE = 0.05
+PAIRED = ("humaneval", "suite")
+"""Kinds whose samples are tasks: no two of them alike, and each asked in both runs."""
 _SEED = re.compile(r"-s\d+(?=/)|(?<=/)\d+$")
 
 
@@ -67,7 +69,7 @@ def compare_runs(a: tuple[RunInfo, Report], b: tuple[RunInfo, Report]) -> RunCom
         raise UsageError(f"{first.id} and {second.id} have no row in common.", "Run both with the same options.")
     alone = sorted({", ".join(filter(None, key)) for key in (*mine, *theirs) if (key in mine) != (key in theirs)})
     return RunComparison(
-        first.id, second.id, tuple(_compared(mine[key], theirs[key]) for key in shared),
+        first.id, second.id, tuple(_compared(mine[key], theirs[key], one.kind in PAIRED) for key in shared),
         tuple(differences(first, second)), tuple(alone),
     )  # fmt: skip
 
@@ -77,11 +79,11 @@ def _by_row(report: Report) -> dict[tuple[str, str, str], Metric]:
     return {(metric.target if several else "", metric.group, metric.name): metric for metric in report.metrics}
 
 
-def _compared(first: Metric, second: Metric) -> Compared:
+def _compared(first: Metric, second: Metric, by_task: bool) -> Compared:
     one, two = first.estimate, second.estimate
     found, p, method = None, None, ""
     values = [[value for _, value in metric.samples] for metric in (first, second)]
-    paired = any(word in (one.method or two.method) for word in ("prompts", "Wilson", "problems"))
+    paired = by_task or any(word in (one.method or two.method) for word in ("prompts", "Wilson"))
     if all(value > 0 for side in values for value in side) and all(values):
         if paired and (pairs := _pairs(first, second)):
             found, method = stats.compare(pairs), "paired by prompt"

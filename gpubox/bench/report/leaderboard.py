@@ -14,7 +14,7 @@ from gpubox.bench.report.words import interval, number
 from gpubox.plain import plain
 
 DECIDES = {
-    "suite": ("points", "weighted total", "total"),
+    "suite": ("points",),
     "humaneval": ("pass@1",),
     "speed": ("tg",),
     "soak": ("tg",),

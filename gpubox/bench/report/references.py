@@ -35,14 +35,13 @@ _SAME: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("HumanEval pass@1, vanilla", "pass@1", ("vanilla",)),
     ("HumanEval pass@1, agentic", "pass@1", ("agentic",)),
     ("effective throughput, agent loop", "effective", ("agentic",)),
-    ("coding average", "coding", ()),
-    ("coding average", "coding average", ()),
-    ("reasoning", "reasoning", ()),
-    ("tool use", "tool use", ()),
-    ("weighted total", "weighted total", ()),
-    ("weighted total", "total", ()),
+    ("coding average", "points", ("coding",)),
+    ("reasoning", "points", ("reasoning",)),
+    ("tool use", "points", ("tools",)),
+    ("weighted total", "points", ("weighted total",)),
 )
-_FACTORS = {("s", "ms"): 1000.0, ("ms", "s"): 0.001, ("", "%"): 100.0, ("s", "min"): 1 / 60}
+_FACTORS = {("s", "ms"): 1000.0, ("ms", "s"): 0.001, ("", "%"): 100.0, ("s", "min"): 1 / 60,
+            ("of 100", "points"): 1.0, ("of 100", "%"): 1.0}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
