@@ -184,3 +184,14 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
     assert (code, "no run" in err) == (2, True)
     code, _, err = gpubox(capfd, "bench", "export", first.id, "--svg", "-o", str(tmp_path / "no" / "x.svg"))
     assert (code, "cannot be written" in err) == (1, True)
+
+
+def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+    code, found = values(capfd, "bench", "--plan", "speed", "a", *QUICK)
+    assert code == 0
+    assert (found["items"], found["starts"], found["gives_back"], found["seconds"]) == (6, ["a"], None, None)
+    code, out, _ = gpubox(capfd, "bench", "--plan", "speed", "a", *QUICK)
+    assert out.splitlines() == ["speed: 6 items", "brings up a", "afterwards nothing runs, as now"]
+    code, _, _ = gpubox(capfd, "bench", "--plan", "speed", "nobody")
+    assert code == 2
+    assert not list((paths.state / "runs").glob("*"))

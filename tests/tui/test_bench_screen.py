@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
 from gpubox.paths import Paths
 from gpubox.tui import rooms
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
-from gpubox.tui.bench.form import command, words
+from gpubox.tui.bench.form import ABOUT, MEASURES_URLS, ROWS, command, kinds, words
 from gpubox.tui.screens.bench import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, settled, shows, text, until
@@ -191,8 +192,18 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
          "gpubox bench sweep a --over ctx-size=8192,16384 --over n-cpu-moe=16..28:2"),
         ("humaneval", {"profile": "a", "mode": "agentic", "limit": "20"},
          "gpubox bench humaneval a --mode agentic --limit 20"),
+        ("suite", {"profile": "a", "compat": "--compat"}, "gpubox bench suite a --compat"),
     ],
 )  # fmt: skip
 def test_the_words_of_a_form(kind: str, chosen: dict[str, str], expected: str) -> None:
     assert command(words(kind, chosen)) == expected
-    assert "--url http://x" in command(words(kind, chosen, "http://x"))
+    if kind in MEASURES_URLS:
+        assert "--url http://x" in command(words(kind, chosen, "http://x"))
+
+
+def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
+    assert set(kinds(list(KINDS), url=True)) == MEASURES_URLS
+
+
+def test_every_kind_has_a_form() -> None:
+    assert set(ROWS) == set(KINDS) == set(ABOUT)

@@ -64,7 +64,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("limit", "problems", "of 164", "--limit", empty="164"),
         Row("parallel", "at a time", "", "--parallel", empty="1"),
     ),
-    "suite": (_PROFILE,),
+    "suite": (
+        _PROFILE,
+        Row("repeat", "repeats", "of each task, the mean counts", "--repeat", empty="1"),
+        Row("compat", "totals", "how they are made", "", (("", "of all tasks"), ("--compat", "as the article's"))),
+    ),
 }  # fmt: skip
 """By kind."""
 ABOUT = {
@@ -77,9 +81,13 @@ ABOUT = {
 }
 
 
-def kinds(known: Sequence[str]) -> list[str]:
-    """The kinds that have a form and that this gpubox knows."""
-    return [kind for kind in ROWS if kind in known]
+MEASURES_URLS = {"speed", "soak", "humaneval", "suite"}
+"""Kinds that take ``--url`` instead of a profile."""
+
+
+def kinds(known: Sequence[str], *, url: bool = False) -> list[str]:
+    """The kinds that have a form and that this gpubox knows; with ``url`` those that measure any server."""
+    return [kind for kind in ROWS if kind in known and (not url or kind in MEASURES_URLS)]
 
 
 def words(kind: str, chosen: Mapping[str, str], url: str | None = None) -> list[str]:

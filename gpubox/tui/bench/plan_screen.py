@@ -91,7 +91,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
     def __init__(self, service: BenchService, profiles: Sequence[str], active: str) -> None:
         super().__init__()
         self.service, self.profiles, self.active = service, list(profiles), active
-        self.kind = Turn("kind", [(kind, kind) for kind in kinds(list(KINDS))])
+        self.kind = Turn("kind", [(kind, kind) for kind in kinds(list(KINDS), url=bool(service.url))])
         self.outline, self.line = Static("", id="outline", markup=False), Static("", id="command", markup=False)
         self.rows = Vertical(id="rows")
 
