@@ -12,11 +12,21 @@ from gpubox.bench.model import Flag
 from gpubox.paths import Paths
 from gpubox.tui import rooms
 from gpubox.tui.app import GpuboxApp
+from gpubox.tui.bench import rows
+from gpubox.tui.screens.bench import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, settled, shows, until
 from tests.tui.fake_bench import BenchServices
 
+WIDTHS = {"80x24": "-narrow", "120x36": "-wide", "200x50": "-roomy"}
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+
+
+def arranged(screen: BenchScreen, name: str) -> bool:
+    """Whether list and pane stand as they do at this width."""
+    rows, pane = screen.rows.region, screen.pane.region
+    beside = pane.x > rows.x if name != "-narrow" else pane.y > rows.y
+    return screen.has_class(name) and beside and pane.width > 0
 
 
 @pytest.mark.parametrize("scene", ["report", "at_work", "comparison"])
@@ -26,6 +36,7 @@ async def test_picture(
 ) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     monkeypatch.setattr(rooms, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(rows, "when", lambda iso: "18:00")
     box = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
     speed_run(box, "qwen36-256k", tg=41.0, seed=3, flags=[Flag("throttling", "power cap for 40 % of the time")])
     speed_run(box, "demo", tg=212.0, seed=4, state="interrupted", share=0.7)
@@ -41,6 +52,7 @@ async def test_picture(
         await pilot.press("B")
         await until(pilot, lambda: app.bench and app.bench.is_current and app.bench.header.cards, "the screen")
         await shows(pilot, "4 runs")
+        await until(pilot, lambda: app.bench and arranged(app.bench, WIDTHS[size]), "the layout of this width")
         if scene == "comparison":
             await pilot.press("j", "space", "k", "space", "v")
             await shows(pilot, "Comparison", "better")
@@ -48,6 +60,11 @@ async def test_picture(
             await shows(pilot, "at work", "▶ bench")
         else:
             await shows(pilot, "The served path")
+        pane = app.bench.pane if app.bench else None
+        await settled(pilot)
+        await until(
+            pilot, lambda: pane and pane.scrollable_content_region.width == pane._columns, "lines of this width"
+        )
         await settled(pilot)
         picture = app.export_screenshot(title="gpubox", simplify=True)
     assert picture == snapshot.use_extension(SVGImageExtension)

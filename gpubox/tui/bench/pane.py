@@ -21,7 +21,7 @@ class ReportPane(LinesView):
 
     DEFAULT_CSS = """
     ReportPane {
-        height: 1fr; width: 1fr; border: round $line; padding: 0 1; background: $background;
+        height: 1fr; width: 1fr; overflow-y: scroll; border: round $line; padding: 0 1; background: $background;
         border-title-color: $secondary; border-title-style: bold; border-subtitle-color: $quiet;
         &:focus { border: round $line-focus; border-title-color: $foreground; }
     }
