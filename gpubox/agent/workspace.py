@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.sandbox.policy import MOUNT
 
-MOUNT = "/work"
-"""Where the sandbox shows the workspace to a program; the file tools take a path written so, too."""
 FILE_BYTES = 8 * 1024 * 1024
 """No larger file is read or written."""
 DEPTH = 32
@@ -67,7 +66,7 @@ class Workspace:
 
     def parts(self, path: str) -> tuple[str, ...]:
         """The names that ``path`` is made of; empty for the workspace itself. Raises GpuboxError."""
-        for front in (str(self.root), MOUNT):
+        for front in (str(self.root), MOUNT):  # a program sees it there
             if path == front or path.startswith(front.rstrip("/") + "/"):
                 path = path[len(front) :].lstrip("/")
                 break

@@ -11,14 +11,14 @@ from functools import cache
 from pathlib import Path
 
 from gpubox.sandbox.interpreter import INSIDE, Interpreter
-from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.policy import MOUNT, Policy
 
-WORK, BOOT, MAIN = "/work", "/run/boot.py", "/run/main.py"
+BOOT, MAIN = "/run/boot.py", "/run/main.py"
 REPOSITORY = ".git"
 """Its hooks and settings are programs that the owner's next git command runs, its objects the owner's history."""
 ENV = {
     "PATH": "/run/bin:/usr/bin:/bin",
-    "HOME": WORK,
+    "HOME": MOUNT,
     "USER": "sandbox",
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",  # of the Pythons that the program starts itself
@@ -73,9 +73,9 @@ def arguments(
     words += ["--perms", "0444", "--ro-bind-data", str(fds.main), MAIN]
     words += [*_scratch(policy, "/tmp"), *_workspace(policy, masked)]
     if fds.repository is not None:
-        words += ["--ro-bind-fd", str(fds.repository), f"{WORK}/{REPOSITORY}"]
+        words += ["--ro-bind-fd", str(fds.repository), f"{MOUNT}/{REPOSITORY}"]
     # bwrap's own root is a tmpfs without a bound.
-    words += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", WORK]
+    words += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", MOUNT]
     for name, value in (ENV | python.env).items():
         words += ["--setenv", name, value]
     return words
@@ -135,8 +135,8 @@ def _scratch(policy: Policy, folder: str) -> list[str]:
 
 def _workspace(policy: Policy, masked: Iterable[str]) -> list[str]:
     if policy.workspace is None:
-        return _scratch(policy, WORK)
-    words = ["--ro-bind" if policy.read_only else "--bind", str(policy.workspace), WORK]
+        return _scratch(policy, MOUNT)
+    words = ["--ro-bind" if policy.read_only else "--bind", str(policy.workspace), MOUNT]
     for name in masked:
-        words += ["--ro-bind", "/dev/null", f"{WORK}/{name}"]
+        words += ["--ro-bind", "/dev/null", f"{MOUNT}/{name}"]
     return words

@@ -13,6 +13,8 @@ Tier = Literal["bubblewrap", "landlock", "none"]
 EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
 """Which limit of the Policy ended a run; empty: the program ended by itself."""
 TIERS: tuple[Tier, ...] = ("bubblewrap", "landlock", "none")
+MOUNT = "/workspace"
+"""Where bubblewrap shows the workspace to a program."""
 
 
 @dataclass(frozen=True, slots=True)

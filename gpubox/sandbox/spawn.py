@@ -17,7 +17,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sandbox import boot, bubblewrap, landlock, seccomp
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.lending import Lending
-from gpubox.sandbox.policy import Confinement, Policy
+from gpubox.sandbox.policy import MOUNT, Confinement, Policy
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
 _GRACE_SECONDS = 5
@@ -124,7 +124,7 @@ def _start_bubblewrap(
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        config = {"main": bubblewrap.MAIN, "work": bubblewrap.WORK, "filter": _filter(), "status_fd": status_end}
+        config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(), "status_fd": status_end}
         text = boot_text(policy, config | {"uid": uid if confinement.as_root else 0})
         repository = _repository(theirs, policy, confinement.program)
         fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), repository)

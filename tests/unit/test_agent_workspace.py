@@ -43,7 +43,7 @@ def refused(call: object, *words: object) -> str:
     "path",
     [
         "../outside/secret.txt", "sub/../../outside/secret.txt", "/etc/passwd", "~/x", "~root/x", "..", "a\0b",
-        "/work/../etc/passwd", "x" * 256, "/".join("a" * 40), "\udcff/\ud800",
+        "/workspace/../etc/passwd", "x" * 256, "/".join("a" * 40), "\udcff/\ud800",
     ],
 )  # fmt: skip
 def test_a_path_out_of_it_is_refused(work: Workspace, outside: Path, path: str) -> None:
@@ -52,7 +52,7 @@ def test_a_path_out_of_it_is_refused(work: Workspace, outside: Path, path: str) 
     assert refused(browse.listing, work, path, False, ON)
 
 
-@pytest.mark.parametrize("path", ["a.txt", "./a.txt", ".//a.txt", "/work/a.txt", "{root}/a.txt"])
+@pytest.mark.parametrize("path", ["a.txt", "./a.txt", ".//a.txt", "/workspace/a.txt", "{root}/a.txt"])
 def test_the_ways_a_model_names_a_file_in_it(work: Workspace, path: str) -> None:
     assert browse.lines_of(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
 

@@ -55,7 +55,7 @@ WRONG = {
     "frame = sys._getframe()\nwhile frame:\n"
     "  found += [str(v) for v in {**frame.f_globals, **frame.f_locals}.values()]\n"
     "  frame = frame.f_back\nfound += [str(o) for o in gc.get_objects() if isinstance(o, (dict, list, str))]\n"
-    "for root in ('/proc', '/run', '/work', '/tmp'):\n  for folder, _, names in os.walk(root):\n"
+    "for root in ('/proc', '/run', '/workspace', '/tmp'):\n  for folder, _, names in os.walk(root):\n"
     "    for name in names + ['fd/0', 'mem', 'environ', 'cmdline']:\n"
     "      if not ('sys' in folder or 'task' in folder):\n"
     "        try:\n          d = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NONBLOCK)\n"

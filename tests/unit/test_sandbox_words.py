@@ -45,7 +45,7 @@ def test_only_the_workspace_is_writable_for_good(own_home: Path) -> None:
     asked = words(Policy(workspace=Path("/home/o/project")))
 
     assert asked.count(" --bind ") == 1
-    assert " --bind /home/o/project /work " in asked
+    assert " --bind /home/o/project /workspace " in asked
     assert f" {own_home}" not in asked
     for folder in ("/usr/local", "/opt ", "/home ", "/sys", "/etc/passwd"):
         assert f"bind {folder}" not in asked
@@ -54,7 +54,7 @@ def test_only_the_workspace_is_writable_for_good(own_home: Path) -> None:
 def test_without_a_workspace_there_is_an_empty_one_of_bounded_size() -> None:
     asked = words(Policy(scratch_bytes=4096))
 
-    for folder in ("/work", "/tmp", "/dev/shm"):
+    for folder in ("/workspace", "/tmp", "/dev/shm"):
         assert f"--size 4096 --tmpfs {folder} " in asked
     assert " --bind " not in asked
 
@@ -64,8 +64,8 @@ def test_the_root_of_the_sandbox_is_closed_last() -> None:
     closing = asked.index("--remount-ro / ")
 
     assert asked.rindex("--tmpfs") < closing
-    assert asked.index("--ro-bind /dev/null /work/a/sock ") < closing
-    assert "--ro-bind /dev/null /work/fifo " in asked
+    assert asked.index("--ro-bind /dev/null /workspace/a/sock ") < closing
+    assert "--ro-bind /dev/null /workspace/fifo " in asked
     assert "--remount-ro /proc " in asked
 
 
