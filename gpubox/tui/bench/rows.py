@@ -27,7 +27,7 @@ STATES = {
 class RunRows(CursorRows["Head"]):
     """The lines. Enter shows one's report alone."""
 
-    NONE_YET = "No run yet. n plans one; b on the dashboard runs speed at once."
+    NONE_YET = "No run yet. n plans one; b runs speed at once."
     RESTS_AT_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = []
 
