@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,9 @@ from gpubox.sandbox.runner import Sandbox
 PROBLEM = load_problems()["HumanEval/3"]
 """below_zero: returns a bool for a list of ints."""
 HEAD = "from typing import List\n"
+# Before what would do harm outside: in the process namespace of this test it does nothing.
+HERE = str(Path("/proc/self/ns/pid").readlink())
+HARMLESS = f"import os\nif os.readlink('/proc/self/ns/pid') == {HERE!r}: raise SystemExit(1)\n"
 # Each is a whole program in place of below_zero; none may pass.
 WRONG = {
     "wrong value": "def below_zero(operations): return False",
@@ -65,12 +69,12 @@ WRONG = {
     "  return False\n'''\n"
     "if any(needle in text for text in found if len(text) > 40 and 'needle' not in text): exec(solution)\n"
     "else:\n  def below_zero(operations): return 7",
-    "kills what it sees": "import os\nfor pid in range(os.getppid() + 1, os.getpid() + 60):\n"
+    "kills what it sees": HARMLESS + "for pid in range(os.getppid() + 1, os.getpid() + 60):\n"
     "  if pid != os.getpid():\n    try: os.kill(pid, 9)\n    except OSError: pass\n"
     "def below_zero(operations): return 7",
     "kills its judge": "import os\nos.kill(os.getppid(), 9)\ndef below_zero(operations): return 7",
-    "kills everybody": "import os\nos.kill(-1, 9)\ndef below_zero(operations): return 7",
-    "forks": "import os\nwhile True: os.fork()\ndef below_zero(operations): return 7",
+    "kills everybody": HARMLESS + "os.kill(-1, 9)\ndef below_zero(operations): return 7",
+    "forks": HARMLESS + "while True: os.fork()\ndef below_zero(operations): return 7",
     "leaves a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()\n",
     "closes everything": "import os\nos.closerange(0, 256)\ndef below_zero(operations): return True",
     "garbage for an answer": "import os\ndef below_zero(operations):\n  for fd in range(3, 200):\n"
