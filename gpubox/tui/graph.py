@@ -1,21 +1,18 @@
-"""A history graph with a fixed axis, time marks and events; its columns stand still between steps. Pure."""
+"""A history graph with a fixed axis; its columns stand still between steps. The row under it is ``axis``. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 
-from gpubox.tui.cells import QUIET, Line, line, safe
+from gpubox.tui.axis import AXIS_CELLS
+from gpubox.tui.cells import QUIET, Line, line
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 READ = "░"
 """A prompt was read in this column."""
 NICE = (1, 2, 5)
-AXIS_CELLS = 5
-"""The numbers of the axis and its line."""
-MARKS = {"switch": ("▲", "$primary"), "start": ("▲", "$primary"), "stop": ("▽", "$quiet"), "crash": ("✗", "$error"),
-         "oom": ("✗", "$error")}  # fmt: skip
 
 
 def nice_top(peak: float | None) -> int:
@@ -67,36 +64,3 @@ def _cell(level: float | None, floor: int) -> str:
     if floor == 0 and level > 0:
         eighths = max(1, eighths)  # little is not nothing
     return BLOCKS[max(0, min(8, eighths))]
-
-
-def time_axis(width: int, seconds: float, marks: Mapping[int, tuple[str, str]]) -> Line:
-    """The row under the graph: when it was, and what happened. ``marks``: column -> kind and words."""
-    cells = ["─"] * width
-    styles = [QUIET] * width
-    for minute in range(1, int(seconds // 60) + 1):
-        at = round((1 - minute * 60 / seconds) * width)
-        if 0 <= at < width:
-            cells[at] = "┬"
-    _write(cells, styles, 0, f"{seconds / 60:g} min ago ", QUIET)
-    _write(cells, styles, width - 4, " now", QUIET)
-    for column, (kind, words) in sorted(marks.items()):
-        glyph, colour = MARKS[kind]
-        room = max(1, width // 4)
-        text = safe(words or kind, room)
-        if column + len(text) + 2 <= width:
-            _write(cells, styles, column, f"{glyph} {text}", colour)
-        else:  # at the right edge its words stand before it
-            _write(cells, styles, column - len(text) - 1, f"{text} {glyph}" + " " * (width - column - 1), colour)
-    found: list[tuple[str, str]] = [("0".rjust(AXIS_CELLS - 2) + " └", QUIET)]
-    for char, style in zip(cells, styles, strict=True):
-        if found[-1][1] == style:
-            found[-1] = (found[-1][0] + char, style)
-        else:
-            found.append((char, style))
-    return line(*found)
-
-
-def _write(cells: list[str], styles: list[str], at: int, text: str, style: str) -> None:
-    for offset, char in enumerate(text):
-        if 0 <= at + offset < len(cells):
-            cells[at + offset], styles[at + offset] = char, style

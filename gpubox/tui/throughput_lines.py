@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpubox.tui import graph
+from gpubox.tui import axis, graph
 from gpubox.tui import throughput_view as view
 from gpubox.tui.cells import Line, safe
 
@@ -33,7 +33,7 @@ def lines(snapshot: Snapshot, history: History | None, width: int, height: int) 
 
 def _graph(snapshot: Snapshot, history: History | None, width: int, rows: int) -> list[Line]:
     """The graph with its time axis, ``rows`` rows in all; nothing where there is no room."""
-    columns = width - graph.AXIS_CELLS
+    columns = width - axis.AXIS_CELLS
     if rows < MIN_GRAPH_ROWS + 1 or columns < 10:
         return []
     seconds = WIDE_SECONDS if columns >= WIDE_CELLS else SECONDS
@@ -43,4 +43,4 @@ def _graph(snapshot: Snapshot, history: History | None, width: int, rows: int) -
     top = graph.nice_top(history.peak if history else None)
     said = {at: (mark.kind, safe(mark.text, 24)) for at, mark in marks.items()}
     reading = history.reading_columns(columns, seconds, now) if history else frozenset[int]()
-    return [*graph.graph(values, top, rows - 1, reading), graph.time_axis(columns, seconds, said)]
+    return [*graph.graph(values, top, rows - 1, reading), axis.time_axis(columns, seconds, said)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from gpubox.telemetry.history import History
-from gpubox.tui import graph, memory_view, requests_view, throughput_view
+from gpubox.tui import axis, graph, memory_view, requests_view, throughput_view
 from gpubox.tui.cells import Line, cells
 from gpubox.tui.screens.arrangement import shown
 from tests.tui.fake import BUSY
@@ -34,15 +36,56 @@ def test_a_gap_in_the_graph_says_that_a_prompt_was_read() -> None:
     assert reading == {2, 3}
     values = history.columns(6, 60, 60)
     foot = graph.graph(values, 100, 3, reading)[-1]
-    assert words(foot)[graph.AXIS_CELLS :] == "  ░░██"
+    assert words(foot)[axis.AXIS_CELLS :] == "  ░░██"
     assert next(style for text, style in foot if "░" in text) == "$accent"
 
 
-def test_a_mark_at_the_right_edge_has_its_words_before_it() -> None:
-    axis = words(graph.time_axis(40, 300, {39: ("switch", "qwen"), 5: ("crash", "")}))
-    assert axis.endswith("qwen ▲")
-    assert "✗ crash" in axis
-    assert len(axis) == 40 + graph.AXIS_CELLS
+def drawn(width: int, marks: dict[int, tuple[str, str]]) -> str:
+    """The axis without its zero."""
+    row = axis.time_axis(width, 300, marks)
+    assert cells(row) == width + axis.AXIS_CELLS
+    return words(row)[axis.AXIS_CELLS :]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ({}, "5 min ago ──────┬───────┬───────┬─── now"),
+        ({20: ("start", "demo")}, "5 min ago ──────┬───▲ demo──────┬─── now"),
+        # At the right edge nothing runs into "now": words without room there stand before their glyph.
+        ({29: ("start", "demo")}, "5 min ago ──────┬───────┬────▲ demo─ now"),
+        ({30: ("start", "demo")}, "5 min ago ──────┬───────┬demo ▲─┬─── now"),
+        ({36: ("start", "demo")}, "5 min ago ──────┬───────┬──────demo ▲───"),
+        ({39: ("switch", "qwen")}, "5 min ago ──────┬───────┬───────┬─qwen ▲"),
+        # At the left edge the scale gives way.
+        ({8: ("crash", "oom")}, "5 min ──✗ oom───┬───────┬───────┬─── now"),
+        ({2: ("crash", "oom")}, "┬─✗ oom─┬───────┬───────┬───────┬─── now"),
+        # Near each other the newer one says its words, the older one as much as there is room for.
+        ({20: ("stop", "demo"), 22: ("start", "qwen")}, "5 min ago ─────demo ▽─▲ qwen────┬─── now"),
+        ({20: ("stop", "demo"), 21: ("start", "qwen")}, "5 min ago ─────demo ▽▲ qwen─────┬─── now"),
+        ({14: ("stop", "demo"), 22: ("start", "qwen")}, "5 min ago ────▽ demo──▲ qwen────┬─── now"),
+        ({14: ("stop", "longer"), 22: ("start", "qwen")}, "5 min ago ────▽ long…─▲ qwen────┬─── now"),
+        ({32: ("stop", "demo"), 39: ("start", "qwen")}, "5 min ago ──────┬───────┬───────▽ demo─▲"),
+        ({20: ("stop", "a"), 24: ("crash", "died"), 28: ("start", "qwen")}, "5 min ago ──────┬───▽ a─✗───▲ qwen── now"),
+    ],
+)  # fmt: skip
+def test_the_marks_of_the_axis(marks: dict[int, tuple[str, str]], expected: str) -> None:
+    assert drawn(40, marks) == expected
+
+
+@pytest.mark.parametrize("width", [10, 14, 25, 40, 90, 170])
+def test_marks_never_touch_each_other(width: int) -> None:
+    dice = random.Random(width)
+    for _ in range(300):
+        columns = sorted(dice.sample(range(width), dice.randint(0, min(width, 12))))
+        marks = {at: (dice.choice(list(axis.MARKS)), "語" * (at % 2) + "q" * dice.randint(0, 20)) for at in columns}
+        row = drawn(width, marks)
+        assert cells(((row, ""),)) == width
+        placed = axis.place(width, "5 min", marks)
+        ends = [(at, at + cells(((text, ""),))) for at, text in (placed[column] for column in columns)]
+        assert all(end <= at for (_, end), (at, _) in pairwise(ends))
+        assert all(text in row and axis.MARKS[marks[at][0]][0] in text for at, (_, text) in placed.items())
+        assert all(0 <= at <= column < end <= width for column, (at, end) in zip(columns, ends, strict=True))
 
 
 @pytest.mark.parametrize("width", [44, 58, 60, 78, 87, 140])
