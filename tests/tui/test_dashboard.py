@@ -267,6 +267,19 @@ async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
 
 
+async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        await pilot.press("question_mark")
+        await shows(pilot, VERBS[0].title)
+        await pilot.press("G")
+        await shows(pilot, "~/.config")
+        await pilot.press("g")
+        await shows(pilot, VERBS[0].title)
+        await pilot.press("j", "j", "j", "j")
+        await until(pilot, lambda: VERBS[0].title not in text(pilot))
+
+
 async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)

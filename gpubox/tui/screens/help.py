@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -14,6 +16,7 @@ from textual.widgets import Static
 from gpubox.tui.actions import VERBS, Verb, Where, bindings
 from gpubox.tui.looks import MARKS, STATES
 from gpubox.tui.text import plain
+from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 WORDS = (
     ("pp", "tokens/s of reading the prompt: read tokens / reading time. Cached tokens do not count."),
@@ -27,47 +30,37 @@ WORDS = (
 """The definitions that every number on every screen keeps to."""
 
 
+class Page(ScrollKeys, VerticalScroll, can_focus=True):
+    """What scrolls."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
+
+
 class HelpScreen(ModalScreen[None]):
     """One page; esc, q or ? closes it."""
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }
-    HelpScreen > VerticalScroll {
+    HelpScreen > Page {
         width: 96; max-width: 98%; height: auto; max-height: 96%; padding: 1 2; background: $panel;
         border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
         border-subtitle-color: $quiet; scrollbar-size-vertical: 1;
     }
     HelpScreen Static { height: auto; }
     """
-    BINDINGS = [  # noqa: RUF012
-        ("escape,q,question_mark", "dismiss", "Close"),
-        *bindings(Where.LISTS),
-    ]
+    BINDINGS = [("escape,q,question_mark", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, places: Iterable[tuple[str, str]], *, first: Where = Where.ANYWHERE) -> None:
         super().__init__()
         self.places, self.first = places, first
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll() as box:
+        with Page() as box:
             box.border_title, box.border_subtitle = "Help", "esc closes"
             yield from self._blocks()
 
     def on_mount(self) -> None:
-        self.box = self.query_one(VerticalScroll)
-        self.box.focus()
-
-    def action_down(self) -> None:
-        self.box.scroll_down(animate=False)
-
-    def action_up(self) -> None:
-        self.box.scroll_up(animate=False)
-
-    def action_top(self) -> None:
-        self.box.scroll_home(animate=False)
-
-    def action_bottom(self) -> None:
-        self.box.scroll_end(animate=False)
+        self.query_one(Page).focus()
 
     def _blocks(self) -> Iterable[Widget]:
         titles = {Where.ANYWHERE: "Keys", Where.CHAT: "Keys in the chat", Where.BENCH: "Keys on the Bench screen"}
