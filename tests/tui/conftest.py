@@ -71,6 +71,8 @@ async def opened(pilot: Pilot[bool]) -> None:
 
 async def settled(pilot: Pilot[bool]) -> None:
     """Returns when nothing that is under way changes what stands on the screen."""
+    await pilot.pause(0)
+    pilot.app.screen.refresh(layout=True)  # what is shown is what a layout of now makes of it
     last: list[Strip] = []
     same = 0
     while same < 3:

@@ -40,6 +40,9 @@ class LinesView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
             self._columns = width
             self.drawn = self._make(width)
             self.virtual_size = Size(width, len(self.drawn))
+            if self.show_vertical_scrollbar:
+                # A layout tells the bar too, but later, and once in a while (seen on a fast machine) not at all.
+                self.vertical_scrollbar.window_virtual_size = len(self.drawn)
             self.refresh()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

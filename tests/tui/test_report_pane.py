@@ -1,0 +1,36 @@
+"""The pane of reports: its lines and its scroll bar are of one thing."""
+
+from __future__ import annotations
+
+from textual.app import App, ComposeResult
+
+from gpubox.tui import theme
+from gpubox.tui.bench.pane import Make, ReportPane
+from gpubox.tui.cells import line
+
+
+class OnePane(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pane = ReportPane()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme.DEFAULT_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield self.pane
+
+
+def rows(count: int) -> Make:
+    return lambda width: [line(f"row {number}") for number in range(count)]
+
+
+async def test_the_bar_is_as_long_as_the_lines_at_once() -> None:
+    app = OnePane()
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.pause(0)
+        for count in (65, 0, 200):
+            app.pane.put(f"{count}", "", rows(count))
+            assert app.pane.vertical_scrollbar.window_virtual_size == count
+            await pilot.pause(0)
+            assert app.pane.vertical_scrollbar.window_virtual_size == count
