@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pytest_textual_snapshot import SVGImageExtension, normalize_svg
+from syrupy.assertion import SnapshotAssertion
 from textual import _wait
 from textual.pilot import Pilot
 from textual.strip import Strip
@@ -80,6 +82,26 @@ async def settled(pilot: Pilot[bool]) -> None:
         strips = pilot.app.screen._compositor.render_strips()
         same = same + 1 if strips == last else 0
         last = strips
+
+
+def _stored(wanted: SnapshotAssertion) -> str | None:
+    place = Path(wanted.extension.get_location(test_location=wanted.test_location, index=wanted.index))
+    return normalize_svg(place.read_text(encoding="utf-8")) if place.exists() else None
+
+
+async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
+    """Returns when the screen has come to be the stored picture; fails where it settled on another."""
+    wanted = snapshot.use_extension(SVGImageExtension)
+    stored = None if wanted.update_snapshots else _stored(wanted)
+    limit = time.monotonic() + 20
+    while True:
+        await settled(pilot)
+        picture = pilot.app.export_screenshot(title="gpubox", simplify=True)
+        # Settled is a guess: what comes from a thread or after a timer may be late where the machine is slow.
+        if stored in (None, normalize_svg(picture)) or time.monotonic() > limit:
+            break
+        await asyncio.sleep(0.05)
+    assert picture == wanted
 
 
 def text(pilot: Pilot[bool]) -> str:

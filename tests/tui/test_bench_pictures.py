@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pytest_textual_snapshot import SVGImageExtension
 from syrupy.assertion import SnapshotAssertion
 
 from gpubox.bench.model import Flag
@@ -15,7 +14,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import rows
 from gpubox.tui.screens.bench import BenchScreen
 from tests.bench_runs import speed_run
-from tests.tui.conftest import opened, settled, shows, until
+from tests.tui.conftest import opened, pictured, shows, until
 from tests.tui.fake_bench import BenchServices
 
 WIDTHS = {"80x24": "-narrow", "120x36": "-wide", "200x50": "-roomy"}
@@ -60,11 +59,4 @@ async def test_picture(
             await shows(pilot, "at work", "▶ bench")
         else:
             await shows(pilot, "The served path")
-        pane = app.bench.pane if app.bench else None
-        await settled(pilot)
-        await until(
-            pilot, lambda: pane and pane.scrollable_content_region.width == pane._columns, "lines of this width"
-        )
-        await settled(pilot)
-        picture = app.export_screenshot(title="gpubox", simplify=True)
-    assert picture == snapshot.use_extension(SVGImageExtension)
+        await pictured(pilot, snapshot)

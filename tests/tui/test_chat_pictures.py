@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
-from textual.pilot import Pilot
+from syrupy.assertion import SnapshotAssertion
 
 from gpubox.agent import events as e
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.turn import Live
-from tests.tui.conftest import settled, shows, until
+from tests.tui.conftest import pictured, shows, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
 
@@ -45,7 +45,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("state", SHOWN)
 @pytest.mark.parametrize("size", SIZES)
-def test_picture(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch, size: str, state: str) -> None:
+async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, size: str, state: str) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     # How long the turn has been running depends on the machine.
     monkeypatch.setattr("gpubox.tui.chat.runner.TurnRunner.seconds", 4.2)
@@ -55,8 +55,8 @@ def test_picture(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPa
     if state == "no_server":
         services.status, services.last = STOPPED, "qwen36-mtp-16gb"
 
-    async def before(pilot: Pilot[bool]) -> None:
-        app: GpuboxApp = pilot.app  # type: ignore[assignment]
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZES[size]) as pilot:
         chats.script = script(state)  # type: ignore[assignment]
         await until(pilot, lambda: app.now and app.dashboard.header.cards, "readings")
         app.action_show_chat()
@@ -65,7 +65,4 @@ def test_picture(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPa
             await pilot.press(*"Parse", "space", *"1h30m", "enter")
         await shows(pilot, *SHOWN[state])
         await until(pilot, lambda: app.chat and app.chat.header.cards)
-        await settled(pilot)
-        app.screen.refresh()  # a test that reads a dialog leaves it drawn without the screen below
-
-    assert snap_compare(GpuboxApp(services), terminal_size=SIZES[size], run_before=before)
+        await pictured(pilot, snapshot)

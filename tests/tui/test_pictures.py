@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from pytest_textual_snapshot import SVGImageExtension
 from syrupy.assertion import SnapshotAssertion
 
 from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import opened, settled, text, until
+from tests.tui.conftest import opened, pictured, text, until
 from tests.tui.scenes import SCENES
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
@@ -29,8 +28,6 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
             view = app.dashboard.log_pane.view
             await until(pilot, lambda: bool(view.line_count) == state.log)
             await until(pilot, lambda: all(words in text(pilot) for words in state.words), f"{state.words}")
-            await settled(pilot)
-            picture = app.export_screenshot(title="gpubox", simplify=True)
+            await pictured(pilot, snapshot)
     finally:
         fake.cancel()
-    assert picture == snapshot.use_extension(SVGImageExtension)
