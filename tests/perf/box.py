@@ -163,6 +163,13 @@ class Screen:
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
+    def stop(self) -> None:
+        """Lets the screen do nothing until ``go_on``."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     def close(self) -> None:
         """Ends the screen; the server stays."""
         os.kill(self.pid, signal.SIGKILL)

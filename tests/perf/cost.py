@@ -1,7 +1,7 @@
 """What watching costs: the screen's CPU, memory and terminal output, and the server's tok/s with and without it.
 
-usage: cost.py MODEL.gguf [--engine LLAMA-SERVER] [--seconds 60] [--pairs 10] [--turn 10]
-Takes about 2.5 minutes and, for the pairs, --pairs * (4 * --turn + 8) seconds more: 8 minutes as it stands.
+usage: cost.py MODEL.gguf [--engine LLAMA-SERVER] [--seconds 60] [--pairs 10] [--pair 40]
+Takes about 2.5 minutes and, for the pairs, --pairs * --pair seconds and a bit more: 8 minutes as it stands.
 
 Who measures what, each a process of its own:
   gpubox        the screen in a pty of 160x45. Its CPU is the kernel's count for that process, all threads and children
@@ -11,9 +11,10 @@ Who measures what, each a process of its own:
   this script   reads the pty and counts the bytes; asks for answers without streaming, so that the client is idle
 The server has one thread by default: with more threads than cores - 1 it competes with everything that runs.
 
-tok/s, watched / alone: pairs in the order alone, watched, watched, alone, --turn seconds each. A drift of the machine
-that is straight over one pair falls out of its ratio. Each turn is the same work: the same answers, token for token.
-Longer or more pairs tell smaller differences: the standard error says what they tell.
+tok/s, watched / alone: one answer alone, two watched, one alone, and so on for --pair seconds; a pair is the sum of
+these. Alone means that the screen is stopped (SIGSTOP), so that alone and watched lie seconds apart and a machine that
+slows down or up meanwhile does so in both. Every answer is the same work, token for token. Longer or more pairs tell
+smaller differences: the standard error says what they tell.
 
 The promise: <= 3 % of one core at rest, <= 5 % streaming, <= 70 MiB, <= 100 kB/s of terminal output, and less than
 1 % of the server's tok/s.
@@ -32,10 +33,12 @@ from typing import Any
 import psutil
 from box import Screen, ask, free_port, gpubox, own_folders, profile
 
-TOKENS = 256
-"""Of one answer in a turn: short beside a turn, so that turns can be cut to the asked length."""
+TOKENS = 128
+"""Of one answer of a pair."""
 SETTLE = 3.0
 """Seconds for which a new screen draws itself before it counts."""
+CATCH_UP = 0.5
+"""Seconds in which a screen that goes on reads what it missed: a screen that was never stopped has missed nothing."""
 
 
 def main() -> None:
@@ -44,7 +47,7 @@ def main() -> None:
     parser.add_argument("--engine")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--turn", type=float, default=10, help="seconds of each of the four turns of a pair")
+    parser.add_argument("--pair", type=float, default=40, help="seconds of generation in one pair")
     parser.add_argument("--threads", type=int, default=1, help="of the server")
     arguments = parser.parse_args()
     port = free_port()
@@ -57,7 +60,7 @@ def main() -> None:
         if arguments.seconds:
             alone_and_streaming(base, server, arguments.seconds)
         if arguments.pairs:
-            paired(base, arguments.pairs, arguments.turn)
+            paired(base, arguments.pairs, arguments.pair)
 
 
 # -- the screen itself -------------------------------------------------------------------------------------
@@ -138,39 +141,32 @@ def generate(base: str, tokens: int) -> dict[str, Any]:
     return dict(ask(base, "/completion", body)["timings"])
 
 
-def turn(base: str, answers: int) -> tuple[int, float]:
-    """``(tokens, milliseconds)`` of so many answers, as the server counts them."""
-    timings = [generate(base, TOKENS) for _ in range(answers)]
-    return sum(t["predicted_n"] for t in timings), sum(t["predicted_ms"] for t in timings)
-
-
 def paired(base: str, pairs: int, seconds: float) -> None:
-    """Alone, watched, watched, alone; the ratio of the speeds, pair by pair."""
-    tokens, milliseconds = turn(base, 2)
-    answers = max(1, round(seconds * 1000 / (milliseconds / 2)))
-    each = 4 * answers * TOKENS
-    print(f"tok/s {pairs} pairs of {each:,} tokens ({tokens / milliseconds * 1000:.0f} tok/s)", flush=True)
+    """Alone, watched, watched, alone, again and again; the ratio of the speeds, pair by pair."""
+    screen = Screen()
+    screen.painted()
+    time.sleep(SETTLE)
+    timings = [generate(base, TOKENS) for _ in range(4)]
+    rounds = max(1, round(seconds * 1000 / sum(one["predicted_ms"] for one in timings)))
+    print(f"tok/s {pairs} pairs of {rounds} x (alone, watched, watched, alone), {TOKENS} tokens each", flush=True)
     ratios = []
     for number in range(pairs):
-        first = turn(base, answers)
-        screen = Screen()
-        screen.painted()
-        time.sleep(SETTLE)
-        watched = sum_up(turn(base, answers), turn(base, answers))
-        screen.cpu_seconds()  # ends the script where the screen did not live to the end
-        screen.close()
-        alone = sum_up(first, turn(base, answers))
+        took = {"alone": 0.0, "watched": 0.0}
+        for _ in range(rounds):
+            for who in ("alone", "watched", "watched", "alone"):
+                screen.stop() if who == "alone" else screen.go_on()
+                time.sleep(CATCH_UP)
+                took[who] += generate(base, TOKENS)["predicted_ms"]
+        alone, watched = (2 * rounds * TOKENS * 1000 / took[who] for who in ("alone", "watched"))
         ratios.append(watched / alone)
         print(f"  {number + 1:2}  alone {alone:7.2f}  watched {watched:7.2f}  ratio {ratios[-1]:.4f}", flush=True)
+    screen.go_on()
+    screen.cpu_seconds()  # ends the script where the screen did not live to the end
+    screen.close()
     error = statistics.stdev(ratios) / math.sqrt(pairs) if pairs > 1 else math.nan
     median, mean = statistics.median(ratios), statistics.fmean(ratios)
     told = "tells 1 %" if 2 * error < 0.01 else "too noisy to tell 1 %: more or longer pairs"
     print(f"tok/s watched / alone: median {median:.4f}, mean {mean:.4f}, standard error {error:.4f} ({told})")
-
-
-def sum_up(*turns: tuple[int, float]) -> float:
-    """Tokens per second over several turns."""
-    return 1000 * sum(tokens for tokens, _ in turns) / sum(milliseconds for _, milliseconds in turns)
 
 
 if __name__ == "__main__":
