@@ -1,12 +1,34 @@
-"""Each test has a home of its own."""
+"""Each test has a home of its own; and what the tests of ``gpubox bench`` share."""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from gpubox.hardware.process import find_marked
+from gpubox.paths import Paths
+from gpubox.server.launch import free_port
 
 
 @pytest.fixture(autouse=True)
 def _own_home(own_home: Path, patient: None) -> Path:
     return own_home
+
+
+@pytest.fixture
+def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]) -> Iterator[None]:
+    """Profiles a and b on one engine that answers one token and nothing else, and two that cannot be measured so."""
+    port = free_port("127.0.0.1")
+    for name, size in (("a", 2048), ("b", 4096)):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n[flags]\nctx-size = {size}\n')
+    rates = 'spec-type = "draft-mtp"\nspec-synth-rates = "0.9,0.8"\nspec-draft-n-max = 2\n'
+    write_profile("synthetic", f'model = "{tiny_gguf}"\nport = {port}\n[flags]\n{rates}')
+    write_profile("beside", f'model = "{tiny_gguf}"\ncompanion = true\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    yield
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)

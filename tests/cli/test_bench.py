@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpubox.cli.main import run
 from gpubox.hardware.process import find_marked
 from gpubox.paths import Paths
-from gpubox.server.launch import free_port
 from tests.bench_runs import speed_run
 from tests.bench_server import BenchServer
+from tests.cli.verbs import gpubox, values
 
-Write = Callable[[str, str], Path]
 QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "2", "--max-tokens", "8")
 
 
@@ -27,32 +21,6 @@ QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "2", "--max-tokens"
 def server() -> Iterator[BenchServer]:
     with BenchServer() as made:
         yield made
-
-
-@pytest.fixture
-def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) -> Iterator[None]:
-    """Profiles a and b on one engine that answers one token and nothing else."""
-    port = free_port("127.0.0.1")
-    for name, size in (("a", 2048), ("b", 4096)):
-        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n[flags]\nctx-size = {size}\n')
-    write_profile("beside", f'model = "{tiny_gguf}"\ncompanion = true\n')
-    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
-    yield
-    for identity, _ in find_marked(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
-
-
-def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    capfd.readouterr()
-    code = run(list(words))
-    out, err = capfd.readouterr()
-    assert "Traceback" not in out + err
-    return code, out, err
-
-
-def values(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    code, out, _ = gpubox(capfd, *words, "--json")
-    return code, json.loads(out)
 
 
 def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,36 +11,12 @@ import pytest
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.stand import CHANGING
 from gpubox.bench.store import create_run, find_run
-from gpubox.cli.main import run
-from gpubox.hardware.process import find_marked
 from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.launch import free_port
 from gpubox.server.slot import observe
 from tests.bench_server import BenchServer
+from tests.cli.verbs import gpubox
 
-Write = Callable[[str, str], Path]
 TINY = ("--prompts", "2", "--max-tokens", "8")
-
-
-@pytest.fixture
-def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) -> Iterator[None]:
-    port = free_port("127.0.0.1")
-    for name, size in (("a", 2048), ("b", 4096)):
-        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n[flags]\nctx-size = {size}\n')
-    rates = 'spec-type = "draft-mtp"\nspec-synth-rates = "0.9,0.8"\nspec-draft-n-max = 2\n'
-    write_profile("synthetic", f'model = "{tiny_gguf}"\nport = {port}\n[flags]\n{rates}')
-    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
-    yield
-    for identity, _ in find_marked(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
-
-
-def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    capfd.readouterr()
-    code = run(list(words))
-    out, err = capfd.readouterr()
-    assert "Traceback" not in out + err
-    return code, out, err
 
 
 def running(capfd: pytest.CaptureFixture[str]) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox.cli.bench.changes import announce, engine_of, flags_of
+from gpubox.cli.bench.options import begins
 from gpubox.cli.bench.work import begin, fetch_models
 from gpubox.cli.context import Context, check_url
 from gpubox.errors import UsageError
@@ -34,8 +35,7 @@ VARIES = ("mtp", "mmap", "thinking", "completion")
 @click.option(
     "--rounds", type=click.IntRange(2), metavar="N", help="Answers of each arm to a prompt, even. [default: 2]"
 )
-@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
-@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@begins
 @click.pass_obj
 def ab_command(
     context: Context,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from gpubox.cli import output
+from gpubox.cli.bench.options import json_option
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
 @click.command("save")
@@ -18,7 +17,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 )
 @click.option("--name", default="", help="Of the new profile.")
 @click.option("--force", is_flag=True, help="Replace a profile of that name.")
-@_JSON
+@json_option
 @click.pass_obj
 def save_command(context: Context, run: str, cell: str, name: str, force: bool, as_json: bool) -> None:
     """Write the best cell of RUN, a sweep, as a profile; of other runs the side that --cell names."""
@@ -38,7 +37,7 @@ def save_command(context: Context, run: str, cell: str, name: str, force: bool, 
 
 
 @click.command("give-back")
-@_JSON
+@json_option
 @click.pass_obj
 def give_back_command(context: Context, as_json: bool) -> None:
     """Bring back what ran before a run that was killed, without going on with the run."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox.cli import diagnostics, output
+from gpubox.cli.bench.options import json_option
 from gpubox.cli.bench.work import print_report
 from gpubox.cli.context import Context
 
@@ -16,13 +17,11 @@ if TYPE_CHECKING:
     from gpubox.bench.report.compare import RunComparison
     from gpubox.bench.report.plot import Row
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-
 
 @click.command("show")
 @click.argument("run", default="last")
 @click.option("--no-plots", is_flag=True, help="Tables only.")
-@_JSON
+@json_option
 @click.pass_obj
 def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> None:
     """The report of RUN (an id, a part of one, or `last`), as far as it is: tables, plots, the articles' figures."""
@@ -35,7 +34,7 @@ def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> N
 @click.argument("first")
 @click.argument("second", default="last")
 @click.option("--no-plots", is_flag=True, help="The table only.")
-@_JSON
+@json_option
 @click.pass_obj
 def compare_command(context: Context, first: str, second: str, no_plots: bool, as_json: bool) -> None:
     """SECOND against FIRST, row by row: better, a regression, or noise.
@@ -56,7 +55,7 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 
 @click.command("leaderboard")
 @click.argument("kind", default="")
-@_JSON
+@json_option
 @click.pass_obj
 def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
     """The profiles in order: of each, its last finished run of KIND (of every kind that ranks) under one protocol."""

@@ -9,15 +9,14 @@ import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
+from gpubox.cli.bench.options import json_option
 from gpubox.cli.bench.work import fetch_models, go_on, print_report
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError, UsageError
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-
 
 @click.command("ls")
-@_JSON
+@json_option
 @click.pass_obj
 def ls_command(context: Context, as_json: bool) -> None:
     """Every run, the newest last."""
@@ -63,7 +62,7 @@ def ls_command(context: Context, as_json: bool) -> None:
 @click.command("resume")
 @click.argument("run", default="last")
 @click.option("--now", is_flag=True, help="Do not wait for requests that are being answered.")
-@_JSON
+@json_option
 @click.pass_obj
 def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None:
     """Go on with RUN: only what has no result yet is done."""
@@ -81,7 +80,7 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
 
 @click.command("rescore")
 @click.argument("run", default="last")
-@_JSON
+@json_option
 @click.pass_obj
 def rescore_command(context: Context, run: str, as_json: bool) -> None:
     """Score the stored replies of RUN again: the same scores, or a scorer that was changed."""
@@ -103,7 +102,7 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
 @click.command("rm")
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@_JSON
+@json_option
 @click.pass_obj
 def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete RUNS with all that was measured."""

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gpubox.cli.bench.changes import announce
+from gpubox.cli.bench.options import begins, by_address
 from gpubox.cli.bench.work import begin, fetch_models, targets_of
 from gpubox.cli.context import Context
 
@@ -19,10 +20,8 @@ from gpubox.cli.context import Context
     "--context", "depth", type=click.IntRange(512), metavar="N", help="Longest conversation. [default: 16384]"
 )
 @click.option("--window", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds a row.  [default: 20]")
-@click.option("--url", help="Load any OpenAI-compatible server by its address.")
-@click.option("--model", default="", help="With --url: the model to ask for.")
-@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
-@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@by_address
+@begins
 @click.pass_obj
 def soak_command(
     context: Context,

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gpubox.cli.bench.options import begins, by_address
 from gpubox.cli.bench.work import begin, fetch_models, targets_of
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
@@ -26,11 +27,9 @@ from gpubox.errors import UsageError
     metavar="DOLLARS",
     help="What the box cost; else price-dollars of config.toml.",
 )
-@click.option("--url", help="Measure any OpenAI-compatible server by its address.")
-@click.option("--model", default="", help="With --url: the model to ask for.")
+@by_address
 @click.option("--no-llama-bench", is_flag=True, help="Leave out the rows of the engine's own llama-bench.")
-@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
-@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@begins
 @click.pass_obj
 def speed_command(
     context: Context,

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gpubox.cli.bench.options import begins, by_address
 from gpubox.cli.bench.speed import words
 from gpubox.cli.bench.work import begin, fetch_models, targets_of
 from gpubox.cli.context import Context
@@ -29,10 +30,8 @@ from gpubox.cli.context import Context
 )
 @click.option("--speed-tokens", type=click.IntRange(2), metavar="N", help="Of each speed row: to try the suite out.")
 @click.option("--temperature", type=click.FloatRange(0), metavar="T", help="Of tasks 1 to 4.  [default: the profile's]")
-@click.option("--url", help="Measure any OpenAI-compatible server by its address.")
-@click.option("--model", default="", help="With --url: the model to ask for.")
-@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
-@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@by_address
+@begins
 @click.pass_obj
 def suite_command(
     context: Context,

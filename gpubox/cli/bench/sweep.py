@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox.cli.bench.changes import announce, engine_of, flags_of
+from gpubox.cli.bench.options import begins
 from gpubox.cli.bench.work import begin, fetch_models
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     help="Tokens before each question.  [default: 512; 0 over draft windows]",
 )  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Times through the grid.  [default: 1]")
-@click.option("--now", is_flag=True, help="Begin although somebody is being answered: that answer is cut off.")
-@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@begins
 @click.pass_obj
 def sweep_command(
     context: Context,

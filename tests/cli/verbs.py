@@ -1,0 +1,25 @@
+"""The verbs as the owner types them, in this process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpubox.cli.main import run
+
+
+def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of one command line; no traceback leaves any."""
+    capfd.readouterr()
+    code = run(list(words))
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+    return code, out, err
+
+
+def values(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON object of one command line."""
+    code, out, _ = gpubox(capfd, *words, "--json")
+    return code, json.loads(out)
