@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -127,6 +128,21 @@ def _file_rss(pid: int) -> int:
         if line.startswith("RssFile:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def output_moved(pid: int, path: Path) -> tuple[Path, str] | None:
+    """The file that ``pid`` has as its standard output where ``path`` does not name it (any more), and its name now.
+
+    ``None`` where ``path`` does, or it is no file, or hidden. The returned path opens also what was deleted.
+    """
+    opened = Path(f"/proc/{pid}/fd/1")
+    try:
+        found = opened.stat()
+        if not stat.S_ISREG(found.st_mode) or (path.exists() and path.samefile(opened)):
+            return None
+        return opened, str(opened.readlink())
+    except OSError:
+        return None
 
 
 def command_of(pid: int) -> list[str]:

@@ -55,9 +55,8 @@ class Launched:
         """The zero of its log's clock."""
         # A server that is not proven yet will get gpubox's proof as its first request.
         proof = running.proven_at is None or running.proof_tokens != (0, 0)
-        self.log = LogSource(
-            paths.slot_log(slot), datetime.now(UTC) - timedelta(seconds=age), proof=proof, clock=self.clock
-        )
+        started, pid = datetime.now(UTC) - timedelta(seconds=age), running.process.pid
+        self.log = LogSource(paths.slot_log(slot), started, proof=proof, clock=self.clock, pid=pid)
         self.key = _key(paths)
         self.may_ask = not may_sleep(launch.argv)
         self.source = ServerSource(launch.base_url, self.key, may_ask_slots=self.may_ask)

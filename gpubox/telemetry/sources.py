@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpubox.hardware.process import output_moved
 from gpubox.server.choiceevents import Cleared
 from gpubox.server.client import DEFERRED, PROCESSING, Health, LlamaClient, Slot
 from gpubox.server.log import HEAD_BYTES, LogReader, numbered, tail_text
@@ -40,9 +41,18 @@ class LogSource:
     """Follows the log of one launch and folds its events."""
 
     def __init__(
-        self, path: Path, started: datetime, *, proof: bool = False, clock: Callable[[], float] | None = None
+        self,
+        path: Path,
+        started: datetime,
+        *,
+        proof: bool = False,
+        clock: Callable[[], float] | None = None,
+        pid: int | None = None,
     ) -> None:
-        """``proof``: the first request is gpubox's own. ``clock``: seconds since the server's start."""
+        """``proof``: the first request is gpubox's own. ``clock``: seconds since the server's start.
+
+        ``pid``: who writes the log. A server whose log is renamed writes on into the old file, and is followed there.
+        """
         self.split = SplitLog()
         kept = Kept(restarted=numbered(path, 1).exists())
         self.requests = RequestLog(started, skip_proof=proof, kept=kept)
@@ -56,6 +66,8 @@ class LogSource:
         self._flooded = float("-inf")
         self._clock = clock or (lambda: (datetime.now(UTC) - started).total_seconds())
         self.path = path
+        self._pid = pid
+        self._moved_to = ""
         self._reader = LogReader(path)
         self._beginning = True
         self._begin()
@@ -63,8 +75,9 @@ class LogSource:
 
     def _begin(self) -> None:
         # All at once: who looks but once must not be told the state of a while ago.
+        self._locate()
         with contextlib.suppress(OSError):
-            size = self.path.stat().st_size
+            size = self._reader.path.stat().st_size
             if size > HEAD_BYTES + TAIL_BYTES:
                 for line in self._reader.read(HEAD_BYTES):
                     self._feed(line)
@@ -77,6 +90,7 @@ class LogSource:
 
         A log that floods faster than it can be read is skipped ahead: the screen must not fall behind for ever.
         """
+        self._locate()
         behind = self._reader.behind()
         if behind > 4 * TICK_BYTES:
             self._skip(TICK_BYTES)
@@ -87,12 +101,18 @@ class LogSource:
     def problem(self) -> str:
         """What the log cannot tell, and why; empty while all is well."""
         try:
-            self.path.stat()
+            self._reader.path.stat()
         except OSError as error:
             return f"the log cannot be read ({error.strerror}): no new requests"
         if self._clock() - self._flooded < FLOOD_SECONDS:
             return f"the log grows too fast: {self.skipped_bytes >> 20} MiB of it were not read"
+        if self._moved_to:
+            return f"the server writes its log to {self._moved_to}: it is read there, `gpubox logs` does not show it"
         return "" if self.complete else "the log is long: requests before its last part are not listed"
+
+    def _locate(self) -> None:
+        moved = output_moved(self._pid, self.path) if self._pid is not None else None
+        self._reader.path, self._moved_to = moved or (self.path, "")
 
     def _skip(self, keep: int) -> None:
         self.skipped_bytes += self._reader.skip(keep)

@@ -132,17 +132,25 @@ class LlamaBox:
         with self.log.open("a") as file:
             file.write(text)
 
-    def start(self, argv: Sequence[str] = ("cat",), **fields: Any) -> Identity:
-        """Starts a process as the slot's server and records it: it carries the marker and holds the life lock."""
+    def start(self, argv: Sequence[str] = ("cat",), *, log: str | None = None, **fields: Any) -> Identity:
+        """Starts a process as the slot's server and records it: it carries the marker and holds the life lock.
+
+        ``log``: where its output goes instead of into the slot's log.
+        """
         self.running = replace(self.running, **fields)
         life = self.paths.slot_life("main")
         life.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(life, os.O_RDWR | os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_SH)
         mark = marker(self.paths.state, "main", self.running.launch.profile, self.running.launch_id)
-        with self.log.open("ab") as log:
+        with Path(log or self.log).open("ab") as output:
             child = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, MARKER: mark}, pass_fds=(lock,)
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, MARKER: mark},
+                pass_fds=(lock,),
             )
         os.close(lock)
         self.children.append(child)

@@ -143,16 +143,34 @@ async def test_the_log_is_cut_to_nothing(box: LlamaBox, make: Make) -> None:
     assert snapshot.problems == ()
 
 
-async def test_the_log_is_rotated(box: LlamaBox, make: Make) -> None:
+@pytest.mark.parametrize("after", ["create", "nothing", "deleted"])
+async def test_the_log_is_rotated(after: str, box: LlamaBox, make: Make) -> None:
     box.start()
+    box.write(taken("0.01.000.000", 1) + done("0.05.000.000", 1))
     sampler = make()
     await sampler.sample(wait=True)
 
-    box.log.replace(box.log.with_suffix(".log.1"))
-    box.log.write_text(taken("0.06.000.000", 2) + done("0.09.000.000", 2))
-    snapshot = await sampler.sample(wait=True)
+    aside = box.log.with_suffix(".log.bak")
+    with box.log.open("a") as server:  # a server has its log open and goes on in that file
+        box.log.replace(aside)
+        if after == "create":
+            box.log.touch()
+        if after == "deleted":
+            aside.unlink()
+        server.write(taken("0.06.000.000", 2) + done("0.09.000.000", 2))
+    for watcher in (sampler, make()):  # who watched all the while, and a gpubox that is started now
+        snapshot = await watcher.sample(wait=True)
+        assert [r.task for r in snapshot.requests] == [2, 1]
+        assert snapshot.memory[0].weights_bytes == GIB
+        (problem,) = snapshot.problems
+        assert problem.startswith(f"the server writes its log to {aside}")
 
-    assert [r.task for r in snapshot.requests] == [2]
+    if after == "deleted":
+        return
+    aside.replace(box.log)
+    box.write(taken("0.10.000.000", 3) + done("0.12.000.000", 3))
+    snapshot = await sampler.sample(wait=True)
+    assert [r.task for r in snapshot.requests] == [3, 2, 1]
     assert snapshot.problems == ()
 
 
@@ -195,8 +213,7 @@ async def test_a_request_that_was_just_taken_is_not_forgotten_for_an_old_answer(
 
 
 async def test_the_log_is_missing(box: LlamaBox, make: Make) -> None:
-    box.log.unlink()
-    box.start()
+    box.start(log=os.devnull)
     box.log.unlink()
     sampler = make()
     snapshot = await sampler.sample(wait=True)
@@ -216,7 +233,7 @@ LOADED_AGAIN = "0.00.000.004 I load_tensors:        CUDA0 model buffer size =  1
 
 
 async def test_a_log_that_is_a_folder(box: LlamaBox, make: Make) -> None:
-    box.start()
+    box.start(log=os.devnull)
     box.log.unlink()
     box.log.mkdir()
 
