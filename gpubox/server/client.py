@@ -158,7 +158,9 @@ class LlamaClient:
         except (httpx.InvalidURL, ValueError) as error:
             return Health("unreachable", str(error))
         if reply.status == 200:
-            return Health("ok")
+            # Other servers that are well say nothing, or a plain word.
+            odd = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
+            return Health("error", "a page or broken JSON") if odd else Health("ok")
         if reply.status == 503:
             return Health("loading")
         return Health("error", f"HTTP {reply.status}")
@@ -168,7 +170,7 @@ class LlamaClient:
         items = await self._get("/slots")
         if not isinstance(items, list):
             return None
-        return [_slot(item) for item in items if isinstance(item, dict)]
+        return [_slot(item) for item in items if isinstance(item, dict) and "is_processing" in item]
 
     async def props(self) -> dict[str, Any] | None:
         """``/props`` as it stands, or ``None``."""

@@ -180,8 +180,9 @@ class Sampler:
                 launched.rates.feed(answer.at, answer.slots)
         process = launched.process
         state, problems = self._state(launched, launched.source.latest, process, at)
-        http = {"loading": "loading", "down": "unreachable"}.get(state, "ready")
         latest = launched.source.latest
+        down = "error" if latest and latest.status == "error" else "unreachable"
+        http = {"loading": "loading", "down": down}.get(state, "ready")
         if latest.status == "unreachable" if latest else state not in LOG_TELLS:
             http = "unreachable"
         if state in ("prefill", "answering", "stuck") and http == "ready":
@@ -216,7 +217,8 @@ class Sampler:
             state = "sleeping" if latest.asleep else _slot_state([s.state for s in slots])
             if latest.slots is None and not latest.asleep and latest.busy is not False:
                 state = "answering" if latest.busy else "ready"
-        http = {"down": "unreachable", "loading": "loading", "idle": "ready", "ready": "ready", "sleeping": "ready"}
+        down = "error" if latest.status == "error" else "unreachable"
+        http = {"down": down, "loading": "loading", "idle": "ready", "ready": "ready", "sleeping": "ready"}
         status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)
         silent, said = silence(self._foreign, at)
         problems = said if latest.asleep else said + http_problems(self._foreign, latest)

@@ -58,6 +58,11 @@ def answering(values: Any, status: int = 200) -> LlamaClient:
     ("reply", "health"),
     [
         (httpx.Response(200, json={"status": "ok"}), Health("ok")),
+        (httpx.Response(200), Health("ok")),  # as vLLM
+        (httpx.Response(200, text="OK"), Health("ok")),
+        (GARBAGE, Health("error", "a page or broken JSON")),
+        (httpx.Response(200, json=["a list"]), Health("error", "a page or broken JSON")),
+        (httpx.Response(200, content=b'{"slots": [[ \xff'), Health("error", "a page or broken JSON")),
         (LOADING, Health("loading")),
         (DENIED, Health("error", "HTTP 401")),
         (httpx.Response(500), Health("error", "HTTP 500")),
@@ -115,10 +120,7 @@ async def test_the_slots_of_a_busy_server() -> None:
 async def test_slots_of_wrong_types_are_unknown_not_an_error() -> None:
     odd = {"id": "one", "n_ctx": "4096", "is_processing": 1, "n_prompt_tokens": True, "next_token": ["x"]}
 
-    assert await answering([odd, 3, None, {}]).slots() == [
-        Slot(0, True, None, None, None),
-        Slot(0, False, None, None, None),
-    ]
+    assert await answering([odd, 3, None, {}, {"a": None}]).slots() == [Slot(0, True, None, None, None)]
 
 
 @pytest.mark.parametrize(

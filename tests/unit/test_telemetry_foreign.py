@@ -64,6 +64,21 @@ async def test_a_server_by_its_url_that_is_not_there_and_comes(paths: Paths, mak
     assert (snapshot.server.state, snapshot.server.message) == ("ready", "")
 
 
+@pytest.mark.parametrize("body", ["<html>router</html>", '[1, {"a": null}]', '{"slots": [[', 404, 500])
+async def test_a_program_by_its_url_that_is_no_llama_server(body: str | int, box: LlamaBox, make: Make) -> None:
+    wanted = dict(box.answers)
+    box.answers = dict.fromkeys(wanted, body)
+    sampler = make(url=box.url)
+    snapshot = await sampler.sample(wait=True)
+    what = f"HTTP {body}" if isinstance(body, int) else "a page or broken JSON"
+    assert (snapshot.server.state, snapshot.throughput.state) == ("error", "down")
+    assert snapshot.server.message == f"It answers /health with {what}: that is no llama-server."
+    assert snapshot.problems == (f"{box.url} answers with {what}",)
+
+    box.answers = wanted
+    assert healthy(await sampler.sample(wait=True))
+
+
 async def test_a_server_by_its_url_that_wants_a_key(box: LlamaBox, make: Make, eager: None) -> None:
     box.key = "sesame"
     sampler = make(url=box.url)
@@ -88,7 +103,7 @@ async def test_a_server_by_its_url_without_slots_or_metrics(box: LlamaBox, make:
     def web_page(handler: BaseHTTPRequestHandler) -> None:
         send(handler, b"<html>It works!</html>")
 
-    box.answers = dict.fromkeys(box.answers, web_page)
+    box.answers = dict.fromkeys(box.answers, web_page) | {"/health": ""}
     snapshot = await make(url=box.url).sample(wait=True)
 
     assert (snapshot.problems, snapshot.throughput.state) == ((NO_SLOTS,), "ready")
