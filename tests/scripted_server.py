@@ -24,7 +24,7 @@ class Play:
 
     lines: list[bytes] = field(default_factory=list)
     status: int = 200
-    body: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any] | bytes = field(default_factory=dict)
     hang: bool = False
     """After the lines nothing comes, until the client leaves."""
     drop: bool = False
@@ -170,7 +170,7 @@ class ScriptedServer:
             await writer.drain()
 
 
-async def _answer(writer: asyncio.StreamWriter, status: int, values: dict[str, Any]) -> None:
-    body = json.dumps(values).encode()
+async def _answer(writer: asyncio.StreamWriter, status: int, values: dict[str, Any] | bytes) -> None:
+    body = values if isinstance(values, bytes) else json.dumps(values).encode()
     writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body))
     await writer.drain()

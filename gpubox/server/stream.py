@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -130,7 +131,7 @@ async def _start_of(response: httpx.Response) -> bytes:
 
 def _refused(status: int, body: bytes, silence_seconds: float) -> StreamError:
     error = _error_of(body)
-    said = str(error.get("message") or body[:80].decode(errors="replace")).strip()[:300]
+    said = " ".join(str(error.get("message") or _words(body)).split())[:300]
     if error.get("type") == "exceed_context_size_error":
         return ContextOverflow(_count(error.get("n_prompt_tokens")), _count(error.get("n_ctx")))
     if status == 401:
@@ -140,6 +141,13 @@ def _refused(status: int, body: bytes, silence_seconds: float) -> StreamError:
     if status == 404:
         return StreamError("The server has no chat completions.", "Is this a llama-server with a chat model?")
     return StreamError(f"The server refuses (HTTP {status}): {said or 'without a word'}", transient=status >= 500)
+
+
+def _words(body: bytes) -> str:
+    """The start of an answer that is no JSON. Of a proxy's page: its title."""
+    text = body.decode(errors="replace")
+    title = re.search(r"<title>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+    return title[1] if title else text[:80]
 
 
 def _error_of(body: bytes) -> dict[str, Any]:

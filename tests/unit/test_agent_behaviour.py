@@ -198,6 +198,14 @@ async def test_5xx_is_asked_again_once_from_the_same_prefix() -> None:
     assert "raise_exception: no tools" in played.failed.message
 
 
+async def test_the_page_of_a_proxy_is_one_line() -> None:
+    page = b"<html>\r\n<head><title>413 Request\n Entity Too Large</title></head>\r\n<body><h1>nginx</h1></body></html>"
+    said = (await play(ScriptedServer(Play(status=413, body=page)))).failed.message
+    assert said == "The server refuses (HTTP 413): 413 Request Entity Too Large"
+    said = (await play(ScriptedServer(Play(status=413, body=b"too\nlong\n" * 50)))).failed.message
+    assert "\n" not in said and said.startswith("The server refuses (HTTP 413): too long")
+
+
 async def test_loading_and_locked_servers_are_named() -> None:
     loading = refuses(503, "Loading model")
     assert "loading" in (await play(ScriptedServer(loading, loading))).failed.message
