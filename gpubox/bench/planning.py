@@ -14,6 +14,8 @@ from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.profiles.model import FlagValue
 from gpubox.server.slot import observe
 
+MOST_INT = 1 << 63
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:
@@ -80,6 +82,8 @@ def parse_override(text: str) -> tuple[str, FlagValue]:
         found = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         found = value.strip()
+    if isinstance(found, int | float) and not -MOST_INT < found < MOST_INT:
+        found = value.strip()  # nan, inf and what no file can hold: the engine's to refuse
     if isinstance(found, list):
         found = tuple(found)
     if not isinstance(found, bool | int | float | str | tuple):

@@ -227,12 +227,28 @@ def is_lent(running: Running, lent: tuple[str, ...]) -> bool:
 def changed(profile: Profile, target: Target) -> Profile:
     """``profile`` with the target's flags; an empty text leaves a flag out.
 
-    Raises UsageError for a companion: it runs beside what is measured.
+    Raises UsageError for a companion (it runs beside what is measured), and for what is no flag to change.
     """
     if profile.companion:
         raise UsageError(f"{profile.name} runs beside the active profile.", "Benchmarks measure the active one.")
+    for name in target.overrides:
+        _refuse_own(name)
     flags = {**profile.flags, **target.overrides}
     return replace(profile, flags={name: value for name, value in flags.items() if value != ""})
+
+
+def _refuse_own(name: str) -> None:
+    """What a profile may not have among its flags, no run may: the checks look at the fields of the profile."""
+    from gpubox.profiles.loader import SECRET_FLAGS
+    from gpubox.profiles.model import TOP_LEVEL_FLAGS
+
+    word = name.lstrip("-").replace("_", "-")
+    if word in TOP_LEVEL_FLAGS:
+        raise UsageError(
+            f"{word} is a field of the profile, no flag of a run.", "Write a second profile, and compare the two."
+        )
+    if word in SECRET_FLAGS or word == "api-key-file":
+        raise UsageError(f"{word} is a secret, no flag of a run.", "Put it into the api-key file.")
 
 
 async def surely_give_back(stand: Stand) -> GpuboxError | None:

@@ -132,9 +132,17 @@ def test_flags_for_one_run(paths: Paths) -> None:
     assert made.flags == {
         "ctx-size": 4096, "n-cpu-moe": 4, "mmap": False, "cache-type-k": "q8_0", "tensor-split": (3, 1),
     }  # fmt: skip
+    for text in ("a=nan", "a=inf", f"a={'9' * 30}"):
+        assert parse_override(text) == ("a", text[2:])  # no file can hold them: the engine refuses the word
     for text in ("mmap", "=4", "a={x=1}"):
         with pytest.raises(UsageError):
             parse_override(text)
+
+
+@pytest.mark.parametrize("name", ["host", "--port", "model", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])
+def test_what_a_profile_may_not_have_among_its_flags_no_run_may(name: str) -> None:
+    with pytest.raises(UsageError, match=r"field of the profile|secret"):
+        changed(profiles("a"), Target("a", "a", {name: "0.0.0.0"}))
 
 
 def test_a_plan_is_told_before_it_runs(paths: Paths) -> None:

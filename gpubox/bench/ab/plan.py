@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gpubox.bench.asking import DOMAINS, Question, questions, with_question
+from gpubox.bench.limits import check_items, check_numbers
 from gpubox.bench.model import Item, Target
 from gpubox.errors import UsageError
 
@@ -60,6 +61,7 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
         options = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise UsageError(f"These options of an ab run cannot be: {error}.") from None
+    check_numbers(values)
     names = {target.name for target in targets}
     if len(options.arms) != 2 or len({arm.name for arm in options.arms}) != 2:
         raise UsageError("An ab run has two arms of different names.")
@@ -67,7 +69,7 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
         raise UsageError("An arm of this ab run has no target.")
     if options.rounds < 2 or options.rounds % 2:
         raise UsageError("The order A B B A needs an even number of rounds.", "Write: --rounds 2")
-    asked(options)
+    check_items(2 * options.rounds * len(asked(options)))
     return options
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from gpubox.bench.humaneval.problems import Problem, load_problems
+from gpubox.bench.limits import check_numbers
 from gpubox.errors import UsageError
 
 MODES = {
@@ -64,6 +65,7 @@ def options_of(values: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise UsageError(f"These options of a HumanEval run cannot be: {error}.") from None
+    check_numbers(values)
     if unknown := [mode for mode in options.modes if mode not in MODES]:
         raise UsageError(f"There is no mode {unknown[0]!r}.", f"There are: {', '.join(MODES)} and all.")
     if not options.modes or len(set(options.modes)) < len(options.modes):

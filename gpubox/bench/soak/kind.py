@@ -12,6 +12,7 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.limits import check_items, check_numbers
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Sample
 from gpubox.bench.report.model import Report
 from gpubox.bench.request import measured_of
@@ -41,8 +42,10 @@ def options_of(values: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise UsageError(f"These options of a soak cannot be: {error}.") from None
+    check_numbers(values)
     if options.minutes <= 0 or options.window_seconds <= 0 or options.max_tokens < 2 or options.context_tokens < 512:
         raise UsageError("A soak needs minutes above 0, answers of 2 tokens and a context of 512 at least.")
+    check_items(math.ceil(min(options.minutes * 60 / options.window_seconds, 1e12)))
     return options
 
 

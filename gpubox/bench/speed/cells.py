@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpubox.bench.limits import check_numbers
 from gpubox.bench.speed.prompts import CHAT, GAME, PROMPTS, TOKENS
 from gpubox.errors import UsageError
 
@@ -22,6 +23,14 @@ PRESETS = {
     "lengths": "128, 512 and 2,048 tokens, three times each, temperature 0, median",
     "chat": "50 chat prompts of 64 tokens in code, math and general arms, three seeds, greedy",
 }
+
+LEFT_OPEN: Mapping[str, tuple[str, ...]] = {
+    "quick": ("repeats", "max_tokens", "thinking"),
+    "game": ("max_tokens",),
+    "lengths": ("max_tokens", "thinking"),
+    "chat": ("max_tokens",),
+}
+"""What of its protocol a preset leaves to the owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ def options_of(values: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise UsageError(f"These options of a speed run cannot be: {error}.") from None
+    check_numbers(values)
     if options.preset not in PRESETS:
         raise UsageError(f"There is no preset {options.preset!r}.", f"There are: {', '.join(filter(None, PRESETS))}.")
     if unknown := [name for name in options.prompts if name not in PROMPTS]:

@@ -12,6 +12,7 @@ from gpubox.bench import stats
 from gpubox.bench.asking import ROOM_TOKENS, cut, numbers
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.dialect import LLAMA
+from gpubox.bench.limits import check_items
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
 from gpubox.bench.report.model import Report
 from gpubox.bench.request import measure, measured_of
@@ -32,13 +33,15 @@ class Speed(Benchmark):
         self._filler: dict[tuple[str, int], str] = {}
 
     def items(self) -> Sequence[Item]:
+        cells = cells_of(self.options)
+        check_items(len(self.plan.targets) * sum(cell.warmups + cell.repeats for cell in cells))
         made = []
         for target in self.plan.targets:
             mark = f"{target.name}:" if len(self.plan.targets) > 1 else ""
             if target.stopped:
                 made.append(Item(f"{mark}llama-bench", target.name, {"depths": list(self.options.depths)}, weight=2000))
                 continue
-            for cell in cells_of(self.options):
+            for cell in cells:
                 group, values = f"{mark}{cell.id}", msgspec.to_builtins(cell)
                 for number in range(cell.warmups):
                     made.append(Item(f"{group}/w{number + 1}", target.name, values, True, group, cell.weight))

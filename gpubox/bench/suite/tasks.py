@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpubox.bench.limits import check_items, check_numbers
 from gpubox.bench.suite import prompts
 from gpubox.errors import UsageError
 
@@ -74,10 +75,12 @@ def options_of(values: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise UsageError(f"These options of a suite run cannot be: {error}.") from None
+    check_numbers(values)
     if unknown := [task for task in options.tasks if task not in TASKS]:
         raise UsageError(f"There is no task {unknown[0]!r}.", f"There are: {', '.join(TASKS)}.")
     if not options.tasks or options.repeat < 1 or any((n or 1) < 1 for n in (options.max_tokens, options.speed_tokens)):
         raise UsageError("At least one task, one repeat and one token.")
+    check_items(options.repeat * len(options.tasks))
     if options.ref_tps is not None and options.ref_tps <= 0:
         raise UsageError("The reference speed must be more than 0 tok/s.")
     return options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import Any, Literal
 import msgspec
 
 from gpubox.bench.asking import DOMAINS, Question, questions, with_question
+from gpubox.bench.limits import check_items, check_numbers
 from gpubox.bench.model import Item, Target
-from gpubox.bench.planning import parse_override
+from gpubox.bench.planning import MOST_INT, parse_override
 from gpubox.errors import UsageError
 from gpubox.profiles.model import FlagValue
 
@@ -29,6 +31,7 @@ _MORE: Mapping[str, Mapping[str, int]] = {
     "RAM": {"ctx-size": 1, "parallel": 1, "n-gpu-layers": -1, "gpu-layers": -1, "n-cpu-moe": 1},
 }  # fmt: skip
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?::(\d+))?")
+_LIKE_A_RANGE = re.compile(r"-?[\d.]*\d\.\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,14 @@ def parse_axis(text: str) -> Axis:
             first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
             if not step:
                 raise UsageError(f"{word!r} has a step of 0.")
+            if max(abs(first), abs(last)) >= MOST_INT:
+                raise UsageError(f"{word!r} is beyond every flag.")
             way = step if last >= first else -step
             if abs(last - first) // step >= MOST_CELLS:
                 raise UsageError(f"{word!r} is more than {MOST_CELLS} values.", "Give a step: 0..4096:512")
             values += range(first, last + (1 if way > 0 else -1), way)
+        elif _LIKE_A_RANGE.match(word.strip()):
+            raise UsageError(f"{word.strip()!r} is no range.", "Whole numbers and a step above 0: 16..28:2 or 28..16:2")
         else:
             values.append(parse_override(f"{flag}={word.strip()}")[1])
     if len(set(map(str, values))) != len(values):
@@ -91,12 +98,12 @@ def cells(profile: str, axes: Sequence[Axis], base: Mapping[str, FlagValue] | No
         raise UsageError("A sweep goes over at least one flag, and over each once.", "Write: --over n-cpu-moe=16..28:2")
     if twice := set(names) & set(base or {}):
         raise UsageError(f"{sorted(twice)[0]} is swept: --set cannot give it too.")
+    if (count := math.prod(len(axis.values) for axis in axes)) > MOST_CELLS:
+        raise UsageError(f"That is {count:,} cells, each a restart.", f"At most {MOST_CELLS} at once.")
     made = []
     for values in product(*(axis.values for axis in axes)):
         changed = dict(zip(names, values, strict=True))
         made.append(Target(cell_name(changed), profile, {**(base or {}), **changed}))
-    if len(made) > MOST_CELLS:
-        raise UsageError(f"That is {len(made)} cells, each a restart.", f"At most {MOST_CELLS} at once.")
     return made
 
 
@@ -117,11 +124,12 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
         options = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise UsageError(f"These options of a sweep cannot be: {error}.") from None
+    check_numbers(values)
     if not targets or any(flag not in target.overrides for target in targets for flag in options.axes):
         raise UsageError("A cell of this sweep lacks one of its flags.")
     if options.rounds < 1:
         raise UsageError("A sweep goes through its grid at least once.")
-    asked(options)
+    check_items(options.rounds * len(targets) * (1 + len(asked(options))))
     return options
 
 

@@ -8,8 +8,8 @@ import click
 
 from gpubox.cli.bench.changes import announce, engine_of, flags_of
 from gpubox.cli.bench.options import begins
-from gpubox.cli.bench.work import begin, fetch_models
-from gpubox.cli.context import Context, check_url
+from gpubox.cli.bench.work import begin, fetch_models, target_at
+from gpubox.cli.context import Context
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,14 +121,12 @@ def _by_address(
     first: str, second: str | None, settings: tuple[str, ...], vary: str | None
 ) -> tuple[list[Arm], list[Target]]:
     from gpubox.bench.ab.plan import Arm
-    from gpubox.bench.model import Target
 
     if second is None or settings or vary:
         raise UsageError("A server by its address cannot be changed.", "Name two addresses: ab http://A http://B")
     made = []
     for url in (first, second):
-        check_url(url)
-        made.append(Target(url.partition("://")[2].rstrip("/"), url=url))
+        made.append(target_at(url))
     if made[0] == made[1]:
         return [Arm(made[0].name, made[0].name), Arm(f"{made[0].name} again", made[0].name)], made[:1]
     return [Arm(target.name, target.name) for target in made], made

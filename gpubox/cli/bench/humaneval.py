@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpubox.cli.bench.options import begins, by_address
+from gpubox.cli.bench.options import MOST_PARALLEL, begins, by_address
 from gpubox.cli.bench.work import begin, fetch_models, targets_of
 from gpubox.cli.context import Context
 
@@ -21,7 +21,12 @@ from gpubox.cli.context import Context
     help="The bare completion as lm-eval asks it, one chat answer, or up to five rounds with a sandbox.",
 )
 @click.option(
-    "--parallel", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Problems at a time."
+    "--parallel",
+    type=click.IntRange(1, MOST_PARALLEL),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Problems at a time.",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N problems only.")
 @click.option(

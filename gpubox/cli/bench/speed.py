@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -70,12 +71,26 @@ def speed_command(
     }
     options = {name: value for name, value in given.items() if value is not None}
     options_of(options)
+    _refuse_beside(preset, options)
     targets = targets_of(context, profiles, url, model)
     fetch_models(context, targets)
     if not url and not preset and not no_llama_bench:
         found = [context.profile(target.profile) for target in targets]
         targets += [llama_bench.target_of(p) for p in found if llama_bench.beside(p, context.config)]
     begin(context, Plan("speed", tuple(targets), options), now=now, as_json=as_json)
+
+
+def _refuse_beside(preset: str, options: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option that the preset decides: it would be left aside without a word."""
+    from gpubox.bench.speed.cells import LEFT_OPEN
+
+    asked = [name for name in options if name not in ("preset", "price")]
+    if preset and (fixed := [name for name in asked if name not in LEFT_OPEN[preset]]):
+        option = {"prefixes": "prefix"}.get(fixed[0], fixed[0]).replace("_", "-")
+        raise UsageError(
+            f"The preset {preset} is a fixed protocol: it takes no --{option}.",
+            f"It takes: {', '.join('--' + name.replace('_', '-') for name in LEFT_OPEN[preset])}.",
+        )
 
 
 def words(text: str | None) -> list[str] | None:

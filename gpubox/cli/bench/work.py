@@ -23,11 +23,10 @@ def targets_of(context: Context, profiles: Sequence[str], url: str | None, model
     from gpubox.bench.stand import changed
     from gpubox.server.slot import observe
 
-    check_url(url)
-    if url:
+    if url is not None:
         if profiles:
             raise UsageError("--url measures a server by its address: it takes no profile.")
-        return [Target(url.partition("://")[2].rstrip("/"), url=url, model=model)]
+        return [target_at(url, model)]
     if model:
         raise UsageError("--model belongs to --url.", "A profile names its own model.")
     names = list(dict.fromkeys(profiles))
@@ -42,6 +41,27 @@ def targets_of(context: Context, profiles: Sequence[str], url: str | None, model
     for target in found:
         changed(context.profile(target.profile), target)
     return found
+
+
+def target_at(url: str, model: str = "") -> Target:
+    """The server at ``url``. Raises UsageError where that is no address, or may hold a secret."""
+    from urllib.parse import urlsplit
+
+    from gpubox.bench.model import Target
+
+    check_url(url)
+    try:
+        parts = urlsplit(url)
+        whole = parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port of 99999, half an IPv6 address
+        whole = False
+    if not whole:
+        raise UsageError(f"{url!r} is not the address of a server.", "Write http://HOST:PORT.")
+    if parts.query or parts.fragment:  # it would stand in every report
+        raise UsageError(
+            "The address has a question mark or a # in it.", "Write http://HOST:PORT; a key: GPUBOX_API_KEY."
+        )
+    return Target(url.partition("://")[2].rstrip("/"), url=url, model=model)
 
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:
