@@ -7,13 +7,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from gpubox.bench.report.live import LiveRun
 from gpubox.bench.store import find_run
 from gpubox.config import Config
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.profiles.loader import load_catalog
 from gpubox.tui.bench.live import LiveBench
 from gpubox.tui.bench.service import Ended
 from tests.bench_server import BenchServer
+from tests.tui.fake_bench import sweep_run
 
 SMALL = ("--prompts", "short", "--depths", "0", "--max-tokens", "8")
 
@@ -73,3 +78,16 @@ async def test_what_cannot_be_run_says_why(own_home: Path) -> None:
     ended = await bench.run(("speed", "no-such-profile"), now=False)
     assert not ended.ok
     assert "no-such-profile" in ended.text
+
+
+async def test_the_best_cell_is_kept_as_a_profile_of_the_owner(own_home: Path) -> None:
+    paths = Paths.default()
+    bench, run = LiveBench(paths, Config()), sweep_run(paths)
+    best = await bench.best(run.id)
+    assert (best.cell, best.name) == ("n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
+    await bench.keep(run.id, "mine")
+    assert load_catalog(paths).get("mine").flags["n-cpu-moe"] == 4
+    with pytest.raises(UsageError, match="already"):
+        await bench.keep(run.id, "mine")
+    with pytest.raises(GpuboxError, match="No run that was cut off"):
+        await bench.give_back()

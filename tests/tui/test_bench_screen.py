@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from textual.pilot import Pilot
 
 from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
+from gpubox.cli.commands.bench import command as bench_command
 from gpubox.paths import Paths
 from gpubox.tui import rooms
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
 from gpubox.tui.bench.form import ABOUT, MEASURES_URLS, ROWS, command, kinds, words
+from gpubox.tui.bench.service import Ended
 from gpubox.tui.screens.bench import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, settled, shows, text, until
-from tests.tui.fake_bench import BenchServices, FakeBench
+from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 
 @pytest.fixture
@@ -179,6 +183,142 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
         await shows(pilot, "0 runs", "No run yet")
 
 
+async def begin_speed(pilot: Pilot[bool]) -> None:
+    """Begins a run from the form."""
+    await pilot.press("n")
+    await shows(pilot, "Plan a run", "45 items")
+    await pilot.press("enter")
+    await shows(pilot, "being started")
+
+
+async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
+    speed_run(box, "older", tg=30.0)
+    async with benching(box) as (pilot, services):
+        screen, bench = screen_of(pilot), bench_of(services)
+        await shows(pilot, "1 run", "The served path")
+        await begin_speed(pilot)
+        await pilot.press("x")
+        await shows(pilot, "It is being started; x")  # what is under the cursor is not what the pane shows
+        run = speed_run(box, "newer", share=0.5)
+        bench.working = run
+        await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it")
+        await shows(pilot, f"{run.id}, at work")
+        await pilot.press("j")
+        await until(pilot, lambda: screen.pane.border_title.endswith("speed-older"))
+        await pilot.press("o")
+        await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it again")
+        bench.working = None
+        bench.ended.set()
+        await until(pilot, lambda: screen.pane.shown == run.id, "its report")
+        await shows(pilot, "2 runs", "The served path")
+        assert screen.rows.value
+        assert screen.rows.value.id == run.id
+
+
+async def test_who_reads_another_report_keeps_it_while_a_run_ends(box: Paths) -> None:
+    older = speed_run(box, "older", tg=30.0)
+    async with benching(box) as (pilot, services):
+        screen, bench = screen_of(pilot), bench_of(services)
+        await shows(pilot, "1 run")
+        await begin_speed(pilot)
+        bench.working = speed_run(box, "newer", share=0.5)
+        await shows(pilot, "at work", "Last items")
+        await pilot.press("j")
+        await until(pilot, lambda: screen.pane.shown == older.id)
+        bench.working = None
+        bench.ended.set()
+        await until(pilot, lambda: screen.live is None and not screen.starting, "the end")
+        await settled(pilot)
+        assert (screen.pane.shown, screen.rows.value and screen.rows.value.id) == (older.id, older.id)
+
+
+async def test_a_run_over_before_it_was_seen_at_work_is_shown(box: Paths) -> None:
+    speed_run(box, "older", tg=30.0)
+    async with benching(box) as (pilot, services):
+        screen = screen_of(pilot)
+        await shows(pilot, "1 run")
+        await begin_speed(pilot)
+        run = speed_run(box, "newer")
+        bench_of(services).ended.set()
+        await until(pilot, lambda: screen.pane.shown == run.id, "its report")
+        assert screen.rows.value
+        assert screen.rows.value.id == run.id
+
+
+async def test_a_run_that_never_began_leaves_the_report_that_was_there(box: Paths) -> None:
+    older = speed_run(box, "older", tg=30.0)
+    async with benching(box) as (pilot, services):
+        await shows(pilot, "1 run")
+        await begin_speed(pilot)
+        bench_of(services).end = Ended(False, "No sandbox confines here.")
+        bench_of(services).ended.set()
+        await shows(pilot, "No sandbox confines here.")
+        await until(pilot, lambda: screen_of(pilot).pane.shown == older.id, "the report")
+
+
+async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
+    run = sweep_run(box)
+    speed_run(box, "newer")
+    async with benching(box, size=(200, 50)) as (pilot, services):
+        await shows(pilot, "2 runs", "save as profile")
+        await pilot.press("j")
+        await until(pilot, lambda: "save as profile" not in text(pilot))
+        await pilot.press("w")
+        await shows(pilot, "Only a sweep has a best cell")
+        await pilot.press("k")
+        await shows(pilot, "save as profile")
+        await pilot.press("w")
+        await shows(pilot, "The best cell: n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
+        await pilot.press(*"mine", "enter")
+        await shows(pilot, "There is a profile 'mine' already")
+        await pilot.press(*"best", "enter")
+        await until(pilot, lambda: bench_of(services).asked == [("keep", run.id, "best")])
+        await shows(pilot, "Saved as the profile best")
+
+
+async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
+    run = speed_run(box, share=0.5, state="interrupted")
+    async with benching(box, size=(200, 50)) as (pilot, services):
+        await shows(pilot, "1 run", "resume")
+        assert "give back" not in text(pilot)
+        await pilot.press("u")
+        await shows(pilot, "No run that was cut off has left")
+        run.save(replace(run.info, owed=True))
+        await pilot.press("1", "3")
+        await shows(pilot, "give back")
+        await pilot.press("u")
+        await shows(pilot, "Give back what ran before?", run.id)
+        await pilot.press("y")
+        await shows(pilot, "qwen36-256k is back.")
+        assert bench_of(services).asked == [("give back",)]
+        await until(pilot, lambda: "give back" not in text(pilot))
+
+
+async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> None:
+    for name in ("oldest", "middle", "newest"):
+        speed_run(box, name)
+    async with benching(box) as (pilot, _):
+        await shows(pilot, "3 runs")
+        await pilot.press("j", "x")
+        await shows(pilot, "Delete")
+        await pilot.press("y")
+        await shows(pilot, "2 runs")
+        await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-oldest"))
+
+
+async def test_the_bar_offers_what_has_something_to_do(box: Paths) -> None:
+    async with benching(box, size=(200, 50)) as (pilot, services):
+        await shows(pilot, "No run yet", "new", "measure")
+        bar = text(pilot).splitlines()[-1]
+        assert not [word for word in ("report", "export", "delete", "mark", "versus", "resume") if word in bar]
+        run = speed_run(box, share=0.5)
+        bench_of(services).working = run
+        await until(pilot, lambda: "x stop" in text(pilot).splitlines()[-1], "what stops it")
+        assert not [word for word in ("new", "measure", "resume") if word in text(pilot).splitlines()[-1]]
+        bench_of(services).working = None
+        await until(pilot, lambda: "x delete" in text(pilot).splitlines()[-1], "what deletes it")
+
+
 @pytest.mark.parametrize(
     ("kind", "chosen", "expected"),
     [
@@ -193,6 +333,9 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
         ("humaneval", {"profile": "a", "mode": "agentic", "limit": "20"},
          "gpubox bench humaneval a --mode agentic --limit 20"),
         ("suite", {"profile": "a", "compat": "--compat"}, "gpubox bench suite a --compat"),
+        ("suite", {"profile": "a", "max-tokens": "512"}, "gpubox bench suite a --max-tokens 512"),
+        ("ab", {"profile": "a", "vary": "mmap", "prompts": "2", "max-tokens": "32"},
+         "gpubox bench ab a --vary mmap --prompts 2 --max-tokens 32"),
     ],
 )  # fmt: skip
 def test_the_words_of_a_form(kind: str, chosen: dict[str, str], expected: str) -> None:
@@ -203,6 +346,29 @@ def test_the_words_of_a_form(kind: str, chosen: dict[str, str], expected: str) -
 
 def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
     assert set(kinds(list(KINDS), url=True)) == MEASURES_URLS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_form_has_options_of_its_command_and_their_defaults(kind: str) -> None:
+    assert isinstance(bench_command, click.Group)
+    found = bench_command.get_command(click.Context(bench_command), kind)
+    assert found
+    options = {name: one for one in found.params if isinstance(one, click.Option) for name in one.opts}
+    for row in ROWS[kind]:
+        asked = [row.option.rstrip("*")] if row.option else [value for value, _ in row.choices if value]
+        assert set(asked) <= set(options), row.label
+        if row.empty.isdecimal() and row.name != "limit":
+            assert f"default: {row.empty}" in (options[asked[0]].help or "") or options[asked[0]].default == int(
+                row.empty
+            )
+
+
+def test_a_form_fits_the_narrowest_terminal() -> None:
+    for row in (row for rows in ROWS.values() for row in rows):
+        assert len(row.label) <= 11, row.label
+        assert len(row.about) <= 28, row.about
+        assert all(len(f"‹ {word} ›") <= 33 for _, word in row.choices), row.label
+    assert all(len(about) <= 60 for about in ABOUT.values())
 
 
 def test_every_kind_has_a_form() -> None:

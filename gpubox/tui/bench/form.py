@@ -26,7 +26,7 @@ class Row:
 
 
 _PROFILE = Row(PROFILE, "profile", "what is measured")
-_SET = Row("set", "--set", "flags that differ, as n-cpu-moe=20", "--set*", empty="as the profile has them")
+_SET = Row("set", "--set", "as n-cpu-moe=20 mmap=false", "--set*", empty="as the profile has them")
 ROWS: dict[str, tuple[Row, ...]] = {
     "speed": (
         _PROFILE,
@@ -35,24 +35,29 @@ ROWS: dict[str, tuple[Row, ...]] = {
             ("game", "game: 2,000 tokens, ten times"), ("lengths", "lengths: 128, 512, 2,048"),
             ("chat", "chat: 50 prompts, three seeds"),
         )),
-        Row("depths", "depths", "tokens of context before the question", "--depths", empty="0,8192,32768"),
+        Row("depths", "depths", "tokens before the question", "--depths", empty="0,8192,32768"),
         Row("repeats", "repeats", "of each cell", "--repeats", empty="5"),
-        Row("llama-bench", "llama-bench", "the engine's own rows beside it", "", (("", "where it is there"),
+        Row("max-tokens", "max-tokens", "whatever the prompt", "--max-tokens", empty="as the prompt has it"),
+        Row("llama-bench", "llama-bench", "the engine's own rows", "", (("", "where it is there"),
             ("--no-llama-bench", "left out"))),
     ),
     "ab": (
         Row(PROFILE, "A", "the one side"),
-        Row(SECOND, "B", "the other; none: A with a change"),
+        Row(SECOND, "B", "none: A with a change"),
         _SET,
         Row("vary", "change", "one thing, on and off", "--vary", (
             ("", "none"), ("mtp", "MTP"), ("mmap", "mmap"), ("thinking", "thinking"), ("completion", "/v1/completions"),
         )),
+        Row("prompts", "prompts", "of each domain", "--prompts", empty="10"),
+        Row("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="128"),
     ),
     "sweep": (
         _PROFILE,
-        Row("over", "--over", "as ctx-size=8192,16384 n-cpu-moe=16..28:2", "--over*", empty="a flag and its values"),
+        Row("over", "--over", "as n-cpu-moe=16..28:2", "--over*", empty="a flag and its values"),
         _SET,
-        Row("by", "best at", "", "--by", (("", "tg"), ("pp", "pp"), ("effective", "effective"))),
+        Row("by", "best at", "the number that counts", "--by", (("", "tg"), ("pp", "pp"), ("effective", "effective"))),
+        Row("prompts", "prompts", "of each domain", "--prompts", empty="3"),
+        Row("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="64"),
     ),
     "soak": (_PROFILE, Row("minutes", "minutes", "of an agent's load", "--minutes", empty="15")),
     "humaneval": (
@@ -62,11 +67,12 @@ ROWS: dict[str, tuple[Row, ...]] = {
             ("all", "all three, compared"),
         )),
         Row("limit", "problems", "of 164", "--limit", empty="164"),
-        Row("parallel", "at a time", "", "--parallel", empty="1"),
+        Row("parallel", "at a time", "problems in flight", "--parallel", empty="1"),
     ),
     "suite": (
         _PROFILE,
-        Row("repeat", "repeats", "of each task, the mean counts", "--repeat", empty="1"),
+        Row("repeat", "repeats", "of each task; their mean", "--repeat", empty="1"),
+        Row("max-tokens", "max-tokens", "of one answer", "--max-tokens", empty="4096; thinking: 8192"),
         Row("compat", "totals", "how they are made", "", (("", "of all tasks"), ("--compat", "as the article's"))),
     ),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.threads import in_thread
-from gpubox.tui.bench.service import Ended, Outline
+from gpubox.tui.bench.service import Best, Ended, Outline
 
 if TYPE_CHECKING:
     from gpubox.bench.report.build import Told
@@ -90,18 +90,21 @@ class LiveBench:
         return () if self.url else await busy_slots(self.paths, self.config)
 
     async def run(self, words: Sequence[str], *, now: bool) -> Ended:
+        code, said, err = await self._to_its_end([*words, *(["--now"] if now else [])])
+        if code == 0:
+            return Ended(True, "")
+        if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
+            return Ended(False, "The run was stopped; what was measured is kept, r goes on with it.")
+        problem = _told(said, err)
+        return Ended(False, " ".join(filter(None, (problem.message, problem.hint))))
+
+    async def _to_its_end(self, words: Sequence[str]) -> tuple[int, dict[str, Any], str]:
+        """Runs ``gpubox bench WORDS --json``: exit code, what it said, and its diagnostics."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            line = [*self._gpubox(), *words, *(["--now"] if now else []), "--json"]
-            process = await in_thread(_begin, line, out, err)
+            process = await in_thread(_begin, [*self._gpubox(), *words, "--json"], out, err)
             while process.poll() is None:
                 await asyncio.sleep(POLL_SECONDS)
-            said = _values(_read(out))
-            if process.returncode == 0:
-                return Ended(True, "")
-            if process.returncode in (ExitCode.INTERRUPTED, -signal.SIGINT):
-                return Ended(False, "The run was stopped; what was measured is kept, r goes on with it.")
-            problem = _told(said, _read(err))
-            return Ended(False, " ".join(filter(None, (problem.message, problem.hint))))
+            return process.returncode, _values(_read(out)), _read(err)
 
     async def stop(self, live: LiveRun) -> None:
         if live.owner is None:
@@ -116,6 +119,34 @@ class LiveBench:
         from gpubox.bench.store import find_run
 
         await in_thread(lambda: find_run(self.paths, run).remove())
+
+    async def best(self, run: str) -> Best:
+        from gpubox.bench.keep import default_name, target_to_keep
+        from gpubox.bench.store import find_run
+
+        def work() -> Best:
+            target = target_to_keep(find_run(self.paths, run))
+            return Best(target.name, default_name(self._profiles()(target.profile), target))
+
+        return await in_thread(work)
+
+    async def keep(self, run: str, name: str) -> None:
+        from gpubox.bench.keep import kept_profile, target_to_keep
+        from gpubox.bench.store import find_run
+        from gpubox.profiles.writing import save_profile
+
+        def work() -> None:
+            target = target_to_keep(find_run(self.paths, run))
+            made, header = kept_profile(self._profiles()(target.profile), target, name, run)
+            save_profile(made, self.paths, header=header)
+
+        await in_thread(work)
+
+    async def give_back(self) -> str:
+        code, said, err = await self._to_its_end(["give-back"])
+        if code:
+            raise _told(said, err)
+        return str(said.get("profile") or "")
 
     async def export(self, what: Sequence[str], form: str) -> str:
         from gpubox.bench.report.share import share, write

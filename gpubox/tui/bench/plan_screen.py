@@ -68,16 +68,18 @@ class PlanScreen(ModalScreen[list[str] | None]):
     DEFAULT_CSS = """
     PlanScreen { align: center middle; background: $background 60%; }
     PlanScreen > Vertical {
-        width: 92; max-width: 98%; height: auto; max-height: 96%; padding: 1 2; background: $panel;
+        width: 88; max-width: 100%; height: auto; max-height: 100%; padding: 0 1; background: $panel;
         border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
         border-subtitle-color: $quiet;
     }
     PlanScreen Horizontal { height: 1; }
     PlanScreen #rows { height: auto; }
-    PlanScreen .label { width: 13; color: $secondary; }
-    PlanScreen .value { width: 36; height: 1; background: $line; margin-right: 2; padding: 0 1; }
+    PlanScreen .label { width: 12; color: $secondary; }
+    PlanScreen .value { width: 35; height: 1; background: $line; margin-right: 1; padding: 0 1; }
+    PlanScreen Static.value, PlanScreen .about { text-wrap: nowrap; text-overflow: ellipsis; }
     PlanScreen .value:focus { background: $cursor; text-style: bold; }
     PlanScreen .about { width: 1fr; color: $quiet; }
+    PlanScreen #kind { color: $quiet; height: 1; margin-bottom: 1; }
     PlanScreen #outline { height: auto; min-height: 3; margin-top: 1; }
     PlanScreen #command { height: auto; color: $quiet; margin-top: 1; }
     """
@@ -92,6 +94,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
         super().__init__()
         self.service, self.profiles, self.active = service, list(profiles), active
         self.kind = Turn("kind", [(kind, kind) for kind in kinds(list(KINDS), url=bool(service.url))])
+        self.about = Static("", id="kind", markup=False)
         self.outline, self.line = Static("", id="outline", markup=False), Static("", id="command", markup=False)
         self.rows = Vertical(id="rows")
 
@@ -101,8 +104,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
             with Horizontal():
                 yield Static("kind", classes="label", markup=False)
                 yield self.kind
-                self.about = Static("", classes="about", markup=False)
-                yield self.about
+            yield self.about
             yield self.rows
             yield self.outline
             yield self.line

@@ -24,6 +24,11 @@ STATES = {
 }
 
 
+KIND_CELLS = 9
+AROUND_NAMES = 38
+"""Cells of all that stands beside a name, with a speed such as ``tg 57.9 tok/s``."""
+
+
 class RunRows(CursorRows["Head"]):
     """The lines. Enter shows one's report alone."""
 
@@ -45,13 +50,16 @@ class RunRows(CursorRows["Head"]):
         number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
         kind = value.info.plan.kind if value.info else ""
         at = when(value.info.created_at) if value.info else ""
-        names = max(10, min(26, width - 34))
+        names = max(10, min(26, width - AROUND_NAMES))
         said = value.headline or value.problem
         style = "$error" if value.problem else ""
         if value.state in ("interrupted", "running") and value.info:
             said, style = f"{value.done}/{value.info.items} {said}".strip(), "$quiet"
-        flag = ("! ", "$warning") if value.flags or value.owed else ("  ", "")
-        head = line((number, "bold $accent"), " ", (glyph, colour), " ", (f"{kind:<6.9} ", "$secondary"))
+        owed = value.owed and value.state != "running"  # the one at work gives back at its end
+        flag = ("! ", "$warning") if value.flags or owed else ("  ", "")
+        head = line(
+            (number, "bold $accent"), " ", (glyph, colour), " ", (f"{kind:<{KIND_CELLS}.{KIND_CELLS}} ", "$secondary")
+        )
         left = (*head, *pad(line((safe(value.targets or value.id, names), "bold")), names), (" ", ""))
         room = width - cells(left) - len(at) - 4
         return (*left, *pad(line((safe(said, room), style)), room), (" ", ""), flag, (at, "$quiet"))
@@ -64,6 +72,18 @@ class RunRows(CursorRows["Head"]):
         super().go(at)
         if self.value is not before:
             self.post_message(self.Moved())
+
+    @property
+    def at_top(self) -> bool:
+        """Whether the cursor is on the newest run."""
+        return self._at == 0
+
+    def stand_on(self, run: str) -> bool:
+        """Puts the cursor on a run. Returns whether it is in the list."""
+        at = next((at for at, head in enumerate(self.values) if head.id == run), None)
+        if at is not None:
+            self.go(at)
+        return at is not None
 
     def mark(self) -> None:
         """Marks the run under the cursor, or takes its mark; a third mark takes the place of the first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.tui.bench.form import command
 from gpubox.tui.bench.views import outline_words
 from gpubox.tui.room import Room
@@ -20,10 +20,21 @@ if TYPE_CHECKING:
 ONE_AT_A_TIME = "A run is at work; one at a time. x on it stops it."
 
 
+def keeps(head: Head) -> bool:
+    """Whether there is a best cell to save."""
+    return bool(head.info and head.info.plan.kind == "sweep" and head.done and head.state != "running")
+
+
+def owes(head: Head) -> bool:
+    """Whether a run was cut off before the box was as it had been."""
+    return bool(head.info and head.info.owed and head.state != "running")
+
+
 class BenchRuns(Room):
     """The verbs. What is drawn is in ``screens.bench``."""
 
     rows: RunRows
+    heads: tuple[Head, ...]
     live: LiveRun | None
 
     def __init__(self, service: BenchService) -> None:
@@ -40,6 +51,10 @@ class BenchRuns(Room):
         """Brings the run at work to the pane."""
         raise NotImplementedError
 
+    def show_ended(self, run: str) -> None:
+        """A run that was started here is over, and was perhaps never seen at work; empty: there is none."""
+        raise NotImplementedError
+
     def choices(self) -> tuple[list[str], str]:
         """The owner's profiles, and the one that runs."""
         raise NotImplementedError
@@ -51,6 +66,26 @@ class BenchRuns(Room):
         elif self.live or self.starting:
             self.say(ONE_AT_A_TIME)
         return bool(self.service.read_only or self.live or self.starting)
+
+    def needless(self) -> frozenset[str]:
+        """The verbs that have nothing to do now: the bar leaves their keys out."""
+        head, free = self.rows.value, not (self.live or self.starting or self.service.read_only)
+        at_cursor = bool(head and self.live and head.id == self.live.info.id)
+        useful = {
+            "bench_plan": free,
+            "bench_measure": free and bool(self.choices()[1] or self.service.url),
+            "bench_open": bool(head),
+            "bench_mark": len(self.heads) > 1,
+            "bench_compare": len(self.rows.marked) == 2,
+            "bench_board": bool(self.heads),
+            "bench_live": bool(self.live) and not at_cursor,
+            "bench_resume": free and bool(head and head.info and (head.state != "finished" or head.owed)),
+            "bench_save": bool(head and keeps(head)),
+            "bench_give_back": free and any(map(owes, self.heads)),
+            "bench_remove": at_cursor or bool(head and not self.service.read_only and not self.starting),
+            "bench_export": bool(head),
+        }
+        return frozenset(verb for verb, of_use in useful.items() if not of_use)
 
     async def ask(self, title: str, body: str, answers: Sequence[Answer]) -> str | None:
         """The owner's answer."""
@@ -69,6 +104,9 @@ class BenchRuns(Room):
                 return
             words = ["speed", "--url", self.service.url] if self.service.url else ["speed", active]
             self.work(lambda: self.begin(words, confirm=True), "bench-begin")
+
+    def action_bench_measure(self) -> None:
+        self.plan_speed()
 
     def action_bench_plan(self) -> None:
         if self.refused():
@@ -102,6 +140,7 @@ class BenchRuns(Room):
         await self._run(list(words), now=now)
 
     async def _run(self, words: list[str], *, now: bool) -> None:
+        known = {head.id for head in self.heads}
         self.starting = True
         self.show_live()
         try:
@@ -109,6 +148,8 @@ class BenchRuns(Room):
         finally:
             self.starting = False
             await self.read_heads()
+            new = (head.id for head in self.heads if head.id not in known)
+            self.show_ended(words[1] if words[0] == "resume" else next(new, ""))
         if not ended.ok:
             self.say(ended.text, bad=True)
 
@@ -126,7 +167,9 @@ class BenchRuns(Room):
     def action_bench_remove(self) -> None:
         """Stops the run at work, where it is under the cursor; else removes the run there."""
         head = self.rows.value
-        if self.live and (head is None or head.id == self.live.info.id):
+        if self.starting and not self.live:
+            self.say("It is being started; x stops it once it is at work.")
+        elif self.live and (head is None or head.id == self.live.info.id):
             live = self.live
             self.work(lambda: self._stop(live), "bench-stop")
         elif head and not self.service.read_only:
@@ -147,6 +190,47 @@ class BenchRuns(Room):
         ):
             await self.service.remove(head.id)
             await self.read_heads()
+
+    # -- after a run ----------------------------------------------------------------------------------
+
+    def action_bench_save(self) -> None:
+        head = self.rows.value
+        if head and keeps(head):
+            self.work(lambda: self._save(head), "bench-save")
+        else:
+            self.say("Only a sweep has a best cell to save; put the cursor on one.")
+
+    async def _save(self, head: Head) -> None:
+        from gpubox.tui.screens.prompt import PromptScreen
+
+        best = await self.service.best(head.id)
+        name, body = best.name, f"The best cell: {best.cell}. A name for it:"
+        app: Any = self.app
+        while name := await app.push_screen_wait(PromptScreen("Save as a profile", name, body)):
+            try:
+                await self.service.keep(head.id, name)
+            except UsageError as error:
+                body = f"{error.message} Another name:"
+            else:
+                self.say(f"Saved as the profile {name}; it is in the list of the dashboard.")
+                return
+
+    def action_bench_give_back(self) -> None:
+        if not self.refused():
+            self.work(self._give_back, "bench-begin", exclusive=True)
+
+    async def _give_back(self) -> None:
+        owing = next((head for head in self.heads if owes(head)), None)
+        if owing is None:
+            self.say("No run that was cut off has left its server behind.")
+            return
+        body = f"{owing.id} was cut off; {owing.owed or 'nothing'} ran before it. r goes on with the run instead."
+        answers = [Answer("n", "not now", "no"), Answer("y", "stop what it left, and bring that back", "yes")]
+        if await self.ask("Give back what ran before?", body, answers) == "yes":
+            self.say("It is being brought back ...")
+            back = await self.service.give_back()
+            await self.read_heads()
+            self.say(f"{back} is back." if back else "Nothing runs, as before.")
 
     # -- sharing --------------------------------------------------------------------------------------
 

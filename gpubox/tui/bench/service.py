@@ -34,6 +34,16 @@ class Ended:
     """Why it did not end well, and what to do; empty else."""
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """What of a run is worth keeping as a profile."""
+
+    cell: str
+    """As the report calls it."""
+    name: str
+    """A name for the profile."""
+
+
 class BenchService(Protocol):
     """The runs of this box. Methods raise GpuboxError."""
 
@@ -67,6 +77,15 @@ class BenchService(Protocol):
         """Has the run stop in good order: the item in flight is lost, what ran before comes back."""
 
     async def remove(self, run: str) -> None: ...
+
+    async def best(self, run: str) -> Best:
+        """The best cell of a sweep."""
+
+    async def keep(self, run: str, name: str) -> None:
+        """Writes the best cell of a sweep as the profile ``name``. Raises UsageError where the name will not do."""
+
+    async def give_back(self) -> str:
+        """Brings back what ran before a run that was killed. Returns its profile, empty where nothing ran."""
 
     async def export(self, what: Sequence[str], form: str) -> str:
         """Writes it to a file in the folder gpubox was started in. Returns its path for showing."""

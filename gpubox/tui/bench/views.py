@@ -13,6 +13,7 @@ from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import Row, plot
 from gpubox.bench.report.text import rows
 from gpubox.bench.report.words import number
+from gpubox.tui.bench.form import ABOUT
 from gpubox.tui.cells import Line, fit, gauge, join, line, safe
 from gpubox.tui.text import plain
 
@@ -38,7 +39,8 @@ def styled(found: Iterable[Row]) -> list[Line]:
 
 def report_lines(found: Told, width: int) -> list[Line]:
     """A finished run."""
-    return styled(rows(found.info, found.report, width=width, plots=True, beside=found.beside))
+    made = rows(found.info, found.report, width=width, plots=True, beside=found.beside)
+    return [fit(row, width) for row in styled(made)]
 
 
 def comparison_lines(found: RunComparison, width: int) -> list[Line]:
@@ -46,12 +48,18 @@ def comparison_lines(found: RunComparison, width: int) -> list[Line]:
     made: list[Row] = list(comparison_rows(found, width))
     for chart in comparison_charts(found):
         made += [(), *plot(chart, min(width, WIDEST))]
-    return styled(made)
+    return [fit(row, width) for row in styled(made)]
 
 
 def board_lines(found: Sequence[Board], width: int) -> list[Line]:
     """The leaderboard."""
-    return styled(leaderboard_rows(found, width))
+    return [fit(row, width) for row in styled(leaderboard_rows(found, width))]
+
+
+def kind_lines(width: int) -> list[Line]:
+    """What the kinds of runs tell, while there is no run to show."""
+    found = [fit(line((f"{kind:<11}", "$secondary"), about), width) for kind, about in ABOUT.items()]
+    return [*found, (), fit(line(("n", "bold $primary"), (" plans any of them", "$quiet")), width)]
 
 
 def live_lines(live: LiveRun, throughput: Throughput | None, width: int) -> list[Line]:

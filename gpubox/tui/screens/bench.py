@@ -15,7 +15,7 @@ from gpubox.tui.actions import Where, bindings
 from gpubox.tui.bench.pane import ReportPane
 from gpubox.tui.bench.rows import RunRows
 from gpubox.tui.bench.runs import BenchRuns
-from gpubox.tui.bench.views import board_lines, comparison_lines, live_lines, report_lines, summary_line
+from gpubox.tui.bench.views import board_lines, comparison_lines, kind_lines, live_lines, report_lines, summary_line
 from gpubox.tui.cells import line
 from gpubox.tui.widgets.header import Header
 from gpubox.tui.widgets.key_bar import KeyBar
@@ -47,7 +47,7 @@ class BenchScreen(BenchRuns):
     DEFAULT_CSS = """
     BenchScreen { layout: vertical; background: $background; color: $foreground; }
     BenchScreen #bench-body { height: 1fr; }
-    BenchScreen RunRows { width: 54; border: round $line; padding: 0 1; }
+    BenchScreen RunRows { width: 57; border: round $line; padding: 0 1; }
     BenchScreen RunRows:focus { border: round $line-focus; }
     BenchScreen.-roomy RunRows { width: 76; }
     BenchScreen.-narrow #bench-body { layout: vertical; }
@@ -65,6 +65,8 @@ class BenchScreen(BenchRuns):
         self.live: LiveRun | None = None
         self.throughput: Throughput | None = None
         self._now: Now | None = None
+        self._wanted = ""
+        """The run that the cursor goes to as soon as it is in the list."""
         self._view = ""
         """LIVE, COMPARISON or BOARD; empty: the report of the run under the cursor."""
         self._drawn_at = float("-inf")
@@ -86,6 +88,8 @@ class BenchScreen(BenchRuns):
         self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
         self.header.cards, self.header.activity = header.cards, header.activity
         self._now = now
+        if self.is_mounted:
+            self._draw_keys()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.throughput = snapshot.throughput
@@ -97,11 +101,11 @@ class BenchScreen(BenchRuns):
     def show_run(self, live: LiveRun | None) -> None:
         """The run at work went on, began or ended."""
         before, self.live = self.live, live
-        if (before is None) != (live is None) or (before and live and before.info.id != live.info.id):
-            if live and not self._view:
-                self._view = LIVE
-            elif live is None and self._view == LIVE:
+        if (before.info.id if before else "") != (live.info.id if live else ""):
+            if live is None and self._view == LIVE:
                 self._view = ""
+            elif live and (self._view == LIVE or self._at_rest()):
+                self.show_live()
             self.work(self.read_heads, "bench-list", exclusive=True)
         self._take_heads()
         self._draw_live()
@@ -118,6 +122,7 @@ class BenchScreen(BenchRuns):
         self.heads = tuple(await self.service.heads())
         self.rows.marked = tuple(name for name in self.rows.marked if any(head.id == name for head in self.heads))
         self._take_heads()
+        self._go_to_wanted()
         self.rows.border_subtitle = f"{len(self.heads)}" if self.heads else ""
         self._draw_line()
         self._show()
@@ -129,14 +134,38 @@ class BenchScreen(BenchRuns):
             for head in self.heads
         ))  # fmt: skip
 
+    def _at_rest(self) -> bool:
+        """Whether nobody reads a report that a run which begins would take away."""
+        return not self._view and self.rows.at_top and not self.has_class("-alone")
+
+    def _go_to_wanted(self) -> None:
+        if self._wanted and self.rows.stand_on(self._wanted):
+            self._wanted = ""
+
     def show_live(self) -> None:
         self._view = LIVE
+        if self.live:
+            self._wanted = self.live.info.id
+            self._go_to_wanted()
+        self._draw_line()
         self._draw_live()
+
+    def show_ended(self, run: str) -> None:
+        if self._view == LIVE and self.live is None:
+            self._view, self._wanted = "", run
+            self._go_to_wanted()
+            self._show()
 
     def _draw_line(self) -> None:
         if self.is_mounted:
             width = self.line.content_size.width
             self.line.show([summary_line(len(self.heads), self.live, len(self.rows.marked), width)])
+            self._draw_keys()
+
+    def _draw_keys(self) -> None:
+        head, live = self.rows.value, self.live
+        stops = bool(head and live and head.id == live.info.id)
+        self.keys.without, self.keys.words = self.needless(), {"bench_remove": "stop" if stops else "delete"}
 
     def _draw_live(self) -> None:
         if self._view != LIVE or not self.is_mounted:
@@ -158,7 +187,7 @@ class BenchScreen(BenchRuns):
         elif self.rows.value:
             self.work(self._report, "bench-view", exclusive=True)
         else:
-            self.pane.put("", "", lambda width: [])
+            self.pane.put("", "What can be measured", kind_lines)
 
     async def _report(self) -> None:
         head = self.rows.value
@@ -185,6 +214,7 @@ class BenchScreen(BenchRuns):
         head = self.rows.value
         self._view = LIVE if head and self.live and head.id == self.live.info.id else ""
         self._show()
+        self._draw_line()
 
     @on(RunRows.Opened)
     def _opened(self) -> None:

@@ -73,15 +73,17 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
         kept = under is not None and (self.has_focus or not self.RESTS_AT_TOP)
         came = 0 if first is None else self._place(values, first)
         self.values = values
-        self._at = self._place(values, under) if kept and under is not None else 0
+        at, last = self._at, max(0, len(values) - 1)
+        self._at = self._place(values, under, min(at, last)) if kept and under is not None else 0
         self.virtual_size = Size(self.size.width, len(values))
         if came and self.scroll_offset.y:  # who reads further down goes on reading the same rows
             self.scroll_to(y=self.scroll_offset.y + came, animate=False, immediate=True)
         self.redraw()
 
-    def _place(self, values: tuple[Value, ...], wanted: Value) -> int:
+    def _place(self, values: tuple[Value, ...], wanted: Value, gone: int = 0) -> int:
+        """Where ``wanted`` stands; ``gone`` where it does not."""
         key = self.key(wanted)
-        return next((at for at, value in enumerate(values) if self.key(value) == key), 0)
+        return next((at for at, value in enumerate(values) if self.key(value) == key), gone)
 
     def redraw(self) -> None:
         """Makes the rows of all values that stand on the screen."""

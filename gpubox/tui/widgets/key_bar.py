@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from textual.app import RenderResult
 from textual.content import Content
 from textual.reactive import reactive
@@ -22,6 +24,12 @@ class KeyBar(Widget):
     enter_word: reactive[str] = reactive("switch")
     """What Enter does to the highlighted row."""
 
+    without: reactive[frozenset[str]] = reactive(frozenset[str]())
+    """Verbs that have nothing to do now. Their keys say why."""
+
+    words: reactive[Mapping[str, str]] = reactive({})
+    """What a verb is called now, where that is not its word."""
+
     def __init__(self, place: Where = Where.DASHBOARD) -> None:
         super().__init__()
         self.place = place
@@ -30,9 +38,9 @@ class KeyBar(Widget):
         self.auto_links = False  # keys look like keys, not like links; a click works all the same
 
     def render(self) -> RenderResult:
-        hidden = {"stop"} if self.down else ()
+        hidden = self.without | ({"stop"} if self.down else set())
         verbs = [v for v in bar_verbs(self.place) if v.id not in hidden and not (self.read_only and v.changes)]
-        while _length(verbs, self.enter_word) > self.size.width:
+        while self._length(verbs) > self.size.width:
             verbs.pop()
         order = [verb.id for verb in bar_verbs(self.place)]
         return Content("  ").join(
@@ -41,16 +49,18 @@ class KeyBar(Widget):
 
     def _key(self, verb: Verb) -> Content:
         click = Style.from_meta({"@click": f"app.verb('{verb.id}')"})
-        text = Content.assemble((verb.shown, "bold $primary"), " ", (_word(verb, self.enter_word), "$quiet"))
+        text = Content.assemble((verb.shown, "bold $primary"), " ", (self._word(verb), "$quiet"))
         return text.stylize(click)
 
+    def _word(self, verb: Verb) -> str:
+        return self.enter_word if verb.id == "switch" else self.words.get(verb.id, verb.word)
 
-_PLACE = {"help": 90, "command_palette": 91, "quit": 92}
+    def _length(self, verbs: list[Verb]) -> int:
+        return sum(len(verb.shown) + 1 + len(self._word(verb)) for verb in verbs) + 2 * (len(verbs) - 1)
 
 
-def _word(verb: Verb, enter_word: str) -> str:
-    return enter_word if verb.id == "switch" else verb.word
-
-
-def _length(verbs: list[Verb], enter_word: str) -> int:
-    return sum(len(verb.shown) + 1 + len(_word(verb, enter_word)) for verb in verbs) + 2 * (len(verbs) - 1)
+_PLACE = {
+    **{f"bench_{verb}": 80 for verb in ("resume", "give_back", "save", "compare", "live")},  # they come and go
+    "help": 90, "command_palette": 91, "quit": 92,
+}  # fmt: skip
+"""Keys at the end of the bar, whatever their importance."""
