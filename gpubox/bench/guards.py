@@ -16,10 +16,12 @@ import psutil
 from gpubox import units
 from gpubox.bench.model import Flag, Sample
 from gpubox.bench.stand import Stand
-from gpubox.hardware.gpu import DriverReading, Gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.nvml_reader import DriverReader
 from gpubox.hardware.process import descendants
+from gpubox.paths import MAIN_SLOT
+from gpubox.server.slot import observe
 
 PERIOD_SECONDS = 0.5
 MOST_SAMPLES = 4000
@@ -29,6 +31,8 @@ SWAP_BYTES = 4 << 20
 CLOCK_DRIFT = 0.05
 BUSY_CORES = 0.5
 NEW_PROCESS_BYTES = 512 << 20
+JUDGED_SECONDS, JUDGED_CLOCKS = 1.0, 3
+"""A shorter item, or fewer readings, are judged together with the next ones."""
 
 
 @dataclass(slots=True)
@@ -50,8 +54,32 @@ class Guards:
         self._told: set[str] = set()
         self._mine: set[int] = set()
         self._clock: float | None = None
+        self._clocks: list[int] = []
+        self._used = (0.0, 0.0)
+        """CPU seconds of others, and the seconds they took them in, since this was last judged."""
         self._base: tuple[float, float] | None = None
         self._others = (0.0, 0.0)
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """The programs that are on the cards beside the server of the main slot, by name."""
+        return tuple(sorted({process.name or "without a name" for _, process in self._strangers()}))
+
+    def at_once(self) -> list[Flag]:
+        """A flag for each program that holds much of a card before anything is measured."""
+        return [
+            Flag(
+                "other GPU process",
+                f"{p.name or p.pid} held {units.memory(p.vram_bytes)} of GPU {index} already",
+            )
+            for index, p in self._strangers()
+            if (p.vram_bytes or 0) >= NEW_PROCESS_BYTES
+        ]
+
+    def _strangers(self) -> list[tuple[int, GpuProcess]]:
+        running = observe(self._stand.paths, MAIN_SLOT).process
+        ours = {os.getpid(), *descendants(os.getpid()), *((running.pid, *descendants(running.pid)) if running else ())}
+        return [(gpu.index, p) for gpu in self.driver.gpus for p in gpu.processes if p.pid not in ours]
 
     def close(self) -> None:
         """Stops reading."""
@@ -67,11 +95,17 @@ class Guards:
             async with asyncio.timeout(SETTLE_SECONDS):
                 while await self._answering():
                     await asyncio.sleep(0.1)
+        self._stand.forget()
         self._base = await self._counted()
         self._others = (0.0, 0.0)
 
     async def foreign(self) -> Flag | None:
         """Whether anybody else used the target since this was last asked; only between items."""
+        if self._stand.up is None:
+            return None
+        if self._stand.lost:  # what the server counts of a broken answer is nobody else's
+            await self.begin()
+            return None
         now, base, mine = await self._counted(), self._base, self._stand.tokens
         if now and base:
             prompt, generated = (now[i] - base[i] - mine[i] for i in (0, 1))
@@ -117,9 +151,7 @@ class Guards:
             seconds = time.monotonic() - began
             if (more := _swapped() - swap) > SWAP_BYTES:
                 watch.flags.append(Flag("swap", f"{units.memory(more)} were swapped", item))
-            after = self._cpu()
-            if cpu and after and seconds > 1 and (busy := (after - cpu) / seconds) > BUSY_CORES:
-                watch.flags.append(Flag("busy CPU", f"other programs kept {busy:.1f} cores busy", item))
+            self._judge_cpu(watch, item, cpu, self._cpu(), seconds)
 
     async def _sample(self, watch: Watch, began: float, reasons: list[tuple[str, ...]]) -> None:
         while True:
@@ -140,7 +172,8 @@ class Guards:
         for gpu in used or cards:
             for process in gpu.processes:
                 known = process.pid in self._known or process.pid in mine
-                if not known and (process.vram_bytes is None or process.vram_bytes >= NEW_PROCESS_BYTES):
+                large = process.vram_bytes is None or process.vram_bytes >= NEW_PROCESS_BYTES
+                if not known and large and process.pid not in descendants(os.getpid()):  # llama-bench is ours
                     self._known.add(process.pid)
                     self._told.add(f"{process.name or process.pid} came onto GPU {gpu.index}")
         return used or cards
@@ -151,14 +184,24 @@ class Guards:
             watch.flags.append(Flag("throttling", f"clocks held back by {reason} in {share:.0%} of the readings", item))
         watch.flags += [Flag("other GPU process", text, item) for text in sorted(self._told)]
         self._told.clear()
-        clocks = [sample.clock_sm_mhz for sample in watch.samples[1:] if sample.clock_sm_mhz]
-        if len(clocks) >= 3:
-            median = statistics.median(clocks)
+        later = watch.samples[1:] or watch.samples  # the first one tells what was before the item
+        self._clocks += [sample.clock_sm_mhz for sample in later if sample.clock_sm_mhz]
+        if len(self._clocks) >= JUDGED_CLOCKS:
+            median = statistics.median(self._clocks)
+            self._clocks.clear()
             self._clock = self._clock or median
             if abs(median / self._clock - 1) > CLOCK_DRIFT:
                 watch.flags.append(
                     Flag("clocks", f"SM clock {median:.0f} MHz, {self._clock:.0f} MHz at the beginning", item)
                 )
+
+    def _judge_cpu(self, watch: Watch, item: str, before: float | None, after: float | None, seconds: float) -> None:
+        if before is None or after is None:
+            return
+        used, over = self._used[0] + after - before, self._used[1] + seconds
+        self._used = (used, over) if over < JUDGED_SECONDS else (0.0, 0.0)
+        if over >= JUDGED_SECONDS and used / over > BUSY_CORES:
+            watch.flags.append(Flag("busy CPU", f"other programs kept {used / over:.1f} cores busy", item))
 
     def _pids(self) -> set[int]:
         current = self._stand.running
@@ -174,7 +217,8 @@ class Guards:
             times = psutil.cpu_times()
             idle = times.idle + getattr(times, "iowait", 0.0)
             everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-            mine = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in (*self._mine, os.getpid()))
+            mine = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in self._mine)
+            mine += sum(psutil.Process().cpu_times()[:4])  # with what the programs took that ran in the sandbox
         except (psutil.Error, OSError):
             return None
         return everything - idle - mine

@@ -29,7 +29,7 @@ _LIBRARIES = re.compile(r"^lib(llama|ggml|mtmd)[\w.-]*\.(so|dylib)[\d.]*$")
 _BLOCK = 4 << 20
 
 
-def read_machine(driver: DriverReading, sandbox: str = "") -> Machine:
+def read_machine(driver: DriverReading, sandbox: str = "", gpu_processes: tuple[str, ...] = ()) -> Machine:
     """The box now."""
     return Machine(
         gpubox=__version__,
@@ -48,6 +48,7 @@ def read_machine(driver: DriverReading, sandbox: str = "") -> Machine:
             }
             for gpu in driver.gpus
         ),
+        gpu_processes=gpu_processes,
         sandbox=sandbox,
     )
 

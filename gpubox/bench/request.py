@@ -87,6 +87,7 @@ async def measure(
     try:
         measured = await _stream(stand, item, asked, left_out, path, silence_seconds)
     except StreamError as error:
+        stand.lost = True
         if error.transient:
             await wait_gone(stand)
         if not stand.alive:

@@ -22,7 +22,7 @@ from gpubox.bench.events import (
     silent,
 )
 from gpubox.bench.guards import Guards, Watch
-from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
+from gpubox.bench.model import Flag, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.provenance import read_machine, read_provenance
 from gpubox.bench.stand import ProfileOf, Stand, server_gone, surely_give_back
 from gpubox.bench.store import Run, create_run
@@ -33,6 +33,8 @@ from gpubox.server.record import Launch, now
 from gpubox.server.stream import StreamError
 
 TRIES = 2
+SAME_BOX = ("gpubox", "cpu", "driver", "gpus", "sandbox")
+"""What of a Machine a run that is resumed should find as it was; power caps are the cards'."""
 """How often an item is tried whose server dies under it."""
 
 
@@ -94,8 +96,10 @@ class Session:
         state, message = "interrupted", "interrupted"
         try:
             self._guards = await asyncio.to_thread(Guards, self.stand)
-            machine = read_machine(self._guards.driver, await self.benchmark.sandbox(self.stand))
-            self._save(replace(self.info, machine=self.info.machine or machine))
+            sandbox = await self.benchmark.sandbox(self.stand)
+            self._at(read_machine(self._guards.driver, sandbox, self._guards.strangers))
+            for flag in self._guards.at_once():
+                self._flag(flag)
             await self._score_left()
             await self._execute_all()
             state, message = "finished", ""
@@ -111,6 +115,14 @@ class Session:
             finally:
                 self.emit(RunEnded(self.info))
         return self.info
+
+    def _at(self, machine: Machine) -> None:
+        """The box as it was when the run began stays in the head; what is another now is told."""
+        held = self.info.machine
+        if held is None:
+            self._save(replace(self.info, machine=machine))
+        elif differs := [name for name in SAME_BOX if getattr(held, name) != getattr(machine, name)]:
+            self._flag(Flag("setup", f"the box is not what it was when the run began: {', '.join(differs)}"))
 
     async def _end(self, state: str, message: str) -> None:
         # The head first: a disk that is full or a second Ctrl-C must not keep the old server from coming back.
@@ -139,12 +151,7 @@ class Session:
             if not items:
                 continue
             target = self._targets[name]
-            try:
-                await self._serve(target)
-            except GpuboxError as error:
-                why = "" if error.code == ExitCode.INTERRUPTED else self.benchmark.cannot_load(target, error)
-                if not why:
-                    raise
+            if why := await self._revive(target):
                 self.emit(Note(f"{name} is left out: {why}"))
                 for item in items:
                     self._keep(item, Result(item.id, error=why, skipped=True))
@@ -169,25 +176,31 @@ class Session:
 
         async def worker() -> None:
             for item in waiting:
-                await self._execute(item, guarded=False)
+                if not self._skipped(item):
+                    await self._execute(item, guarded=False)
 
-        async with self._guards.watch("") as watch:
-            workers = [asyncio.create_task(worker()) for _ in range(min(self.info.plan.parallel, len(items)))]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                for task in workers:
-                    task.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
-        for flag in (*watch.flags, await self._guards.foreign()):
-            if flag:
+        watch = Watch()
+        try:
+            async with self._guards.watch("") as watch:
+                workers = [asyncio.create_task(worker()) for _ in range(min(self.info.plan.parallel, len(items)))]
+                try:
+                    await asyncio.gather(*workers)
+                finally:
+                    for task in workers:
+                        task.cancel()
+                    await asyncio.gather(*workers, return_exceptions=True)
+        finally:  # also of a group that is cut off: its first half stands in the report
+            for flag in watch.flags:
                 self._flag(flag)
+        if foreign := await self._guards.foreign():
+            self._flag(foreign)
 
     async def _execute(self, item: Item, *, guarded: bool = True) -> None:
         """Does one item, twice where its server dies, and keeps what came of it."""
         assert self._guards is not None
         self._began = self._began or time.monotonic()
         self.emit(ItemStarted(item, self._number(item), len(self.items)))
+        deaths: list[Flag] = []
         for attempt in range(1, TRIES + 1):
             error: GpuboxError | None = None
             data = {}
@@ -202,25 +215,42 @@ class Session:
             except GpuboxError as caught:
                 error = caught
             seconds = time.monotonic() - began
+            if chosen := self.stand.displaced():
+                raise GpuboxError(
+                    f"The run ends here: {chosen}.", f"`gpubox bench resume {self.run.id}` goes on from {item.id}."
+                )
             if error and server_gone(self.stand, error):
                 if self._targets[item.target].url:
                     raise error
-                self._flag(Flag("crash", f"the server died: {error.message}", item.id))
+                deaths.append(Flag("crash", f"the server died: {error.message}", item.id))
+                self._flag(deaths[-1])  # of the run as well: it may not come up again
                 if attempt < TRIES:
                     self.emit(Note("The server died; it is started again and the item done once more."))
-                await self._serve(self._targets[item.target])
-                if attempt < TRIES:
+                if why := await self._revive(self._targets[item.target]):
+                    error = GpuboxError(f"{error.message} It does not come up again: {why.rstrip('.')}.")
+                elif attempt < TRIES:
                     continue
             elif isinstance(error, StreamError) and error.transient and attempt < TRIES:
                 self.emit(Note(f"{item.id} is done once more: {error.message}"))
                 continue
             break
         foreign = await self._guards.foreign() if guarded else None
-        flags = (*watch.flags, *((replace(foreign, item=item.id),) if foreign else ()))
+        flags = (*deaths, *watch.flags, *((replace(foreign, item=item.id),) if foreign else ()))
         words = error.message if error else ""
         raw = RawRecord(item.id, started, round(seconds, 6), data, tuple(watch.samples), flags, words)
         self.run.add_raw(raw)
         await self._finish(item, raw)
+
+    async def _revive(self, target: Target) -> str:
+        """Has a target up. Returns why it does not come up, where that is a result; else raises."""
+        try:
+            await self._serve(target)
+        except GpuboxError as error:
+            why = "" if error.code == ExitCode.INTERRUPTED else self.benchmark.cannot_load(target, error)
+            if not why:
+                raise
+            return why
+        return ""
 
     async def _serve(self, target: Target) -> None:
         assert self._guards is not None
@@ -287,7 +317,9 @@ def differences(held: Provenance, found: Provenance) -> list[str]:
     def argv(one: Provenance) -> list[str]:
         return ["" if one.argv[i - 1 : i] == ("--port",) else word for i, word in enumerate(one.argv)]
 
-    names = ("engine_version", "engine_sha256", "model_sha256", "dialect", "props")
+    names = ["env", "engine_version", "engine_sha256", "model_sha256", "dialect", "props"]
+    if not (held.model_sha256 and found.model_sha256):
+        names.append("model_path")  # all that is known of a server elsewhere
     differs = [name for name in names if getattr(held, name) != getattr(found, name)]
     return differs if argv(held) == argv(found) else ["argv", *differs]
 

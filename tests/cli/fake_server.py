@@ -2,7 +2,7 @@
 
 It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM. FAKE_CHAT_UNTIL holds an
 answer of the chat back until that file exists, FAKE_STOP_SECONDS makes the leaving take that long; FAKE_BUSY is a
-request without end.
+request without end, FAKE_DIES_WITH a word of the command line with which it dies when it is asked to stream.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Handler(BaseHTTPRequestHandler):
         body = {"error": {"message": "Invalid API Key"}} if locked else ANSWERS.get(self.path, {})
         self.send_response(401 if locked else 200)
         self.end_headers()
+        if b'"stream":true' in asked and os.environ.get("FAKE_DIES_WITH") in sys.argv:
+            os._exit(1)
         streamed = not locked and b'"stream":true' in asked
         self.wfile.write(STREAMED if streamed else json.dumps(body).encode())
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpubox.bench.model import Item
+from gpubox.bench.speed.kind import Speed
+from gpubox.bench.stand import Stand
+from gpubox.bench.store import find_run
 from gpubox.hardware.process import find_marked
 from gpubox.paths import Paths
 from tests.bench_runs import speed_run
@@ -117,6 +125,35 @@ def test_what_ran_before_runs_again(box: None, capfd: pytest.CaptureFixture[str]
     assert "50.00" in out
     server = values(capfd, "status")[1]["server"]
     assert (server["profile"], server["state"]) == ("a", "ready")
+
+
+@pytest.mark.parametrize(("words", "said", "profile"), [
+    (("switch", "a"), "a was put in the place of b", "a"), (("stop",), "b was stopped", None),
+])  # fmt: skip
+def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
+    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], said: str, profile: str | None,
+) -> None:  # fmt: skip
+    real, done = Speed.execute, []
+
+    async def execute(self: Speed, item: Item, stand: Stand) -> Any:
+        if item.id.endswith("/2") and not done:
+            done.append(item.id)
+            gpubox_ = (sys.executable, "-m", "gpubox")
+            await asyncio.to_thread(subprocess.run, [*gpubox_, *words], check=True, capture_output=True)
+        return await real(self, item, stand)
+
+    monkeypatch.setattr(Speed, "execute", execute)
+    assert gpubox(capfd, "start", "synthetic")[0] == 0
+
+    code, _, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
+
+    assert (code, f"The run ends here: {said}." in err) == (1, True), err
+    assert "What ran before is not brought back" in err
+    run = find_run(paths, "last")
+    assert done[0] not in run.raws()  # a port tells no servers apart: what answered there was another
+    assert not run.info.owed
+    assert values(capfd, "status")[1]["server"]["profile"] == profile
 
 
 def test_where_nothing_ran_nothing_runs_afterwards(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:

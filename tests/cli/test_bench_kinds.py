@@ -44,6 +44,22 @@ def test_a_sweep_tells_its_plan_keeps_what_cannot_load_and_is_saved(
     assert (code, "3 of this run's targets" in err) == (2, True)
 
 
+def test_a_cell_whose_server_dies_is_left_after_the_second_death(
+    box: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, paths: Paths
+) -> None:
+    monkeypatch.setenv("FAKE_DIES_WITH", "2048")
+
+    code, out, err = gpubox(capfd, "bench", "sweep", "a", "--over", "c=2048,3072", "--context", "0", *TINY)
+
+    assert code == 0, err
+    results = find_run(paths, "last").results()
+    first, *others = [result for name, result in results.items() if "2048" in name]
+    assert [flag.kind for flag in first.flags] == ["crash", "crash"]
+    assert {(result.skipped, result.error) for result in others} == {(True, f"the server died under {first.item}")}
+    assert all(result.ok for name, result in results.items() if "3072" in name)
+    assert "crash in ctx-size=2048/1/warm-up" in out
+
+
 def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = gpubox(capfd, "bench", "ab", "a", "b", *TINY, "--json")
 

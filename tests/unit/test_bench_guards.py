@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,6 +91,68 @@ async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> Non
     assert {flag.kind for flag in again.flags} >= {"throttling", "clocks"}
     assert "other GPU process" not in {flag.kind for flag in again.flags}
     guard.close()
+
+
+async def test_what_was_on_the_card_from_the_start_is_told(paths: Paths, driver: Driver) -> None:
+    held = GpuProcess(77, "comfyui", 4 << 30), GpuProcess(78, None, None), GpuProcess(os.getpid(), "python", 9 << 30)
+    driver.card = replace(CARD, processes=(*CARD.processes, *held))
+    guard = Guards(Stand(paths, Config(), profiles))
+
+    assert guard.strangers == ("Xorg", "comfyui", "without a name")
+    assert read_machine(guard.driver, gpu_processes=guard.strangers).gpu_processes == guard.strangers
+    assert guard.at_once() == [Flag("other GPU process", "comfyui held 4.0 GiB of GPU 0 already")]
+    assert "other GPU process" not in {flag.kind for flag in (await watched(guard, driver)).flags}  # told once
+
+
+async def test_a_program_that_the_run_started_is_no_stranger(paths: Paths, driver: Driver) -> None:
+    guard = Guards(Stand(paths, Config(), profiles))
+    process = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)  # in llama-bench's place
+    driver.card = replace(CARD, processes=(*CARD.processes, GpuProcess(process.pid, "llama-bench", 2 << 30)))
+
+    found = await watched(guard, driver)
+
+    process.kill()
+    await process.wait()
+    assert "other GPU process" not in {flag.kind for flag in found.flags}
+
+
+class Clock:
+    """Time and CPU time as a test has them pass: ``cores`` of other programs' work."""
+
+    def __init__(self) -> None:
+        self.now = self.used = 0.0
+
+    def passes(self, seconds: float, cores: float) -> None:
+        self.now, self.used = self.now + seconds, self.used + cores * seconds
+
+
+async def test_short_items_are_judged_together(paths: Paths, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, clock = Guards(Stand(paths, Config(), profiles)), Clock()
+    monkeypatch.setattr(guards, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(guard, "_cpu", lambda: clock.used)
+
+    async def item(seconds: float, cores: float) -> list[Flag]:
+        async with guard.watch("item") as watch:
+            clock.passes(seconds, cores)
+        return [flag for flag in watch.flags if flag.kind == "busy CPU"]
+
+    busy = Flag("busy CPU", "other programs kept 1.5 cores busy", "item")
+    assert [await item(0.4, 1.5) for _ in range(6)] == [[], [], [busy], [], [], [busy]]
+    assert [await item(0.4, 0.1) for _ in range(6)] == [[]] * 6
+    assert await item(2.0, 1.5) == [busy]
+
+
+async def test_the_clocks_of_items_with_one_reading_are_judged_together(paths: Paths, driver: Driver) -> None:
+    guard = Guards(Stand(paths, Config(), profiles))
+
+    async def short(clock: int) -> list[str]:
+        driver.card = replace(CARD, clock_sm_mhz=clock)
+        async with guard.watch("item") as watch:
+            await asyncio.sleep(0)  # the first reading
+        return [flag.kind for flag in watch.flags if flag.kind == "clocks"]
+
+    assert [await short(clock) for clock in (210, 2500, 2500, 2500, 2480, 2500)] == [[]] * 6  # idle before the first
+    assert [await short(2000) for _ in range(3)] == [[], [], ["clocks"]]
 
 
 def test_the_machine_is_described(driver: Driver) -> None:

@@ -13,6 +13,7 @@ import pytest
 from gpubox.bench import benchmark as kinds
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.events import BenchEvent, Flagged, ItemFinished, RunEnded, RunStarted
+from gpubox.bench.guards import Guards, Watch
 from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.report.build import progress_of
 from gpubox.bench.report.model import Report
@@ -21,7 +22,7 @@ from gpubox.bench.runner import Runner, differences, pending, rescore
 from gpubox.bench.stand import Server, Stand
 from gpubox.bench.store import Run, find_run
 from gpubox.config import Config
-from gpubox.errors import GpuboxError
+from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
 from gpubox.profiles.model import Profile
 from tests.bench_server import BenchServer
@@ -192,6 +193,20 @@ async def test_an_answer_that_breaks_off_is_asked_for_once_more(box: Box, server
     assert len(server.asked) == 5
 
 
+async def test_the_tokens_of_a_broken_answer_are_nobody_elses(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+    server.breaks = 1
+
+    def intrude(item: Item, stand: Stand) -> None:
+        if item.id == "a/3":
+            server.counted[1] += 7
+
+    monkeypatch.setattr(Counting, "on_execute", staticmethod(intrude))
+    await box.runner.run(plan(server))
+
+    flagged = [item.id for item, result in box.last.scored() if result.flags]
+    assert flagged == ["a/3"]  # the guard goes on after it
+
+
 async def test_an_answer_that_breaks_off_twice_is_no_number(box: Box, server: BenchServer) -> None:
     server.breaks = 2
 
@@ -207,6 +222,25 @@ async def test_several_at_once(box: Box, server: BenchServer) -> None:
     assert info.state == "finished"
     assert sorted(box.finished()) == ["a/0", "a/1", "a/2", "a/3"]
     assert info.flags == ()
+
+
+async def test_what_was_seen_of_a_group_that_is_cut_off_is_kept(
+    box: Box, server: BenchServer, monkeypatch: Any
+) -> None:
+    class Seen(Guards):
+        def _judge(self, watch: Watch, item: str, reasons: Any) -> None:
+            watch.flags.append(Flag("swap", "9 MiB were swapped", item))
+
+    def cancel(item: Item, stand: Stand) -> None:
+        if item.id == "a/2":
+            raise GpuboxError("Something ends it.", code=ExitCode.NOT_RUNNING)
+
+    monkeypatch.setattr("gpubox.bench.runner.Guards", Seen)
+    monkeypatch.setattr(Counting, "on_execute", staticmethod(cancel))
+    with pytest.raises(GpuboxError, match="Something ends it"):
+        await box.runner.run(plan(server, parallel=2))
+
+    assert [flag.kind for flag in box.last.info.flags] == ["swap"]
 
 
 async def test_what_is_skipped_says_why(box: Box, server: BenchServer) -> None:
@@ -264,6 +298,18 @@ async def test_a_setup_that_changed_between_two_sessions_is_flagged(box: Box, se
     assert [(f.kind, "engine_version" in f.text) for f in info.flags] == [("setup", True)]
 
 
+async def test_another_box_between_two_sessions_is_flagged(box: Box, server: BenchServer) -> None:
+    await box.runner.run(plan(server))
+    (box.last.folder / "results.jsonl").unlink()
+    info = box.last.info
+    assert info.machine
+    box.last.save(replace(info, machine=replace(info.machine, driver="1.2", gpus=({"power_limit_watts": 200.0},))))
+
+    info = await box.runner.resume(box.last)
+
+    assert info.flags == (Flag("setup", "the box is not what it was when the run began: driver, gpus"),)
+
+
 def test_another_port_is_no_other_setup() -> None:
     held = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
 
@@ -272,6 +318,11 @@ def test_another_port_is_no_other_setup() -> None:
         "argv",
         "dialect",
     ]
+    assert differences(held, replace(held, env={"GGML_CUDA_FORCE_MMQ": "1"})) == ["env"]
+    elsewhere = Provenance("a", url="http://x", model_path="m1", dialect="vllm")
+    assert differences(elsewhere, replace(elsewhere, model_path="m2")) == ["model_path"]
+    here = replace(held, model_path="/a/m.gguf", model_sha256="5c")
+    assert differences(here, replace(here, model_path="/b/m.gguf")) == []  # the same file
 
 
 def test_only_what_has_no_result_is_pending_and_the_warm_up_of_its_group() -> None:

@@ -97,6 +97,7 @@ async def agentic(stand: Stand, item: str, problem: Problem, options: Options, s
     timing = end.totals.timing
     stand.count(timing.prefill_new_tokens + timing.prefill_reread_tokens, timing.generated_tokens, loose=loose)
     if isinstance(end, events.TurnFailed) and not _models_fault(end.message):
+        stand.lost = True
         await wait_gone(stand)
         code = ExitCode.UNHEALTHY if stand.alive else ExitCode.NOT_RUNNING
         raise GpuboxError(end.message, end.hint, code=code)
