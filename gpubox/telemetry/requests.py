@@ -145,6 +145,8 @@ class RequestLog:
             self.skip_proof = False
             return None
         generated = found.generation.tokens if found.generation else found.generated
+        if found.generation is None and found.task in self._cancelled:
+            generated = _held(found, event)
         self.count += 1
         self.generated_tokens += generated or 0
         self.first_began = found.began if self.first_began is None else self.first_began
@@ -170,6 +172,16 @@ class RequestLog:
         if found.predict_limit is not None and found.predict_limit > 0 and generated is not None:
             return "length" if generated >= found.predict_limit else "stop"
         return None
+
+
+def _held(found: InFlight, event: Released) -> int | None:
+    """Tokens generated of a cancelled request, of which no timings are written; its last progress is of a while ago.
+
+    The slot is let go with the prompt and each token but the last in it (build 11434).
+    """
+    if event.truncated or found.prompt_tokens is None or event.tokens < found.prompt_tokens:
+        return found.generated
+    return event.tokens - found.prompt_tokens + 1
 
 
 def _like_the_proof(found: InFlight) -> bool:

@@ -62,7 +62,7 @@ def request_lines(
             f"( 1.00 ms per token, {tg:9.2f} tokens per second)",
         ),
         (end, f"slot print_timing: {of} total time = {(end - at) * 1e3:9.2f} ms / {new + generated} tokens"),
-        (end, f"slot release: {of} stop processing: n_tokens = {prompt + generated}, truncated = {truncated}"),
+        (end, f"slot release: {of} stop processing: n_tokens = {prompt + generated - 1}, truncated = {truncated}"),
     ]
 
 
@@ -175,7 +175,8 @@ def test_why_it_ended(limit: int | None, generated: int, truncated: int, reason:
 def test_a_client_that_went_away_before_the_first_token() -> None:
     log = RequestLog(STARTED)
     lines = request_lines(1.0, task=9)
-    (request,) = feed(log, [*lines[:3], (4.0, "srv stop: cancel task, id_task = 9"), (5.0, lines[-1][1])])
+    released = "slot release: id  0 | task 9 | stop processing: n_tokens = 512, truncated = 0"
+    (request,) = feed(log, [*lines[:3], (4.0, "srv stop: cancel task, id_task = 9"), (5.0, released)])
 
     assert (request.stop_reason, request.generated_tokens, request.ttft_seconds) == ("cancelled", None, None)
     assert request.prompt_tokens == 1000
@@ -185,11 +186,16 @@ def test_a_client_that_went_away_before_the_first_token() -> None:
 
 def test_a_client_that_went_away_in_the_middle_of_an_answer() -> None:
     log = RequestLog(STARTED)
-    lines = request_lines(1.0, task=9)
+    lines = request_lines(1.0, task=9, generated=150)
     progress = (4.5, "slot print_timing: id  0 | task 9 | n_gen =    112, tg =  36.77 t/s, tg_3s =  37.10 t/s")
     (request,) = feed(log, [*lines[:5], progress, (4.6, "srv stop: cancel task, id_task = 9"), (5.0, lines[-1][1])])
 
-    assert (request.stop_reason, request.generated_tokens, request.tg_tokens_per_second) == ("cancelled", 112, None)
+    assert (request.stop_reason, request.generated_tokens, request.tg_tokens_per_second) == ("cancelled", 150, None)
+    assert log.generated_tokens == 150
+
+    lines = request_lines(6.0, task=9, generated=150, truncated=1)  # what was shifted out is not known
+    (request,) = feed(log, [*lines[:5], (7.5, progress[1]), (7.6, "srv stop: cancel task, id_task = 9"), lines[-1]])
+    assert (request.stop_reason, request.generated_tokens) == ("cancelled", 112)
 
 
 def test_clients_that_left_the_queue_are_forgotten_in_the_end() -> None:
