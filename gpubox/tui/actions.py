@@ -71,7 +71,7 @@ VERBS = (
     Verb("show_chat", "2,c", "c", "Chat with the model", "It writes code, runs it confined, looks, and goes on. "
          "1 or esc comes back here.", Where.ANYWHERE, 4, "chat", "chat"),
     Verb("show_bench", "3,B", "B", "Benchmarks", "Runs, what they came to, leaderboard and comparisons. 1 or esc comes "
-         "back here.", Where.ANYWHERE, 15, "bench", "bench ls"),
+         "back here.", Where.ANYWHERE, 6, "bench", "bench ls"),
     Verb("bench_speed", "b", "b", "Measure what runs", "speed on the active profile: asks first, and says what it will "
          "do.", Where.DASHBOARD, 16, "measure", "bench speed"),
     Verb("help", "question_mark", "?", "Help", "Keys, words, marks, and where files are.", Where.ANYWHERE, 3, "help"),

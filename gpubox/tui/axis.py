@@ -48,7 +48,7 @@ def place(width: int, ago: str, marks: Mapping[int, tuple[str, str]]) -> dict[in
     placed: dict[int, Placed] = {}
     for column, (kind, words) in sorted(marks.items(), reverse=True):
         glyph = MARKS[kind][0]
-        said = safe(words or kind, max(2 * LEAST, width // 4))
+        said = safe(words or kind, max(2 * LEAST, width // 2))
         after, before = _room_after(taken, column), _room_before(taken, column)
         at_right = cell_len(said) <= after or (cell_len(said) > before and after >= before)
         if (room := after if at_right else before) >= min(LEAST, cell_len(said)):

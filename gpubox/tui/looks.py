@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path, PurePath
+
 from textual.content import Content
 
 from gpubox import units
@@ -34,6 +36,8 @@ MARKS = {
 """Mark of a row -> its colour and what it means."""
 
 NAME_CELLS = 22
+MISSING = "model missing: "
+"""How the words of a fit begin where the file is not there."""
 
 
 def mark_of(entry: Entry, running: frozenset[str], working: str) -> str:
@@ -61,6 +65,8 @@ def row(entry: Entry, mark: str, word: str, width: int) -> Content:
     names = min(NAME_CELLS, max(10, width // 2 - 3))
     name = short(plain(entry.name), names)
     words = word or plain(entry.words)
+    if words.startswith(MISSING):  # the end of a path says more than its beginning
+        words = f"no {PurePath(words.removeprefix(MISSING)).name}"
     quiet = "$accent" if word else "$error" if mark == "✗" else "$quiet"
     return Content.assemble(
         (mark, colour),
@@ -91,5 +97,7 @@ def model_words(entry: Entry, size: int | None) -> str:
     if entry.fit.model_present:
         return f"here, {units.file_size(size)}" if size else "here"
     if not entry.fit.fetchable:
-        return f"missing: {plain(entry.fit.missing)}" if entry.fit.missing else "missing"
+        where = entry.fit.missing.removeprefix(MISSING)
+        known = where in ("", str(Path(entry.profile.model).expanduser()))
+        return "missing" if known else f"missing: {plain(where)}"
     return f"not here; Enter downloads {units.file_size(size)}" if size else "not here; Enter downloads it"

@@ -182,6 +182,6 @@ def _limit(snapshot: Snapshot) -> Line:
     offload = snapshot.offload
     evidence = safe(offload.evidence, 120)
     if offload.bottleneck is None:
-        return line((evidence or units.UNKNOWN, QUIET))
+        return line((units.UNKNOWN, QUIET), (f"   {evidence}" if evidence else "", QUIET))
     style = "bold $warning" if offload.bottleneck in ("paging", "PCIe") else "bold $accent"
     return line((offload.bottleneck, style), (f"   {evidence}" if evidence else "", QUIET))

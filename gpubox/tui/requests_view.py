@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from gpubox.telemetry.model import Request
 
 COLUMNS = (
-    ("time", 8, 0), ("#", 2, 6), ("prompt", 12, 0), ("out", 5, 0), ("TTFT", 6, 3), ("pp", 5, 7), ("tg", 5, 1),
-    ("draft", 5, 2), ("took", 6, 5), ("end", 7, 4),
+    ("time", 8, 0), ("#", 2, 6), ("prompt", 13, 0), ("out", 5, 0), ("TTFT", 6, 3), ("pp", 5, 7), ("tg", 5, 1),
+    ("draft", 5, 2), ("took", 6, 5), ("end", 9, 4),
 )  # fmt: skip
 """Name, width, and how soon it gives way where the terminal is narrow (0: never)."""
 RIGHT = {"out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
+LEAST_END = 15
+"""Cells of an end that says why a prompt was read again; worth more than pp."""
 LEAST_WHY = 10
 """Cells below which the first word of why it was read again would be cut."""
 
@@ -25,14 +27,29 @@ LEAST_WHY = 10
 def columns(width: int) -> tuple[tuple[str, int], ...]:
     """The columns that fit into ``width``."""
     kept = list(COLUMNS)
-    while len(kept) > 4 and sum(c[1] for c in kept) + len(GAP) * (len(kept) - 1) > width:
+    while len(kept) > 4 and _needs(kept) > width:
         del kept[max(range(len(kept)), key=lambda i: kept[i][2])]
     return tuple((name, size) for name, size, _ in kept)
 
 
+def _needs(kept: list[tuple[str, int, int]]) -> int:
+    """The width that these columns want."""
+    names = [name for name, _, _ in kept]
+    return sum(size + len(_gap(name)) for name, size, _ in kept) + (LEAST_END - COLUMNS[-1][1]) * ("pp" in names)
+
+
+def _gap(name: str) -> str:
+    """What stands before a column: one cell where what is beside it cannot be taken for its own."""
+    return "" if name == "time" else GAP if name in RIGHT - {"out"} else " "
+
+
 def head(width: int) -> Line:
     """The names of the columns."""
-    return join([_cell((name, QUIET), name, size) for name, size in columns(width)], GAP)
+    return _in_a_row([(name, _cell((name, QUIET), name, size)) for name, size in columns(width)])
+
+
+def _in_a_row(found: list[tuple[str, Line]]) -> Line:
+    return line(*(span for name, cell in found for span in ((_gap(name), ""), *cell)))
 
 
 def row(request: Request, width: int) -> Line:
@@ -49,11 +66,11 @@ def row(request: Request, width: int) -> Line:
         "draft": (_percent(request.draft_acceptance), ""),
         "took": (units.seconds(request.duration_seconds), ""),
     }
-    found = [_cell(values[name], name, size) for name, size in shown if name != "end"]
-    room = width - sum(size + len(GAP) for name, size in shown if name != "end")
+    found = [(name, _cell(values[name], name, size)) for name, size in shown if name != "end"]
     if len(found) < len(shown):
-        found.append(_end(request, room))
-    return join(found, GAP)
+        room = width - sum(size + len(_gap(name)) for name, size in shown if name != "end") - len(_gap("end"))
+        found.append(("end", _end(request, room)))
+    return _in_a_row(found)
 
 
 def local_time(iso: str) -> str:

@@ -14,6 +14,7 @@ from gpubox.server.events import Busy, Step, StepDone, StepStarted
 from gpubox.tui.actions import VERBS
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.live import ATTACHED
+from gpubox.tui.screens import dashboard
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_story, switch_story
 
@@ -247,6 +248,27 @@ async def test_a_server_can_be_started_as_the_screen_opens(fake: FakeServices) -
     fake.absent = set()
     async with GpuboxApp(fake, start="demo").run_test(size=SIZE) as pilot:
         await until(pilot, lambda: fake.asked == [("start", "demo", False, False)])
+
+
+async def test_what_went_well_is_no_news_for_long(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "OLD_SECONDS", 0.05)
+    fake.script = switch_story()
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await choose(pilot, "qwen36-256k")
+        await until(pilot, lambda: pilot.app.story and pilot.app.story.ok)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.dashboard._story is None)  # type: ignore[attr-defined]
+        await until(pilot, lambda: "answers in" not in text(pilot))
+
+
+async def test_restart_is_offered_where_something_ran(fake: FakeServices) -> None:
+    fake.status = STOPPED
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        assert "restart" not in text(pilot)
+        fake.last = "demo"
+        await shows(pilot, "r restart")
 
 
 async def test_copy_takes_the_command_line(fake: FakeServices) -> None:

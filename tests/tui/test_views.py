@@ -8,11 +8,13 @@ from itertools import pairwise
 
 import pytest
 
+from gpubox.server.fit import Fit
 from gpubox.telemetry.history import History
-from gpubox.tui import axis, graph, memory_view, requests_view, throughput_view
+from gpubox.tui import axis, graph, looks, memory_view, requests_view, throughput_view
 from gpubox.tui.cells import Line, cells
+from gpubox.tui.entries import Entry
 from gpubox.tui.screens.arrangement import shown
-from tests.tui.fake import BUSY
+from tests.tui.fake import BUSY, MINE
 from tests.tui.snapshots import ANSWERING, IDLE, PREFILL, READING_SLOT, REQUESTS, snapshot
 
 
@@ -94,7 +96,7 @@ def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
         assert cells(requests_view.row(request, width)) <= width
     again = words(requests_view.row(REQUESTS[1], width))
     assert "↻ 0+43.0k" in again
-    assert ("↻ no checkpoint" in again) == (width >= 87)
+    assert ("↻ no checkpoint" in again) == (width >= 78)
     assert ("↻ no" in again) == (width >= 60)
 
 
@@ -103,7 +105,7 @@ def test_a_re_read_does_not_hide_that_a_request_was_cancelled(width: int) -> Non
     request = replace(REQUESTS[1], stop_reason="cancelled")
     row = requests_view.row(request, width)
     assert cells(row) <= width
-    assert ("cance" in words(row)) == (width >= 60)
+    assert ("cancelled" in words(row)) == (width >= 60)
     assert ("↻ no checkpoint" in words(row)) == (width == 140)
 
 
@@ -117,3 +119,18 @@ def test_a_tiny_terminal_shows_one_pane() -> None:
     assert shown("narrow", "up", "", tiny=True) == {"throughput"}
     assert shown("narrow", "down", "", tiny=True) == {"profiles"}
     assert shown("narrow", "up", "log", tiny=True) == {"log"}
+
+
+def test_a_missing_model_is_named_by_its_file() -> None:
+    profile = replace(MINE, model="/models/qwen/Qwen3.gguf")
+    entry = Entry(
+        "profile:mine",
+        "profile",
+        "mine",
+        profile,
+        Fit("llama-server", True, missing="model missing: /models/qwen/Qwen3.gguf"),
+    )
+    assert looks.row(entry, "?", "", 50).plain.split() == ["?", "mine", "no", "Qwen3.gguf"]
+    assert looks.model_words(entry, None) == "missing"
+    elsewhere = replace(entry, profile=replace(profile, model="env:MODEL"))
+    assert looks.model_words(elsewhere, None) == "missing: /models/qwen/Qwen3.gguf"

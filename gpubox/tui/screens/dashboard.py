@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import events, on
@@ -41,6 +42,8 @@ LOW_ROWS = 30
 TINY_ROWS = 10
 """Below this many rows there is one pane, without a frame."""
 REQUESTS_SECONDS, CALM_SECONDS = 0.5, 1.0
+OLD_SECONDS = 60.0
+"""So long the row of an operation that went well stays."""
 
 
 class DashboardScreen(Screen[None]):
@@ -143,6 +146,7 @@ class DashboardScreen(Screen[None]):
         self.set_class(state == "loading", "-loading")
         self.set_class(now.status.pid is None and state in ("stopped", "crashed", "stopping"), "-down")
         self.keys.down = now.status.pid is None and not now.companions and not self.read_only
+        self.keys.without = frozenset() if now.status.profile or now.last else frozenset({"restart"})
         self._arrange()
         self._keep_focus()
         self._tell()
@@ -188,8 +192,16 @@ class DashboardScreen(Screen[None]):
         if busy and self._alone == "profiles" and (self._story is None or self._story.over):
             self.alone("profiles")  # it was chosen there; what comes of it is seen on the whole screen
         self._story = story
+        if story and story.ok:
+            self.set_timer(OLD_SECONDS, partial(self._forget, story))
         self.profiles.working = (story.profile, story.word) if story and busy else ("", "")
         self._tell()
+
+    def _forget(self, story: Story) -> None:
+        """What went well is no news any more: its row goes back to the panes."""
+        if self._story is story:
+            self._story = None
+            self._tell()
 
     def show_entries(self, entries: tuple[Entry, ...]) -> None:
         """The profiles changed."""

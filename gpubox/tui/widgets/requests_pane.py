@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class RequestRows(CursorRows["Request"]):
     """The lines. Enter opens one."""
 
-    NONE_YET = "No request yet."
+    NONE_YET = "No request yet. Clients use the address above; c chats."
 
     class Opened(CursorRows.Opened):
         """Enter was pressed on a request, or it was clicked twice. ``value`` is the Request."""
