@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,9 @@ class Entry:
     def words(self) -> str:
         """What the row says beside the name."""
         if self.kind == "broken" and self.error:
-            return self.error.message.split(f"{self.name}.toml: ", 1)[-1]  # the row has no room for the folder
+            # The row has no room for the folder, and the name stands beside.
+            file = re.escape(f"{self.name.removesuffix('.toml')}.toml")
+            return re.sub(rf"^.*?{file}:? (is )?", "", self.error.message, count=1)
         if self.kind == "model":
             return "a model without a profile: Enter makes one"
         assert self.profile is not None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubox.config import Config, api_key, foreign_key
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.config import Config, api_key, foreign_key, load_config
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
 from gpubox.tui.messages import Now
 from gpubox.tui.threads import in_thread
@@ -120,15 +121,24 @@ class LiveServices:
 
     def stamp(self) -> object:
         found = []
+        with contextlib.suppress(OSError):
+            found.append((str(self.paths.config_file), self.paths.config_file.stat().st_mtime_ns))
         for folder in (shipped_profiles(), self.paths.profiles):
             with contextlib.suppress(OSError):
                 found += [(str(path), path.stat().st_mtime_ns) for path in folder.glob("*.toml")]
         return tuple(sorted(found))
 
     def catalog(self) -> Catalog:
+        """The profiles; reads config.toml again too. One that is broken stands beside them, and what it said holds."""
         from gpubox.profiles.loader import load_catalog
 
-        return load_catalog(self.paths)
+        catalog = load_catalog(self.paths)
+        try:
+            self.config = load_config(self.paths)
+        except UsageError as error:
+            name = self.paths.config_file.name
+            return replace(catalog, broken={**catalog.broken, name: error})
+        return catalog
 
     def fits(self, catalog: Catalog) -> dict[str, Fit]:
         from gpubox.server.fit import engine_fits

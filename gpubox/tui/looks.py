@@ -29,7 +29,7 @@ MARKS = {
     "↓": ("$primary", "its engine takes it; Enter downloads the model first"),
     "?": ("$warning", "its model is not where the profile says"),
     "!": ("$warning", "its engine does not take it; the row says why"),
-    "✗": ("$error", "the profile's file is broken; the row says where"),
+    "✗": ("$error", "the file is broken; the row says where"),
     "+": ("$primary", "a model without a profile; Enter makes one"),
     "·": ("$quiet", "not known yet"),
 }

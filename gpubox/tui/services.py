@@ -59,7 +59,7 @@ class Services(Protocol):
         """Ends what watches in the background."""
 
     def stamp(self) -> object:
-        """Changes when a profile file does."""
+        """Changes when a profile file or config.toml does."""
 
     def catalog(self) -> Catalog: ...
 

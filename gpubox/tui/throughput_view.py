@@ -49,7 +49,7 @@ def state_line(snapshot: Snapshot, width: int) -> Line:
         row = squeeze([(10, head), *found], width)
         return (*row, (" tok/s", QUIET)) if len(row) > 1 and cells(row) + 6 <= width else row
     why = next(iter(snapshot.problems), "") if state == "stuck" else ""
-    if state == "down" and snapshot.server.state in ("stopped", "unreachable"):
+    if state == "down" and snapshot.server.state in ("stopped", "unreachable", "error"):
         head = line((f"{glyph} {snapshot.server.state}", f"bold {colour}"))
         why = snapshot.server.message
     return squeeze([(10, head), (5, line((safe(why or meaning, LONG_PROBLEM), "" if why else QUIET)))], width)

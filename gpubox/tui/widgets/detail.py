@@ -110,7 +110,7 @@ class Detail(ScrollKeys, VerticalScroll, can_focus=True):
 
     def _long(self, entry: Entry) -> Content:
         if entry.kind == "broken" and entry.error:
-            parts = [("This file is no profile:\n\n", ""), (plain(entry.error.message), "$error")]
+            parts = [("This file cannot be read:\n\n", ""), (plain(entry.error.message), "$error")]
             return Content.assemble(*parts, "\n\n" if entry.error.hint else "", (plain(entry.error.hint), "$accent"))
         if entry.kind == "model":
             return Content.assemble(
