@@ -10,11 +10,12 @@ import pytest
 
 from gpubox.server.fit import Fit
 from gpubox.telemetry.history import History
+from gpubox.telemetry.model import Throughput
 from gpubox.tui import axis, graph, looks, memory_view, requests_view, throughput_view
 from gpubox.tui.cells import Line, cells
 from gpubox.tui.entries import Entry
 from gpubox.tui.screens.arrangement import shown
-from tests.tui.fake import BUSY, MINE
+from tests.tui.fake import BUSY, MINE, READY
 from tests.tui.snapshots import ANSWERING, IDLE, PREFILL, READING_SLOT, REQUESTS, snapshot
 
 
@@ -134,3 +135,9 @@ def test_a_missing_model_is_named_by_its_file() -> None:
     assert looks.model_words(entry, None) == "missing"
     elsewhere = replace(entry, profile=replace(profile, model="env:MODEL"))
     assert looks.model_words(elsewhere, None) == "missing: /models/qwen/Qwen3.gguf"
+
+
+def test_a_program_that_is_no_llama_server_is_named() -> None:
+    foreign = replace(READY, state="error", message="It answers /health with 404.")
+    line = throughput_view.state_line(snapshot(foreign, throughput=Throughput("down")), 100)
+    assert "error" in words(line) and "It answers /health with 404." in words(line)
