@@ -5,6 +5,7 @@ The formats are those of llama-server b11434 and of the OpenAI API (``stream_opt
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +24,11 @@ class BenchServer:
         self.counted = [0, 0]
         self.breaks = 0
         """How many of the next answers are cut off in the middle."""
-        self.refuses = ""
+        self.refuses, self.status = "", 400
+        self.counts = True
+        """Whether it says how many tokens an answer has."""
+        self.endless = ""
+        """A page that never ends."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -31,6 +36,9 @@ class BenchServer:
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
+                if self.path == server.endless:
+                    self.flood()
+                    return
                 body = server.page(self.path)
                 self.answer(404 if body is None else 200, body if isinstance(body, str) else json.dumps(body))
 
@@ -41,7 +49,7 @@ class BenchServer:
                 elif self.path == "/detokenize":
                     self.answer(200, json.dumps({"content": " ".join(asked["tokens"])}))
                 elif server.refuses:
-                    self.answer(400, json.dumps({"error": {"message": server.refuses}}))
+                    self.answer(server.status, json.dumps({"error": {"message": server.refuses}}))
                 else:
                     server.asked.append(asked)
                     self.stream(server.lines(asked), cut=server.take_break())
@@ -51,6 +59,14 @@ class BenchServer:
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
                 self.wfile.write(text.encode())
+
+            def flood(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.close_connection = True
+                with contextlib.suppress(OSError):
+                    while True:
+                        self.wfile.write(b'{"data": [' + b" " * 65536)
 
             def stream(self, lines: list[Any], *, cut: bool) -> None:
                 self.send_response(200)
@@ -118,4 +134,4 @@ class BenchServer:
                 "cache_n": cached, "prompt_n": prompt - cached, "prompt_ms": 10.0 * (prompt - cached),
                 "predicted_n": n, "predicted_ms": 20.0 * n, "draft_n": 2 * n, "draft_n_accepted": n // 2,
             }  # fmt: skip
-        return [*found, last]
+        return [*found, last] if self.counts else found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubox.bench.dialect import LLAMA
-from gpubox.bench.model import Item, RawRecord, Result
+from gpubox.bench.model import Flag, Item, RawRecord, Result
 from gpubox.bench.request import Measured, measure, measured_of
 from gpubox.bench.speed.prompts import CHAT, filler
 from gpubox.errors import GpuboxError, UsageError
@@ -124,18 +124,29 @@ def numbers(raw: RawRecord, got: Measured) -> dict[str, Any]:
 
 def answer_result(item: Item, raw: RawRecord, more: Mapping[str, Any] | None = None) -> Result:
     """The Result of one stored answer to a question."""
-    from gpubox.bench.model import Flag
-
     got = measured_of(raw.data)
-    if not got.generated_tokens or got.tg is None:
-        return Result(item.id, error="it generated nothing that could be timed")
-    flags, wanted = [], question_of(item).max_tokens
-    if got.generated_tokens != wanted:
-        flags.append(Flag("length", f"{got.generated_tokens:,} instead of {wanted:,} tokens", item.id))
+    flags = strays(item, got, question_of(item).max_tokens)
+    if why := untimed(got):
+        return Result(item.id, flags=flags, error=why)
+    return Result(item.id, {**numbers(raw, got), **(more or {})}, flags=flags)
+
+
+def untimed(got: Measured) -> str:
+    """Why an answer has no speed; empty: it has one."""
+    if got.generated_tokens is None and (got.text or got.reasoning):
+        return "the server does not say how many tokens it generated"
+    return "" if got.generated_tokens and got.tg is not None else "it generated nothing that could be timed"
+
+
+def strays(item: Item, got: Measured, wanted: int | None, *, cold: bool = True) -> tuple[Flag, ...]:
+    """What the request asked for and did not get: a length (``None``: any), a prompt that is read anew."""
+    found = []
     prompt = (got.prompt_tokens or 0) + (got.cached_tokens or 0)
-    if (got.cached_tokens or 0) > max(8, prompt // 50):
-        flags.append(Flag("cache", f"{got.cached_tokens:,} of {prompt:,} prompt tokens came from the cache", item.id))
-    return Result(item.id, {**numbers(raw, got), **(more or {})}, flags=tuple(flags))
+    if cold and (got.cached_tokens or 0) > max(8, prompt // 50):
+        found.append(Flag("cache", f"{got.cached_tokens:,} of {prompt:,} prompt tokens came from the cache", item.id))
+    if wanted is not None and got.generated_tokens is not None and got.generated_tokens != wanted:
+        found.append(Flag("length", f"{got.generated_tokens:,} instead of {wanted:,} tokens", item.id))
+    return tuple(found)
 
 
 async def cut(stand: Stand, tokens: int) -> str:

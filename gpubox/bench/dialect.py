@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import httpx
 
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.server.client import LlamaClient
+from gpubox.plain import plain
+from gpubox.server.client import ANSWER_BYTES, LlamaClient
 
 LLAMA, VLLM, OLLAMA, LM_STUDIO, OPENAI = "llama-server", "vllm", "ollama", "lm-studio", "openai"
 _LLAMA_WORDS = frozenset({"cache_prompt", "ignore_eos", "id_slot", "timings_per_token", "return_progress", "min_p"})
@@ -21,6 +23,8 @@ TAKES: Mapping[str, frozenset[str]] = {
     OPENAI: frozenset(),
 }
 """Fields beyond OpenAI's that a server takes; the others would be refused or, worse, ignored without a word."""
+_CONTROLS = {"cache_prompt": "its cache", "ignore_eos": "the length of answers", "chat_template_kwargs": "thinking"}
+WHOLE_SECONDS = 20.0
 _OPENAI_WORDS = frozenset(
     {"messages", "prompt", "model", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options",
      "presence_penalty", "frequency_penalty", "tools", "tool_choice"}
@@ -39,7 +43,9 @@ async def meet(client: LlamaClient, model: str, *, ours: bool) -> tuple[str, str
         return LLAMA, model or "gpubox", props  # it serves one model, whatever it is called
     models = _names(await _get(client, "/v1/models"))
     if model and models and model not in models:
-        raise GpuboxError(f"{client.base_url} has no model {model!r}.", f"It has: {', '.join(models[:8])}.")
+        raise GpuboxError(
+            f"{client.base_url} has no model {model!r}.", f"It has: {plain(', '.join(models[:8]))[:400]}."
+        )
     if not model and not models:
         raise GpuboxError(f"{client.base_url} lists no models.", "Name one: --model NAME.", code=ExitCode.UNHEALTHY)
     return await _kind(client), model or models[0], {}
@@ -59,18 +65,31 @@ async def _kind(client: LlamaClient) -> str:
     return OPENAI
 
 
+def uncontrolled(dialect: str) -> str:
+    """What of a measurement is as such a server has it, in words; empty: nothing."""
+    missing = [word for word in _CONTROLS if word not in TAKES.get(dialect, frozenset())]
+    if not missing:
+        return ""
+    return f"{dialect} takes no {', '.join(missing)}; left to it: {', '.join(_CONTROLS[w] for w in missing)}"
+
+
 async def _get(client: LlamaClient, path: str) -> Any:
     try:
-        response = await client.http.get(path)
-    except httpx.HTTPError as error:
+        async with asyncio.timeout(WHOLE_SECONDS), client.http.stream("GET", path) as response:
+            body = b""
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > ANSWER_BYTES:
+                    return None  # no page that this asks for is so long
+    except (httpx.HTTPError, TimeoutError) as error:
         raise GpuboxError(
             f"{client.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
         ) from None
     if response.status_code == 401:
         raise GpuboxError(f"{client.base_url} wants an API key.", "Set GPUBOX_API_KEY.", code=ExitCode.UNHEALTHY)
     try:
-        return response.json() if response.status_code == 200 else None
-    except (ValueError, RecursionError, json.JSONDecodeError):
+        return json.loads(body) if response.status_code == 200 else None
+    except (ValueError, RecursionError):
         return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 
 from gpubox import units
@@ -92,6 +93,9 @@ async def measure(
             await wait_gone(stand)
         if not stand.alive:
             raise GpuboxError(error.message, error.hint, code=ExitCode.NOT_RUNNING) from None
+        if server.target.url and _not_now(error):  # no result of this item, and none of the next ones either
+            hint = "`gpubox bench resume` goes on when it answers again."
+            raise GpuboxError(error.message, hint, code=ExitCode.NOT_RUNNING) from None
         raise
     stand.count(measured.prompt_tokens or 0, measured.generated_tokens or 0)
     return {"request": asked, "reply": msgspec.to_builtins(measured)}
@@ -100,6 +104,12 @@ async def measure(
 def measured_of(data: Mapping[str, Any], key: str = "reply") -> Measured:
     """The Measured in a raw record's data."""
     return msgspec.convert(data[key], Measured)
+
+
+def _not_now(error: StreamError) -> bool:
+    """Whether a server elsewhere has no time for anybody: too many requests, overloaded, silent for half an hour."""
+    busy = ("The server refuses (HTTP 429)", "The server refuses (HTTP 503)", "The server is still loading")
+    return error.message.startswith(busy) or isinstance(error.__context__, httpx.TimeoutException)
 
 
 async def _stream(
@@ -149,7 +159,7 @@ async def _stream(
     cached = usage.cached_tokens if usage else None
     prompt = usage.prompt_tokens if usage else None
     generated = usage.generated_tokens if usage else None
-    new = prompt - (cached or 0) if prompt is not None else None
+    new = max(0, prompt - (cached or 0)) if prompt is not None else None
     since = last - first if first is not None and last is not None else None
     return Measured(
         *words,

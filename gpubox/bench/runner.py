@@ -29,6 +29,7 @@ from gpubox.bench.store import Run, create_run
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
+from gpubox.plain import plain
 from gpubox.server.record import Launch, now
 from gpubox.server.stream import StreamError
 
@@ -334,7 +335,13 @@ async def score_one(benchmark: Benchmark, item: Item, raw: RawRecord) -> Result:
     """The result of one stored record, its flags and its time with it."""
     if raw.error:
         return Result(item.id, seconds=raw.seconds, flags=raw.flags, error=raw.error)
-    result = await benchmark.score(item, raw)
+    try:
+        result = await benchmark.score(item, raw)
+    except GpuboxError:
+        raise
+    except Exception as error:  # the reply is kept: `rescore` gives it its numbers when the scorer is mended
+        why = f"its reply could not be scored ({type(error).__name__}: {plain(str(error))[:120]})"
+        return Result(item.id, seconds=raw.seconds, flags=raw.flags, error=why)
     return replace(result, seconds=raw.seconds, flags=(*raw.flags, *result.flags))
 
 

@@ -124,9 +124,10 @@ class Run:
     def replace_results(self, results: Sequence[Result]) -> None:
         """All results at once, after scoring again. Raises GpuboxError."""
         assert self._results is not None, "not owned"
-        self._results.close()
         _write(self.folder / _RESULTS, b"".join(msgspec.json.encode(result) + b"\n" for result in results))
-        self._results = Journal(self.folder / _RESULTS)
+        fresh = Journal(self.folder / _RESULTS)  # the old one is of a file that has no name any more
+        self._results.close()
+        self._results = fresh
 
     def save(self, info: RunInfo) -> RunInfo:
         """Replaces the head. Raises GpuboxError."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gpubox.bench.humaneval import judge
 from gpubox.bench.humaneval.grader import Case, Verdict, grade
 from gpubox.bench.humaneval.judge import pack, unpack
 from gpubox.bench.humaneval.problems import load_problems
@@ -120,6 +123,47 @@ async def test_nothing_else_passes_and_nobody_suffers_by_it(sandbox: Sandbox) ->
     assert verdicts["endless loop"].kind == verdicts["ignores its limit"].kind == "timeout"
     assert verdicts["exits 0 when called"].kind == "died"
     assert verdicts["raises"].why.startswith("ValueError: []")
+
+
+async def test_a_program_that_says_too_much_costs_only_itself(sandbox: Sandbox) -> None:
+    long = "def below_zero(operations): raise type('A' * 50_000, (Exception,), {})('\U0001f600' * 900)"
+    cases = [Case(str(n), PROBLEM, HEAD + PROBLEM.prompt + "\n" + long) for n in range(3)]
+    cases.append(Case("right", PROBLEM, RIGHT["canonical"]))
+
+    verdicts = await grade(cases, sandbox, jobs=1)
+
+    assert verdicts["right"].passed
+    assert {(verdict.kind, len(verdict.why)) for name, verdict in verdicts.items() if name != "right"} == {
+        ("error", judge.WORDS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("core", "waits"),
+    [(1.0, 60.0), (0.05, 60.0), (0.01, 10.0), (0.0, 10.0)],
+    ids=["works", "busy box", "naps", "sleeps"],
+)
+def test_who_works_on_a_busy_box_is_waited_for_and_who_sleeps_is_not(
+    monkeypatch: pytest.MonkeyPatch, core: float, waits: float
+) -> None:
+    """The kernel ends who works, by its CPU time: here nobody does, so all are given up at last."""
+    now = [0.0]
+    monkeypatch.setattr(judge, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(judge, "cpu_of", lambda pid: core * now[0])
+    patience = judge.Patience(1)
+
+    with pytest.raises(judge.Slow):
+        while True:
+            now[0] += patience.left()
+
+    assert now[0] == waits
+
+
+def test_the_kernel_tells_the_cpu_time_of_a_process() -> None:
+    before = judge.cpu_of(os.getpid())
+    sum(range(2_000_000))
+    assert judge.cpu_of(os.getpid()) > before > 0
+    assert judge.cpu_of(2**22 + 1) == 0.0
 
 
 @pytest.mark.parametrize(

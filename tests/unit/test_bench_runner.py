@@ -157,6 +157,24 @@ async def test_scoring_again_is_the_same_or_says_what_changed(box: Box, server: 
     assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 3]
 
 
+async def test_a_reply_that_the_scorer_chokes_on_costs_only_itself(
+    box: Box, server: BenchServer, monkeypatch: Any
+) -> None:
+    def choke(tokens: int) -> int:
+        return 1 // (tokens - 3)
+
+    monkeypatch.setattr(Counting, "score_of", staticmethod(choke))
+    info = await box.runner.run(plan(server))
+
+    assert info.state == "finished"
+    assert [r.error for _, r in box.last.scored()] == [
+        "", "", "its reply could not be scored (ZeroDivisionError: integer division or modulo by zero)", "",
+    ]  # fmt: skip
+    monkeypatch.setattr(Counting, "score_of", staticmethod(lambda tokens: tokens))
+    assert (await rescore(box.last))[1] == ["a/0", "a/1", "a/2", "a/3"]
+    assert box.last.results()["a/2"] == replace(box.last.results()["a/2"], values={"score": 3}, error="")
+
+
 async def test_requests_of_somebody_else_are_seen(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     def intrude(item: Item, stand: Stand) -> None:
         if item.id == "a/1":
@@ -176,6 +194,16 @@ async def test_a_server_that_refuses_is_a_result_and_one_that_is_gone_an_end(box
     server.refuses = "prompt of one word"
     await box.runner.run(plan(server))
     assert all("prompt of one word" in r.error for r in box.last.results().values())
+
+    server.refuses, server.status, server.asked[:] = "slow down", 429, []
+    with pytest.raises(GpuboxError, match="slow down") as caught:
+        await box.runner.run(plan(server))
+    assert "bench resume" in caught.value.hint
+    run = box.last
+    assert (run.info.state, run.results()) == ("failed", {})  # it would refuse the next ones too
+    server.refuses = ""
+    assert (await box.runner.resume(run)).state == "finished"
+    assert all(r.ok for r in run.results().values())
 
     gone = replace(plan(server), targets=(Target("a", url="http://127.0.0.1:9"),))
     with pytest.raises(GpuboxError, match="does not answer"):

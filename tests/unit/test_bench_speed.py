@@ -100,6 +100,40 @@ async def test_answers_of_another_length_are_flagged(tmp_path: Path) -> None:
     assert {(flag.kind, flag.text) for flag in report.flags} == {("length", "5 instead of 8 tokens")}
 
 
+async def test_a_server_that_counts_nothing_has_no_speed_and_it_is_said_why(tmp_path: Path) -> None:
+    with BenchServer("openai") as server:
+        server.counts = False
+        _, report = await measured(tmp_path, server)
+
+    assert report.metrics == ()
+    assert any("does not say how many tokens it generated" in note for note in report.notes)
+
+
+async def test_what_a_server_cannot_be_told_is_said(tmp_path: Path) -> None:
+    said = {}
+    for dialect in ("llama-server", "vllm", "ollama"):
+        with BenchServer(dialect) as server:
+            _, report = await measured(tmp_path / dialect, server)
+        said[dialect] = [note for note in report.notes if "takes no" in note]
+
+    assert said == {
+        "llama-server": [],
+        "vllm": ["box: vllm takes no cache_prompt; left to it: its cache."],
+        "ollama": [
+            "box: ollama takes no cache_prompt, ignore_eos, chat_template_kwargs; "
+            "left to it: its cache, the length of answers, thinking."
+        ],
+    }
+
+
+async def test_a_page_that_never_ends_holds_nobody(tmp_path: Path) -> None:
+    with BenchServer("openai") as server:
+        server.endless = "/props"
+        _, report = await measured(tmp_path, server)
+
+    assert report.metrics
+
+
 async def test_a_depth_that_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
     with BenchServer() as server:
         _, report = await measured(tmp_path, server, {**SMALL, "depths": [0, 8192]})

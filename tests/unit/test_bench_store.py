@@ -97,6 +97,24 @@ def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, monkeypatch: pytes
     assert [result.item for result in read_journal(tmp_path / "j", Result)] == ["a", "c"]
 
 
+def test_a_full_disk_while_scoring_again_leaves_the_old_scores_and_the_journal(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with run.owned():
+        run.add_result(Result("a"))
+        with monkeypatch.context() as patch, pytest.raises(GpuboxError, match="No space left"):
+            patch.setattr(os, "fsync", full)
+            run.replace_results([Result("a", {"tg": 1.0})])
+        run.add_result(Result("b"))
+        run.replace_results([Result("a", {"tg": 2.0})])
+        run.add_result(Result("c"))
+
+    assert run.results() == {"a": Result("a", {"tg": 2.0}), "c": Result("c")}
+
+
 def test_two_owners_are_one_too_many(run: Run) -> None:
     with run.owned(), pytest.raises(GpuboxError, match="Another gpubox"), Run(run.folder).owned():
         pass

@@ -29,7 +29,9 @@ from gpubox.bench.suite.tooluse import sequencing_points, structured_points
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from gpubox.sandbox.policy import Confinement
 from gpubox.sandbox.runner import Sandbox
+from tests.bench_server import BenchServer
 from tests.scripted_server import Play, ScriptedServer, says
 
 # The article's tables: composites of 1.1 to 1.3, points of 3.1 to 3.3, 4.1 and 4.2, tok/s.
@@ -404,6 +406,38 @@ async def test_a_row_that_was_refused_is_na(tmp_path: Path) -> None:
     assert row[2:6] == (None, None, "100.0", None) and row[6] == "100.0"
     assert any("3.3/1 was not measured" in note for note in report.notes)
     assert any("no points for coding, reasoning, speed" in note for note in report.notes)
+
+
+async def test_without_a_sandbox_functional_tests_are_na() -> None:
+    code = TODO.replace("%NARGS%", "")
+
+    def nothing() -> Sandbox:
+        return Sandbox(Config(), confinement=Confinement(None, problem="no user namespaces"))
+
+    todo = await score_reply("1.1", f"```python\n{code}```", "", "stop", nothing)
+    fixed = await score_reply("2.1", f"auth\nmiddleware/auth.js\n```js\n{FIXED}```", "", "stop", nothing)
+
+    assert (todo["features"], todo["functional"], score_of(todo).value) == (1.0, None, 100.0)
+    assert todo["away"] == fixed["away"] == "nothing confines programs here"
+    assert fixed["items"]["fixed"] == 40  # read off the middleware
+
+
+async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) -> None:
+    async def flags(server: BenchServer) -> tuple[set[str], list[str]]:
+        paths = Paths(tmp_path / "c", tmp_path / server.dialect / str(server.tokens), tmp_path / "k")
+        plan = Plan("suite", (Target("box", url=server.url),), {"tasks": ["5.1"], "speed_tokens": 8})
+        await Runner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
+        asked = [body["messages"][-1]["content"] for body in server.asked]
+        return {flag.kind for flag in report_of(find_run(paths, "last")).flags}, asked
+
+    with BenchServer() as server:
+        found, asked = await flags(server)
+        assert (found, len(set(asked))) == (set(), 1)
+    with BenchServer(tokens=5, cached=10) as server:
+        assert (await flags(server))[0] == {"length", "cache"}
+    with BenchServer("ollama", tokens=5) as server:
+        found, asked = await flags(server)
+        assert (found, len(set(asked))) == ({"length"}, 4)  # nothing of them can be in its cache
 
 
 async def test_repeats_are_averaged_and_their_range_is_shown(tmp_path: Path) -> None:

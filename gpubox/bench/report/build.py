@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 def report_of(run: Run) -> Report:
     """The report of what ``run`` has so far, computed from its results. Raises GpuboxError where it is damaged."""
     info = run.info
-    return make_benchmark(info.plan).summarise(info, run.scored())
+    report = make_benchmark(info.plan).summarise(info, run.scored())
+    return replace(report, notes=(*report.notes, *_uncontrolled(info)))
+
+
+def _uncontrolled(info: RunInfo) -> Iterator[str]:
+    from gpubox.bench.dialect import uncontrolled
+
+    for name, found in info.provenance.items():
+        if found.url and found.dialect and (words := uncontrolled(found.dialect)):
+            yield f"{name}: {words}."
 
 
 @dataclass(frozen=True, slots=True)

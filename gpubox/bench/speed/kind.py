@@ -9,13 +9,13 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.asking import ROOM_TOKENS, cut, numbers
+from gpubox.bench.asking import ROOM_TOKENS, cut, numbers, strays, untimed
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.dialect import LLAMA
 from gpubox.bench.limits import check_items
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
 from gpubox.bench.report.model import Report
-from gpubox.bench.request import measure, measured_of
+from gpubox.bench.request import Measured, measure, measured_of
 from gpubox.bench.speed import llama_bench
 from gpubox.bench.speed.cells import Cell, cells_of, options_of
 from gpubox.bench.speed.summary import summarise
@@ -81,8 +81,8 @@ class Speed(Benchmark):
             return llama_bench.score(item, raw)
         cell, got = cell_of(item), measured_of(raw.data)
         flags = _doubts(item, cell, got)
-        if not got.generated_tokens or got.tg is None:
-            return Result(item.id, flags=flags, error="it generated nothing that could be timed")
+        if why := untimed(got):
+            return Result(item.id, flags=flags, error=why)
         return Result(item.id, numbers(raw, got), flags=flags)
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
@@ -105,14 +105,11 @@ def cell_of(item: Item) -> Cell:
     return msgspec.convert(item.values, Cell)
 
 
-def _doubts(item: Item, cell: Cell, got: Any) -> tuple[Flag, ...]:
+def _doubts(item: Item, cell: Cell, got: Measured) -> tuple[Flag, ...]:
     """What the request asked for and did not get."""
-    found = []
+    found = strays(item, got, cell.max_tokens if cell.fixed_length else None, cold=cell.prefix == "cold")
     prompt = (got.prompt_tokens or 0) + (got.cached_tokens or 0)
-    if cell.prefix == "cold" and (got.cached_tokens or 0) > max(8, prompt // 50):
-        found.append(Flag("cache", f"{got.cached_tokens:,} of {prompt:,} prompt tokens came from the cache", item.id))
     if cell.prefix == "warm" and not item.warmup and (got.cached_tokens or 0) < prompt / 2:
-        found.append(Flag("cache", f"only {got.cached_tokens or 0:,} of {prompt:,} prompt tokens were cached", item.id))
-    if cell.fixed_length and got.generated_tokens is not None and got.generated_tokens != cell.max_tokens:
-        found.append(Flag("length", f"{got.generated_tokens:,} instead of {cell.max_tokens:,} tokens", item.id))
-    return tuple(found)
+        why = f"only {got.cached_tokens or 0:,} of {prompt:,} prompt tokens were cached"
+        return Flag("cache", why, item.id), *found
+    return found

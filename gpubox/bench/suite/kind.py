@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpubox.bench.asking import strays, untimed
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.dialect import LLAMA
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
 from gpubox.bench.report.model import Report
 from gpubox.bench.request import measure, measured_of
@@ -55,7 +57,10 @@ class Suite(Benchmark):
 
     async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
         task = TASKS[item.values["task"]]
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.prompt}]
+        text = task.prompt
+        if task.max_tokens and stand.server.dialect != LLAMA:
+            text = f"[{item.id}]\n{text}"  # no switch for its cache: what is first must be new
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
         body: dict[str, Any] = {"messages": messages, "max_tokens": self._tokens(task, stand.server)}
         if task.max_tokens:
             body |= {"temperature": 0.0, "cache_prompt": False, "ignore_eos": True}
@@ -78,9 +83,10 @@ class Suite(Benchmark):
         got, name = measured_of(raw.data), item.values["task"]
         numbers = {"tg": got.tg, "ttft_seconds": got.ttft_seconds, "generated_tokens": got.generated_tokens}
         if TASKS[name].max_tokens:
-            if not got.generated_tokens or got.tg is None:
-                return Result(item.id, error="it generated nothing that could be timed")
-            return Result(item.id, {"task": name, **numbers})
+            flags = strays(item, got, self._tokens(TASKS[name], None))
+            if why := untimed(got):
+                return Result(item.id, flags=flags, error=why)
+            return Result(item.id, {"task": name, **numbers}, flags=flags)
         scored = await score_reply(name, got.text, got.reasoning, got.finish_reason, self._box)
         return Result(item.id, {**scored, **numbers})
 

@@ -9,7 +9,7 @@ from gpubox.bench.suite import coding, editing, reasoning, tooluse
 from gpubox.bench.suite.aggregate import Score
 from gpubox.bench.suite.answer import Answer, answer_of, code_in, files_in
 from gpubox.bench.suite.bayes import bayes_points
-from gpubox.bench.suite.functional import NOT_HERE, check_express, check_todo
+from gpubox.bench.suite.functional import NO_SANDBOX, NOT_HERE, check_express, check_todo
 from gpubox.bench.suite.tasks import TASKS, Task
 from gpubox.sandbox.runner import Sandbox
 
@@ -47,13 +47,14 @@ async def score_reply(
 async def _fixed(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
     """2.1: whether it is fixed is tried out where there is Node.js, else read off the middleware."""
     changed = editing.changed_files(files_in(answer))
-    checks = await check_express(changed, sandbox()) if changed else None
+    confined = bool(changed) and (await sandbox().confinement()).tier is not None
+    checks = await check_express(changed, sandbox()) if confined else None
     works = all(checks.values()) if checks is not None else None
     found = editing.bugfix_points(answer.text, changed, works)
     values: dict[str, Any] = {"items": found, "features": sum(found.values()) / task.points}
     if checks is not None:
         return values | {"checks": checks}
-    return values | ({"away": NOT_HERE["2.1"]} if changed else {})
+    return values | ({"away": NOT_HERE["2.1"] if confined else NO_SANDBOX} if changed else {})
 
 
 async def _coded(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
@@ -64,6 +65,8 @@ async def _coded(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> 
     values = {"items": found, "features": _share(found), "code": code, "penalty": penalty}
     if task.id != "1.1":
         return values | {"functional": None, "away": NOT_HERE[task.id], "has_functional": True}
+    if (await sandbox().confinement()).tier is None:
+        return values | {"functional": None, "away": NO_SANDBOX, "has_functional": True}
     checks = await check_todo(code, sandbox())
     return values | {"checks": checks, "functional": _share(checks), "has_functional": True}
 
