@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
+NO_FOREIGN_REQUESTS = "Single requests are known from the log alone, and this server is not ours."
 LOW_ROWS = 30
 """Below this many rows the memory panes take a line or two, as on a narrow screen."""
 TINY_ROWS = 10
@@ -69,6 +70,8 @@ class DashboardScreen(Screen[None]):
         self.keys.read_only = self.read_only
         self.lines.display = False
         self.log_pane.say(NO_FOREIGN_LOG if url else NO_LOG)
+        if url:
+            self.requests.rows.NONE_YET = NO_FOREIGN_REQUESTS
         self.calm = False
         """Whether somebody types elsewhere: the screen is still looked at, but once a second is enough."""
         self.left, self.main, self.side = Vertical(id="left"), Vertical(id="main"), Vertical(id="side")

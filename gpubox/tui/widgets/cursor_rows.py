@@ -32,7 +32,7 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS), Binding("enter", "open", show=False)]
 
-    NONE_YET: ClassVar[str] = ""
+    NONE_YET: str = ""
     """What stands there while the list is empty."""
     RESTS_AT_TOP: ClassVar[bool] = True
     """Whether the cursor goes to the first row while the keys are elsewhere: for lists with the newest on top."""
