@@ -38,6 +38,8 @@ class Verb:
     """In the key bar; the first word of the title where empty."""
     command: str = ""
     """The CLI's verb for the same; empty where it is only about looking."""
+    typed: str = ""
+    """How the key is written while a text has the keys; empty: as always."""
     palette: bool = True
     changes: bool = False
     """Whether it changes a server; refused on one that gpubox did not start."""
@@ -74,10 +76,12 @@ VERBS = (
          "back here.", Where.ANYWHERE, 6, "bench", "bench ls"),
     Verb("bench_speed", "b", "b", "Measure what runs", "speed on the active profile: asks first, and says what it will "
          "do.", Where.DASHBOARD, 16, "measure", "bench speed"),
-    Verb("help", "question_mark", "?", "Help", "Keys, words, marks, and where files are.", Where.ANYWHERE, 3, "help"),
+    Verb("help", "question_mark,f1", "?", "Help", "Keys, words, marks, and where files are. F1 also while you write.",
+         Where.ANYWHERE, 3, "help", typed="F1"),
     Verb("command_palette", "ctrl+p", "^p", "Command palette", "All verbs and profiles by name.",
          Where.ANYWHERE, 14, "palette", palette=False),
-    Verb("quit", "q", "q", "Quit", "Leaves this screen; the server keeps running.", Where.ANYWHERE, 2, "quit"),
+    Verb("quit", "q", "q", "Quit", "Leaves this screen; the server keeps running. Ctrl-Q also while you "
+         "write.", Where.ANYWHERE, 2, "quit", typed="^q"),
     Verb("back", "escape", "esc", "Back", "One level back: search, filter, a pane alone. Never quits.",
          palette=False),
     Verb("down", "j", "j ↓", "Down", "", Where.LISTS, palette=False),
@@ -135,7 +139,7 @@ VERBS = (
     Verb("bench_export", "e", "e", "Export what is shown", "Markdown, CSV, JSON or SVG, without paths, hosts and keys.",
          Where.BENCH, 6, "export", "bench export"),
     Verb("chat_write", "i", "i", "To the prompt", "From the text back to the box at the foot.", Where.CHAT,
-         palette=False),
+         1, "prompt", palette=False),
 )  # fmt: skip
 
 BY_ID = {verb.id: verb for verb in VERBS}

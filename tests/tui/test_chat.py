@@ -14,7 +14,7 @@ from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat import approval, runner
+from gpubox.tui.chat import approval, choices_form, runner
 from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.service import Confined
 from gpubox.tui.screens.chat import ChatScreen
@@ -62,6 +62,37 @@ async def over(pilot: Pilot[bool], screen: ChatScreen) -> None:
 
 def answer(words: str) -> list[e.AgentEvent]:
     return [e.RoundStarted(1, 5), e.TextDelta(words), e.TurnFinished(e.Totals(), "answered", words)]
+
+
+def bar(pilot: Pilot[bool]) -> str:
+    return text(pilot).splitlines()[-1]
+
+
+async def test_the_bar_names_the_keys_that_work_where_the_owner_writes_or_reads() -> None:
+    async with chatting(FakeChats(coding_turn())) as (pilot, screen):
+        await until(pilot, lambda: "F1 help" in bar(pilot) and "^q quit" in bar(pilot) and "esc back" in bar(pilot))
+        assert not [word for word in ("unfold", "retry", "new", "edit last", "copy code") if word in bar(pilot)]
+        await say(pilot, "parse 1h30m")
+        await over(pilot, screen)
+        await until(pilot, lambda: all(word in bar(pilot) for word in ("⏎ send", "unfold", "retry", "esc back")))
+        await pilot.press("escape")
+        await until(pilot, lambda: all(word in bar(pilot) for word in ("i prompt", "? help", "q quit")))
+        assert "send" not in bar(pilot)
+        await pilot.press("l")
+        await until(pilot, lambda: "⏎ open" in bar(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "⏎ send" in bar(pilot))
+        await pilot.press("f1")
+        await shows(pilot, "Keys in the chat")
+
+
+async def test_esc_is_called_stop_while_the_model_answers() -> None:
+    stays = asyncio.Event()
+    chats = FakeChats([*answer("long")[:-1], stays])
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "x")
+        await until(pilot, lambda: screen.runner.running and "esc stop" in bar(pilot))
+        stays.set()
 
 
 async def test_a_turn_from_prompt_to_waterfall() -> None:
@@ -373,3 +404,10 @@ async def test_a_folder_that_cannot_be_a_workspace_is_refused() -> None:
         await pilot.press(*["down"] * 4, *"/nowhere", "enter")
         await shows(pilot, "The workspace /nowhere cannot be used")
         assert screen.chat and not screen.chat.choices.workdir
+
+
+def test_the_settings_fit_the_narrowest_terminal() -> None:
+    for row in choices_form.ROWS:
+        assert len(row.label) <= 15, row.label
+        assert len(row.about) <= 27, row.about
+    assert all(len(f"‹ {word} ›") <= 29 for values in choices_form.CYCLES.values() for _, word in values)

@@ -28,7 +28,7 @@ ASK_SECONDS = 0.4
 
 
 class Turn(Static, can_focus=True):
-    """A value out of a few: Enter and the arrows go on."""
+    """A value out of a few: space and the arrows go on."""
 
     class Turned(Message):
         """Another value."""

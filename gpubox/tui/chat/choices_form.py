@@ -37,11 +37,11 @@ class Row:
 ROWS = (
     Row("thinking", "thinking", "before it answers"),
     Row("thinking_tokens", "thinking tokens", "then its thinking is closed", "no limit"),
-    Row("tools", "tools", "run code, use the workspace's files"),
+    Row("tools", "tools", "run code, use files"),
     Row("protocol", "tool calls", "how the model asks for them"),
     Row("workdir", "workspace", "a folder it may work in", "none"),
     Row("approvals", "writes", "into the workspace"),
-    Row("rounds", "rounds", "requests to the model in one turn", str(AgentSettings().rounds)),
+    Row("rounds", "rounds", "requests in one turn", str(AgentSettings().rounds)),
     Row("max_tokens", "max_tokens", "of one round", str(AgentSettings().max_tokens)),
     *(Row(name, name, "sampling", "the server's own") for name in SAMPLING),
 )

@@ -51,14 +51,15 @@ class ChoicesScreen(ModalScreen[Choices | None]):
     DEFAULT_CSS = """
     ChoicesScreen { align: center middle; background: $background 60%; }
     ChoicesScreen > Vertical {
-        width: 96; max-width: 98%; height: auto; max-height: 96%; padding: 0 2; background: $panel;
+        width: 88; max-width: 100%; height: auto; max-height: 100%; padding: 0 1; background: $panel;
         border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
         border-subtitle-color: $quiet;
     }
     ChoicesScreen VerticalScroll { height: auto; max-height: 1fr; scrollbar-size-vertical: 1; }
     ChoicesScreen Horizontal { height: 1; }
-    ChoicesScreen .label { width: 17; color: $secondary; }
-    ChoicesScreen .value { width: 32; height: 1; background: $line; margin-right: 2; padding: 0 1; }
+    ChoicesScreen .label { width: 16; color: $secondary; }
+    ChoicesScreen .value { width: 31; height: 1; background: $line; margin-right: 1; padding: 0 1; }
+    ChoicesScreen Static.value, ChoicesScreen .about { text-wrap: nowrap; text-overflow: ellipsis; }
     ChoicesScreen .value:focus { background: $cursor; text-style: bold; }
     ChoicesScreen .about { width: 1fr; color: $quiet; }
     ChoicesScreen .head { height: 1; color: $secondary; margin-top: 1; }

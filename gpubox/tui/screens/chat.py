@@ -45,6 +45,10 @@ class OneLine(StyledLines):
     DEFAULT_CSS = "OneLine { height: 1; padding: 0 1; }"
 
 
+NEED_A_TURN = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
+"""Verbs with nothing to do in an empty chat."""
+
+
 class ChatScreen(Turns, Chats, Taking):
     """Draws one open chat. Turns run here as workers; what they do, the service does."""
 
@@ -161,6 +165,18 @@ class ChatScreen(Turns, Chats, Taking):
         else:
             row = idle_line(self._said(), self.transcript.below, self.throughput, width)
         self.status.show([row])
+        self._draw_keys()
+
+    @on(events.DescendantFocus)
+    def _draw_keys(self) -> None:
+        """What the keys do where they go now."""
+        listing, reading = self.chat_list.rows.has_focus, self.transcript.has_focus
+        needless = {"chat_send"} if reading else {"chat_write"}
+        if not self.transcript.turns:
+            needless |= NEED_A_TURN
+        self.keys.typing, self.keys.without = not (listing or reading), frozenset(needless)
+        back = "stop" if self.runner.running else "back"
+        self.keys.words = {"chat_back": back, "chat_send": "open" if listing else "send"}
 
     def _said(self) -> Line:
         if self.editing:

@@ -48,7 +48,7 @@ class HelpScreen(ModalScreen[None]):
     }
     HelpScreen Static { height: auto; }
     """
-    BINDINGS = [("escape,q,question_mark", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS = [("escape,q,question_mark,f1", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, places: Iterable[tuple[str, str]], *, first: Where = Where.ANYWHERE) -> None:
         super().__init__()

@@ -30,6 +30,9 @@ class KeyBar(Widget):
     words: reactive[Mapping[str, str]] = reactive({})
     """What a verb is called now, where that is not its word."""
 
+    typing: reactive[bool] = reactive(False)
+    """Whether letters are written instead of doing something."""
+
     def __init__(self, place: Where = Where.DASHBOARD) -> None:
         super().__init__()
         self.place = place
@@ -49,14 +52,17 @@ class KeyBar(Widget):
 
     def _key(self, verb: Verb) -> Content:
         click = Style.from_meta({"@click": f"app.verb('{verb.id}')"})
-        text = Content.assemble((verb.shown, "bold $primary"), " ", (self._word(verb), "$quiet"))
+        text = Content.assemble((self._shown(verb), "bold $primary"), " ", (self._word(verb), "$quiet"))
         return text.stylize(click)
+
+    def _shown(self, verb: Verb) -> str:
+        return verb.typed or verb.shown if self.typing else verb.shown
 
     def _word(self, verb: Verb) -> str:
         return self.enter_word if verb.id == "switch" else self.words.get(verb.id, verb.word)
 
     def _length(self, verbs: list[Verb]) -> int:
-        return sum(len(verb.shown) + 1 + len(self._word(verb)) for verb in verbs) + 2 * (len(verbs) - 1)
+        return sum(len(self._shown(verb)) + 1 + len(self._word(verb)) for verb in verbs) + 2 * (len(verbs) - 1)
 
 
 _PLACE = {
