@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import socket
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -14,20 +15,24 @@ from pathlib import Path
 import pytest
 
 from gpubox.bench import stats
-from gpubox.bench.model import Flag, Plan, RunInfo, Target
+from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.model import Flag, Plan, Provenance, Result, RunInfo, Target
+from gpubox.bench.report import export
 from gpubox.bench.report.build import Told, compared, ranked, told
 from gpubox.bench.report.chart import Bar, Chart, charts, ticks
 from gpubox.bench.report.compare import compare_runs
 from gpubox.bench.report.comparison import comparison_rows
+from gpubox.bench.report.differences import differences
 from gpubox.bench.report.heads import SUMMARY, active_run, heads
 from gpubox.bench.report.leaderboard import leaderboard_rows
-from gpubox.bench.report.model import Metric, Report, Series
+from gpubox.bench.report.model import Metric, Report, Series, Table
 from gpubox.bench.report.plot import Row, plot
 from gpubox.bench.report.redact import redacted
 from gpubox.bench.report.references import beside_articles
 from gpubox.bench.report.share import FORMS, share
 from gpubox.bench.report.svg import svg
 from gpubox.bench.report.text import rows, texts
+from gpubox.bench.store import create_run
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.model import Profile, Reference
@@ -128,6 +133,52 @@ def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.Monke
     assert redacted(local, report)[0].plan.targets[0].url == "http://127.0.0.1:1"
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://mybox", "http://mybox.lan", "https://my_box.lan/v1", "http://mybox-2.lan:8080/v1",
+     f"http://mybox.{'very-long-name.' * 4}lan:8080", "http://[fd00::2:1]:8080"],
+)  # fmt: skip
+def test_a_run_is_named_after_its_server_and_shared_without_it(box: Paths, url: str) -> None:
+    first, second = (speed_run(box, url.partition("://")[2], url=url) for _ in range(2))
+    everything = "".join(share(box, no_profile, what, form) for form in FORMS for what in (
+        [first.id], ["compare", first.id, second.id], ["leaderboard"],
+    ))  # fmt: skip
+
+    assert [word for word in ("mybox", "my_box", "my-box", "very", "fd00") if word in everything] == []
+    assert first.id[:15] in everything
+
+
+def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(box: Paths) -> None:
+    argv = ("/opt/llama/llama-server", "--host", "mybox.lan", "--rpc", "worker7:50052,10.0.0.9:50052", "--port", "1")
+    note = "worker7 at fe80::1:2 and 2001:db8::7; took 14:02:11, a[1:2:3], b[x::2], ::1, 127.0.0.1 and std::vector"
+    info, report = redacted(speed_run(box, argv=argv).info, Report("speed", "t", notes=(note,)))
+
+    assert info.provenance["qwen36-mtp-16gb"].argv[2:5] == ("HOST", "--rpc", "HOST-2:50052,HOST:50052")
+    assert report.notes == (
+        "HOST-2 at HOST and HOST; took 14:02:11, a[1:2:3], b[x::2], ::1, 127.0.0.1 and std::vector",
+    )
+
+
+def test_what_a_model_said_is_no_markup_in_any_form(box: Paths) -> None:
+    said = "\x1b[31m<img src=x> ![x](http://evil/x.png) | `\x00"
+    table = Table("Failed problems", ("why",), ((said,), ("`--flag <x>`",)), said, (f"{said}\n```\n</details>", ""))
+    report = Report("humaneval", said, tables=(table,), notes=(said,), flags=(Flag("crash", said),), text=said)
+    info = RunInfo("id", Plan("humaneval", (Target("p", profile="p"),)), "t", 0)
+
+    marked = export.report_markdown(info, report)
+    assert "\x1b" not in marked and "\x00" not in marked
+    spoken = [line for line in marked.splitlines() if "evil" in line and not line.startswith("    ")]
+    summary, text = spoken.pop(3), spoken.pop(3)
+    assert summary.startswith("<details><summary>") and "<img" not in summary
+    assert text.endswith("`␀")  # another tool's Markdown
+    assert len(spoken) == 5
+    assert not [line for line in spoken if re.search(r"(?<!\\)[<\[]", line)]
+    assert "| `--flag <x>` |" in marked
+    drawn = ET.fromstring(export.report_svg(info, report))  # an escape character is no XML
+    assert any("evil" in (text.text or "") for text in drawn.iter())
+    assert "\x1b" not in "".join(texts(rows(info, report)))
+
+
 def test_every_form_of_an_export(box: Paths) -> None:
     run = speed_run(box)
     texts_ = {form: share(box, no_profile, [run.id], form) for form in FORMS}
@@ -217,6 +268,25 @@ def test_a_run_against_itself_is_noise_and_a_slower_one_a_regression(box: Paths)
     assert {row.outcome for row in better.rows if row.name == "tg"} == {"better"}
     for form in FORMS:
         assert share(box, no_profile, ["compare", first.id, slower.id], form)
+
+
+def test_another_server_or_model_elsewhere_is_told_of_every_target(box: Paths) -> None:
+    infos = []
+    for dialect, model, names in (("vllm", "m1", "ab"), ("ollama", "m2", "ac")):
+        made = {n: Provenance(n, url=f"http://{n}", dialect=dialect if n != "a" else "vllm",
+                              model_path=model if n != "a" else "m0") for n in names}  # fmt: skip
+        infos.append(RunInfo("id", Plan("ab", ()), "t", 0, provenance=made))
+
+    assert list(differences(*infos)) == [
+        "b and c: Another model file: m1 and m2.", "b and c: Another engine: vllm and ollama.",
+    ]  # fmt: skip
+
+
+def test_a_handful_of_prompts_of_an_ab_is_paired_too() -> None:
+    slow, faster = [10.0, 40.0, 160.0], [11.0, 44.0, 176.0]
+    row = compare_runs(run_of(metric("tg", "", slow), kind="ab"), run_of(metric("tg", "", faster), kind="ab")).rows[0]
+
+    assert (row.method, row.outcome, row.ratio) == ("paired by prompt", "too few", pytest.approx(1.1))
 
 
 def test_runs_that_share_nothing_are_not_compared(box: Paths) -> None:
@@ -340,6 +410,18 @@ def test_a_list_reads_each_runs_results_once(box: Paths, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(type(runs[0]), "results", never)
     assert heads(box) == first
+
+
+def test_one_run_that_cannot_be_read_hides_no_other(box: Paths) -> None:
+    speed_run(box)
+    plan = Plan("humaneval", (Target("p", profile="p"),), {"limit": 1})
+    run = create_run(box, plan, list(make_benchmark(plan).items()))
+    with run.owned():
+        run.add_result(Result(run.items()[0].id))  # of a gpubox that kept other values
+
+    found = {head.id: head.problem for head in heads(box)}
+    assert found.pop(run.id) == "its results cannot be read (KeyError)"
+    assert list(found.values()) == [""]
 
 
 def test_what_was_kept_of_a_run_is_not_believed_after_a_change(box: Paths) -> None:

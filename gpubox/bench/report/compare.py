@@ -19,8 +19,8 @@ from gpubox.errors import UsageError
 
 Outcome = Literal["better", "regression", "noise", "too few", "changed"]
 SURE = 0.05
-PAIRED = ("humaneval", "suite")
-"""Kinds whose samples are tasks: no two of them alike, and each asked in both runs."""
+PAIRED = ("humaneval", "suite", "ab", "sweep")
+"""Kinds whose samples are tasks or prompts: no two of them alike, and each asked in both runs."""
 _SEED = re.compile(r"-s\d+(?=/)|(?<=/)\d+$")
 
 

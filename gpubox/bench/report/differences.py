@@ -19,9 +19,11 @@ def differences(first: RunInfo, second: RunInfo) -> Iterator[str]:
             if first.plan.options.get(name) != second.plan.options.get(name)
         )
         yield f"The protocols differ: {', '.join(names)}."
-    one, two = (next(iter(info.provenance.values()), None) for info in (first, second))
-    if one and two:
-        yield from _setups(one, two)
+    pairs = list(zip(first.provenance.values(), second.provenance.values(), strict=False))
+    for one, two in pairs:
+        mark = f"{one.target} and {two.target}: " if len(pairs) > 1 and one.target != two.target else ""
+        mark = mark or (f"{one.target}: " if len(pairs) > 1 else "")
+        yield from (mark + words for words in _setups(one, two))
     if first.machine and second.machine:
         for what in ("driver", "gpus", "gpu_processes", "cpu", "ram_bytes"):
             if getattr(first.machine, what) != getattr(second.machine, what):
@@ -32,10 +34,12 @@ def differences(first: RunInfo, second: RunInfo) -> Iterator[str]:
 
 
 def _setups(one: Provenance, two: Provenance) -> Iterator[str]:
-    if one.model_sha256 != two.model_sha256:
+    known = one.model_sha256 and two.model_sha256
+    if one.model_sha256 != two.model_sha256 or (not known and one.model_path != two.model_path):
         yield f"Another model file: {_name(one.model_path)} and {_name(two.model_path)}."
-    if (one.engine_version, one.engine_sha256) != (two.engine_version, two.engine_sha256):
-        yield f"Another engine: {one.engine_version or '—'} and {two.engine_version or '—'}."
+    if (one.dialect, one.engine_version, one.engine_sha256) != (two.dialect, two.engine_version, two.engine_sha256):
+        names = [found.engine_version or found.dialect or "—" for found in (one, two)]
+        yield f"Another engine: {names[0]} and {names[1]}."
     ours, theirs = _flags(one.argv), _flags(two.argv)
     changed = [
         f"{name} {ours.get(name, 'not given')} → {theirs.get(name, 'not given')}"

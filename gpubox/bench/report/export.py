@@ -21,7 +21,7 @@ from gpubox.bench.report.model import Report
 from gpubox.bench.report.references import Beside
 from gpubox.bench.report.svg import svg
 from gpubox.bench.report.words import cell, doubts, interval, number, spread
-from gpubox.plain import plain
+from gpubox.plain import paragraph, plain
 
 ESTIMATE = ("mean", "n", "sd", "median", "low", "high", "method")
 
@@ -52,7 +52,7 @@ def _markdown(info: RunInfo, report: Report, beside: Sequence[Beside]) -> Iterat
         yield from table(one.columns, [[cell(value) for value in row] for row in one.rows])
         for row, text in zip(one.rows, one.details, strict=False):
             if text:
-                name = _safe(cell(row[0])) if row else ""
+                name = plain(cell(row[0])) if row else ""
                 yield from ("", f"<details><summary>{escape(name)}</summary>", "", *_indented(text), "", "</details>")
     if beside:
         yield from ("", "### Beside the articles (their hardware, not this one's)", "")
@@ -61,7 +61,7 @@ def _markdown(info: RunInfo, report: Report, beside: Sequence[Beside]) -> Iterat
             [(b.what, f"{b.theirs:g}", number(b.yours), b.unit, b.hardware, b.article) for b in beside],
         )
     if report.text:
-        yield from ("", "### llama-bench", "", report.text)
+        yield from ("", "### llama-bench", "", paragraph(report.text))
     said = [*report.notes, *doubts(report.flags)]
     if said:
         yield ""
@@ -212,4 +212,8 @@ def _targets(info: RunInfo) -> str:
 
 
 def _safe(text: str) -> str:
-    return plain(text).replace("\n", " ")
+    """A text of anybody's on one line: no tag, no link, no picture. In a code span nothing is one anyway."""
+    shown = plain(text)
+    if len(shown) > 1 and shown[0] == shown[-1] == "`" and "`" not in shown[1:-1]:
+        return shown
+    return shown.replace("<", "\\<").replace("[", "\\[")

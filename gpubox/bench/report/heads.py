@@ -84,6 +84,8 @@ def head_of(run: Run) -> Head:
         found = _known(run) or _summarised(run, info)
     except GpuboxError as error:
         return Head(run.id, info, problem=error.message)
+    except Exception as error:  # results of another gpubox: one run of a list must not hide the others
+        return Head(run.id, info, problem=f"its results cannot be read ({type(error).__name__})")
     return Head(run.id, info, found.done, found.failed, found.headline, found.title, found.flags, found.metrics)
 
 

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 from gpubox.bench.report.chart import Chart, limits, reach, tick_text, ticks
 from gpubox.bench.report.plot import MOST_MARKED
 from gpubox.bench.report.words import number
+from gpubox.plain import plain
 
 WIDTH, LEFT, RIGHT, LINE, PLOT = 860, 70, 30, 26, 260
 COLOURS = ("#2f7f93", "#c0703a", "#7a5ea8", "#4f8a3c", "#b0433b", "#6b7480")
@@ -140,4 +141,4 @@ def _text(
 ) -> str:
     given = {"text-anchor": anchor if anchor != "start" else "", "fill": fill, "font-size": size, "font-weight": weight}
     extra = "".join(f' {name}="{value}"' for name, value in given.items() if value)
-    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(plain(text))}</text>'

@@ -91,7 +91,7 @@ def beside_rows(beside: Sequence[Beside]) -> Iterator[Row]:
 def grid(rows: Sequence[Sequence[str]]) -> Iterator[Row]:
     """Columns as wide as what is in them; the first row is their heads."""
     count = max(len(row) for row in rows)
-    filled = [[*row, *[""] * (count - len(row))] for row in rows]
+    filled = [[*map(plain, row), *[""] * (count - len(row))] for row in rows]
     widths = [max(len(row[i]) for row in filled) for i in range(count)]
     right = [_numeric([row[i] for row in filled[1:]]) for i in range(count)]
     for number_, row in enumerate(filled):

@@ -11,6 +11,7 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context, check_url
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_SLOT
+from gpubox.plain import plain
 
 if TYPE_CHECKING:
     from gpubox.bench.model import Plan, RunInfo, Target
@@ -144,8 +145,8 @@ def perform(context: Context, work: Any, run: Run | None, *, now: bool, as_json:
     error: GpuboxError | None = None
     try:
         run_operation(_as_coroutine(work(runner)))
-    except GpuboxError as caught:
-        error = caught
+    except GpuboxError as caught:  # a server elsewhere may have said anything
+        error = GpuboxError(plain(caught.message), plain(caught.hint), code=caught.code)
     except KeyboardInterrupt:
         error = diagnostics.interrupted()
     if not seen:
