@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpubox.bench.events import Emit, silent
 from gpubox.bench.model import RunInfo
-from gpubox.bench.stand import Stand, is_lent
+from gpubox.bench.stand import Stand, borrowers_of, is_lent
 from gpubox.bench.store import Run, list_runs
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -35,7 +35,10 @@ def settled(paths: Paths) -> None:
 
 async def give_back(info: RunInfo, paths: Paths, config: Config, emit: Emit = silent) -> str:
     """What ran before ``info``'s run runs again. Returns the profile, empty where nothing ran. Raises GpuboxError."""
-    stand = Stand(paths, config, _no_profile, emit, before=info.before, owed=info.owed, lent=info.lent)
+    borrowers = borrowers_of(info.plan)
+    stand = Stand(
+        paths, config, _no_profile, emit, before=info.before, owed=info.owed, lent=info.lent, borrowers=borrowers
+    )
     await stand.give_back()
     settled(paths)
     running = observe(paths, MAIN_SLOT).running
@@ -54,7 +57,7 @@ def _left_behind(view: SlotView, info: RunInfo) -> bool:
         return False
     if view.running is None:
         return view.state.operation is not None  # cut off between stop and start
-    return is_lent(view.running, info.lent)
+    return is_lent(view.running, info.lent, borrowers_of(info.plan))
 
 
 def _no_profile(name: str) -> Profile:

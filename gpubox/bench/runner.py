@@ -24,7 +24,7 @@ from gpubox.bench.events import (
 from gpubox.bench.guards import Guards, Watch
 from gpubox.bench.model import Flag, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.provenance import read_machine, read_provenance
-from gpubox.bench.stand import ProfileOf, Stand, server_gone, surely_give_back
+from gpubox.bench.stand import ProfileOf, Stand, borrowers_of, server_gone, surely_give_back
 from gpubox.bench.store import Run, create_run
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
@@ -80,6 +80,7 @@ class Session:
             before=owing.before,
             owed=owing.owed,
             lent=owing.lent,
+            borrowers=borrowers_of(owing.plan),
             go_now=runner.go_now,
         )
         self._targets = {target.name: target for target in self.info.plan.targets}

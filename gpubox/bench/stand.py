@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubox.bench.events import Emit, ItemProgress, Note, Serving, silent
-from gpubox.bench.model import Target
+from gpubox.bench.model import Plan, Target
 from gpubox.config import Config, api_key, foreign_key
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import is_alive
@@ -22,7 +22,7 @@ from gpubox.server.supervisor import Supervisor
 
 ProfileOf = Callable[[str], Profile]
 CHANGING = ("changing",)
-"""In the place of a command line while targets change: killed in between, whatever runs is of the run's making."""
+"""In the place of a command line while targets change: killed in between, any target of the run may be up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,13 @@ class Stand:
         before: Launch | None = None,
         owed: bool = False,
         lent: tuple[str, ...] = (),
+        borrowers: Collection[str] = (),
         go_now: bool = False,
     ) -> None:
         """``owe`` is called before the box is changed, with what has to come back, and with what was brought up.
 
-        ``owed``, ``before`` and ``lent`` are what an earlier session of the same run told it.
+        ``owed``, ``before`` and ``lent`` are what an earlier session of the same run told it; ``borrowers`` are the
+        profiles that that run brings up.
         """
         self.paths, self.config, self.emit = paths, config, emit
         self._profiles, self._owe, self._go_now = profiles, owe, go_now
@@ -84,7 +86,7 @@ class Stand:
         self._before, self._owed, self._lent = before, owed, lent
         running = observe(paths, MAIN_SLOT).running
         # A server that is neither what the last session brought up nor a half-made start is the owner's choice since.
-        if not owed or (running and not is_lent(running, lent)):
+        if not owed or (running and not is_lent(running, lent, borrowers)):
             self._before = running.launch if running else None
         self._owed = owed
 
@@ -249,9 +251,16 @@ class Stand:
         self.emit(Serving(self._target, event))
 
 
-def is_lent(running: Running, lent: tuple[str, ...]) -> bool:
+def is_lent(running: Running, lent: tuple[str, ...], borrowers: Collection[str]) -> bool:
     """Whether a run brought this server up (or half up) last; else the owner chose it since the run was cut off."""
-    return running.proven_at is None or lent in (CHANGING, running.launch.argv)
+    if lent == CHANGING:
+        return running.launch.profile in borrowers
+    return running.proven_at is None or lent == running.launch.argv
+
+
+def borrowers_of(plan: Plan) -> frozenset[str]:
+    """The profiles that a run of ``plan`` brings up."""
+    return frozenset(target.profile for target in plan.targets if target.profile and not target.stopped)
 
 
 def changed(profile: Profile, target: Target) -> Profile:

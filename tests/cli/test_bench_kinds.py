@@ -184,16 +184,19 @@ def test_the_next_run_gives_back_what_a_killed_one_owes(
     assert not find_run(paths, name).info.owed
 
 
-def test_a_server_that_the_owner_chose_since_stays(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+@pytest.mark.parametrize(("lent", "chosen"), [(("something", "else"), "b"), (CHANGING, "synthetic")])
+def test_a_server_that_the_owner_chose_since_stays(
+    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, lent: tuple[str, ...], chosen: str
+) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
-    killed(paths, lent=("something", "else"))
-    assert gpubox(capfd, "switch", "b")[0] == 0
+    killed(paths, lent=lent)
+    assert gpubox(capfd, "switch", chosen)[0] == 0
 
     with BenchServer() as server:
         quick = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "4")
         assert gpubox(capfd, "bench", "speed", "--url", server.url, *quick)[0] == 0
 
-    assert running(capfd) == "b"
+    assert running(capfd) == chosen
     assert gpubox(capfd, "bench", "give-back")[0] == 2
 
 
