@@ -107,6 +107,9 @@ class Guards:
             await self.begin()
             return None
         now, base, mine = await self._counted(), self._base, self._stand.tokens
+        if now and base and any(new < old for new, old in zip(now, base, strict=True)):
+            await self.begin()
+            return Flag("setup", "the server counts from the beginning: it was started again meanwhile")
         if now and base:
             prompt, generated = (now[i] - base[i] - mine[i] for i in (0, 1))
             generated -= self._stand.loose

@@ -190,6 +190,24 @@ async def test_requests_of_somebody_else_are_seen(box: Box, server: BenchServer,
     assert Flagged(box.last.results()["a/1"].flags[0]) in box.events
 
 
+async def test_a_server_elsewhere_that_is_started_again_meanwhile_is_told(
+    box: Box, server: BenchServer, monkeypatch: Any
+) -> None:
+    server.counted[:] = 1000, 1000
+
+    def interfere(item: Item, stand: Stand) -> None:
+        if item.id == "a/1":
+            server.counted[:] = 0, 0
+        if item.id == "a/2":
+            server.counted[1] += 7
+
+    monkeypatch.setattr(Counting, "on_execute", staticmethod(interfere))
+    await box.runner.run(plan(server))
+
+    flagged = [(item.id, [f.kind for f in r.flags]) for item, r in box.last.scored() if r.flags]
+    assert flagged == [("a/1", ["setup"]), ("a/2", ["foreign request"])]  # counted from there on
+
+
 async def test_a_server_that_refuses_is_a_result_and_one_that_is_gone_an_end(box: Box, server: BenchServer) -> None:
     server.refuses = "prompt of one word"
     await box.runner.run(plan(server))
