@@ -13,7 +13,10 @@ from gpubox.bench.humaneval import judge
 from gpubox.bench.humaneval.grader import Case, Verdict, grade
 from gpubox.bench.humaneval.judge import pack, unpack
 from gpubox.bench.humaneval.problems import load_problems
+from gpubox.bench.suite.functional import check_todo
 from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 
 PROBLEM = load_problems()["HumanEval/3"]
@@ -123,6 +126,20 @@ async def test_nothing_else_passes_and_nobody_suffers_by_it(sandbox: Sandbox) ->
     assert verdicts["endless loop"].kind == verdicts["ignores its limit"].kind == "timeout"
     assert verdicts["exits 0 when called"].kind == "died"
     assert verdicts["raises"].why.startswith("ValueError: []")
+
+
+class Broken(Sandbox):
+    """Starts, and says nothing: as bwrap does where the kernel has no namespaces left."""
+
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
+        return Outcome(1, None, "bwrap: Creating new namespace failed", "", 0.1, "bubblewrap")
+
+
+async def test_a_box_that_cannot_grade_fails_nobody() -> None:
+    with pytest.raises(GpuboxError, match="cannot be graded here"):
+        await grade([Case("x", PROBLEM, RIGHT["canonical"])], Broken())
+    with pytest.raises(GpuboxError, match="No program runs"):
+        await check_todo("import argparse", Broken())
 
 
 async def test_a_program_that_says_too_much_costs_only_itself(sandbox: Sandbox) -> None:

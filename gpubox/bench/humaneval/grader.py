@@ -14,6 +14,7 @@ from typing import Any
 from gpubox import units
 from gpubox.bench.humaneval import judge
 from gpubox.bench.humaneval.problems import Problem
+from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 
@@ -56,12 +57,13 @@ async def grade(
 ) -> dict[str, Verdict]:
     """The verdict of every case, ``jobs`` sandboxes at a time, ``cpu_seconds`` for each case.
 
-    A candidate that takes others down with it has them graded again alone. Raises GpuboxError where nothing confines.
+    A candidate that takes others down with it has them graded again alone. Raises GpuboxError where nothing confines,
+    and where a right answer has no verdict either: what cannot be graded is never a failure of the model's.
     """
     found = {case.id: Verdict("definition", "too long to be one") for case in cases if len(case.program) > LONGEST}
     found |= await _all([case for case in cases if case.id not in found], sandbox, jobs, TOGETHER, cpu_seconds)
     alone = [case for case in cases if case.id not in found]
-    found |= await _all(alone, sandbox, jobs, 1, cpu_seconds)
+    found |= await _alone(alone, sandbox, jobs, cpu_seconds)
     return {case.id: found.get(case.id, Verdict("died", "it ended its judge")) for case in cases}
 
 
@@ -74,6 +76,26 @@ async def _all(cases: Sequence[Case], sandbox: Sandbox, jobs: int, together: int
 
     size = max(1, min(together, -(-len(cases) // jobs)))
     done = await asyncio.gather(*(one(batch) for batch in _batches(cases, size)))
+    return {name: verdict for batch in done for name, verdict in batch.items()}
+
+
+async def _alone(cases: Sequence[Case], sandbox: Sandbox, jobs: int, cpu: int) -> dict[str, Verdict]:
+    """Each behind the right answer to its problem, which has its verdict before the case gets its program."""
+    gate = asyncio.Semaphore(jobs)
+
+    async def one(case: Case) -> dict[str, Verdict]:
+        control = Case(
+            f"right answer to {case.id}", case.problem, case.problem.prompt + case.problem.canonical_solution
+        )
+        async with gate:
+            found = await _batch([control, case], sandbox, cpu)
+        if control.id not in found or not found[control.id].passed:
+            raise GpuboxError(
+                "Programs cannot be graded here: the right answer does not pass.", "`gpubox doctor` says more."
+            )
+        return {name: verdict for name, verdict in found.items() if name == case.id}
+
+    done = await asyncio.gather(*(one(case) for case in cases))
     return {name: verdict for batch in done for name, verdict in batch.items()}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from gpubox import units
 from gpubox.bench.suite import express_check, todo_check
 from gpubox.bench.suite.prompts import EXPRESS, fixture
+from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 
@@ -56,4 +57,6 @@ async def _told(script: str, values: dict[str, Any], sandbox: Sandbox, policy: P
         if line.startswith(mark):
             found: dict[str, bool] | None = json.loads(line[len(mark) :])
             return found
-    return {}
+    if not (await sandbox.run("pass")).ok:
+        raise GpuboxError("No program runs in the sandbox.", "`gpubox doctor` says more.")
+    return {}  # the program kept the checks from being made
