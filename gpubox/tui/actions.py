@@ -83,7 +83,7 @@ VERBS = (
     Verb("quit", "q", "q", "Quit", "Leaves this screen; the server keeps running. Ctrl-Q also while you "
          "write.", Where.ANYWHERE, 2, "quit", typed="^q"),
     Verb("back", "escape", "esc", "Back", "One level back: search, filter, a pane alone. Never quits.",
-         palette=False),
+         Where.ANYWHERE, 3, "back", palette=False),
     Verb("down", "j", "j ↓", "Down", "", Where.LISTS, palette=False),
     Verb("up", "k", "k ↑", "Up", "", Where.LISTS, palette=False),
     Verb("top", "g", "g", "To the first line", "", Where.LISTS, palette=False),
@@ -150,8 +150,14 @@ _OWN_KEYS = {"bench_open", "switch", "next_pane", "chat_send", "chat_new_line", 
 """Answered by the list, by Textual and by the prompt box themselves."""
 
 
-_NEEDLESS = {Where.CHAT: ("show_chat", "show_bench"), Where.BENCH: ("show_bench",)}
+_NEEDLESS = {Where.CHAT: ("show_chat", "show_bench", "back"), Where.BENCH: ("show_bench",)}
 """Keys that a screen's bar need not show: its own, and in the chat those that are letters of a prompt."""
+
+
+def writes(verb: Verb) -> bool:
+    """Whether its key is a letter where a text has the keys."""
+    key = verb.key.split(",")[0]
+    return not verb.typed and (len(key) == 1 or key in {"slash", "question_mark", "space"})
 
 
 def bindings(*where: Where) -> list[Binding]:

@@ -71,7 +71,7 @@ def segments(device: DeviceMemory) -> list[Segment]:
 def _others(device: DeviceMemory) -> str:
     """The largest other program by name, and how many more there are."""
     if not device.other_processes:
-        return "other programs"
+        return "other"
     name = safe(device.other_processes[0][0].rsplit("/", 1)[-1].split(" ")[0], 11)
     more = len(device.other_processes) - 1
     return f"{name} +{more}" if more else name
@@ -121,11 +121,12 @@ def _share(sizes: list[float], total: float, width: int) -> list[int]:
 
 
 def entry(segment: Segment, *, plain: bool = False, width: int = 0) -> Line:
-    """One part in words; ``width`` sets its number at the right edge."""
-    word, (_, colour, glyph) = segment.word, LOOKS[segment.kind]
+    """One part in words; ``width`` sets its number at the right edge, and cuts the word before it."""
+    _, colour, glyph = LOOKS[segment.kind]
     mark = (glyph if plain else "■", colour) if segment.kind != "free" else ("□" if not plain else "·", QUIET)
     style = "$warning" if segment.kind == "unaccounted" and segment.size < 0 else ""
     number = ("~" if segment.estimated else "") + _signed(segment.size)
+    word = safe(segment.word, width - len(number) - 3) if width else segment.word  # a number is never cut
     gap = max(1, width - len(word) - len(number) - 2)
     return line(mark, " ", (word, QUIET), " " * gap, (number, style))
 

@@ -43,6 +43,9 @@ class Verbs(Rooms):
         from gpubox.tui.actions import BY_ID, Where
 
         where = BY_ID[verb].where
+        if verb == "back" and self.bench and self.screen is self.bench:
+            self.bench.action_bench_back()
+            return
         if where in (Where.CHAT, Where.BENCH):
             self.show_mode("chat" if where is Where.CHAT else "bench")
             await self.run_action(f"screen.{verb}")

@@ -103,6 +103,14 @@ async def test_the_leaderboard(box: Paths) -> None:
         await shows(pilot, "Leaderboard", "PROFILE")
         board = [line for line in text(pilot).splitlines() if "1  fast" in line or "2  slow" in line]
         assert len(board) == 2
+        await pilot.press("x", "r")  # whose run that would be is not to be seen
+        await settled(pilot)
+        assert "Delete" not in text(pilot)
+        bar = text(pilot).splitlines()[-1]
+        assert "esc back" in bar and not [word for word in ("report", "delete", "resume") if word in bar]
+        await pilot.press("escape")
+        await until(pilot, lambda: "⏎ report" in text(pilot).splitlines()[-1])
+        assert "esc" not in text(pilot).splitlines()[-1]
 
 
 async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(box: Paths) -> None:

@@ -262,6 +262,24 @@ async def test_what_went_well_is_no_news_for_long(fake: FakeServices, monkeypatc
         await until(pilot, lambda: "answers in" not in text(pilot))
 
 
+async def test_the_bar_names_what_works_while_a_text_is_typed_and_in_a_pane_alone(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+
+        def bar() -> str:
+            return text(pilot).splitlines()[-1]
+
+        await until(pilot, lambda: "p profiles" in bar() and "esc" not in bar())
+        await pilot.press("l")
+        await until(pilot, lambda: "esc back" in bar() and "⏎" not in bar())
+        await pilot.press("f")
+        await until(pilot, lambda: bar().strip() == "⏎ take  esc back  F1 help  ^p palette  ^q quit")
+        await pilot.press("escape")
+        await until(pilot, lambda: "p profiles" in bar() and "esc back" in bar())
+        await pilot.press("escape")
+        await until(pilot, lambda: "esc" not in bar())
+
+
 async def test_restart_is_offered_where_something_ran(fake: FakeServices) -> None:
     fake.status = STOPPED
     app = GpuboxApp(fake)

@@ -16,7 +16,7 @@ from gpubox.tui.cells import Line, cells
 from gpubox.tui.entries import Entry
 from gpubox.tui.screens.arrangement import shown
 from tests.tui.fake import BUSY, MINE, READY
-from tests.tui.snapshots import ANSWERING, IDLE, PREFILL, READING_SLOT, REQUESTS, snapshot
+from tests.tui.snapshots import ANSWERING, GIB, IDLE, MIB, PREFILL, READING_SLOT, REQUESTS, snapshot
 
 
 def words(line: Line) -> str:
@@ -108,6 +108,14 @@ def test_a_re_read_does_not_hide_that_a_request_was_cancelled(width: int) -> Non
     assert cells(row) <= width
     assert ("cancelled" in words(row)) == (width >= 60)
     assert ("↻ no checkpoint" in words(row)) == (width == 140)
+
+
+@pytest.mark.parametrize("width", [18, 24, 40])
+@pytest.mark.parametrize("size", [5 * MIB, 12 * GIB, -400 * MIB])
+def test_a_part_of_memory_keeps_its_number_whole(width: int, size: int) -> None:
+    found = words(memory_view.entry(memory_view.Segment("other", "chrome-sandb +12", size), width=width))
+    assert len(found) == width
+    assert found.endswith({5 * MIB: " 5 MiB", 12 * GIB: " 12.0 GiB", -400 * MIB: " −400 MiB"}[size])
 
 
 def test_an_rpc_device_is_no_card() -> None:

@@ -55,6 +55,10 @@ class BenchRuns(Room):
         """A run that was started here is over, and was perhaps never seen at work; empty: there is none."""
         raise NotImplementedError
 
+    def at_hand(self) -> Head | None:
+        """The run under the cursor, where it can be seen."""
+        raise NotImplementedError
+
     def choices(self) -> tuple[list[str], str]:
         """The owner's profiles, and the one that runs."""
         raise NotImplementedError
@@ -69,7 +73,7 @@ class BenchRuns(Room):
 
     def needless(self) -> frozenset[str]:
         """The verbs that have nothing to do now: the bar leaves their keys out."""
-        head, free = self.rows.value, not (self.live or self.starting or self.service.read_only)
+        head, free = self.at_hand(), not (self.live or self.starting or self.service.read_only)
         at_cursor = bool(head and self.live and head.id == self.live.info.id)
         useful = {
             "bench_plan": free,
@@ -83,7 +87,7 @@ class BenchRuns(Room):
             "bench_save": bool(head and keeps(head)),
             "bench_give_back": free and any(map(owes, self.heads)),
             "bench_remove": at_cursor or bool(head and not self.service.read_only and not self.starting),
-            "bench_export": bool(head),
+            "bench_export": bool(self.what_is_shown()),
         }
         return frozenset(verb for verb, of_use in useful.items() if not of_use)
 
@@ -154,7 +158,7 @@ class BenchRuns(Room):
             self.say(ended.text, bad=True)
 
     def action_bench_resume(self) -> None:
-        head = self.rows.value
+        head = self.at_hand()
         if head is None or self.refused():
             return
         if head.state == "finished" and not head.owed:
@@ -166,7 +170,7 @@ class BenchRuns(Room):
 
     def action_bench_remove(self) -> None:
         """Stops the run at work, where it is under the cursor; else removes the run there."""
-        head = self.rows.value
+        head = self.at_hand()
         if self.starting and not self.live:
             self.say("It is being started; x stops it once it is at work.")
         elif self.live and (head is None or head.id == self.live.info.id):
@@ -194,7 +198,7 @@ class BenchRuns(Room):
     # -- after a run ----------------------------------------------------------------------------------
 
     def action_bench_save(self) -> None:
-        head = self.rows.value
+        head = self.at_hand()
         if head and keeps(head):
             self.work(lambda: self._save(head), "bench-save")
         else:

@@ -111,6 +111,9 @@ class BenchScreen(BenchRuns):
         self._draw_live()
         self._draw_line()
 
+    def at_hand(self) -> Head | None:
+        return None if self._view in (BOARD, COMPARISON) else self.rows.value
+
     def choices(self) -> tuple[list[str], str]:
         app: Any = self.app
         names = [entry.name for entry in app.entries if entry.profile and not entry.profile.companion]
@@ -165,7 +168,9 @@ class BenchScreen(BenchRuns):
     def _draw_keys(self) -> None:
         head, live = self.rows.value, self.live
         stops = bool(head and live and head.id == live.info.id)
-        self.keys.without, self.keys.words = self.needless(), {"bench_remove": "stop" if stops else "delete"}
+        listed = not (self.has_class("-alone") or self._view in (BOARD, COMPARISON))
+        self.keys.without = self.needless() | {"back" if listed else "bench_open"}
+        self.keys.words = {"bench_remove": "stop" if stops else "delete"}
 
     def _draw_live(self) -> None:
         if self._view != LIVE or not self.is_mounted:
@@ -178,6 +183,7 @@ class BenchScreen(BenchRuns):
 
     def _show(self) -> None:
         """Fills the pane with what belongs there now."""
+        self._draw_keys()
         if self._view == LIVE:
             self._draw_live()
         elif self._view == BOARD:
@@ -223,6 +229,7 @@ class BenchScreen(BenchRuns):
     def _alone(self, alone: bool) -> None:
         self.set_class(alone, "-alone")
         self.set_focus(self.pane if alone else self.rows)
+        self._draw_keys()
 
     def what_is_shown(self) -> list[str]:
         if self._view == COMPARISON:

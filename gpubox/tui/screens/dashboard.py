@@ -13,6 +13,7 @@ from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.screens.arrangement import LEFT, MAIN, SIDE, shown
@@ -149,7 +150,6 @@ class DashboardScreen(Screen[None]):
         self.set_class(state == "loading", "-loading")
         self.set_class(now.status.pid is None and state in ("stopped", "crashed", "stopping"), "-down")
         self.keys.down = now.status.pid is None and not now.companions and not self.read_only
-        self.keys.without = frozenset() if now.status.profile or now.last else frozenset({"restart"})
         self._arrange()
         self._keep_focus()
         self._tell()
@@ -225,7 +225,7 @@ class DashboardScreen(Screen[None]):
         self._name_enter()
 
     def _name_enter(self) -> None:
-        """What Enter does, for the key bar."""
+        """What the keys do now, for the key bar."""
         entry = self.profiles.entry
         word = "switch" if self._now and self._now.running else "start"
         if self.requests.rows.has_focus:
@@ -234,7 +234,14 @@ class DashboardScreen(Screen[None]):
             word = "profiles"
         elif entry and entry.kind == "model":
             word = "make a profile"
-        self.keys.enter_word = word
+        typing = isinstance(self.focused, Input)
+        self.keys.enter_word = "take" if typing else word
+        needless = set() if typing or word != "profiles" else {"switch"}  # p says the same
+        if not (typing or self._alone or self.profiles.search.display or self.log_pane.filter.display):
+            needless.add("back")
+        if not (self._now and (self._now.status.profile or self._now.last)):
+            needless.add("restart")
+        self.keys.typing, self.keys.without = typing, frozenset(needless)
 
     def _tell(self) -> None:
         """The story of the last operation; else why nothing runs. A crash after the story says more than it."""

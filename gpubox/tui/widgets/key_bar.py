@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
 
-from gpubox.tui.actions import Verb, Where, bar_verbs
+from gpubox.tui.actions import Verb, Where, bar_verbs, writes
 
 
 class KeyBar(Widget):
@@ -43,6 +43,7 @@ class KeyBar(Widget):
     def render(self) -> RenderResult:
         hidden = self.without | ({"stop"} if self.down else set())
         verbs = [v for v in bar_verbs(self.place) if v.id not in hidden and not (self.read_only and v.changes)]
+        verbs = [v for v in verbs if not (self.typing and writes(v))]
         while self._length(verbs) > self.size.width:
             verbs.pop()
         order = [verb.id for verb in bar_verbs(self.place)]
