@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpubox.engines.renames import advice_for
+from gpubox.profiles.argv import ONLY_ON
 from gpubox.profiles.model import FlagValue
 from gpubox.tables import nearest
 
@@ -191,7 +192,7 @@ def _allowed(value: str | None, help_text: str) -> tuple[str, ...]:
 
 def _bad_shape(option: Option, value: FlagValue) -> tuple[str, str] | None:
     """What is wrong and the hint, where a switch is given a value, or the other way round."""
-    if value is False and not option.negatives:
+    if value is False and not option.negatives and option.long not in ONLY_ON:
         return "cannot be switched off", "leave it out"
     if value is True and option.value is not None:
         return "needs a value", f"its value is {option.value}"

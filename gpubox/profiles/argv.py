@@ -22,7 +22,8 @@ SAMPLING_FLAGS = {
 }
 """``[sampling]`` keys (the API's names) -> llama-server's option for the same default."""
 
-
+ONLY_ON = frozenset({"metrics"})
+"""Flags that gpubox adds and llama-server has no ``--no-`` for: false says that gpubox shall not."""
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.I)
 """Environment variables whose values are shown to nobody."""
 
@@ -58,7 +59,8 @@ def server_argv(
     """
     argv = [*model, "--host", profile.host, "--port", str(profile.port if port is None else port)]
     for name, value in profile.flags.items():
-        argv += flag_argv(name, value)
+        if value is not False or name not in ONLY_ON:
+            argv += flag_argv(name, value)
     for key, number in profile.sampling.items():
         if SAMPLING_FLAGS[key] not in profile.flags:
             argv += flag_argv(SAMPLING_FLAGS[key], number)

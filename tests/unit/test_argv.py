@@ -52,6 +52,10 @@ def test_model_and_address_come_first_and_flags_stay_in_the_profiles_order() -> 
     assert argv(flags={"z": 1, "a": True}) == [*HEAD, "--z", "1", "--a"]
 
 
+def test_metrics_that_are_not_wanted_are_not_asked_for() -> None:
+    assert argv(flags={"metrics": False, "slots": False}) == [*HEAD, "--no-slots"]  # there is no --no-metrics
+
+
 def test_the_port_really_used_replaces_the_profiles() -> None:
     assert server_argv(Profile("p", "m", port=0), MODEL, port=40123)[-1] == "40123"
 

@@ -54,6 +54,7 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
         "override-tensor": ".*=CPU", "n_cpu_moe": 20, "reasoning": "off",
     }  # fmt: skip
     assert judge(b11434, good) == []
+    assert judge(b11434, {"metrics": False}) == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
         ("spec-type", "mtp", "does not take 'mtp'", "draft-mtp"),
         ("spec-type", ("ngram-mod", "x"), "does not take 'x'", "allowed: none"),
         ("draft-max", 3, "was removed", "--spec-draft-n-max"),
-        ("metrics", False, "cannot be switched off", "leave it out"),
+        ("swa-full", False, "cannot be switched off", "leave it out"),
         ("metrics", "on", "takes no value", "write true"),
         ("ctx-size", True, "needs a value", "N"),
         ("moe-cache-size", 1, "has no such option", "fork"),
@@ -96,6 +97,7 @@ def test_defaults_are_added_only_where_the_engine_has_them_and_the_profile_is_si
         "log-colors": "off",
         "metrics": True,
     }
+    assert "metrics" not in missing_defaults(b11434, {"metrics": False})
     assert "log-verbosity" not in missing_defaults(b11434, {"verbose": True})
     assert missing_defaults(parse_help("--metrics    x\n"), {}) == {"metrics": True}
 
