@@ -47,8 +47,9 @@ def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> N
         return
     for turn in log.path():
         _print(turn)
-    if log.damaged or log.unknown:
-        output.emit(f"({log.damaged} damaged lines and {log.unknown} of a newer gpubox are not shown)")
+    for count, what in ((log.damaged, "damaged"), (log.unknown, "of a newer gpubox")):
+        if count:
+            output.emit(f"(not shown: {count} {'line' if count == 1 else 'lines'}, {what})")
 
 
 def search_chats(context: Context, text: str, as_json: bool) -> bool:

@@ -413,6 +413,18 @@ def test_a_killed_gpubox_keeps_what_was_said_a_second_before(
     assert sent[1:] == [("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Go on.")]
 
 
+def test_lines_that_cannot_be_read_are_counted(serve: Serve, paths: Paths, chat: Callable[..., Said]) -> None:
+    chat("-p", "x", "--name", "c", "--no-tools", "--url", serve(says("ok")).url)
+    assert "not shown" not in chat("show", "c").out
+
+    with chat_path(paths, "c").open("a") as file:
+        file.write('{"torn": \n')
+    assert chat("show", "c").out.endswith("(not shown: 1 line, damaged)\n")
+    with chat_path(paths, "c").open("a") as file:
+        file.write('torn\n{"record":"of next year"}\n')
+    assert chat("show", "c").out.endswith("(not shown: 2 lines, damaged)\n(not shown: 1 line, of a newer gpubox)\n")
+
+
 @pytest.mark.parametrize(
     ("typed", "allowed"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
 )
