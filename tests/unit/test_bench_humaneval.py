@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpubox.bench.humaneval import problems
@@ -73,6 +74,20 @@ async def test_vanilla_is_what_lm_eval_sends_and_scores(tmp_path: Path) -> None:
     assert metric.samples == (("HumanEval/0", 100.0), ("HumanEval/1", 0.0))
     assert [row[0] for row in table(report, "Failed problems").rows] == ["HumanEval/1"]
     assert table(report, "Failed problems").details == ("    return ```python\n",)
+
+
+async def test_a_reply_that_another_gpubox_kept_differently_costs_only_itself(tmp_path: Path) -> None:
+    good = says(P0.canonical_solution)
+    run, _, _ = await ran(tmp_path, {"limit": 2}, good, says("    return []\n"))
+    path = run.folder / "raw.jsonl"
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(
+        msgspec.json.encode({**msgspec.json.decode(first), "data": {"answer": 1}}) + b"\n" + second + b"\n"
+    )
+
+    assert await rescore(run) == (2, ["vanilla/0"])
+    assert "could not be scored (KeyError" in run.results()["vanilla/0"].error
+    assert run.results()["vanilla/1"].values["passed"] is False
 
 
 async def test_chat_takes_code_from_the_answer_only(tmp_path: Path) -> None:

@@ -150,10 +150,13 @@ def test_a_run_is_named_after_its_server_and_shared_without_it(box: Paths, url: 
 
 def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(box: Paths) -> None:
     argv = ("/opt/llama/llama-server", "--host", "mybox.lan", "--rpc", "worker7:50052,10.0.0.9:50052", "--port", "1")
+    argv += ("--slot-save-path", "/home/ann", "--api-key", "s3cret")
     note = "worker7 at fe80::1:2 and 2001:db8::7; took 14:02:11, a[1:2:3], b[x::2], ::1, 127.0.0.1 and std::vector"
     info, report = redacted(speed_run(box, argv=argv).info, Report("speed", "t", notes=(note,)))
 
     assert info.provenance["qwen36-mtp-16gb"].argv[2:5] == ("HOST", "--rpc", "HOST-2:50052,HOST:50052")
+    assert info.provenance["qwen36-mtp-16gb"].argv[-4:] == ("--slot-save-path", "~", "--api-key", "***")
+    assert redacted(info, Report("speed", "/home/ann and /Users/bea, /home/ann/x.gguf"))[1].title == "~ and ~, x.gguf"
     assert report.notes == (
         "HOST-2 at HOST and HOST; took 14:02:11, a[1:2:3], b[x::2], ::1, 127.0.0.1 and std::vector",
     )
@@ -280,6 +283,14 @@ def test_another_server_or_model_elsewhere_is_told_of_every_target(box: Paths) -
     assert list(differences(*infos)) == [
         "b and c: Another model file: m1 and m2.", "b and c: Another engine: vllm and ollama.",
     ]  # fmt: skip
+
+
+def test_a_comparison_tells_no_key(box: Paths) -> None:
+    runs = [
+        speed_run(box, argv=("/opt/llama-server", "--api-key", key, "-c", key[-1])) for key in ("s3cret1", "s3cret2")
+    ]
+
+    assert compared(*runs).differs == ("Other flags: -c 1 → 2.",)
 
 
 def test_a_handful_of_prompts_of_an_ab_is_paired_too() -> None:

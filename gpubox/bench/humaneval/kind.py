@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,11 @@ class HumanEval(Benchmark):
         return f"{found.tier}: {found.detail}"
 
     async def prepare(self, pairs: Sequence[tuple[Item, RawRecord]]) -> None:
-        cases = [case for item, raw in pairs if not raw.error and (case := _case(item, said(item, raw)))]
+        cases = []
+        for item, raw in pairs:
+            with contextlib.suppress(Exception):  # `score` says what is wrong with this one
+                if not raw.error and (case := _case(item, said(item, raw))):
+                    cases.append(case)
         self._graded = await grade(cases, self._box())
 
     async def score(self, item: Item, raw: RawRecord) -> Result:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubox.bench.model import Provenance, RunInfo
 
-_NOT_TOLD = ("--port", "--model", "-m", "--log-file", "--alias", "--host")
+_NOT_TOLD = ("--port", "--model", "-m", "--log-file", "--alias", "--host", "--api-key", "--hf-token", "-hft")
 
 
 def differences(first: RunInfo, second: RunInfo) -> Iterator[str]:

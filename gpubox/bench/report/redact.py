@@ -26,6 +26,9 @@ _PATH = re.compile(r"(?<![\w:/.~)\]])(?:~[\w.-]*)?(?:/[^\s/'\":,;=<>|()\[\]]+){2
 _SIX = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:])")
 _SIX_BEGINS = re.compile(r"(?i)fe80:|f[cd][0-9a-f]{2}:|[23][0-9a-f]{3}:")
 """Of addresses that somebody has; a slice of Python (``a[b::2]``) looks much the same."""
+_NAME = r"[^\s/'\":,;=<>|()\[\]]"
+_OWNERS = re.compile(rf"(?<![\w:/.~)\]])/(?:home|Users|media|run/media)/{_NAME}+(?!{_NAME}|/)")
+"""A folder that is called after its owner: of a path the last word stays, but not of this one."""
 _KEY = re.compile(r"(?i)\b(?:sk|hf|gsk|ghp|xai)[-_][\w-]{12,}|(?<=bearer )\S+")
 _PROSE = {"text", "notes", "note", "message", "details"}
 """Fields that hold sentences or another program's words."""
@@ -54,7 +57,7 @@ class Redactor:
         for name, clean in self._ids.items():
             text = text.replace(name, clean)
         for path in self._paths:
-            text = text.replace(path, path.rpartition("/")[2])
+            text = text.replace(path, "~" if _OWNERS.fullmatch(path) else path.rpartition("/")[2])
         text = self._known.sub(lambda m: self._names[m[0]], text)
         if prose:
             text = self._own.sub(HOST, text)
@@ -63,6 +66,7 @@ class Redactor:
         text = _SIX.sub(lambda m: HOST if _somebodys(m[0]) else m[0], text)
         if len(self._home) > 3:
             text = text.replace(self._home, "~/")
+        text = _OWNERS.sub("~", text)
         return _KEY.sub("***", _PATH.sub(lambda m: m[0].rpartition("/")[2], text))
 
     def through(self, value: T) -> T:
