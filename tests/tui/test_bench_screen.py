@@ -268,11 +268,11 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
     run = sweep_run(box)
     speed_run(box, "newer")
     async with benching(box, size=(200, 50)) as (pilot, services):
-        await shows(pilot, "2 runs", "save as profile")
+        await shows(pilot, "2 runs", "save as profile", "qwen36-mtp-16gb n-cpu-moe  ")
         await pilot.press("j")
         await until(pilot, lambda: "save as profile" not in text(pilot))
         await pilot.press("w")
-        await shows(pilot, "Only a sweep has a best cell")
+        await shows(pilot, "Only a sweep that is over")
         await pilot.press("k")
         await shows(pilot, "save as profile")
         await pilot.press("w")

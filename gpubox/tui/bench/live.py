@@ -95,6 +95,8 @@ class LiveBench:
             return Ended(True, "")
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             return Ended(False, "The run was stopped; what was measured is kept, r goes on with it.")
+        if code < 0:
+            return Ended(False, f"The run was killed (signal {-code}); what was measured is kept, r goes on with it.")
         problem = _told(said, err)
         return Ended(False, " ".join(filter(None, (problem.message, problem.hint))))
 

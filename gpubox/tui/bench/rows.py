@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 from textual.message import Message
 
+from gpubox.tui.bench.views import measured
 from gpubox.tui.cells import Line, cells, line, pad, safe
 from gpubox.tui.text import when
 from gpubox.tui.widgets.cursor_rows import CursorRows
@@ -51,7 +52,8 @@ class RunRows(CursorRows["Head"]):
         kind = value.info.plan.kind if value.info else ""
         at = when(value.info.created_at) if value.info else ""
         names = max(10, min(26, width - AROUND_NAMES))
-        said = value.headline or value.problem
+        said = value.headline.removeprefix("best so far ") or value.problem
+        named = measured(value.info) if value.info else value.id
         style = "$error" if value.problem else ""
         if value.state in ("interrupted", "running") and value.info:
             said, style = f"{value.done}/{value.info.items} {said}".strip(), "$quiet"
@@ -60,7 +62,7 @@ class RunRows(CursorRows["Head"]):
         head = line(
             (number, "bold $accent"), " ", (glyph, colour), " ", (f"{kind:<{KIND_CELLS}.{KIND_CELLS}} ", "$secondary")
         )
-        left = (*head, *pad(line((safe(value.targets or value.id, names), "bold")), names), (" ", ""))
+        left = (*head, *pad(line((safe(named, names), "bold")), names), (" ", ""))
         room = width - cells(left) - len(at) - 4
         return (*left, *pad(line((safe(said, room), style)), room), (" ", ""), flag, (at, "$quiet"))
 

@@ -22,7 +22,7 @@ ONE_AT_A_TIME = "A run is at work; one at a time. x on it stops it."
 
 def keeps(head: Head) -> bool:
     """Whether there is a best cell to save."""
-    return bool(head.info and head.info.plan.kind == "sweep" and head.done and head.state != "running")
+    return bool(head.info and head.info.plan.kind == "sweep" and head.headline and head.state != "running")
 
 
 def owes(head: Head) -> bool:
@@ -202,7 +202,7 @@ class BenchRuns(Room):
         if head and keeps(head):
             self.work(lambda: self._save(head), "bench-save")
         else:
-            self.say("Only a sweep has a best cell to save; put the cursor on one.")
+            self.say("Only a sweep that is over has a best cell to save.")
 
     async def _save(self, head: Head) -> None:
         from gpubox.tui.screens.prompt import PromptScreen

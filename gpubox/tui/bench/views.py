@@ -18,6 +18,7 @@ from gpubox.tui.cells import Line, fit, gauge, join, line, safe
 from gpubox.tui.text import plain
 
 if TYPE_CHECKING:
+    from gpubox.bench.model import RunInfo
     from gpubox.bench.report.build import Told
     from gpubox.bench.report.compare import RunComparison
     from gpubox.bench.report.live import LiveRun
@@ -62,15 +63,23 @@ def kind_lines(width: int) -> list[Line]:
     return [*found, (), fit(line(("n", "bold $primary"), (" plans any of them", "$quiet")), width)]
 
 
+def measured(info: RunInfo) -> str:
+    """Whom a run measures: of a sweep the profile and what varies, not each cell."""
+    targets = [target for target in info.plan.targets if not target.stopped]
+    if info.plan.kind != "sweep":
+        return ", ".join(target.name for target in targets) or info.id
+    profiles = dict.fromkeys(target.profile for target in targets)
+    return " ".join([*profiles, *map(str, info.plan.options.get("axes", ()))])
+
+
 def live_lines(live: LiveRun, throughput: Throughput | None, width: int) -> list[Line]:
     """The run at work: how far, how fast, and each value so far."""
     info = live.info
-    who = ", ".join(target.name for target in info.plan.targets if not target.stopped)
     share = live.done / info.items if info.items else 0.0
     left = f"~{units.seconds(live.seconds_left)} left" if live.seconds_left is not None else "no estimate yet"
     failed = (f"   {live.failed} without numbers", "$warning") if live.failed else ("", "")
     found = [
-        line((f"{info.plan.kind}  ", "$secondary"), (plain(who), "bold")),
+        fit(line((f"{info.plan.kind}  ", "$secondary"), (plain(measured(info)), "bold")), width),
         (),
         gauge(share, min(width, 60), "$primary"),
         line((f"{live.done} of {info.items}", "bold"), ("   ", ""), (left, ""), failed),
