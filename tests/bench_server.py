@@ -27,6 +27,8 @@ class BenchServer:
         self.refuses, self.status = "", 400
         self.counts = True
         """Whether it says how many tokens an answer has."""
+        self.words = 1
+        """How many of them come in one piece."""
         self.endless = ""
         """A page that never ends."""
         server = self
@@ -123,7 +125,9 @@ class BenchServer:
         prompt = len(asked["messages"][-1]["content"].split())
         cached = self.cached if not asked.get("cache_prompt") else prompt - 1
         found: list[Any] = [{"model": "m1", "choices": [{"delta": {"role": "assistant", "content": None}}]}]
-        found += [{"choices": [{"delta": {"content": f"w{i} "}}]} for i in range(n)]
+        texts = [f"w{i} " for i in range(n)]
+        pieces = ["".join(texts[i : i + self.words]) for i in range(0, n, self.words)]
+        found += [{"choices": [{"delta": {"content": piece}}]} for piece in pieces]
         found.append({"choices": [{"delta": {}, "finish_reason": "length"}]})
         usage = {"prompt_tokens": prompt, "completion_tokens": n, "prompt_tokens_details": {"cached_tokens": cached}}
         last: dict[str, Any] = {"choices": [], "usage": usage}

@@ -135,6 +135,8 @@ def untimed(got: Measured) -> str:
     """Why an answer has no speed; empty: it has one."""
     if got.generated_tokens is None and (got.text or got.reasoning):
         return "the server does not say how many tokens it generated"
+    if got.generated_tokens and got.tg is None and got.timed_by == "client":
+        return "its answer came in too few pieces to be timed from outside"
     return "" if got.generated_tokens and got.tg is not None else "it generated nothing that could be timed"
 
 

@@ -2,7 +2,8 @@
 
 TTFT is from sending the request to the first token of any kind (thinking counts). pp and tg are the server's own
 (``timings``, tools/server/server-common.cpp: tokens over milliseconds of each phase); a server without them gets
-prompt tokens over TTFT, and tokens after the first over the time since the first, and is marked ``client``.
+prompt tokens over TTFT, and tokens after the first over the time since the first, and is marked ``client``; an
+answer in a few large pieces gets no tg.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gpubox.bench.stand import Stand
 
 TELL_SECONDS = 0.25
+FEWEST_PIECES = 8
+"""An answer that arrives in fewer than that, and than it has tokens, has no speed that can be seen from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,8 @@ async def _stream(
     generated = usage.generated_tokens if usage else None
     new = max(0, prompt - (cached or 0)) if prompt is not None else None
     since = last - first if first is not None and last is not None else None
+    if pieces < min(FEWEST_PIECES, generated or 0):
+        since = None  # what came with the first piece took its time before it
     return Measured(
         *words,
         prompt_tokens=new,

@@ -109,6 +109,18 @@ async def test_a_server_that_counts_nothing_has_no_speed_and_it_is_said_why(tmp_
     assert any("does not say how many tokens it generated" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(("tokens", "words", "timed"), [(64, 16, False), (64, 8, True), (4, 1, True), (4, 2, False)])
+async def test_an_answer_in_a_few_large_pieces_has_no_speed(
+    tmp_path: Path, tokens: int, words: int, timed: bool
+) -> None:
+    with BenchServer("openai") as server:
+        server.words = words
+        _, report = await measured(tmp_path, server, {**SMALL, "depths": [0], "max_tokens": tokens})
+
+    assert any(m.name == "tg" for m in report.metrics) == timed
+    assert any("too few pieces to be timed from outside" in note for note in report.notes) != timed
+
+
 async def test_what_a_server_cannot_be_told_is_said(tmp_path: Path) -> None:
     said = {}
     for dialect in ("llama-server", "vllm", "ollama"):
