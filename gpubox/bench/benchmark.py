@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import Report
     from gpubox.bench.stand import Server, Stand
+    from gpubox.sandbox.runner import Sandbox
 
 KINDS = {
     "speed": "gpubox.bench.speed.kind:Speed",
@@ -34,6 +36,9 @@ class Benchmark(ABC):
     def __init__(self, plan: Plan) -> None:
         """Raises UsageError for options that cannot be."""
         self.plan = plan
+        self.config = Config()
+        """Says what may confine the model's code, where it is run to be scored."""
+        self._sandbox: Sandbox | None = None
 
     @abstractmethod
     def items(self) -> Sequence[Item]:
@@ -61,6 +66,14 @@ class Benchmark(ABC):
     async def sandbox(self, stand: Stand) -> str:
         """The tier that confines the model's code; empty where none is run. Raises GpuboxError where none confines."""
         return ""
+
+    def box(self) -> Sandbox:
+        """Where the model's code runs; always the same one."""
+        if self._sandbox is None:
+            from gpubox.sandbox.runner import Sandbox
+
+            self._sandbox = Sandbox(self.config)
+        return self._sandbox
 
     def best(self, results: Sequence[tuple[Item, Result]]) -> Target | None:
         """The target that ``bench save`` keeps as a profile; ``None`` where the kind has none to choose."""

@@ -346,13 +346,14 @@ async def score_one(benchmark: Benchmark, item: Item, raw: RawRecord) -> Result:
     return replace(result, seconds=raw.seconds, flags=(*raw.flags, *result.flags))
 
 
-async def rescore(run: Run) -> tuple[int, list[str]]:
+async def rescore(run: Run, config: Config) -> tuple[int, list[str]]:
     """Scores every stored reply again: how many, and the items whose result is another than before.
 
     Raises GpuboxError; the old results then stand.
     """
     with run.owned():
         benchmark = make_benchmark(run.info.plan)
+        benchmark.config = config
         old, raws = run.results(), run.raws()
         fresh = dict(old)
         await benchmark.prepare([(item, raws[item.id]) for item in run.items() if item.id in raws])

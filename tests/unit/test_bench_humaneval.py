@@ -132,7 +132,7 @@ async def test_agentic_mends_and_its_time_is_accounted_for(tmp_path: Path, nativ
     assert isinstance(speed[4], float) and isinstance(speed[5], float) and speed[5] < speed[4]
     assert not [flag for flag in report.flags if flag.kind == "foreign request"]
 
-    scored, changed = await rescore(run)
+    scored, changed = await rescore(run, Config())
     assert (scored, changed) == (1, [])
 
 

@@ -32,6 +32,7 @@ from gpubox.bench.report.references import beside_articles
 from gpubox.bench.report.share import FORMS, share
 from gpubox.bench.report.svg import svg
 from gpubox.bench.report.text import rows, texts
+from gpubox.bench.report.words import doubts
 from gpubox.bench.store import create_run
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -479,3 +480,20 @@ def test_sharing_says_what_it_cannot(box: Paths) -> None:
         share(box, no_profile, ["compare"], "md")
     with pytest.raises(UsageError, match="One run"):
         share(box, no_profile, ["last", "last"], "md")
+
+
+def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
+    found = stats.estimate([50.0, 51.0, 52.0, 53.0, 54.0])
+    metric = Metric("tg", "short", "p", "tok/s", "higher", found, ())
+    info = RunInfo("id", Plan("speed", (Target("p", profile="p"),)), "t", 5)
+    drawn = export.report_svg(info, Report("speed", "The served path", (metric,)))
+
+    assert "<rect" in drawn and ">tg, tok/s<" in drawn
+    assert drawn.count('stroke="#24292f"') == 3  # the interval: a line and its two ends
+
+
+def test_a_flag_of_several_items_says_whose_words_it_gives() -> None:
+    flags = [Flag("busy CPU", "0.3 cores", "a"), Flag("busy CPU", "0.6 cores", "b"), Flag("swap", "1 MiB", "a")]
+    busy, swap = doubts(flags)
+    assert busy.startswith("! busy CPU in 2 items: the last one: 0.6 cores")
+    assert swap.startswith("! swap in a: 1 MiB")

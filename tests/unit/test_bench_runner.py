@@ -150,10 +150,10 @@ async def test_a_reply_that_was_stored_is_scored_without_asking_again(box: Box, 
 
 async def test_scoring_again_is_the_same_or_says_what_changed(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     await box.runner.run(plan(server))
-    assert await rescore(box.last) == (4, [])
+    assert await rescore(box.last, Config()) == (4, [])
 
     monkeypatch.setattr(Counting, "score_of", staticmethod(lambda tokens: min(tokens, 3)))
-    assert await rescore(box.last) == (4, ["a/3"])
+    assert await rescore(box.last, Config()) == (4, ["a/3"])
     assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 3]
 
 
@@ -171,7 +171,7 @@ async def test_a_reply_that_the_scorer_chokes_on_costs_only_itself(
         "", "", "its reply could not be scored (ZeroDivisionError: integer division or modulo by zero)", "",
     ]  # fmt: skip
     monkeypatch.setattr(Counting, "score_of", staticmethod(lambda tokens: tokens))
-    assert (await rescore(box.last))[1] == ["a/0", "a/1", "a/2", "a/3"]
+    assert (await rescore(box.last, Config()))[1] == ["a/0", "a/1", "a/2", "a/3"]
     assert box.last.results()["a/2"] == replace(box.last.results()["a/2"], values={"score": 3}, error="")
 
 

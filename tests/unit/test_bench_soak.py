@@ -135,7 +135,7 @@ def test_the_report_names_what_was_found_and_what_was_not() -> None:
     dice, gib = random.Random(2), 1 << 30
     results = windows(
         kind,
-        lambda n: (50 if n % 9 < 5 else 38) * (1 - n / 900) + dice.gauss(0, 0.5),
+        lambda n: (50 if n % 9 < 5 else 38) * (1 - n / 400) + dice.gauss(0, 0.5),
         rss_bytes=lambda w: 2 * gib + w * (30 << 20),
         vram_bytes=lambda w: 20 * gib,
         temperature_celsius=lambda w: 60 + w,
@@ -166,6 +166,16 @@ def test_a_steady_server_is_said_to_be_steady() -> None:
         "tg holds",
         "tg at equal depth shows no cycle of fast and slow answers.",
     ]
+
+
+def test_where_the_answers_differ_too_much_nothing_is_said_to_hold() -> None:
+    kind, dice = soak(minutes=15, window_seconds=20), random.Random(4)
+    slow_minutes = [dice.choice((0.1, 0.5, 1.0, 2.0)) for _ in range(60)]
+    results = windows(kind, lambda n: 50 * slow_minutes[n // 6] * (1 + dice.gauss(0, 0.02)))
+    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+
+    assert made.notes[0].startswith("Whether tg holds cannot be told")
+    assert " to +" in made.notes[0]
 
 
 @pytest.mark.parametrize("values", [{"minutes": 0}, {"minutes": "x"}, {"max_tokens": 1}, {"context_tokens": 5}])

@@ -396,7 +396,7 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
     tasks = {str(line[0])[:3]: line for line in table(report, "Tasks").rows}
     assert "n/a" in str(tasks["1.2"][4]) and "max_tokens ended the thinking" in str(tasks["2.2"][4])
     assert "max_tokens ended the thinking" in "\n".join(lines(run.info, report))
-    assert await rescore(run) == (22, [])
+    assert await rescore(run, Config()) == (22, [])
 
 
 async def test_a_row_that_was_refused_is_na(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gpubox.bench.stand import Server, Stand
 from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
-    from gpubox.sandbox.runner import Sandbox
+    pass
 
 PROMPT_TOKENS = 900
 """More than the longest prompt with its task has, in any tokenizer seen."""
@@ -35,7 +35,6 @@ class HumanEval(Benchmark):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.options = options_of(plan.options)
-        self._sandbox: Sandbox | None = None
         self._graded: dict[str, Verdict] = {}
 
     def items(self) -> Sequence[Item]:
@@ -64,17 +63,15 @@ class HumanEval(Benchmark):
             return await asking.vanilla(stand, item.id, problem, self.options)
         if mode == "chat":
             return await asking.chat(stand, item.id, problem, self.options)
-        return await asking.agentic(stand, item.id, problem, self.options, self._box())
+        return await asking.agentic(stand, item.id, problem, self.options, self.box())
 
     async def sandbox(self, stand: Stand) -> str:
-        from gpubox.sandbox.runner import Sandbox
-
-        self._sandbox = Sandbox(stand.config)
-        found = await self._sandbox.confinement()
+        self.config = stand.config
+        found = await self.box().confinement()
         if found.tier is None:
             raise GpuboxError(f"HumanEval runs the model's code, and nothing confines it: {found.problem}", found.hint)
         # Without a mount namespace a Python that gpubox shares with others is open to programs, its packages too.
-        if found.tier != "none" and (await self._sandbox.run(f"open({str(problems.DATA)!r}, 'rb').read()")).ok:
+        if found.tier != "none" and (await self.box().run(f"open({str(problems.DATA)!r}, 'rb').read()")).ok:
             raise GpuboxError(
                 "A program in the sandbox can read HumanEval's tests here.",
                 "Install bubblewrap, or install gpubox in a venv of its own.",
@@ -87,7 +84,7 @@ class HumanEval(Benchmark):
             with contextlib.suppress(Exception):  # `score` says what is wrong with this one
                 if not raw.error and (case := _case(item, said(item, raw))):
                     cases.append(case)
-        self._graded = await grade(cases, self._box())
+        self._graded = await grade(cases, self.box())
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
         found = said(item, raw)
@@ -95,7 +92,7 @@ class HumanEval(Benchmark):
         verdict = NO_CODE
         if case:
             graded = {item.id: self._graded.pop(item.id)} if item.id in self._graded else None
-            verdict = (graded or await grade([case], self._box()))[item.id]
+            verdict = (graded or await grade([case], self.box()))[item.id]
         elif found.failure:
             verdict = Verdict("no answer", found.failure)
         values = {
@@ -118,15 +115,6 @@ class HumanEval(Benchmark):
         mode, target = done[-1][0].values["mode"], done[-1][0].target
         own = [r.values["passed"] for i, r in done if (i.values["mode"], i.target) == (mode, target)]
         return f"{mode} pass@1 {100 * sum(own) / len(own):.1f} % of {len(own)}"
-
-    def _box(self) -> Sandbox:
-        if self._sandbox is None:  # scored again, without a stand
-            from gpubox.config import load_config
-            from gpubox.paths import Paths
-            from gpubox.sandbox.runner import Sandbox
-
-            self._sandbox = Sandbox(load_config(Paths.default()))
-        return self._sandbox
 
 
 def _case(item: Item, found: Said) -> Case | None:

@@ -46,13 +46,13 @@ def charts(report: Report) -> list[Chart]:
     return [*lines, *bar_charts(report.metrics)][:MOST_CHARTS]
 
 
-def bar_charts(metrics: Sequence[Metric]) -> Iterable[Chart]:
-    """One for each metric with at least two rows and a better end."""
+def bar_charts(metrics: Sequence[Metric], fewest: int = 2) -> Iterable[Chart]:
+    """One for each metric with at least ``fewest`` rows and a better end."""
     names = {metric.name: None for metric in metrics if metric.better}
     several = len({metric.target for metric in metrics}) > 1
     for name in sorted(names, key=lambda n: DRAWN_FIRST.index(n) if n in DRAWN_FIRST else len(DRAWN_FIRST)):
         rows = [metric for metric in metrics if metric.name == name]
-        if len(rows) > 1 and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
+        if len(rows) >= fewest and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
             bars = [
                 Bar(_label(row, several), row.estimate.value, row.estimate.low, row.estimate.high)
                 for row in rows[:MOST_BARS]

@@ -13,7 +13,7 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.chart import Bar, Chart, charts
+from gpubox.bench.report.chart import Bar, Chart, bar_charts, charts
 from gpubox.bench.report.compare import RunComparison
 from gpubox.bench.report.comparison import comparison_charts
 from gpubox.bench.report.leaderboard import Board
@@ -114,8 +114,8 @@ def report_csv(info: RunInfo, report: Report) -> str:
 
 
 def report_svg(info: RunInfo, report: Report) -> str:
-    """Its charts; where there are none, its metrics' numbers as notes."""
-    drawn = charts(report)
+    """Its charts; where there are none, a bar for each metric; where those have none, their numbers as notes."""
+    drawn = charts(report) or list(bar_charts(report.metrics, fewest=1))
     notes = [] if drawn else [f"{m.group} {m.name}: {number(m.estimate.value)} {m.unit}" for m in report.metrics]
     return svg(drawn, f"{report.title} - {_targets(info)}", [*notes, *doubts(report.flags)])
 

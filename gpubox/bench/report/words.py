@@ -59,4 +59,5 @@ def doubts(flags: Sequence[Flag]) -> Iterator[str]:
         items = len({flag.item for flag in found if flag.item})
         where = f" in {items} items" if items > 1 else f" in {found[-1].item}" if items else ""
         means = f" - {MEANS[kind]}" if kind in MEANS else ""
-        yield f"! {kind}{where}: {found[-1].text}{means}"
+        last = "the last one: " if items > 1 and len({flag.text for flag in found}) > 1 else ""
+        yield f"! {kind}{where}: {last}{found[-1].text}{means}"

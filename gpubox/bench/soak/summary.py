@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,6 +17,8 @@ from gpubox.bench.soak.trends import Answer, at_equal_depth, creep
 Windows = list[tuple[int, Result]]
 """Number and result of each measured window, in order."""
 MARGIN = 0.02
+HELD = 0.05
+"""tg holds where the whole interval of its change lies within this."""
 THIRDS = ("first third", "middle third", "last third")
 _MEMORY = (("VRAM", "vram_bytes"), ("RAM of the server", "rss_bytes"))
 
@@ -62,12 +65,7 @@ def findings(windows: Windows, window_seconds: float) -> Iterator[str]:
     """What a reader must know, a sentence each; what was looked for and not found is said too."""
     answers = answers_of(windows, window_seconds)
     even = at_equal_depth(answers)
-    third = len(even) // 3
-    if third >= stats.FEWEST:
-        found = stats.welch(even[:third], even[-third:], margin=MARGIN)
-        change = f"{100 * (found.ratio - 1):+.1f} %"
-        words = {"slower": f"tg sinks: {change}", "faster": f"tg rises: {change}"}
-        yield f"{words.get(found.verdict, f'tg holds: {change}')} from the first to the last third, at equal depth."
+    yield from _drift(windows, even)
     yield from _cycles("tg at equal depth", even)
     shares = [answer.acceptance for answer in answers if answer.acceptance is not None]
     if shares and min(shares) > 0:
@@ -82,6 +80,29 @@ def findings(windows: Windows, window_seconds: float) -> Iterator[str]:
             )
         elif moved:
             yield f"{name} holds at {units.memory(moved.last)}."
+
+
+def _drift(windows: Windows, even: Sequence[float]) -> Iterator[str]:
+    """First against last third. By windows where they are enough: the answers of one are no independent samples."""
+    rest = iter(even)
+    each = [list(itertools.islice(rest, len(result.values["answers"]))) for _, result in windows]
+    values = [statistics.geometric_mean(one) for one in each if one]
+    if len(values) // 3 < stats.FEWEST:
+        values = list(even)
+    third = len(values) // 3
+    if third < stats.FEWEST:
+        return
+    found = stats.welch(values[:third], values[-third:], margin=MARGIN)
+    change = f"{100 * (found.ratio - 1):+.1f} %"
+    if found.low is not None and found.high is not None:
+        change += f" ({100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f})"
+    where = "from the first to the last third, at equal depth"
+    if found.verdict in ("slower", "faster"):
+        yield f"tg {'sinks' if found.verdict == 'slower' else 'rises'}: {change} {where}."
+    elif found.low is not None and found.high is not None and found.low > 1 - HELD and found.high < 1 + HELD:
+        yield f"tg holds: {change} {where}."
+    else:
+        yield f"Whether tg holds cannot be told, the answers differ too much: {change} {where}."
 
 
 def _cycles(name: str, values: Sequence[float]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gpubox.bench.suite.summary import summarise
 from gpubox.bench.suite.tasks import SPEED_RUNS, SYSTEM, TASKS, Task, options_of
 
 if TYPE_CHECKING:
-    from gpubox.sandbox.runner import Sandbox
+    pass
 
 BUDGET, THINKING_BUDGET = 4096, 8192
 ROOM_TOKENS = 160
@@ -32,7 +32,6 @@ class Suite(Benchmark):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.options = options_of(plan.options)
-        self._sandbox: Sandbox | None = None
 
     def items(self) -> Sequence[Item]:
         made: list[Item] = []
@@ -71,12 +70,10 @@ class Suite(Benchmark):
         return await measure(stand, item.id, body)
 
     async def sandbox(self, stand: Stand) -> str:
-        from gpubox.sandbox.runner import Sandbox
-
-        self._sandbox = Sandbox(stand.config)
+        self.config = stand.config
         if not {"1.1", "2.1"} & set(self.options.tasks):
             return ""
-        found = await self._sandbox.confinement()
+        found = await self.box().confinement()
         return f"{found.tier}: {found.detail}" if found.tier else ""
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
@@ -87,7 +84,7 @@ class Suite(Benchmark):
             if why := untimed(got):
                 return Result(item.id, flags=flags, error=why)
             return Result(item.id, {"task": name, **numbers}, flags=flags)
-        scored = await score_reply(name, got.text, got.reasoning, got.finish_reason, self._box)
+        scored = await score_reply(name, got.text, got.reasoning, got.finish_reason, self.box)
         return Result(item.id, {**scored, **numbers})
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
@@ -104,12 +101,3 @@ class Suite(Benchmark):
         template = str(server.props.get("chat_template", "")) if server else ""
         thinks = "enable_thinking" in template or "<think>" in template
         return self.options.max_tokens or (THINKING_BUDGET if thinks else BUDGET)
-
-    def _box(self) -> Sandbox:
-        if self._sandbox is None:  # scored again, without a stand
-            from gpubox.config import load_config
-            from gpubox.paths import Paths
-            from gpubox.sandbox.runner import Sandbox
-
-            self._sandbox = Sandbox(load_config(Paths.default()))
-        return self._sandbox

@@ -30,7 +30,7 @@ class Live:
     def __init__(self) -> None:
         self.live = diagnostics.stderr_is_terminal()
         self._server = Progress()
-        self._line = ""
+        self._line, self._left = "", ""
         self._said = time.monotonic()
         self._flags: set[tuple[str, str]] = set()
 
@@ -48,7 +48,7 @@ class Live:
                     self._flags.add((flag.kind, flag.text))
                     self._tell(f"  ! {flag.kind}: {flag.text}" + (f"  ({flag.item})" if flag.item else ""))
             case ItemStarted(item=item, number=number, total=total):
-                self._line = f"  {number}/{total}  {item.id}"
+                self._line = f"  {number}/{total}  {item.id}{self._left}"
                 self._draw("")
             case ItemProgress(text=text):
                 self._draw(text)
@@ -58,8 +58,9 @@ class Live:
                 self._draw("", end=True)
 
     def _finished(self, event: ItemFinished) -> None:
-        left = f"  ~{units.seconds(event.seconds_left)} left" if event.seconds_left and event.done < event.total else ""
-        self._line = f"  {event.done}/{event.total}  {event.headline}{left}"
+        going_on = event.seconds_left and event.done < event.total
+        self._left = f"  ~{units.seconds(event.seconds_left)} left" if going_on else ""
+        self._line = f"  {event.done}/{event.total}  {event.headline}{self._left}"
         if not event.result.ok and not event.result.skipped:
             self._tell(f"  ✗ {event.item.id}  {event.result.error}")
         self._draw("")

@@ -93,7 +93,7 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
     from gpubox.bench.store import find_run
 
     found = find_run(context.paths, run)
-    count, changed = asyncio.run(rescore(found))
+    count, changed = asyncio.run(rescore(found, context.config))
     if as_json:
         output.emit_json({"id": found.id, "scored": count, "changed": changed})
     elif changed:
