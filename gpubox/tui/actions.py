@@ -124,7 +124,7 @@ VERBS = (
          Where.BENCH, 10, "measure", "bench speed", palette=False),
     Verb("bench_mark", "space", "space", "Mark a run", "Two marked runs can be compared.", Where.BENCH, 7, "mark"),
     Verb("bench_compare", "v", "v", "Compare the two marked runs", "Row by row: better, a regression, or noise.",
-         Where.BENCH, 5, "versus", "bench compare"),
+         Where.BENCH, 5, "compare", "bench compare"),
     Verb("bench_board", "L", "L", "Leaderboard", "The profiles in order, of each protocol; again: the report.",
          Where.BENCH, 6, "leaderboard", "bench leaderboard"),
     Verb("bench_live", "o", "o", "Show the run at work", "Whoever started it.", Where.BENCH, 9, "at work"),

@@ -94,6 +94,16 @@ async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:
         await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-slow"))
 
 
+async def test_runs_that_cannot_be_compared_say_why_and_stay_in_the_list(box: Paths) -> None:
+    sweep_run(box)
+    speed_run(box)
+    async with benching(box) as (pilot, _):
+        await shows(pilot, "2 runs")
+        await pilot.press("space", "j", "space", "v")
+        await shows(pilot, "is a sweep run")
+        await until(pilot, lambda: screen_of(pilot).rows.has_focus and "⏎ report" in text(pilot), "the list")
+
+
 async def test_the_leaderboard(box: Paths) -> None:
     speed_run(box, "slow", tg=30.0)
     speed_run(box, "fast", tg=60.0)
@@ -318,7 +328,7 @@ async def test_the_bar_offers_what_has_something_to_do(box: Paths) -> None:
     async with benching(box, size=(200, 50)) as (pilot, services):
         await shows(pilot, "No run yet", "new", "measure")
         bar = text(pilot).splitlines()[-1]
-        assert not [word for word in ("report", "export", "delete", "mark", "versus", "resume") if word in bar]
+        assert not [word for word in ("report", "export", "delete", "mark", "compare", "resume") if word in bar]
         run = speed_run(box, share=0.5)
         bench_of(services).working = run
         await until(pilot, lambda: "x stop" in text(pilot).splitlines()[-1], "what stops it")

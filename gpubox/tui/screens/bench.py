@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 
+from gpubox.errors import GpuboxError
 from gpubox.tui.actions import Where, bindings
 from gpubox.tui.bench.pane import ReportPane
 from gpubox.tui.bench.rows import RunRows
@@ -206,7 +207,11 @@ class BenchScreen(BenchRuns):
         self.pane.put(head.id, head.id, lambda width: report_lines(found, width))
 
     async def _comparison(self) -> None:
-        found = await self.service.compared(*self.rows.marked)
+        try:
+            found = await self.service.compared(*self.rows.marked)
+        except GpuboxError:  # nothing to show: back to where it was asked for
+            self.action_bench_back()
+            raise
         self.pane.put(COMPARISON, "Comparison", lambda width: comparison_lines(found, width))
 
     async def _board(self) -> None:
