@@ -85,7 +85,7 @@ async def test_a_reply_that_another_gpubox_kept_differently_costs_only_itself(tm
         msgspec.json.encode({**msgspec.json.decode(first), "data": {"answer": 1}}) + b"\n" + second + b"\n"
     )
 
-    assert await rescore(run) == (2, ["vanilla/0"])
+    assert await rescore(run, Config()) == (2, ["vanilla/0"])
     assert "could not be scored (KeyError" in run.results()["vanilla/0"].error
     assert run.results()["vanilla/1"].values["passed"] is False
 
