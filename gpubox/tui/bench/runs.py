@@ -221,9 +221,10 @@ class BenchRuns(Room):
 
     def action_bench_give_back(self) -> None:
         if not self.refused():
-            self.work(self._give_back, "bench-begin", exclusive=True)
+            self.work(self._give_back, "bench-begin")
 
     async def _give_back(self) -> None:
+        await self.read_heads()  # asked for from the palette, the screen may have read nothing yet
         owing = next((head for head in self.heads if owes(head)), None)
         if owing is None:
             self.say("No run that was cut off has left its server behind.")
