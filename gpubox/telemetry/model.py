@@ -217,5 +217,7 @@ class Snapshot:
     """The last finished ones, newest first."""
     totals: Totals
     kv_bytes_per_token: float | None = None
+    kv_cells: int | None = None
+    """Tokens that the KV cache holds: of all slots together, which share one cache where it is unified."""
     problems: tuple[str, ...] = field(default=())
     """What could not be read and why, one short sentence each."""

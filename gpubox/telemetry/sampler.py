@@ -359,6 +359,7 @@ class Sampler:
                 complete=bool(log and log.complete),
             ),
             kv_bytes_per_token=log.split.kv_bytes_per_token if log else None,
+            kv_cells=(log.split.kv_cells or None) if log else None,
             problems=problems,
         )
 

@@ -156,6 +156,8 @@ def below(snapshot: Snapshot, width: int) -> Line:
         return ()
     used = sum(slot.context_used_tokens or 0 for slot in snapshot.slots)
     room = sum(slot.context_size_tokens or 0 for slot in snapshot.slots) or through.context_size_tokens
+    if snapshot.kv_cells is not None:
+        room = min(room, snapshot.kv_cells)  # each slot of a unified cache is told the size of the whole one
     said = f"{units.tokens(used)} of {units.tokens(room)}"
     filled = None
     if snapshot.kv_bytes_per_token is not None:

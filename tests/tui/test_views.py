@@ -16,7 +16,18 @@ from gpubox.tui.cells import Line, cells
 from gpubox.tui.entries import Entry
 from gpubox.tui.screens.arrangement import shown
 from tests.tui.fake import BUSY, MINE, READY
-from tests.tui.snapshots import ANSWERING, GIB, IDLE, MIB, PREFILL, READING_SLOT, REQUESTS, snapshot
+from tests.tui.snapshots import (
+    ANSWERING,
+    GIB,
+    IDLE,
+    IDLE_SLOT,
+    MIB,
+    PREFILL,
+    READING_SLOT,
+    REQUESTS,
+    SPLIT,
+    snapshot,
+)
 
 
 def words(line: Line) -> str:
@@ -149,3 +160,13 @@ def test_a_program_that_is_no_llama_server_is_named() -> None:
     foreign = replace(READY, state="error", message="It answers /health with 404.")
     line = throughput_view.state_line(snapshot(foreign, throughput=Throughput("down")), 100)
     assert "error" in words(line) and "It answers /health with 404." in words(line)
+
+
+def test_slots_that_share_one_cache_have_its_room_once() -> None:
+    """llama-server without `parallel`: four slots, each with the context of the whole unified cache."""
+    slots = tuple(replace(IDLE_SLOT, index=at, context_used_tokens=1000, context_size_tokens=4096) for at in range(4))
+    memory = (replace(SPLIT, kv_bytes=4096 * 1024),)
+    shared = snapshot(READY, slots=slots, memory=memory, kv_bytes_per_token=1024.0, kv_cells=4096)
+    assert "4.0k of 4.1k" in words(memory_view.below(shared, 80))
+    own = replace(shared, kv_cells=4 * 4096)
+    assert "4.0k of 16K" in words(memory_view.below(own, 80))

@@ -48,6 +48,7 @@ RICH = Snapshot(
     requests=(Request(1, "2026-01-01T00:00:00.000+00:00", 0, 1, accepted_per_position=(1.0, 0.949), reread="why"),),
     totals=Totals(1, 2, 3, 4),
     kv_bytes_per_token=20480.5,
+    kv_cells=131072,
     problems=("/metrics is off: no totals", 'quotes " and \\ and \n lines', "🦙 [bold]"),
 )
 
