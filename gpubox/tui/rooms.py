@@ -82,13 +82,15 @@ class Rooms(App[bool]):
 
     async def watch_bench(self) -> None:
         """Marks bench traffic on every screen, and has the Bench screen show how far the run is."""
-        service = self.bridge.services.benches()
+        services = self.bridge.services
+        service = services.benches()
+        recording = bool(services.read_only) and not services.url  # what runs here now is no part of it
         while True:
             try:
                 live = await service.active()
             except GpuboxError:
                 live = None
-            screens: list[Any] = [self.dashboard, *self.rooms]
+            screens: list[Any] = [] if recording else [self.dashboard, *self.rooms]
             for screen in screens:
                 screen.header.bench = f"bench {live.info.plan.kind} {live.done}/{live.info.items}" if live else ""
             if self.bench and (live or self.bench.live):

@@ -9,13 +9,17 @@ from types import ModuleType
 
 import pytest
 
+from gpubox.bench.report.live import LiveRun
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
+from gpubox.tui import rooms
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.replay import ReplayServices, open_recording
+from tests.bench_runs import speed_run
 from tests.tui.conftest import SIZE, shows, text, until
+from tests.tui.fake_bench import FakeBench
 
 ASSETS = Path(__file__).parent.parent.parent / "assets"
 RECORDING = ASSETS / "dashboard.jsonl"
@@ -60,3 +64,24 @@ def test_what_is_no_recording_is_said(paths: Paths, tmp_path: Path) -> None:
     path.write_text("hello\n")
     with pytest.raises(UsageError, match="is not a gpubox recording"):
         open_recording(path, paths, Config())
+
+
+async def test_what_is_measured_here_now_is_no_part_of_a_recording(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "WATCH_SECONDS", 0.0)
+    services, bench = open_recording(RECORDING, paths, Config()), FakeBench(paths)
+    bench.working = speed_run(paths, "demo", share=0.5)
+    looks: list[int] = []
+    active = bench.active
+
+    async def counted() -> LiveRun | None:
+        looks.append(1)
+        return await active()
+
+    monkeypatch.setattr(bench, "active", counted)
+    monkeypatch.setattr(services, "benches", lambda: bench)
+    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
+        await shows(pilot, "recording")
+        await until(pilot, lambda: len(looks) > 2, "looks at what is measured")
+        assert not pilot.app.dashboard.header.bench  # type: ignore[attr-defined]
