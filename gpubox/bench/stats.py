@@ -11,6 +11,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 from gpubox.bench.report.model import Estimate
@@ -210,10 +211,25 @@ def compare(pairs: Sequence[Pair], *, seed: int = 0, margin: float = MARGIN) -> 
     return Comparison(ratio, low, high, len(logs), verdict, least, most)
 
 
-def welch(first: Sequence[float], second: Sequence[float], *, margin: float = MARGIN) -> Comparison:
+def carried(*sides: Sequence[float]) -> float:
+    """The correlation of neighbours in series of time, each about its own mean; 0 to 0.95."""
+    over = below = 0.0
+    for side in sides:
+        mean = statistics.fmean(side)
+        rest = [value - mean for value in side]
+        over += sum(a * b for a, b in pairwise(rest))
+        below += sum(value * value for value in rest)
+    return max(0.0, min(0.95, over / below)) if below else 0.0
+
+
+def welch(
+    first: Sequence[float], second: Sequence[float], *, margin: float = MARGIN, correlation: float = 0.0
+) -> Comparison:
     """Second against first where nothing pairs them: the ratio of geometric means with Welch's interval of the logs.
 
-    Student's t with the Welch-Satterthwaite degrees of freedom. Values must be above 0. Raises ValueError on nothing.
+    Student's t with the Welch-Satterthwaite degrees of freedom. Values must be above 0. Where neighbours in time are
+    alike (``correlation``, see ``carried``), so many values tell as much as fewer that are not. Raises ValueError on
+    nothing.
     """
     if not first or not second:
         raise ValueError("no values")
@@ -224,9 +240,11 @@ def welch(first: Sequence[float], second: Sequence[float], *, margin: float = MA
     least, most = math.exp(min(logs)), math.exp(max(logs))
     if n < FEWEST - 2:
         return Comparison(math.exp(distance), None, None, n, "too few", least, most)
-    parts = [statistics.variance(side) / len(side) for side in sides]
+    alike = (1 + correlation) / (1 - correlation)
+    counts = [max(2.0, len(side) / alike) for side in sides]
+    parts = [statistics.variance(side) / count for side, count in zip(sides, counts, strict=True)]
     error = math.sqrt(sum(parts))
-    below = sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
+    below = sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
     half = t95(math.floor(sum(parts) ** 2 / below)) * error if below > 0 else 0.0
     low, high = math.exp(distance - half), math.exp(distance + half)
     verdict: Verdict = "faster" if low > 1 + margin else "slower" if high < 1 - margin else "indistinguishable"

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from gpubox.bench import stats
 from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
 from gpubox.bench.report.build import report_of
 from gpubox.bench.runner import Runner
 from gpubox.bench.soak.cycles import find_cycle
 from gpubox.bench.soak.kind import Soak
+from gpubox.bench.soak.summary import findings
 from gpubox.bench.soak.trends import Answer, at_equal_depth, creep, kendall
 from gpubox.bench.store import find_run
 from gpubox.config import Config
@@ -128,6 +130,31 @@ def windows(kind: Soak, rates: Callable[[int], float], **box: Callable[[int], An
             n += not item.warmup
         made.append((item, Result(item.id, {"answers": rows, **{key: value(number) for key, value in box.items()}})))
     return made
+
+
+def wandering(seed: int, *, drop: float = 0.0) -> list[float]:
+    """A hundred rates around 50 tok/s that wander as a card's temperature does: each is nine tenths of the last."""
+    dice = random.Random(seed)
+    value, made = dice.gauss(0, 1), []
+    for i in range(100):
+        value = 0.9 * value + dice.gauss(0, 0.19**0.5)
+        made.append((50 + value) * (1 - drop * i / 100))
+    return made
+
+
+def test_a_slow_wander_is_not_called_sinking_and_sinking_is() -> None:
+    def said(drop: float) -> list[str]:
+        found = []
+        for seed in range(60):
+            rates = wandering(seed, drop=drop)
+            answers = [{"at": 0.1, "tg": rate, "context_tokens": 1000, "draft_tokens": None} for rate in rates]
+            windows = [(n, Result(f"{n:03d}", {"answers": [one]})) for n, one in enumerate(answers, 1)]
+            found.append(next(text for text in findings(windows, 20.0) if "third" in text))
+        return found
+
+    assert sum("sinks" in text or "rises" in text for text in said(0.0)) <= 3
+    assert sum("sinks" in text for text in said(0.3)) >= 57
+    assert stats.carried([1.0, 2.0, 1.0, 2.0]) == stats.carried([5.0, 5.0]) == 0.0
 
 
 def test_the_report_names_what_was_found_and_what_was_not() -> None:

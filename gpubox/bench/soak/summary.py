@@ -11,7 +11,7 @@ from gpubox.bench import stats
 from gpubox.bench.model import Item, Result, RunInfo
 from gpubox.bench.report.metrics import scaled
 from gpubox.bench.report.model import Metric, Report, Series, Table, Value
-from gpubox.bench.soak.cycles import find_cycle
+from gpubox.bench.soak.cycles import detrended, find_cycle
 from gpubox.bench.soak.trends import Answer, at_equal_depth, creep
 
 Windows = list[tuple[int, Result]]
@@ -92,7 +92,9 @@ def _drift(windows: Windows, even: Sequence[float]) -> Iterator[str]:
     third = len(values) // 3
     if third < stats.FEWEST:
         return
-    found = stats.welch(values[:third], values[-third:], margin=MARGIN)
+    begin, end = values[:third], values[-third:]
+    wander = stats.carried(detrended(begin), detrended(end))  # a sinking rate is no wander
+    found = stats.welch(begin, end, margin=MARGIN, correlation=wander)
     change = f"{100 * (found.ratio - 1):+.1f} %"
     if found.low is not None and found.high is not None:
         change += f" ({100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f})"
