@@ -110,7 +110,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
             yield self.line
 
     async def on_mount(self) -> None:
-        self.kind.focus()
+        self.set_focus(self.kind)  # not Widget.focus(), which waits a turn: the first arrow would only come here
         await self._lay_out()
 
     @property

@@ -101,7 +101,7 @@ class ChoicesScreen(ModalScreen[Choices | None]):
             yield self.wrong
 
     def on_mount(self) -> None:
-        self.cycles["thinking"].focus()
+        self.set_focus(self.cycles["thinking"])
 
     def _row(self, row: Row, written: dict[str, str]) -> ComposeResult:
         with Horizontal():

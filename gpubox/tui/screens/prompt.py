@@ -38,7 +38,7 @@ class PromptScreen(ModalScreen[str | None]):
             yield Input(self.value, compact=True, select_on_focus=True)
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(Input))  # at once: what is typed right away is meant for it
 
     @on(Input.Submitted)
     def _taken(self, event: Input.Submitted) -> None:
