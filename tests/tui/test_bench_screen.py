@@ -177,9 +177,14 @@ async def test_a_plan_is_the_command_that_does_the_same(box: Paths) -> None:
     async with benching(box) as (pilot, services):
         await pilot.press("n")
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb")
-        await pilot.press("down", "down", "right")
+        await pilot.press("down", "down")
+        # A key goes to what has the keys when it is read: the last arrow may still be on its way.
+        await until(pilot, lambda: getattr(pilot.app.focused, "field", "") == "preset")
+        await pilot.press("right")
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb --preset quick")
-        await pilot.press("up", "up", "right")
+        await pilot.press("up", "up")
+        await until(pilot, lambda: getattr(pilot.app.focused, "field", "") == "kind")
+        await pilot.press("right")
         await shows(pilot, "gpubox bench", "B")
         await settled(pilot)
         await pilot.press("escape")
