@@ -5,31 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.engine.conftest import Box
+from tests.engine.outside import GPUBOX, gpubox, until
 
 pytestmark = pytest.mark.engine
 
-GPUBOX = [sys.executable, "-m", "gpubox"]
 SMALL = ("--prompts", "short", "--depths", "0", "--repeats", "4", "--max-tokens", "16", "--no-llama-bench")
-
-
-def gpubox(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*GPUBOX, *words], capture_output=True, text=True, timeout=180, check=False)
-
-
-def until(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert process.poll() is None, "it ended too early"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def results_of(box: Box, known: set[Path]) -> list[bytes]:

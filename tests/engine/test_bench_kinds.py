@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine.conftest import Box
+from tests.engine.outside import GPUBOX, gpubox, until
 
 pytestmark = pytest.mark.engine
 
-GPUBOX = [sys.executable, "-m", "gpubox"]
 TINY = ("--prompts", "1", "--max-tokens", "4")
-
-
-def gpubox(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*GPUBOX, *words], capture_output=True, text=True, timeout=180, check=False)
-
-
-def until(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert process.poll() is None, "it ended too early"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

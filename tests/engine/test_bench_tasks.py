@@ -11,7 +11,7 @@ import pytest
 from gpubox.config import Config
 from gpubox.sandbox.runner import Sandbox
 from tests.engine.conftest import Box
-from tests.engine.test_bench import GPUBOX, gpubox, until
+from tests.engine.outside import GPUBOX, gpubox, until
 
 pytestmark = pytest.mark.engine
 

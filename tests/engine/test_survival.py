@@ -6,7 +6,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,16 +14,12 @@ import pytest
 
 from tests.conftest import until
 from tests.engine.conftest import Box
+from tests.engine.outside import GPUBOX, gpubox
 
 pytestmark = pytest.mark.engine
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "5"))
 """How many random moments; the closing check of a release uses 20."""
-GPUBOX = [sys.executable, "-m", "gpubox"]
-
-
-def gpubox(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*GPUBOX, *words], capture_output=True, text=True, timeout=120, check=False)
 
 
 def status() -> dict[str, Any]:
