@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpubox.bench.keep import default_name, target_to_keep
 from gpubox.bench.model import Plan, Result
+from gpubox.bench.planning import Outline
 from gpubox.bench.report.build import Told, compared, ranked, told
 from gpubox.bench.report.compare import RunComparison
 from gpubox.bench.report.heads import Head, heads
@@ -20,7 +21,7 @@ from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import Catalog
 from gpubox.profiles.model import Profile
-from gpubox.tui.bench.service import Best, Ended, Outline
+from gpubox.tui.bench.service import Best, Ended
 from tests.tui.fake import PROFILES, FakeServices
 
 

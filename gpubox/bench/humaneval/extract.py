@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import textwrap
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubox.agent.fences import PYTHON, blocks
 from gpubox.agent.thinking import split_thinking
 from gpubox.bench.humaneval.problems import Problem
+from gpubox.bench.syntax import parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _in_blocks(problem: Problem, text: str, source: str = "answer") -> Found | N
             return _replacing(problem, block.code, source)
     for block in reversed(parts):
         for code in (block.code, textwrap.indent(textwrap.dedent(block.code), "    ")):
-            if "return" in code and _tree(problem.prompt + code):
+            if "return" in code and parsed(problem.prompt + code):
                 return Found(problem.prompt + code, block.code, "body" if source == "answer" else source)
     return None
 
@@ -71,7 +71,7 @@ def _replacing(problem: Problem, code: str, source: str) -> Found:
 
 
 def _defines(code: str, name: str) -> bool:
-    tree = _tree(code)
+    tree = parsed(code)
     return tree is not None and any(_named(node, name) for node in tree.body)
 
 
@@ -79,12 +79,3 @@ def _named(node: ast.stmt, name: str) -> bool:
     if isinstance(node, ast.Assign):
         return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
     return isinstance(node, ast.FunctionDef) and node.name == name
-
-
-def _tree(code: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

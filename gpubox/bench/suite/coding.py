@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator
 
+from gpubox.bench.syntax import parsed
+
 Features = dict[str, bool]
-
-
-def parsed(code: str) -> ast.Module | None:
-    """The tree of a Python program; ``None`` where it is none."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def todo_features(code: str) -> Features:

@@ -6,8 +6,9 @@ import ast
 import difflib
 import re
 
-from gpubox.bench.suite.coding import parsed, without_text
+from gpubox.bench.suite.coding import without_text
 from gpubox.bench.suite.prompts import EXPRESS, fixture
+from gpubox.bench.syntax import parsed
 
 MIDDLEWARE, CLIENT = "middleware/auth.js", "client/api.js"
 

@@ -11,6 +11,7 @@ from gpubox.bench.suite.answer import Answer, answer_of, code_in, files_in
 from gpubox.bench.suite.bayes import bayes_points
 from gpubox.bench.suite.functional import NO_SANDBOX, NOT_HERE, check_express, check_todo
 from gpubox.bench.suite.tasks import TASKS, Task
+from gpubox.bench.syntax import parsed
 from gpubox.sandbox.runner import Sandbox
 
 _FEATURES: Mapping[str, tuple[Callable[[str], dict[str, bool]], tuple[str, ...]]] = {
@@ -61,7 +62,7 @@ async def _coded(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> 
     features, languages = _FEATURES[task.id]
     code = code_in(answer, languages)
     found = features(code) if code.strip() else dict.fromkeys(features(""), False)
-    penalty = 2 / 3 if task.id != "1.3" and coding.parsed(code) is None else 1.0
+    penalty = 2 / 3 if task.id != "1.3" and parsed(code) is None else 1.0
     values = {"items": found, "features": _share(found), "code": code, "penalty": penalty}
     if task.id != "1.1":
         return values | {"functional": None, "away": NOT_HERE[task.id], "has_functional": True}

@@ -16,9 +16,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.threads import in_thread
-from gpubox.tui.bench.service import Best, Ended, Outline
+from gpubox.tui.bench.service import Best, Ended
 
 if TYPE_CHECKING:
+    from gpubox.bench.planning import Outline
     from gpubox.bench.report.build import Told
     from gpubox.bench.report.compare import RunComparison
     from gpubox.bench.report.heads import Head
@@ -82,6 +83,8 @@ class LiveBench:
         said = _values(out)
         if code or "items" not in said:
             raise _told(said, err)
+        from gpubox.bench.planning import Outline
+
         return Outline(said["items"], tuple(said["starts"]), said["gives_back"], said["seconds"])
 
     async def busy(self) -> tuple[str, ...]:

@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gpubox.bench.planning import Outline
     from gpubox.bench.report.build import Told
     from gpubox.bench.report.compare import RunComparison
     from gpubox.bench.report.heads import Head
     from gpubox.bench.report.leaderboard import Board
     from gpubox.bench.report.live import LiveRun
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What a command line would do."""
-
-    items: int
-    starts: tuple[str, ...]
-    gives_back: str | None
-    seconds: float | None
-    """An estimate from the last run like it."""
 
 
 @dataclass(frozen=True, slots=True)

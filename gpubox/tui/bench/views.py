@@ -19,11 +19,11 @@ from gpubox.tui.text import plain
 
 if TYPE_CHECKING:
     from gpubox.bench.model import RunInfo
+    from gpubox.bench.planning import Outline
     from gpubox.bench.report.build import Told
     from gpubox.bench.report.compare import RunComparison
     from gpubox.bench.report.live import LiveRun
     from gpubox.telemetry.model import Throughput
-    from gpubox.tui.bench.service import Outline
 
 ROLES = {
     "": "", "head": "bold", "quiet": "$quiet", "good": "$success", "bad": "$error", "doubt": "$warning",
