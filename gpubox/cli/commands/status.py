@@ -170,7 +170,7 @@ def _context(snapshot: Snapshot) -> str:
 def _device_line(device: DeviceMemory) -> str:
     named = [f"{name} {units.memory(size)}" for name, size in device.parts]
     for name, size in (("other", device.other_processes_bytes), ("unaccounted", device.unaccounted_bytes)):
-        if size and device.kind == "gpu":
+        if size:
             named.append(f"{name} {units.memory(size)}")
     used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
     total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""
