@@ -205,12 +205,22 @@ def test_clients_that_left_the_queue_are_forgotten_in_the_end() -> None:
     assert len(log._cancelled) <= KEEP + 1
 
 
-def test_saving_a_slot_is_no_request() -> None:
+def test_an_embedding_of_which_no_timings_are_written_is_a_request() -> None:
     log = RequestLog(STARTED)
-    lines = request_lines(1.0)
+    lines = request_lines(1.0, prompt=40)
 
-    assert feed(log, [lines[0], lines[-1]]) == []
-    assert (log.count, log.in_flight) == (0, {})
+    (request,) = feed(log, [*lines[:3], lines[-1]])
+    assert (request.prompt_tokens, request.generated_tokens, request.tg_tokens_per_second) == (40, None, None)
+    assert (request.duration_seconds or 0) > 0
+    assert (log.count, log.in_flight) == (1, {})
+
+
+def test_gpuboxs_own_embedding_is_no_request() -> None:
+    log = RequestLog(STARTED, skip_proof=True)
+    lines = request_lines(1.0, prompt=2)
+
+    assert feed(log, [*lines[:3], lines[-1]]) == []
+    assert (log.count, log.skip_proof) == (0, False)
 
 
 def test_gpuboxs_own_token_is_no_request() -> None:
@@ -248,11 +258,14 @@ def test_lines_of_a_task_that_the_slot_does_not_have_are_passed_over() -> None:
     feed(log, request_lines(1.0, task=1)[:3])
     feed(log, request_lines(2.0, task=7)[1:])
 
-    assert (log.count, log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (0, 1, 1000)
+    assert (log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (1, 1000)
 
 
-def test_an_end_without_a_beginning_is_no_request() -> None:
-    assert feed(RequestLog(STARTED), request_lines(1.0)[1:]) == []
+def test_an_end_without_a_beginning_counts_and_tells_nothing_more() -> None:
+    log = RequestLog(STARTED)
+
+    assert feed(log, request_lines(1.0)[1:]) == []
+    assert log.count == 1
 
 
 def test_a_slot_that_takes_another_request_has_dropped_the_first() -> None:
