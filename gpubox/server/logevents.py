@@ -43,7 +43,7 @@ class Section(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The line that stands for what was cut out of the log. ``ended``: requests until there; ``None``: it is not told."""
+    """The line that stands for what was cut out of the log. ``ended``: requests until there, where it tells."""
 
     ended: int | None
 

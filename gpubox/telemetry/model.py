@@ -84,8 +84,9 @@ class Offload:
     prompt_cache_limit_bytes: int | None = None
     checkpoints_bytes: int | None = None
     bottleneck: str | None = None
-    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, PCIe, paging, client; ``None`` while idle."""
-    evidence: str = ""
+    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client; ``None``: see the reason."""
+    bottleneck_reason: str = ""
+    """What says so; where none is named, why not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,8 +184,8 @@ def _speed(value: float | None) -> str:
 def _limit(snapshot: Snapshot) -> Line:
     """The bottleneck in a word, and what says so."""
     offload = snapshot.offload
-    evidence = safe(offload.evidence, 120)
+    reason = safe(offload.bottleneck_reason, 120)
     if offload.bottleneck is None:
-        return line((units.UNKNOWN, QUIET), (f"   {evidence}" if evidence else "", QUIET))
+        return line((units.UNKNOWN, QUIET), (f"  {reason}" if reason else "", QUIET))
     style = "bold $warning" if offload.bottleneck in ("paging", "PCIe") else "bold $accent"
-    return line((offload.bottleneck, style), (f"   {evidence}" if evidence else "", QUIET))
+    return line((offload.bottleneck, style), (f"   {reason}" if reason else "", QUIET))

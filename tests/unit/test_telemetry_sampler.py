@@ -261,7 +261,7 @@ async def test_the_wall_clock_jumps(
     box.write(done("0.02.000.000", 9))
     idle = await sampler.sample(wait=True)
     assert idle.offload.bottleneck == "client"
-    assert "-" not in idle.offload.evidence
+    assert "-" not in idle.offload.bottleneck_reason
 
 
 # -- the end -----------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
         "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
         "memory": [_device(device) for device in snapshot.memory],
-        "offload": {**asdict(snapshot.offload), "evidence": snapshot.offload.evidence or None},
+        "offload": asdict(snapshot.offload),
         "throughput": asdict(through),
         "slots": [asdict(slot) for slot in snapshot.slots],
         "totals": asdict(snapshot.totals),
@@ -123,6 +123,7 @@ def _print(snapshot: Snapshot) -> None:
         ("slots", _slots(through)),
         ("speed", _speed(snapshot)),
         ("context", _context(snapshot)),
+        ("limit", _bottleneck(snapshot)),
         ("doing", status.operation),
         ("note", status.message),
     ):
@@ -158,6 +159,11 @@ def _speed(snapshot: Snapshot) -> str:
     if through.draft_acceptance is not None:
         words.append(f"acceptance {through.draft_acceptance:.1%}")
     return "   ".join(words)
+
+
+def _bottleneck(snapshot: Snapshot) -> str:
+    offload = snapshot.offload
+    return f"{offload.bottleneck}  ({offload.bottleneck_reason})" if offload.bottleneck else ""
 
 
 def _context(snapshot: Snapshot) -> str:
