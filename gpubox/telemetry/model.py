@@ -84,7 +84,7 @@ class Offload:
     prompt_cache_limit_bytes: int | None = None
     checkpoints_bytes: int | None = None
     bottleneck: str | None = None
-    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client; ``None``: see the reason."""
+    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client."""
     bottleneck_reason: str = ""
     """What says so; where none is named, why not."""
 

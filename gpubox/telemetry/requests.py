@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from gpubox.server.choiceevents import ChoiceEvent, Failed, Reread
 from gpubox.server.logevents import (
+    Buffer,
     CachedTo,
     Cancelled,
+    Checkpoint,
     Drafted,
     Event,
     GenerationProgress,
@@ -89,6 +91,8 @@ class RequestLog:
             return None
         if isinstance(event, ChoiceEvent):
             self.kept.feed(event)
+        if isinstance(event, Checkpoint) or (isinstance(event, Buffer) and event.kind == "recurrent"):
+            self.kept.needs_checkpoints = True
         if isinstance(event, Taken):
             self.kept.taken(event.slot, event.task)
             self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed)

@@ -183,6 +183,7 @@ class Sampler:
             await launched.time_to_move()
             await in_thread(launched.look)  # what it was taking while it was asked
             launched.keep_pace(LEAST_PACE_SECONDS)
+            self._host_reading = await in_thread(self._host.read)
         elif not launched.awaited:
             launched.awaited = True
             await launched.source.first(FIRST_SECONDS)

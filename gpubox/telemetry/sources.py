@@ -150,6 +150,7 @@ class LogSource:
                 self.cache_bytes, self.cache_limit_bytes = event.size_bytes, event.limit_bytes
             case Checkpoint():
                 self.checkpoints.feed(event)
+                return self.requests.feed(at, event, seen=self._clock())
             case Cleared():
                 self.checkpoints.clear(event.slot)
                 return self.requests.feed(at, event, seen=self._clock())
