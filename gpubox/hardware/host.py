@@ -44,6 +44,8 @@ class ProcessReading:
     """Bytes really fetched from storage; ``None`` where the kernel hides it."""
     stopped: bool = False
     """Whether it is suspended (SIGSTOP, state T)."""
+    locked_bytes: int = 0
+    """Memory that the kernel may not push out (``mlock``; VmLck)."""
 
 
 class HostReader:
@@ -125,6 +127,7 @@ def _read_process(identity: Identity, folder: int) -> ProcessReading | None:
         major_faults=int(major_faults),
         read_bytes=read_bytes,
         stopped=state == b"T",  # t: a debugger has it, as ggml's own while it writes down where it crashed
+        locked_bytes=_size(sizes, b"VmLck"),
     )
 
 

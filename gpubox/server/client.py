@@ -217,7 +217,10 @@ class LlamaClient:
             raise GpuboxError(f"It answers a one-token request with: {error_text(reply)}.", code=ExitCode.UNHEALTHY)
         timings = values.get("timings")
         timings = timings if isinstance(timings, dict) else {}
-        counts = (_whole(timings.get("prompt_n")) or 0, _whole(timings.get("predicted_n")) or 0)
+        usage = values.get("usage")
+        usage = usage if isinstance(usage, dict) else {}  # an embedding has no timings
+        read = _whole(timings.get("prompt_n")) or _whole(usage.get("prompt_tokens")) or 0
+        counts = (read, _whole(timings.get("predicted_n")) or 0)
         return Proof(seconds, counts)
 
     async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> Answer:

@@ -135,6 +135,11 @@ class LogReader:
             self._partial, self._cut = b"", True
         return [line[:LINE_BYTES].decode("utf-8", errors="replace").rstrip("\r") for line in lines]
 
+    @property
+    def offset(self) -> int:
+        """Where in the file it reads on."""
+        return self._offset
+
     def behind(self) -> int:
         """Bytes that are written and not read yet."""
         try:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.server.log import CUT, HEAD_BYTES, numbered
+from gpubox.server.logtally import ended_before_cut, ended_in
 
 ROTATE_BYTES = 64 * 1024 * 1024
 COPY_SECONDS = 60.0
@@ -32,7 +33,7 @@ def trim(path: Path) -> None:
     """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1``.
 
     Its first lines, up to the one that says that the server listens, stay: they alone tell where the memory went.
-    A line that begins with CUT comes after them. Never raises.
+    A line that begins with CUT comes after them, and says how many requests had ended. Never raises.
     """
     if not is_long(path):
         return
@@ -43,12 +44,21 @@ def trim(path: Path) -> None:
                 return
             head = _head(file.read(HEAD_BYTES))
             aside = _keep(path)
+            ended = _ended(path)
             file.truncate(len(head))
         with path.open("ab") as file:
             where = f"what was here is in {aside.name}" if aside else "what was here is gone, it could not be kept"
-            file.write(f"{CUT}{datetime.now(UTC).isoformat(timespec='seconds')}: {where}\n".encode())
+            after = f", after {ended} requests" if ended is not None else ""
+            file.write(f"{CUT}{datetime.now(UTC).isoformat(timespec='seconds')}{after}: {where}\n".encode())
     except OSError:
         return
+
+
+def _ended(path: Path) -> int | None:
+    """Requests that ended in all of this launch's log so far; ``None`` where that is not known any more."""
+    before = ended_before_cut(path)
+    since = ended_in(path, before[1], path.stat().st_size) if before else None
+    return before[0] + since if before and since is not None else None
 
 
 def _head(start: bytes) -> bytes:

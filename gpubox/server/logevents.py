@@ -39,8 +39,13 @@ class Section(NamedTuple):
         "draft",
         "listening",
         "exit",
-        "cut",
     ]
+
+
+class Cut(NamedTuple):
+    """The line that stands for what was cut out of the log. ``ended``: requests until there, where it tells."""
+
+    ended: int | None
 
 
 class BreakdownRow(NamedTuple):
@@ -213,7 +218,7 @@ class Sleeping(NamedTuple):
 
 
 Event = (
-    Section | BreakdownRow | Buffer | Device | Layers | KvCache | Threads | Taken | NewPrompt | CachedTo
+    Section | Cut | BreakdownRow | Buffer | Device | Layers | KvCache | Threads | Taken | NewPrompt | CachedTo
     | PromptProgress | GenerationProgress | TimingsOf | Timing | Drafted | PerPosition | Released | Cancelled
     | CacheState | Checkpoint | Sleeping | ChoiceEvent
 )  # fmt: skip
@@ -255,7 +260,7 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("MTP draft context", r"creating MTP draft context", _section("draft")),
     ("loading draft model", r"loading draft model", _section("draft")),
     ("listening on", r"listening on http", _section("listening")),
-    (CUT, rf"^{CUT}", _section("cut")),
+    (CUT, rf"^{CUT}(?:[^,]*, after (\d+) requests:)?", lambda m: Cut(count(m[1]) if m[1] else None)),
     ("cleaning up before exit", r"cleaning up before exit", _section("exit")),
     ("model buffer size", rf"{_DEVICE} model buffer size = +{NUM} MiB", _buffer("model")),
     ("KV buffer size", rf"{_DEVICE} KV buffer size = +{NUM} MiB", _buffer("kv")),

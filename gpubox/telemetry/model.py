@@ -16,8 +16,9 @@ DeviceKind = Literal["gpu", "rpc", "host"]
 class DeviceMemory:
     """Where the memory of one device is.
 
-    For a card the driver knows: weights + kv + recurrent + compute + draft + growth + other processes +
-    unaccounted + free = total, always; ``unaccounted_bytes`` is the residual and can be negative.
+    For a card the driver knows, and for the host: the parts + other processes + unaccounted + free = total, always;
+    ``unaccounted_bytes`` is the residual and can be negative. The parts are weights + kv + recurrent + compute + draft
+    + growth, less what is ``on_disk``.
     """
 
     device: str
@@ -33,6 +34,8 @@ class DeviceMemory:
     compute_bytes: int | None = None
     draft_bytes: int | None = None
     """Everything of the draft model or MTP context: its KV, its compute, its own weights."""
+    on_disk_bytes: int | None = None
+    """Host: of the weights (and of a draft model's), what is mapped and not resident now: no part of the RAM."""
     growth_bytes: int | None = None
     """What the server has taken since it was loaded; part of no line of its log."""
     other_processes: tuple[tuple[str, int], ...] = ()
@@ -40,18 +43,24 @@ class DeviceMemory:
     other_processes_bytes: int | None = None
     unaccounted_bytes: int | None = None
     free_bytes: int | None = None
+    """Of the host: what programs can take before the kernel pushes out the mapped weights (MemAvailable counts them as
+    available: they are pages of a file)."""
     estimated: bool = False
-    """The weights are an upper bound: mapped file ranges over-count (no fit breakdown in the log)."""
+    """The weights are an upper bound: mapped file ranges over-count (no fit breakdown in the log), or a part of them is
+    on disk and the libraries' pages are counted with the rest."""
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """The known parts of the server on this device, in drawing order, by name."""
+        """The known parts of the server in the memory of this device, in drawing order, by name."""
+        on_disk = self.on_disk_bytes or 0
+        weights = max(0, (self.weights_bytes or 0) - on_disk)
+        draft = (self.draft_bytes or 0) - max(0, on_disk - (self.weights_bytes or 0))
         named = (
-            ("weights", self.weights_bytes),
+            ("weights", weights),
             ("kv", self.kv_bytes),
             ("recurrent", self.recurrent_bytes),
             ("compute", self.compute_bytes),
-            ("draft", self.draft_bytes),
+            ("draft", draft),
             ("growth", self.growth_bytes),
         )
         return tuple((name, value) for name, value in named if value)
@@ -75,8 +84,9 @@ class Offload:
     prompt_cache_limit_bytes: int | None = None
     checkpoints_bytes: int | None = None
     bottleneck: str | None = None
-    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, PCIe, paging, client; ``None`` while idle."""
-    evidence: str = ""
+    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client."""
+    bottleneck_reason: str = ""
+    """What says so; where none is named, why not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from gpubox.server.choiceevents import ChoiceEvent, Failed, Reread
 from gpubox.server.logevents import (
+    Buffer,
     CachedTo,
     Cancelled,
+    Checkpoint,
     Drafted,
     Event,
     GenerationProgress,
@@ -89,6 +91,8 @@ class RequestLog:
             return None
         if isinstance(event, ChoiceEvent):
             self.kept.feed(event)
+        if isinstance(event, Checkpoint) or (isinstance(event, Buffer) and event.kind == "recurrent"):
+            self.kept.needs_checkpoints = True
         if isinstance(event, Taken):
             self.kept.taken(event.slot, event.task)
             self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed)
@@ -100,6 +104,9 @@ class RequestLog:
             event = event._replace(slot=self._timings_of.slot, task=self._timings_of.task)
         found = self._found(event)
         if found is None:
+            if isinstance(event, Released):  # it began in what was not read
+                self.count += 1
+                self.skip_proof = False
             return None
         match event:
             case NewPrompt():
@@ -128,6 +135,13 @@ class RequestLog:
                 pass
         return None
 
+    def left_out(self, ended: int) -> None:
+        """Counts requests that ended in a part of the log that was not read."""
+        if ended and self.skip_proof:
+            self.skip_proof = False
+            ended -= 1
+        self.count += ended
+
     def _found(self, event: Event) -> InFlight | None:
         slot, task = getattr(event, "slot", None), getattr(event, "task", None)
         found = self.in_flight.get(slot) if slot is not None else None
@@ -139,8 +153,6 @@ class RequestLog:
         why = self.kept.why(found.slot, found.task, found.prompt_tokens, found.cached_tokens, found.forced)
         self.kept.released(found.slot, event.tokens)
         cut_off = found.task in self._cancelled or found.task in self._failed
-        if found.prompt is None and found.generation is None and not cut_off:
-            return None  # a slot save, an erase: no request of a client
         if self.skip_proof and not cut_off and _like_the_proof(found):
             self.skip_proof = False
             return None
@@ -186,8 +198,11 @@ def _held(found: InFlight, event: Released) -> int | None:
 
 def _like_the_proof(found: InFlight) -> bool:
     """Whether it may be ``LlamaClient.prove``: a word in, at most one token out."""
-    short = found.prompt is not None and found.prompt.tokens <= PROOF_TOKENS
-    return short and not found.cached_tokens and (found.generation is None or found.generation.tokens <= 1)
+    # of an embedding no timings are written, and at a low verbosity no prompt either
+    read = found.prompt.tokens if found.prompt else found.prompt_tokens or 0
+    return (
+        read <= PROOF_TOKENS and not found.cached_tokens and (found.generation is None or found.generation.tokens <= 1)
+    )
 
 
 def _request(found: InFlight, ended: float, generated: int | None, started: datetime, number: int) -> Request:

@@ -147,9 +147,9 @@ def throughput(
 
 
 def totals(
-    counters: dict[str, float] | None, log: RequestLog | None, proof: tuple[int, int], *, complete: bool
+    counters: dict[str, float] | None, log: RequestLog | None, proof: tuple[int, int], *, counted: bool
 ) -> Totals:
-    """The server's own counters less gpubox's ``proof``; the number of requests only where the whole log was read."""
+    """The server's own counters less gpubox's ``proof``; the requests as its log counts them, where ``counted``."""
     found = counters or {}
 
     def count(name: str, own: int = 0) -> int | None:
@@ -157,7 +157,7 @@ def totals(
         return max(0, int(value) - own) if value is not None and math.isfinite(value) else None
 
     return Totals(
-        requests=log.count if log and complete else None,
+        requests=log.count if log and counted else None,
         prompt_tokens=count("prompt_tokens_total", proof[0]),
         cached_tokens=count("prompt_tokens_cached_total"),
         generated_tokens=count("tokens_predicted_total", proof[1]),

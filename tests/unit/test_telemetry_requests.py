@@ -116,7 +116,7 @@ def test_the_log_of_an_older_build_without_times() -> None:
     assert (found.ttft_seconds, found.duration_seconds) == (3.0, 13.0)
     assert (found.pp_tokens_per_second, found.tg_tokens_per_second) == (1000.0, 20.0)
     assert (found.draft_tokens, found.draft_tokens_accepted, found.mean_accepted_length) == (297, 171, 2.40)
-    assert found.reread == "no checkpoint before the change (hybrid or SWA model)"
+    assert found.reread is None  # how much of it a slot held is in no line
 
 
 def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> None:
@@ -129,13 +129,13 @@ def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> 
     assert request.pp_tokens_per_second == 500.0
 
 
-def test_a_forced_reread_says_why() -> None:
+def test_a_forced_reread_of_a_model_that_is_not_known_to_need_checkpoints_is_not_explained() -> None:
     forced = (
         "slot operator(): {of} forcing full prompt re-processing due to lack of cache data (likely due to SWA, see x)"
     )
     (request,) = feed(RequestLog(STARTED), request_lines(1.0, extra=(forced,)))
 
-    assert request.reread == "no checkpoint before the change (hybrid or SWA model)"
+    assert request.reread is None
 
 
 def test_where_no_line_tells_why_nothing_was_reused_nothing_is_said() -> None:
@@ -205,12 +205,22 @@ def test_clients_that_left_the_queue_are_forgotten_in_the_end() -> None:
     assert len(log._cancelled) <= KEEP + 1
 
 
-def test_saving_a_slot_is_no_request() -> None:
+def test_an_embedding_of_which_no_timings_are_written_is_a_request() -> None:
     log = RequestLog(STARTED)
-    lines = request_lines(1.0)
+    lines = request_lines(1.0, prompt=40)
 
-    assert feed(log, [lines[0], lines[-1]]) == []
-    assert (log.count, log.in_flight) == (0, {})
+    (request,) = feed(log, [*lines[:3], lines[-1]])
+    assert (request.prompt_tokens, request.generated_tokens, request.tg_tokens_per_second) == (40, None, None)
+    assert (request.duration_seconds or 0) > 0
+    assert (log.count, log.in_flight) == (1, {})
+
+
+def test_gpuboxs_own_embedding_is_no_request() -> None:
+    log = RequestLog(STARTED, skip_proof=True)
+    lines = request_lines(1.0, prompt=2)
+
+    assert feed(log, [*lines[:3], lines[-1]]) == []
+    assert (log.count, log.skip_proof) == (0, False)
 
 
 def test_gpuboxs_own_token_is_no_request() -> None:
@@ -248,11 +258,14 @@ def test_lines_of_a_task_that_the_slot_does_not_have_are_passed_over() -> None:
     feed(log, request_lines(1.0, task=1)[:3])
     feed(log, request_lines(2.0, task=7)[1:])
 
-    assert (log.count, log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (0, 1, 1000)
+    assert (log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (1, 1000)
 
 
-def test_an_end_without_a_beginning_is_no_request() -> None:
-    assert feed(RequestLog(STARTED), request_lines(1.0)[1:]) == []
+def test_an_end_without_a_beginning_counts_and_tells_nothing_more() -> None:
+    log = RequestLog(STARTED)
+
+    assert feed(log, request_lines(1.0)[1:]) == []
+    assert log.count == 1
 
 
 def test_a_slot_that_takes_another_request_has_dropped_the_first() -> None:

@@ -96,7 +96,7 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
         "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
         "memory": [_device(device) for device in snapshot.memory],
-        "offload": {**asdict(snapshot.offload), "evidence": snapshot.offload.evidence or None},
+        "offload": asdict(snapshot.offload),
         "throughput": asdict(through),
         "slots": [asdict(slot) for slot in snapshot.slots],
         "totals": asdict(snapshot.totals),
@@ -123,6 +123,7 @@ def _print(snapshot: Snapshot) -> None:
         ("slots", _slots(through)),
         ("speed", _speed(snapshot)),
         ("context", _context(snapshot)),
+        ("limit", _bottleneck(snapshot)),
         ("doing", status.operation),
         ("note", status.message),
     ):
@@ -160,6 +161,11 @@ def _speed(snapshot: Snapshot) -> str:
     return "   ".join(words)
 
 
+def _bottleneck(snapshot: Snapshot) -> str:
+    offload = snapshot.offload
+    return f"{offload.bottleneck}  ({offload.bottleneck_reason})" if offload.bottleneck else ""
+
+
 def _context(snapshot: Snapshot) -> str:
     through = snapshot.throughput
     if through.context_size_tokens is None:
@@ -170,7 +176,7 @@ def _context(snapshot: Snapshot) -> str:
 def _device_line(device: DeviceMemory) -> str:
     named = [f"{name} {units.memory(size)}" for name, size in device.parts]
     for name, size in (("other", device.other_processes_bytes), ("unaccounted", device.unaccounted_bytes)):
-        if size and device.kind == "gpu":
+        if size:
             named.append(f"{name} {units.memory(size)}")
     used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
     total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""
