@@ -17,6 +17,7 @@ from gpubox.server.log import CUT, HEAD_BYTES, numbered
 ROTATE_BYTES = 64 * 1024 * 1024
 COPY_SECONDS = 60.0
 """A log that floods is cut as often as it takes, but copied aside no more often than this."""
+UNLOADED_BYTES = 64 * 1024
 _LOADED = b"listening on http"
 
 
@@ -32,7 +33,8 @@ def trim(path: Path) -> None:
     """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1``.
 
     Its first lines, up to the one that says that the server listens, stay: they alone tell where the memory went.
-    A line that begins with CUT comes after them. Never raises.
+    Of a server that never said so the first UNLOADED_BYTES stay. A line that begins with CUT comes after them.
+    Never raises.
     """
     if not is_long(path):
         return
@@ -52,10 +54,12 @@ def trim(path: Path) -> None:
 
 
 def _head(start: bytes) -> bytes:
-    """The lines of the load; empty where there are none."""
+    """The lines of the load, without those of an earlier cut."""
+    cut = start.find(f"\n{CUT}".encode())
+    start = start if cut < 0 else start[: cut + 1]
     found = start.find(_LOADED)
-    end = start.find(b"\n", found)
-    return start[: end + 1] if found >= 0 and end >= 0 else b""
+    end = start.find(b"\n", found) if found >= 0 else start.rfind(b"\n", 0, UNLOADED_BYTES)
+    return start[: end + 1]
 
 
 def _keep(path: Path) -> Path | None:
