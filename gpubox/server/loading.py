@@ -100,10 +100,10 @@ class LoadLog:
         self.written += max(0, size - self._size)
         self._size = size
 
-    async def cut(self) -> None:
-        """Keeps the file within its bound."""
+    def cut(self) -> None:
+        """Keeps the file within its bound. What is cut out is more of the same: it is not kept."""
         if is_long(self._path):
-            await asyncio.to_thread(trim, self._path)
+            trim(self._path, keep=False)
             self._size = _size(self._path)
 
 
@@ -123,12 +123,12 @@ async def wait_loaded(
             at = time.monotonic()
             _check_alive(running.process, log)
             told.read()
-            if at - reported >= REPORT_SECONDS:
+            told.cut()
+            if told.written > FLOOD_BYTES or at - reported >= REPORT_SECONDS:
                 reported = at
                 reading = family_activity(running.process.pid)
                 if cause := _given_up(told, watch.stalled(reading, told.kinds, at), at - began, config):
                     raise LaunchError(cause)
-                await told.cut()
                 read = max(read, max(reading.read_chars, reading.file_rss_bytes) if reading else 0)
                 total = launch.model_bytes
                 emit(LoadProgress(launch.profile, told.stage, min(read, total) if total else None, total, at - began))
@@ -157,7 +157,7 @@ async def prove(running: Running, log: Path, key: str | None) -> Proof:
                 await asyncio.wait({asking}, timeout=0.2)
                 if not asking.done():
                     _check_alive(running.process, log)
-                    await asyncio.to_thread(trim, log)
+                    trim(log, keep=False)
             proof = asking.result()
         except GpuboxError as error:
             await _check_not_dying(running.process, log)

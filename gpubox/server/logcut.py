@@ -29,8 +29,8 @@ def is_long(path: Path) -> bool:
         return False
 
 
-def trim(path: Path) -> None:
-    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1``.
+def trim(path: Path, *, keep: bool = True) -> None:
+    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1`` where ``keep`` says so.
 
     Its first lines, up to the one that says that the server listens, stay: they alone tell where the memory went.
     Of a server that never said so the first UNLOADED_BYTES stay. A line that begins with CUT comes after them.
@@ -44,10 +44,10 @@ def trim(path: Path) -> None:
             if os.fstat(file.fileno()).st_size <= ROTATE_BYTES:
                 return
             head = _head(file.read(HEAD_BYTES))
-            aside = _keep(path)
+            aside = _keep(path) if keep else None
             file.truncate(len(head))
         with path.open("ab") as file:
-            where = f"what was here is in {aside.name}" if aside else "what was here is gone, it could not be kept"
+            where = f"what was here is in {aside.name}" if aside else "what was here is gone"
             file.write(f"{CUT}{datetime.now(UTC).isoformat(timespec='seconds')}: {where}\n".encode())
     except OSError:
         return

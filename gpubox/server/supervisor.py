@@ -26,6 +26,7 @@ from gpubox.server.events import Busy, Finished, ServerEvent, Step, StepDone, St
 from gpubox.server.launch import check_port, prepare
 from gpubox.server.loading import LaunchError, prove, wait_loaded
 from gpubox.server.log import keep_failed, rotate
+from gpubox.server.logcut import trim
 from gpubox.server.record import Failure, Launch, Operation, Running, SlotState, save_state
 from gpubox.server.settle import loaded_vram, settle
 from gpubox.server.slot import SlotView, cause_of, observe, slot_marker
@@ -254,9 +255,12 @@ class Supervisor:
         except (Exception, asyncio.CancelledError) as error:
             if restoring and isinstance(error, asyncio.CancelledError):
                 raise
-            await terminate(process, mark, min(NOW_SECONDS, self.config.stop_seconds))
+            cause = _cause_of(error)
+            hung = cause.kind is Kind.HANG  # it floods, or does not listen: every moment costs, and none helps
+            await terminate(process, mark, 0 if hung else min(NOW_SECONDS, self.config.stop_seconds))
+            trim(log, keep=False)  # it had that moment to go on
             if not isinstance(error, asyncio.CancelledError):
-                self._keep_failed(running, _cause_of(error))
+                self._keep_failed(running, cause)
             self._save(running=None)
             raise
         vram = await asyncio.to_thread(loaded_vram, process.pid)

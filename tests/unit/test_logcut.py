@@ -131,7 +131,7 @@ def test_on_a_full_disk_it_is_cut_all_the_same(log: Path, monkeypatch: pytest.Mo
 
     assert not is_long(log)
     assert not aside(log).exists()
-    assert "could not be kept" in log.read_text()
+    assert "what was here is gone" in log.read_text()
 
 
 def test_two_gpuboxes_cut_it_once(log: Path) -> None:
