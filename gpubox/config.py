@@ -9,7 +9,10 @@ from pathlib import Path
 
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from gpubox.regular import open_regular
 from gpubox.tables import Table, read_toml
+
+KEY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,12 @@ class Config:
     """``bubblewrap``, ``landlock`` or ``none``: the weakest that may confine the model's programs."""
     stall_seconds: float = 60.0
     """A load is given up after this long without any sign of progress."""
+    load_seconds: float = 3600.0
+    """A load is given up after this long, whatever it does."""
     stop_seconds: float = 15.0
-    """How long a server may take to leave after SIGTERM before it is killed."""
+    """How long an idle server may take to leave after SIGTERM before it is killed."""
+    wait_seconds: float = 600.0
+    """How long a change waits for requests that are being answered before it is given up."""
     price_dollars: float | None = None
     """What the box cost: benchmarks give tok/s per $1,000 with it."""
 
@@ -51,7 +58,9 @@ def load_config(paths: Paths) -> Config:
         model_dirs=tuple(_expanded(table, "model-dirs", value) for value in table.texts("model-dirs")),
         allow_exposed=table.flag("allow-exposed"),
         stall_seconds=_patience(table, "stall-seconds", 60.0),
+        load_seconds=_patience(table, "load-seconds", 3600.0),
         stop_seconds=_patience(table, "stop-seconds", 15.0),
+        wait_seconds=_patience(table, "wait-seconds", 600.0),
         price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
     )
     sandbox.done()
@@ -110,8 +119,9 @@ def api_key(paths: Paths) -> str | None:
             return value
     path = paths.api_key_file
     try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="utf-8").strip()
+        with open_regular(path, KEY_BYTES) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read().decode().strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError):

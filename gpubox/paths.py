@@ -85,8 +85,16 @@ class Paths:
         """Held by the server process itself for as long as it lives."""
         return self.state / "servers" / f"{slot}.life"
 
+    def slot_watch(self, slot: str) -> Path:
+        """Held by the watcher of the slot's server for as long as it watches."""
+        return self.state / "servers" / f"{slot}.watch"
+
     def slot_log(self, slot: str) -> Path:
         return self.logs / f"{slot}.log"
+
+    def failed_log(self, slot: str) -> Path:
+        """The log of the slot's last launch that failed or died; no slot's own log is called so."""
+        return self.logs / f"{slot}.log.failed"
 
 
 def shipped_profiles() -> Path:

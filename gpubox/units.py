@@ -31,6 +31,13 @@ def rate(value: float | None) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}"
 
 
+def span(value: float) -> str:
+    """A limit in whole words: ``90 s``, ``10 min``, ``2 h``."""
+    if value < 120:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
+
+
 def seconds(value: float | None) -> str:
     """A duration: ``340 ms``, ``3.1 s``, ``1:02``, ``2 h 03``."""
     if value is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,10 @@ import psutil
 
 MARKER = "GPUBOX_SERVER"
 """Environment variable that every server started by gpubox carries: ``STATE|SLOT|PROFILE|LAUNCH``."""
+
+
+FAMILY = 64
+"""Processes of one launch that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,26 @@ def activity(pid: int) -> Activity | None:
     except (psutil.Error, OSError):
         return None
     return Activity(times.user + times.system, rss, file_rss, read_chars)
+
+
+def family_activity(pid: int) -> Activity | None:
+    """As ``activity``, of ``pid`` and all its children together: an engine may be wrapped in a script."""
+    total, found, ahead = activity(pid), {pid}, _children(pid)
+    while total and ahead and len(found) < FAMILY:
+        child = ahead.pop()
+        if child not in found and (more := activity(child)):
+            total = Activity(*(a + b for a, b in zip(astuple(total), astuple(more), strict=True)))
+        found.add(child)
+        ahead += _children(child)
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    """The children that the first thread of ``pid`` made: a shell and an interpreter have no other."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except OSError:  # gone, or a kernel without the file
+        return []
 
 
 def name_of(pid: int) -> str | None:

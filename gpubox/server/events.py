@@ -42,6 +42,8 @@ class Busy:
 
     profile: str
     slots: tuple[str, ...]
+    seconds_left: float
+    """Until the change is given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,5 +123,8 @@ def _why_gone(paths: Paths, slot: str, state: SlotState, operation: Operation | 
     name = state.running.launch.profile
     if state.running.process and state.running.process.boot_id not in ("", boot_id()):
         return f"The machine was restarted; {name} is not running.", False
+    folder = paths.slot_state(slot).parent
+    if not os.access(folder, os.W_OK):  # also of a folder on a read-only mount, also for root
+        return f"{name} is gone. Whether it was stopped or died is not on record: {folder} cannot be written.", False
     cause = cause_of(paths, slot, state.running.process)
     return f"{name} died: {cause.sentence}.", True

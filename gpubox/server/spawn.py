@@ -19,6 +19,10 @@ from gpubox.hardware.process import MARKER, Identity, find_marked, identity_of, 
 from gpubox.server.record import Launch
 
 POLL_SECONDS = 0.02
+NOW_SECONDS = 1.0
+"""The grace of a server whose requests are to be cut off: llama-server otherwise answers them first (build 11434)."""
+KILL_SECONDS = 15.0
+"""How long the kernel may take to bury a killed process: a driver gives back tens of GiB first."""
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """The servers this very process started: only a parent can see an exit code, and must reap."""
 _started: dict[int, Identity] = {}
@@ -82,16 +86,17 @@ async def terminate(process: Identity, mark: str, grace: float) -> str:
     """Ends a server: one SIGTERM, ``grace`` seconds, then SIGKILL to whatever still carries its marker.
 
     Never a second SIGTERM: llama-server deadlocks on it (research, build 11434). Returns how it went.
+    Raises GpuboxError where it does not die.
     """
     began = time.monotonic()
     _signal(process, signal.SIGTERM)
     while is_alive(process) and time.monotonic() - began < grace:
         await asyncio.sleep(POLL_SECONDS)
-    how = "SIGKILL after it ignored SIGTERM" if is_alive(process) else ""
+    how = f"SIGKILL, it did not leave in {grace:g} s" if is_alive(process) else ""
     _signal(process, signal.SIGKILL)
     for leftover, _ in find_marked(mark):
         _signal(leftover, signal.SIGKILL)
-    while is_alive(process) and time.monotonic() - began < grace + 5:
+    while is_alive(process) and time.monotonic() - began < grace + KILL_SECONDS:
         await asyncio.sleep(POLL_SECONDS)
     if is_alive(process):
         raise GpuboxError(

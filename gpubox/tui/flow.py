@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpubox import units
 from gpubox.errors import GpuboxError
 from gpubox.profiles.model import Profile
 from gpubox.server.events import Step
@@ -153,9 +154,10 @@ class Flow:
         busy = self._busy()
         if not busy:
             return "wait"
+        limit = units.span(self.services.wait_seconds())
         body = f"{_sentence(busy)} Requests that are cut off have to be asked again."
         answers = (
-            Answer("w", f"wait until it is idle, then {plain(verb)}", "wait"),
+            Answer("w", f"wait until it is idle ({limit} at most), then {plain(verb)}", "wait"),
             Answer("n", f"{plain(verb)} now", "now"),
             Answer("c", "leave it running", "cancel"),
         )

@@ -231,6 +231,9 @@ class LiveServices:
         self._cancel = cancel
         await work
 
+    def wait_seconds(self) -> float:
+        return self.config.wait_seconds
+
     def cancel(self) -> None:
         if self._cancel:
             self._cancel()

@@ -88,6 +88,9 @@ class Services(Protocol):
     ) -> None:
         """Runs one operation of the Supervisor to its end, in the calling thread."""
 
+    def wait_seconds(self) -> float:
+        """How long a change waits for requests that are being answered."""
+
     def cancel(self) -> None:
         """Gives up the operation under way: what ran before is left alone, or comes back."""
 

@@ -106,6 +106,9 @@ class FakeServices:
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
 
+    def wait_seconds(self) -> float:
+        return 600.0
+
     def after_death(self) -> tuple[str, Profile | None]:
         return self.death
 
