@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
 _TAB = "    "
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
@@ -32,6 +33,7 @@ _JOINED = (
     r"\U0001f000-\U0001faff"
 )
 _ODD = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f]|(?:[\x80-\x9f{_HIDDEN}]|(?<![{_JOINED}])[\u200c\u200d])+")
+_ACTING = re.compile(rf"[\x00-\x1f\x7f-\x9f{_HIDDEN}]")
 _UNSEEN = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f]|[\x80-\x9f\u200c\u200d{_HIDDEN}]")
 _ONE_LINE = str.maketrans({"\n": " ", "\t": _TAB} | dict.fromkeys("\u200c\u200d\ufe0e\ufe0f"))
 MARKS = 4
@@ -68,6 +70,14 @@ def revealed(text: str) -> str:
         return text
     shown = _UNSEEN.sub(lambda found: _PICTURES.get(ord(found[0]), "\ufffd"), text.replace("\r\n", "\n"))
     return _few_marks(shown).replace("\t", _TAB)
+
+
+def blanked(text: str, cells: Callable[[str], int]) -> str:
+    """``text`` of the same width, blank where something was removed; ``cells`` is how wide a text is drawn."""
+    if text.isprintable():
+        return text
+    text = _SEQUENCES.sub(lambda found: " " * cells(found[0]), text)
+    return _ACTING.sub(lambda found: "\ufffd" * cells(found[0]), text)
 
 
 class Cleaner:
