@@ -21,7 +21,7 @@ from gpubox.agent.events import (
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.cli import diagnostics, output
 from gpubox.errors import GpuboxError
-from gpubox.plain import flowing, plain
+from gpubox.plain import revealed
 
 if TYPE_CHECKING:
     from gpubox.agent.session import Chat
@@ -49,32 +49,31 @@ class PlainLines:
         serving = chat.serving
         who = (serving.profile_name or serving.model or serving.base_url) if serving else ""
         build = f" ({serving.build})" if serving and serving.build else ""
-        diagnostics.note(f"{plain(who + build)} answers in chat {plain(chat.name)}")
+        diagnostics.note(f"{who}{build} answers in chat {chat.name}")
 
     def show(self, event: AgentEvent) -> None:
         """One event."""
         match event:
             case TextDelta():
                 self._clear()
-                text = flowing(event.text)
-                output.emit_part(text)
+                output.emit_part(event.text)
                 self._said += event.text
-                self._at_start = text.endswith("\n") if text else self._at_start
+                self._at_start = event.text.endswith("\n") if event.text else self._at_start
             case ReasoningDelta():
                 self._thought += 1
                 self._progress(f"  thinking … ~{self._thought:,} tokens")
             case PrefillProgress() if event.total > event.cached:
                 self._progress(f"  reading the prompt … {event.done:,} of {event.total:,} tokens")
             case TurnStarted() if event.protocol != "none":
-                self._line(f"  tools: {event.protocol}, as {plain(event.why)}")
+                self._line(f"  tools: {event.protocol}, as {event.why}")
             case ToolRequested():
                 self._card(event.call)
             case ToolFinished():
                 self._result(event.output)
             case Notice():
-                self._line(f"  ! {plain(event.text)}")
+                self._line(f"  ! {event.text}")
             case RoundRestarted():
-                self._line(f"  ! {plain(event.why)}")
+                self._line(f"  ! {event.why}")
             case TurnFinished():
                 self._totals(event)
             case TurnFailed():
@@ -89,19 +88,19 @@ class PlainLines:
         self._end_line()
 
     def _card(self, call: ToolCall) -> None:
-        self._line(f"  ▸ {plain(call.name)}")
+        self._line(f"  ▸ {call.name}")
         said, self._said = self._said, ""
         if self._one_screen and call.code and call.code.strip() in said:
             return  # a fenced program stands right above
         shown = call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items())
-        for line in _cut(shown):
+        for line in _cut(revealed(shown)):
             diagnostics.note(f"  │ {line}")
 
     def _result(self, done: ToolOutput) -> None:
         exit_code = "" if done.exit_code is None else f"exit {done.exit_code}"
         files = f"files: {', '.join(done.files_made[:8])}{' …' if len(done.files_made) > 8 else ''}"
         words = [exit_code, done.ended_by, units.seconds(done.seconds), done.tier, files if done.files_made else ""]
-        self._line(f"  {'✓' if done.ok else '✗'} {plain('  '.join(word for word in words if word))}")
+        self._line(f"  {'✓' if done.ok else '✗'} {'  '.join(word for word in words if word)}")
         for line in _cut(done.text):
             diagnostics.note(f"  │ {line}")
 
@@ -141,4 +140,4 @@ def _cut(text: str) -> list[str]:
     if len(lines) > CARD_LINES:
         half = CARD_LINES // 2
         lines = [*lines[:half], f"… {len(lines) - 2 * half:,} lines …", *lines[-half:]]
-    return [flowing(line if len(line) <= 400 else f"{line[:400]} … {len(line) - 400:,} characters") for line in lines]
+    return [line if len(line) <= 400 else f"{line[:400]} … {len(line) - 400:,} characters" for line in lines]

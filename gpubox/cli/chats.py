@@ -14,7 +14,7 @@ from gpubox.agent.transcript.search import search
 from gpubox.agent.transcript.store import existing, heads, load
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.plain import flowing, plain
+from gpubox.plain import plain, revealed
 
 
 def list_chats(context: Context, as_json: bool) -> None:
@@ -58,7 +58,7 @@ def search_chats(context: Context, text: str, as_json: bool) -> bool:
     if as_json:
         output.emit_json({"hits": [asdict(hit) for hit in found]})
     else:
-        output.emit_table([(hit.chat, hit.turn, _local(hit.at), hit.role, plain(hit.excerpt)) for hit in found])
+        output.emit_table([(hit.chat, hit.turn, _local(hit.at), hit.role, hit.excerpt) for hit in found])
     return bool(found)
 
 
@@ -94,7 +94,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def _print(turn: Turn) -> None:
-    output.emit("\n".join(f"> {line}" for line in flowing(turn.asked.text).split("\n")))
+    output.emit_text("\n".join(f"> {line}" for line in turn.asked.text.split("\n")))
     said = ""
     for event in turn.events:
         if isinstance(event, MessageAdded) and event.message.role == "assistant":
@@ -103,40 +103,40 @@ def _print(turn: Turn) -> None:
         elif isinstance(event, ToolFinished):
             _print_run(event, said)
         elif isinstance(event, TurnFailed):
-            output.emit(f"  ✗ {plain(event.message)}")
+            output.emit(f"  ✗ {event.message}")
     _say("".join(event.text for event in turn.events if isinstance(event, TextDelta)))
-    output.emit(f"\n  ({_who(turn)}: {turn.state})\n")
+    output.emit_text(f"\n  ({plain(_who(turn))}: {turn.state})\n")
 
 
 def _say(text: str) -> None:
     if text.strip():
-        output.emit(f"\n{flowing(text.strip())}\n")
+        output.emit_text(f"\n{text.strip()}\n")
 
 
 def _print_run(event: ToolFinished, said: str) -> None:
     call, done = event.call, event.output
-    output.emit(f"  ▸ {plain(call.name)}")
+    output.emit(f"  ▸ {call.name}")
     code = call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items())
     if code.strip() not in said:  # a fenced program stands in the text
-        _indented(code)
+        _indented(revealed(code))
     end = "" if done.exit_code is None else f"exit {done.exit_code}"
     words = [end, done.ended_by, units.seconds(done.seconds), done.tier]
-    output.emit(f"  {'✓' if done.ok else '✗'} {plain('  '.join(word for word in words if word))}")
+    output.emit(f"  {'✓' if done.ok else '✗'} {'  '.join(word for word in words if word)}")
     _indented(done.text)
 
 
 def _indented(text: str) -> None:
-    for line in flowing(text.rstrip("\n")).split("\n"):
+    for line in text.rstrip("\n").split("\n"):
         output.emit(f"  │ {line}")
 
 
 def _who(turn: Turn) -> str:
     asked = turn.asked
-    return plain(f"{asked.profile or asked.model or '—'} {asked.build}".rstrip())
+    return f"{asked.profile or asked.model or '—'} {asked.build}".rstrip()
 
 
 def _local(iso: str) -> str:
     try:
         return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:
-        return plain(iso)
+        return iso

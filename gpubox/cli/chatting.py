@@ -18,7 +18,7 @@ from gpubox.cli.chat_lines import PlainLines
 from gpubox.cli.context import Context
 from gpubox.cli.operate import run_operation
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.plain import paragraph
+from gpubox.plain import revealed
 from gpubox.threads import in_thread
 
 _LIMITS = {
@@ -175,6 +175,6 @@ class Asker:
             return False
         await self.told.wait()
         self.told.clear()
-        diagnostics.note(f"{paragraph(diff)}\nAllow this? y and Enter allow it, anything else does not.")
+        diagnostics.note_text(f"{revealed(diff)}\nAllow this? y and Enter allow it, anything else does not.")
         answer = await in_thread(sys.stdin.readline)
         return answer.strip().casefold() in ("y", "yes")

@@ -10,13 +10,26 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gpubox.cli.terminal import Control, clean_stderr, clean_streams
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.plain import plain
+
+SENTENCE_CHARS = 2000
+"""What is shown of an error's sentence: a server may have put a page into it."""
 
 
 def guarded(
     work: Callable[[], int], logs: Callable[[], Path], tell: Callable[[GpuboxError], None] = lambda error: None
 ) -> int:
-    """The exit code of ``work``, its errors told to the owner and to ``tell``; no traceback leaves here."""
+    """The exit code of ``work``, its errors told to the owner and to ``tell``; no traceback leaves here.
+
+    All that is written meanwhile is cleaned.
+    """
+    with clean_streams():
+        return _guarded(work, logs, tell)
+
+
+def _guarded(work: Callable[[], int], logs: Callable[[], Path], tell: Callable[[GpuboxError], None]) -> int:
     try:
         return work()
     except GpuboxError as caught:
@@ -50,17 +63,27 @@ def interrupted() -> GpuboxError:
     return GpuboxError("interrupted", code=ExitCode.INTERRUPTED)
 
 
-def note(text: str) -> None:
-    """A remark beside the answer. A terminal that is gone does not stop what is being done."""
+def note(line: str) -> None:
+    """A remark beside the answer, in one line. A terminal that is gone does not stop what is being done."""
+    note_text(plain(line))
+
+
+def note_text(text: str) -> None:
+    """As ``note``, in several lines."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(text, file=clean_stderr(), flush=True)
 
 
 def show_error(error: GpuboxError) -> None:
     """``gpubox: what happened`` and, on a line of its own, what to do."""
-    note(f"gpubox: {error.message}")
+    note(f"gpubox: {_sentence(error.message)}")
     if error.hint:
-        note(f"        {error.hint}")
+        note(f"        {_sentence(error.hint)}")
+
+
+def _sentence(text: str) -> str:
+    more = len(text) - SENTENCE_CHARS
+    return text if more <= 0 else f"{text[:SENTENCE_CHARS]} … {more:,} more characters"
 
 
 def bug(folder: Path) -> GpuboxError:
@@ -87,4 +110,6 @@ def redraw(text: str) -> None:
     """Replaces the current terminal line, cut to its width."""
     with contextlib.suppress(OSError):
         width = shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[2K{text[:width]}", end="", file=sys.stderr, flush=True)
+        stream = clean_stderr()
+        stream.control(Control.NEW_LINE_IN_PLACE)
+        print(plain(text)[:width], end="", file=stream, flush=True)

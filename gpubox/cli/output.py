@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
-
+from gpubox.cli.terminal import clean_stdout
 from gpubox.errors import GpuboxError
+from gpubox.plain import plain
 
 SCHEMA_VERSION = 1
+CELL_CHARS = 400
+"""What a table shows of one cell."""
 _printed = False
 """Whether this command line has printed JSON."""
 
@@ -29,29 +31,43 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def emit(text: str = "") -> None:
-    """One piece of text for the owner, as it stands."""
-    _write(f"{text}\n")
+def emit(line: str = "") -> None:
+    """One line for the owner, whatever stands in it: a name with a line break cannot make a second one."""
+    emit_text(plain(line))
+
+
+def emit_text(text: str) -> None:
+    """Lines for the owner."""
+    with _told():
+        clean_stdout().write(f"{text}\n")
+
+
+def emit_exactly(text: str) -> None:
+    """Lines that are the contents of a file: as they stand, but on a terminal."""
+    with _told():
+        clean_stdout().write_exactly(f"{text}\n")
 
 
 def width() -> int | None:
     """The columns of the terminal that stdout is; ``None`` elsewhere, where lines may be as long as they are."""
     import shutil
-    import sys
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def emit_part(text: str) -> None:
     """More of a text that goes on, at once."""
-    _write(text)
+    with _told():
+        clean_stdout().write(text)
 
 
 def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
     """One JSON object with its ``schema_version``; ``one_line`` for streams."""
     global _printed
     _printed = True
-    _write(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2) + "\n")
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2)
+    with _told():
+        clean_stdout().write_whole(text.replace("\x7f", "\\u007f") + "\n")  # the one control code JSON leaves raw
 
 
 def emit_error(error: GpuboxError) -> None:
@@ -72,7 +88,7 @@ def error_values(error: GpuboxError | None) -> dict[str, Any]:
 
 def emit_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
     """Left-aligned columns, two spaces apart; the last one is never padded."""
-    table = [list(header), *rows] if header else list(rows)
+    table = [[_cell(cell) for cell in row] for row in ([header, *rows] if header else rows)]
     if not table:
         return
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
@@ -87,10 +103,17 @@ def discard() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _write(text: str) -> None:
+def _cell(text: str) -> str:
+    shown = plain(text)
+    return shown if len(shown) <= CELL_CHARS else f"{shown[: CELL_CHARS - 1]}…"
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
     """Raises BrokenPipeError where the reader left, GpuboxError where the disk is full."""
     try:
-        click.echo(text, nl=False)
+        yield
+        sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -24,6 +24,7 @@ from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.tui import theme
 from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
+from gpubox.tui.cleaning import CleanText
 from gpubox.tui.entries import Entry
 from gpubox.tui.messages import (
     EntriesRead,
@@ -43,8 +44,9 @@ from gpubox.tui.widgets.profile_list import ProfilePane
 from gpubox.tui.widgets.requests_pane import RequestRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from textual.filter import LineFilter
     from textual.screen import Screen
 
     from gpubox.tui.story import Story
@@ -78,6 +80,7 @@ class GpuboxApp(Verbs):
 
     def __init__(self, services: Services, *, start: str | None = None) -> None:
         super().__init__()
+        self._clean_text = CleanText()
         self.register_theme(theme.GPUBOX)
         # Not assigned, which would parse all styles twice before the first paint.
         self.set_reactive(type(self).theme, theme.GPUBOX.name)
@@ -100,6 +103,9 @@ class GpuboxApp(Verbs):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return (self._clean_text, *super().get_line_filters())
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         return ()  # the registry's verbs are the palette

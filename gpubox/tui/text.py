@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gpubox.plain import paragraph as paragraph
 from gpubox.plain import plain as plain
+from gpubox.plain import revealed as revealed
 
 
 def short(text: str, width: int) -> str:

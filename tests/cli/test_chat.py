@@ -309,7 +309,7 @@ def test_hostile_text_reaches_no_terminal(serve: Serve, chat: Callable[..., Said
 
     assert said.code == 0
     assert not set("\x1b\x07\x9b\u202e") & set(said.out + said.err)
-    assert "[/foo] ␛]0;owned" in said.out
+    assert "[/foo]  �evil 👩" in said.out and "owned" not in said.out
     assert "👩‍👧" in said.out
     shown = chat("show", names(Paths.default())[0])
     assert not set("\x1b\x07\x9b\u202e") & set(shown.out)

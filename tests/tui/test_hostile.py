@@ -20,10 +20,13 @@ HOSTILE = "[/foo] [INFO] [b]x[/b] \x1b[31mred\x1b[0m \x07\u202eevil\u200b $error
     ("raw", "shown"),
     [
         ("plain", "plain"),
-        ("\x1b[31mred", "␛[31mred"),
+        ("\x1b[31mred", "red"),
+        ("a\x1b]52;c;eHg=\x07b\x1b]8;;http://x\x1b\\c", "abc"),
+        ("a\x1b]0;never\x1b[3", "a␛␛"),
         ("a\tb", "a    b"),
-        ("two\nlines\r", "two lines "),
-        ("\x9b31m", "�31m"),
+        ("two\nlines\r", "two lines"),
+        ("100 %\rgone", "100 %␍gone"),
+        ("\x9b31mred", "red"),
         ("\u202eabc\u2066", "�abc�"),
         ("\udc80", "�"),
         ("größe 模型", "größe 模型"),
@@ -58,7 +61,7 @@ async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
         await opened(pilot)
         await until(pilot, lambda: app.dashboard.log_pane.view.line_count == 3)
         for _ in range(3):
-            await shows(pilot, "[/foo]", "␛[")
+            await shows(pilot, "[/foo]", "red")
             shown = text(pilot)
             assert not any(ord(char) < 32 and char != "\n" for char in shown)
             assert "\u202e" not in shown
@@ -75,6 +78,6 @@ async def test_hostile_answers_in_questions_and_toasts(fake: FakeServices) -> No
     async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
         await pilot.press("s")
-        await until(pilot, lambda: "Stop [/foo]␛[31m?" in text(pilot))
+        await until(pilot, lambda: "Stop [/foo]?" in text(pilot))
         await pilot.press("escape", "r")
-        await until(pilot, lambda: "The profile [/foo]␛[31m is not in the list" in text(pilot))
+        await until(pilot, lambda: "The profile [/foo] is not in the list" in text(pilot))

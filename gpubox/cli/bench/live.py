@@ -18,7 +18,6 @@ from gpubox.bench.events import (
 )
 from gpubox.cli import diagnostics
 from gpubox.cli.operate import Progress
-from gpubox.plain import plain
 
 PLAIN_SECONDS = 10.0
 """How often a plain line says how far it is."""
@@ -67,13 +66,13 @@ class Live:
         now = time.monotonic()
         if not self.live and (now - self._said >= PLAIN_SECONDS or event.done == event.total):
             self._said = now
-            diagnostics.note(plain(self._line))
+            diagnostics.note(self._line)
 
     def _draw(self, text: str, *, end: bool = False) -> None:
         if self.live:
-            diagnostics.redraw("" if end else plain(f"{self._line}  {text}"))
+            diagnostics.redraw("" if end else f"{self._line}  {text}")
 
     def _tell(self, text: str) -> None:
         if self.live:
             diagnostics.redraw("")
-        diagnostics.note(plain(text))
+        diagnostics.note(text)

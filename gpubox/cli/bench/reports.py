@@ -94,7 +94,7 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
 
     text = share(context.paths, context.profile, list(what) or ["last"], form or "md")
     if file is None:
-        output.emit_part(text)
+        output.emit_exactly(text.removesuffix("\n"))
         return
     from pathlib import Path
 
@@ -116,4 +116,4 @@ def _print(rows: Any, charts: Sequence[Chart]) -> None:
     shown: list[Row] = list(rows)
     for chart in charts:
         shown += [(), *plot(chart, output.width() or 100)]
-    output.emit("\n".join(texts(shown)))
+    output.emit_text("\n".join(texts(shown)))

@@ -13,7 +13,6 @@ from gpubox.cli.bench.options import json_option
 from gpubox.cli.bench.work import fetch_models, go_on, print_report
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.plain import plain
 
 
 @click.command("ls")
@@ -55,9 +54,7 @@ def ls_command(context: Context, as_json: bool) -> None:
     if as_json:
         output.emit_json({"runs": values})
     elif rows:
-        output.emit_table(
-            [[plain(word) for word in row] for row in rows], header=("RUN", "KIND", "STATE", "DONE", "TOOK", "")
-        )
+        output.emit_table(rows, header=("RUN", "KIND", "STATE", "DONE", "TOOK", ""))
     else:
         output.emit("There is no run yet. `gpubox bench speed` makes one.")
 

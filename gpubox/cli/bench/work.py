@@ -11,7 +11,6 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context, check_url
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_SLOT
-from gpubox.plain import plain
 
 if TYPE_CHECKING:
     from gpubox.bench.model import Plan, RunInfo, Target
@@ -145,8 +144,8 @@ def perform(context: Context, work: Any, run: Run | None, *, now: bool, as_json:
     error: GpuboxError | None = None
     try:
         run_operation(_as_coroutine(work(runner)))
-    except GpuboxError as caught:  # a server elsewhere may have said anything
-        error = GpuboxError(plain(caught.message), plain(caught.hint), code=caught.code)
+    except GpuboxError as caught:
+        error = caught
     except KeyboardInterrupt:
         error = diagnostics.interrupted()
     if not seen:
@@ -176,4 +175,6 @@ def print_report(
         output.emit_json({**output.error_values(error), **report_values(found)})
     elif found.report.metrics or found.report.tables or not error:
         width = output.width()
-        output.emit("\n".join(texts(rows(found.info, found.report, width=width, plots=plots, beside=found.beside))))
+        output.emit_text(
+            "\n".join(texts(rows(found.info, found.report, width=width, plots=plots, beside=found.beside)))
+        )

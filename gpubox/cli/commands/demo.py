@@ -92,7 +92,7 @@ def _values(profile: Profile, question: str, answer: Answer) -> dict[str, object
 
 
 def _print(question: str, answer: Answer) -> None:
-    output.emit(f"> {question}\n{answer.text.strip()}{' …' if answer.finish_reason == 'length' else ''}\n")
+    output.emit_text(f"> {question}\n{answer.text.strip()}{' …' if answer.finish_reason == 'length' else ''}\n")
     output.emit(
         f"pp {units.rate(answer.pp_tokens_per_second)} tok/s ({units.tokens(answer.prompt_tokens)} tokens)   "
         f"tg {units.rate(answer.tg_tokens_per_second)} tok/s ({units.tokens(answer.generated_tokens)} tokens)   "

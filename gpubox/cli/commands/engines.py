@@ -39,7 +39,8 @@ def command(context: Context, as_json: bool) -> int:
 
 def _print(entry: dict[str, object]) -> None:
     if entry["problem"]:
-        output.emit(f"✗ {entry['name']}  {entry['path']}\n    {entry['problem']}")
+        output.emit(f"✗ {entry['name']}  {entry['path']}")
+        output.emit(f"    {entry['problem']}")
         return
     output.emit(
         f"✓ {entry['name']}  {shown_version(str(entry['version']))}  {entry['options']} options  {entry['path']}"

@@ -39,7 +39,7 @@ def command(context: Context, profile: str, kind: str, url: str | None, as_json:
     if as_json:
         output.emit_json({"profile": found.name, "kind": kind, "text": text})
     else:
-        output.emit(text.rstrip("\n"))
+        output.emit_exactly(text.rstrip("\n"))
 
 
 def _argv(profile: Profile, context: Context) -> list[str]:

@@ -47,7 +47,7 @@ def command(
             headers = [f"{i.profile.name}.toml\n{header}" for i, header in zip(found, headers, strict=True)]
         texts = [profile_toml(i.profile, header) for i, header in zip(found, headers, strict=True)]
         if not as_json:
-            output.emit("\n".join(texts))
+            output.emit_exactly("\n".join(texts))
     else:
         _check(found, context.paths, force)
         written = [

@@ -48,7 +48,7 @@ def command(
     if as_json and not follow:
         output.emit_json({"path": str(path), "lines": [asdict(parse_line(line)) for line in wanted]})
         return
-    show = _emit_json if as_json else output.emit
+    show = _emit_json if as_json else output.emit_text
     for line in wanted:
         show(line)
     while follow:

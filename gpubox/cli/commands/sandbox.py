@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import click
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, UsageError
-from gpubox.plain import paragraph, plain
 
 _WORDS = {
     "wall": "it ran longer than allowed",
@@ -54,9 +52,9 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
     else:
         if outcome.output:
             said = outcome.output.removesuffix("\n")
-            output.emit(paragraph(said) if sys.stdout.isatty() else said)
+            output.emit_exactly(said)
         for name in outcome.files_made:
-            diagnostics.note(f"made {plain(name)}")
+            diagnostics.note(f"made {name}")
         how = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         why = f": {_WORDS[outcome.ended_by]}" if outcome.ended_by in _WORDS else ""
         diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.tier}")

@@ -10,6 +10,7 @@ from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.plain import revealed
 from gpubox.profiles.argv import command_line, public_env
 from gpubox.profiles.model import Profile
 from gpubox.server.fit import look_for_model
@@ -27,7 +28,7 @@ def command(context: Context, profile: str, as_json: bool, only_command: bool) -
     shown = preview(found, context.paths, context.config)
     line = command_line(shown.argv, public_env(found.env))
     if only_command:
-        output.emit(line)
+        output.emit_exactly(line)
     elif as_json:
         output.emit_json(_values(found, shown, line))
     else:
@@ -66,9 +67,9 @@ def _refusal(error: GpuboxError | None) -> str | None:
 def _print(profile: Profile, shown: Preview, line: str, context: Context) -> None:
     output.emit(f"{profile.name}  {profile.title}".rstrip())
     if profile.description:
-        output.emit(f"{profile.description}")
+        output.emit_text(profile.description)
     output.emit()
-    output.emit(line)
+    output.emit_text(revealed(line))
     output.emit()
     if shown.refusal:
         output.emit(f"✗ {_refusal(shown.refusal)}")

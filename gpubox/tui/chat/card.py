@@ -10,7 +10,7 @@ from gpubox.tui.cells import Line, Span, cells, fit, join, pad, safe
 from gpubox.tui.chat.clean import clean, clean_lines, cut
 from gpubox.tui.chat.code import coloured
 from gpubox.tui.chat.wrap import wrap_hard
-from gpubox.tui.text import plain
+from gpubox.tui.text import revealed
 
 FEW_LINES = 10
 """Of code, a diff or output, while the card is folded."""
@@ -74,7 +74,7 @@ def diff_lines(diff: str, width: int) -> list[Line]:
     rows: list[Line] = []
     for line in diff.split("\n"):
         style = next((style for mark, style in _DIFF if line.startswith(mark)), "")
-        rows += wrap_hard(((plain(cut(line.expandtabs(4))), style),), width)
+        rows += wrap_hard(((revealed(cut(line.expandtabs(4))), style),), width)
     while rows and not rows[-1]:
         rows.pop()
     return rows

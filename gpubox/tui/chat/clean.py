@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from gpubox.tui.text import plain
 
 LINE_CHARS = 20_000
 """A line is cut here: nobody reads further, and a megabyte on one line must not be wrapped."""
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
-)
-# Joiners and variation selectors: terminals do not agree on how wide what they join is.
-_JOINERS = dict.fromkeys([0x200C, 0x200D, 0xFE0E, 0xFE0F])
 
-
-def clean(line: str) -> str:
-    """One line: escape sequences gone, other control characters as their pictures, joined emoji apart."""
-    if line.isascii() and line.isprintable():
-        return line
-    if "\x1b" in line or "\x9b" in line:
-        line = _ESCAPES.sub("", line)
-    return plain(line.translate(_JOINERS))
+clean = plain
+"""One line of what a model or a program said."""
 
 
 def cut(line: str) -> str:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpubox.tui.cells import Line, Span
-from gpubox.tui.chat.clean import clean
+from gpubox.tui.text import revealed
 
 COLOURED_CHARS = 60_000
 """More than this is shown without colours: they would take longer than a frame."""
@@ -37,7 +37,7 @@ def coloured(code: str, language: str) -> list[Line]:
     if len(code) > COLOURED_CHARS or not (lexer := _lexer(language)):
         return [_plain(line) for line in lines]
     # The lexer sees clean lines: what it splits must be what is drawn.
-    text = "\n".join(clean(line) for line in lines)
+    text = "\n".join(revealed(line) for line in lines)
     rows: list[list[Span]] = [[]]
     for kind, value in lexer.get_tokens(text):
         style = _style(str(kind))
@@ -56,7 +56,7 @@ def coloured_line(line: str, language: str) -> Line:
 
 
 def _plain(line: str) -> Line:
-    return ((clean(line), ""),) if line else ()
+    return ((revealed(line), ""),) if line else ()
 
 
 @lru_cache(maxsize=64)
