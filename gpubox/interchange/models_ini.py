@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gpubox.errors import UsageError
-from gpubox.interchange.commandline import flag_words
-from gpubox.interchange.recorded import option_of_variable, recorded
+from gpubox.interchange.recorded import flag_words, option_of_variable, recorded
 
 _SECTION = re.compile(r"\[([^\]]+)\]")
 _ROUTERS_OWN = {"load-on-startup", "stop-timeout", "dedup-cache-models"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FlagValue = bool | int | float | str | tuple[str | int | float, ...]
-"""``True`` is a bare flag, ``False`` its ``--no-`` form, a tuple llama-server's comma list."""
+"""``True`` is a bare flag, ``False`` its ``--no-`` form, a tuple several values (see profiles/repeating.py)."""
 
 TOP_LEVEL_FLAGS = {
     "model": "model",

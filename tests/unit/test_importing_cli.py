@@ -79,9 +79,9 @@ def test_files_of_the_current_folder_are_written_with_their_whole_path(
     assert profile["model"] == str(here / "x.gguf")
     assert profile["flags"] == {
         "mmproj": str(here / "sub/mm.gguf"), "chat-template-file": str(here / "t.jinja"), "model-draft": "gone.gguf",
-        "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf",
+        "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf", "spec-type": "draft-simple",
     }  # fmt: skip
-    assert profile["notes"] == []
+    assert profile["notes"] == ["--spec-type draft-simple was added: a draft model alone drafts nothing today."]
     assert run(["import", "llama-server", "--name", "other", "--model", "../x.gguf"]) == 0
     assert f'model = "{here}/x.gguf"' in (paths.profiles / "other.toml").read_text()
 
@@ -116,7 +116,7 @@ def test_import_reads_stdin_and_answers_in_json(
     assert run(["import", "-", "--json"]) == 0
     (profile,) = json.loads(capsys.readouterr().out)["profiles"]
     assert profile["path"] == str(paths.profiles / "a.toml")
-    assert profile["flags"] == {"ctx-size": 4096, "draft-max": 8}
+    assert profile["flags"] == {"ctx-size": 4096, "spec-draft-n-max": 8}
     assert "spec-draft-n-max" in profile["notes"][0]
 
 
