@@ -74,16 +74,17 @@ class Supervisor:
             return await self._change("start", profile, old, go_now=True, allow_exposed=allow_exposed)
 
     async def switch(
-        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, restore: bool = True
-    ) -> Running:
+        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, restore: bool = True,
+        fresh: bool = False,
+    ) -> Running:  # fmt: skip
         """Replaces what runs by ``profile``: check, wait for idle slots (not with ``go_now``), stop, start, prove.
 
         On any failure, and on cancellation, what ran before runs again (without ``restore``: that is the caller's
-        duty). Raises GpuboxError saying which.
+        duty). ``fresh``: also where it runs just so. Raises GpuboxError saying which.
         """
         with self._exclusive("switch", profile.name) as old:
             return await self._change(
-                "switch", profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore
+                "restart" if fresh and old and old.launch.profile == profile.name else "switch", profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore
             )
 
     async def restart(self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False) -> Running:
