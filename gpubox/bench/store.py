@@ -179,7 +179,11 @@ def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
 
 def list_runs(paths: Paths) -> list[Run]:
     """Every run that has a head, the newest last."""
-    folder = runs_folder(paths)
+    return runs_in(runs_folder(paths))
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """As ``list_runs``, of a folder."""
     if not folder.is_dir():
         return []
     return [Run(path) for path in sorted(folder.iterdir()) if (path / _HEAD).is_file()]

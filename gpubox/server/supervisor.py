@@ -82,18 +82,19 @@ class Supervisor:
 
     async def switch(
         self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, restore: bool = True,
-        wait: float | None = None,
+        wait: float | None = None, fresh: bool = False,
     ) -> Running:  # fmt: skip
         """Replaces what runs by ``profile``: check, wait for idle slots (not with ``go_now``), stop, start, prove.
 
         It waits at most ``wait`` seconds, else what the settings say; then nothing was touched.
         On any failure, and on cancellation, what ran before runs again (without ``restore``: that is the caller's
-        duty). Raises GpuboxError saying which.
+        duty). ``fresh``: also where it runs just so. Raises GpuboxError saying which.
         """
         with self._exclusive("switch", profile.name) as old:
             return await self._change(
-                "switch", profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore, wait=wait
-            )
+                "restart" if fresh and old and old.launch.profile == profile.name else "switch", profile, old,
+                go_now=go_now, allow_exposed=allow_exposed, restore=restore, wait=wait,
+            )  # fmt: skip
 
     async def restart(
         self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, wait: float | None = None

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.benchmark import headline_of, make_benchmark
 from gpubox.bench.model import RunInfo
+from gpubox.bench.report.heads import heads_beside
+from gpubox.bench.report.history import History
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.redact import Redactor, redacted
 from gpubox.bench.report.references import Beside, beside_articles
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 def report_of(run: Run) -> Report:
     """The report of what ``run`` has so far, computed from its results. Raises GpuboxError where it is damaged."""
     info = run.info
-    report = make_benchmark(info.plan).summarise(info, run.scored())
+    benchmark = make_benchmark(info.plan)
+    benchmark.history = History(lambda: heads_beside(run))
+    report = benchmark.summarise(info, run.scored())
     return replace(report, notes=(*report.notes, *_uncontrolled(info)))
 
 
@@ -89,8 +93,8 @@ class Progress:
 def progress_of(run: Run) -> Progress:
     """Read from the folder alone: for a run that another gpubox works on, ask again each second. Raises GpuboxError."""
     info, scored = run.info, run.scored()
-    failed = sum(not result.ok for _, result in scored)
-    return Progress(info, len(scored), make_benchmark(info.plan).headline(scored), failed)
+    failed = sum(result.failed for _, result in scored)
+    return Progress(info, len(scored), headline_of(make_benchmark(info.plan), scored), failed)
 
 
 def report_values(found: Told) -> dict[str, Any]:

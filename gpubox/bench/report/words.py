@@ -52,6 +52,22 @@ def cell(value: Value) -> str:
     return number(value) if isinstance(value, float) else units.UNKNOWN if value is None else str(value)
 
 
+def percent(ratio: float | None) -> str:
+    """A ratio as a change: ``+3.1 %``."""
+    return f"{100 * (ratio - 1):+.1f} %" if ratio is not None else units.UNKNOWN
+
+
+def in_doubt(flags: Sequence[Flag]) -> str:
+    """The end of a sentence that rests on flagged items: `` - doubtful: busy CPU in 3 items``; empty without flags."""
+    if not flags:
+        return ""
+    words = []
+    for kind in dict.fromkeys(flag.kind for flag in flags):
+        items = len({flag.item for flag in flags if flag.kind == kind and flag.item})
+        words.append(f"{kind} in {items} {'item' if items == 1 else 'items'}" if items else kind)
+    return f" - doubtful: {', '.join(words)}"
+
+
 def doubts(flags: Sequence[Flag]) -> Iterator[str]:
     """One sentence for each kind of flag: what it means, how many items have it, and the last one's words."""
     for kind in dict.fromkeys(flag.kind for flag in flags):
