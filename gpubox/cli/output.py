@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from gpubox.errors import GpuboxError
 
 SCHEMA_VERSION = 1
@@ -90,6 +88,12 @@ def discard() -> None:
 def _write(text: str) -> None:
     """Raises BrokenPipeError where the reader left, GpuboxError where the disk is full."""
     try:
+        if text.isascii():  # JSON is: nothing to find out about the terminal
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return
+        import click
+
         click.echo(text, nl=False)
     except BrokenPipeError:
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -117,6 +116,8 @@ def load_state(path: Path) -> SlotState:
 def save_state(path: Path, state: SlotState) -> None:
     """Writes ``state`` atomically, readable by the owner only. Raises GpuboxError when the disk refuses."""
     values = {"schema_version": SCHEMA, **asdict(state)}
+    import tempfile
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)

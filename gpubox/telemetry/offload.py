@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpubox.hardware.gpu import Gpu
 from gpubox.hardware.host import ProcessReading
-from gpubox.hardware.nvml import Gpu
 from gpubox.server.record import Launch
 from gpubox.telemetry.memory import key_of
 from gpubox.telemetry.model import Offload
