@@ -1,6 +1,7 @@
-"""The console script: straight to the screen for the bare ``gpubox``, else to the verbs.
+"""The console script: straight to the screen, straight to `status`, which is polled, else to the verbs.
 
-The short way leaves click and the verbs unimported; they would cost the screen a quarter of its first paint.
+The short ways leave click and the verbs unimported: they would be a quarter of the screen's first paint, and of
+`gpubox status`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gpubox.cli import diagnostics
+from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode
 
@@ -19,7 +20,10 @@ def main() -> None:
     if len(sys.argv) > 1:
         import signal
 
-        from gpubox.cli.main import run
+        if sys.argv[1:] in (["status"], ["status", "--json"]):
+            run = _status
+        else:
+            from gpubox.cli.main import run
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
         try:
@@ -46,6 +50,22 @@ def _deaf() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
+
+def _status() -> int:
+    as_json = sys.argv[-1] == "--json"
+
+    def show() -> int:
+        from gpubox.cli.commands.status import show_status
+
+        try:
+            return show_status(Context(), as_json)
+        except BrokenPipeError:
+            output.discard()  # `gpubox status | head -1`: the reader left
+            return ExitCode.OK
+
+    tell = output.emit_error if as_json else (lambda error: None)
+    return diagnostics.guarded(show, lambda: Context().paths.logs, tell)
 
 
 def _screen() -> int:

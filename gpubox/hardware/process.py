@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
-import psutil
+# psutil is imported where it is needed: it would cost every verb 50 ms.
 
 MARKER = "GPUBOX_SERVER"
 """Environment variable that every server started by gpubox carries: ``STATE|SLOT|PROFILE|LAUNCH``."""
@@ -108,6 +108,8 @@ def find_marked(prefix: str) -> list[tuple[Identity, str]]:
 
 def activity(pid: int) -> Activity | None:
     """What ``pid`` has used so far, or ``None`` when it is gone or hidden."""
+    import psutil
+
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -171,6 +173,8 @@ def output_moved(pid: int, path: Path) -> tuple[Path, str] | None:
 
 def command_of(pid: int) -> list[str]:
     """The argv of ``pid``; empty when it is gone."""
+    import psutil
+
     try:
         return psutil.Process(pid).cmdline()
     except psutil.Error:
@@ -179,6 +183,8 @@ def command_of(pid: int) -> list[str]:
 
 def port_owner(port: int) -> PortOwner | None:
     """Who listens on TCP ``port`` of this machine, on any address; ``None`` when it is free."""
+    import psutil
+
     try:
         connections = psutil.net_connections(kind="inet")
     except psutil.Error:
@@ -195,6 +201,8 @@ def port_owner(port: int) -> PortOwner | None:
 
 def listens(pid: int, port: int) -> bool | None:
     """Whether ``pid`` itself listens on ``port``; ``None`` when that cannot be seen."""
+    import psutil
+
     try:
         connections = psutil.Process(pid).net_connections(kind="inet")
     except (psutil.Error, OSError):
@@ -204,6 +212,8 @@ def listens(pid: int, port: int) -> bool | None:
 
 def descendants(pid: int) -> list[int]:
     """The pids of all children of ``pid`` and theirs; empty when it is gone."""
+    import psutil
+
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +79,8 @@ def _keep(path: Path) -> Path | None:
             return aside
     except OSError:
         pass
+    import shutil
+
     try:
         shutil.copyfile(path, aside)
     except OSError:

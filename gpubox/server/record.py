@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -138,6 +137,8 @@ def save_state(path: Path, state: SlotState) -> None:
     On a full disk it is written into the space that the file has already, where that is enough: it is better that
     a stop is on record than that the record is written in one step.
     """
+    import tempfile
+
     text = json.dumps({"schema_version": SCHEMA, **asdict(state)}, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gpubox.config import Config, api_key
 from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
-from gpubox.server.client import LlamaClient, Slot, connect
+from gpubox.server.answers import Slot
 from gpubox.server.logcut import trim
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
 from gpubox.threads import in_thread
+
+if TYPE_CHECKING:
+    from gpubox.server.client import LlamaClient
 
 DENIED = "It wants an API key that gpubox does not have."
 
@@ -67,6 +71,8 @@ async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
     view = await in_thread(_look, paths, slot)
     if view.running is None:
         return _gone(view)
+    from gpubox.server.client import connect  # httpx only where there is a server to ask
+
     launch = view.running.launch
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
         state, found = await _ask(client, not may_sleep(launch.argv))
@@ -104,6 +110,8 @@ def from_view(
 
 async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     """A server that somebody else runs, by its URL; read only."""
+    from gpubox.server.client import connect
+
     async with connect(base_url, key, timeout=5.0) as client:
         health = await client.health()
         props = (await client.props() if health.status == "ok" else None) or {}

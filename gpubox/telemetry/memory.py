@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from gpubox.hardware.gpu import Gpu
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.hardware.nvml import Gpu
 from gpubox.telemetry.model import DeviceMemory
 from gpubox.telemetry.split import HOST, SplitLog
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.hardware.nvml import DriverReading
 from gpubox.server.status import ServerStatus
 
 DeviceKind = Literal["gpu", "rpc", "host"]

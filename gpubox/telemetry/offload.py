@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubox.hardware.nvml import DriverReading, Gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.server.record import Launch
 from gpubox.telemetry.bottleneck import Evidence, Pace, bottleneck
 from gpubox.telemetry.memory import key_of

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gpubox.config import Config, api_key, foreign_key
 from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReader, HostReading, ProcessReading, read_process
-from gpubox.hardware.nvml import DriverReading
 from gpubox.hardware.process import Identity
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.server.logcut import trim

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.hardware.process import output_moved
+from gpubox.server.answers import DEFERRED, PROCESSING, Health, Slot
 from gpubox.server.choiceevents import Cleared
-from gpubox.server.client import DEFERRED, PROCESSING, Health, LlamaClient, Slot
 from gpubox.server.log import HEAD_BYTES, LINE_BYTES, LogReader, numbered, parse_line, tail_text
 from gpubox.server.logevents import CacheState, Checkpoint, Cut, Released, Section, Sleeping, event_of
 from gpubox.server.logtally import ENDED, ended_in
@@ -246,6 +246,8 @@ class ServerSource:
 
     def __init__(self, base_url: str, key: str | None, *, may_ask_slots: bool, foreign: bool = False) -> None:
         """``foreign``: its command line and its log are not known, it is asked whether it sleeps."""
+        from gpubox.server.client import LlamaClient  # httpx only where there is a server to ask
+
         self.client = LlamaClient(base_url, key, timeout=STALE_SECONDS)
         self.key = key
         self.may_ask_slots = may_ask_slots

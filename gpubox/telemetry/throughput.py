@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-from gpubox.server.client import Slot
+from gpubox.server.answers import Slot
 from gpubox.telemetry.model import Request, SlotReading, Throughput, Totals
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.requests import InFlight, RequestLog

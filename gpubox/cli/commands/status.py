@@ -7,12 +7,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-import click
-
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context, check_url
-from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
@@ -21,13 +18,26 @@ from gpubox.telemetry.sampler import Sampler
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
 
 
-@click.command("status")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; with --watch one a line.")
-@click.option("--watch", type=click.FloatRange(min=0.1), metavar="S", help="Again every S seconds.")
-@click.option("--url", help="A server that gpubox did not start, read only.")
-@click.pass_obj
-def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
-    """What runs now. Exits 3 when nothing does, 4 when it runs but does not answer."""
+def __getattr__(name: str) -> Any:
+    """``command``, made when click asks for it: `gpubox status` as it is polled goes past click (``cli.entry``)."""
+    if name != "command":
+        raise AttributeError(name)
+    import click
+
+    @click.command("status")
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object; with --watch one a line.")
+    @click.option("--watch", type=click.FloatRange(min=0.1), metavar="S", help="Again every S seconds.")
+    @click.option("--url", help="A server that gpubox did not start, read only.")
+    @click.pass_obj
+    def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
+        """What runs now. Exits 3 when nothing does, 4 when it runs but does not answer."""
+        return show_status(context, as_json, watch, url)
+
+    return command
+
+
+def show_status(context: Context, as_json: bool, watch: float | None = None, url: str | None = None) -> int:
+    """Prints what runs now, with ``watch`` every so many seconds; returns the exit code. Raises GpuboxError."""
     check_url(url)
     if watch is not None:
         asyncio.run(_watch(context, url, watch, as_json))
@@ -111,6 +121,8 @@ def _device(device: DeviceMemory) -> dict[str, Any]:
 
 
 def _print(snapshot: Snapshot) -> None:
+    from gpubox.engines.capabilities import shown_version
+
     status, through = snapshot.server, snapshot.throughput
     mark = "●" if status.up else "○"
     state = through.state if status.up or through.state == "stuck" else status.state
