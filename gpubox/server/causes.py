@@ -259,7 +259,7 @@ def first_error(log: str) -> str:
     lines = lines[began or 0 :]
     errors = [i for i, line in enumerate(lines) if _is_error(line)]
     if began is None:
-        fitting = [i for i, line in enumerate(lines) if _FITTING.search(line.text)] or [0]
+        fitting = [i for i, line in enumerate(lines) if _FITTING.search(line.text)] or [-1]
         errors = [i for i in errors if not fitting[0] <= i <= fitting[-1]] or errors
     else:
         errors = _last_burst(errors)
