@@ -102,7 +102,7 @@ async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
 
 async def test_the_log_of_the_last_failure_has_a_key_of_its_own(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
         await pilot.press("F")
         await until(pilot, lambda: "No start has failed here" in text(pilot))
