@@ -77,9 +77,12 @@ def _confinement(table: Table) -> str:
 
 def _there(path: Path) -> bool:
     try:
-        return path.exists()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:
-        return True  # a name too long, a folder that is closed: reading it says why
+        return True  # a name too long, a folder that is closed, links in a circle: reading it says why
+    return True
 
 
 def _expanded(table: Table, key: str, value: str) -> Path:

@@ -21,6 +21,7 @@ from gpubox.bench.journal import Journal, no_room, read_journal
 from gpubox.bench.model import SCHEMA, Item, Plan, RawRecord, Result, RunInfo
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.regular import open_regular
 from gpubox.server.record import now
 
 T = TypeVar("T")
@@ -222,7 +223,8 @@ def _pretty(value: Any) -> bytes:
 
 def _decode(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        with open_regular(path) as file:
+            return msgspec.json.decode(file.read(), type=kind)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

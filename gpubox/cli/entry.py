@@ -6,34 +6,40 @@ The short ways leave click and the verbs unimported: they would be a quarter of 
 
 from __future__ import annotations
 
-import os
-import sys
+from gpubox.cli import interrupts
 
-from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context
-from gpubox.errors import ExitCode
+interrupts.leave_at_once()  # before all that takes time to import
+
+import os  # noqa: E402
+import sys  # noqa: E402
+
+from gpubox.cli import diagnostics, output  # noqa: E402
+from gpubox.cli.context import Context  # noqa: E402
+from gpubox.errors import ExitCode  # noqa: E402
 
 
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
     _open_streams()
-    if len(sys.argv) > 1:
-        import signal
+    code: int = ExitCode.INTERRUPTED
+    try:
+        if len(sys.argv) > 1:
+            import signal
 
-        if sys.argv[1:] in (["status"], ["status", "--json"]):
-            run = _status
-        else:
-            from gpubox.cli.main import run
+            if sys.argv[1:] in (["status"], ["status", "--json"]):
+                run = _status
+            else:
+                from gpubox.cli.main import run
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
-        try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
+            interrupts.hear()
             code = run()
-            _deaf()
-        except KeyboardInterrupt:  # in the moment between the two
-            code = ExitCode.INTERRUPTED
-            _deaf()
-        sys.exit(code)
-    sys.exit(diagnostics.guarded(_screen, lambda: Context().paths.logs))
+        else:
+            code = diagnostics.guarded(_screen, lambda: Context().paths.logs)
+        interrupts.deaf()
+    except KeyboardInterrupt:  # in the moment between the two
+        interrupts.deaf()
+    sys.exit(code)
 
 
 def _open_streams() -> None:
@@ -42,14 +48,6 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
-
-
-def _deaf() -> None:
-    # Python's own leaving takes a moment: one more Ctrl-C then stops nothing, and must not hide the exit code.
-    import signal
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _status() -> int:

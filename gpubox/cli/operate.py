@@ -55,6 +55,8 @@ class Progress:
             # The sentence is the error's, told at the end; here stands the line of the log that it was read from.
             line = event.line if event.line not in event.sentence else ""
             self._line(f"✗ {event.step} {event.profile}  {line}".rstrip())
+            if event.logged:
+                self._line("  `gpubox logs --failed` shows its log.")
 
     def _line(self, text: str) -> None:
         if self.live:

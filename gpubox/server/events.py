@@ -74,6 +74,8 @@ class StepFailed:
     sentence: str
     hint: str = ""
     line: str = ""
+    logged: bool = False
+    """Whether its log is kept as that of the last failure."""
 
 
 @dataclass(frozen=True, slots=True)

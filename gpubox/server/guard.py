@@ -14,12 +14,14 @@ from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
 from gpubox.server.log import tail_text
+from gpubox.server.logfold import folded
 from gpubox.server.record import Running, SlotState, load_state, now, save_state
 from gpubox.server.slot import SlotView, cause_of
 
 RESTARTS = 3
 RESTART_SECONDS = 15 * 60
 LAST_LINES = 60
+LOG_BYTES = 4 * 1024 * 1024
 
 
 def post_mortem(paths: Paths, view: SlotView, driver: DriverReading, series: str = "") -> Path | None:
@@ -53,7 +55,7 @@ def _text(paths: Paths, view: SlotView, dead: Running, driver: DriverReading, se
         "\n".join([*cards, driver.problem]).strip(),
         series,
         f"The last {LAST_LINES} lines of its log:",
-        "\n".join(tail_text(paths.slot_log(view.slot)).splitlines()[-LAST_LINES:]),
+        "\n".join(list(folded(tail_text(paths.slot_log(view.slot), LOG_BYTES).splitlines()))[-LAST_LINES:]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

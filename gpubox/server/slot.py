@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import Identity, boot_id, command_of, find_marked, is_alive
 from gpubox.paths import Paths
 from gpubox.server.causes import Cause, find_cause
@@ -75,6 +76,17 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
         _, _, profile, launch_id = mark.rsplit("|", 3)  # from the right: the state folder may hold a bar
         return Running(_launch_from(identity.pid, profile), launch_id, now(), identity)
     return None
+
+
+def failed_log(paths: Paths, slot: str) -> tuple[Path, str]:
+    """The log of the slot's last launch that failed or died, and what it was. Raises GpuboxError."""
+    view = observe(paths, slot)
+    if view.crashed:  # nothing was started since: its log still stands in its place
+        return paths.slot_log(slot), view.message
+    path, failure = paths.failed_log(slot), view.state.failed
+    if failure is None or not path.exists():
+        raise GpuboxError("No start has failed here, and no server died.", code=ExitCode.NOT_RUNNING)
+    return path, f"{failure.profile}, {failure.at}: {failure.sentence}."
 
 
 def cause_of(paths: Paths, slot: str, process: Identity | None) -> Cause:

@@ -64,7 +64,7 @@ class Supervisor:
         self._state = SlotState()
         self._unrecorded = ""
         """Why the last change is not on record; empty: it is."""
-        self._unrecorded_hint = ""
+        self._unrecorded_hint = self._since = ""
         self._crashed: SlotView | None = None
         """The slot as a server that died left it."""
 
@@ -286,7 +286,9 @@ class Supervisor:
 
     async def _give_back(self, kind: str, name: str, old: Running | None, cause: Cause, began: float) -> None:
         """Brings back what ran before the failed change, then raises the GpuboxError that tells the story."""
-        self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line))
+        kept = self._state.failed
+        logged = kept is not None and kept.profile == name and kept.at >= self._since
+        self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line, logged))
         story = f"{name}: {cause.sentence}."
         if old is None:
             self._save(running=None, message=story)
@@ -326,7 +328,8 @@ class Supervisor:
             except OSError:
                 raise self._taken() from None
             view = observe(self.paths, self.slot)
-            operation = Operation(kind, profile, "begin", own_identity(), record.now())
+            self._since = record.now()
+            operation = Operation(kind, profile, "begin", own_identity(), self._since)
             self._state = replace(view.state, running=view.running, operation=operation, message=view.message)
             self._crashed = view if view.crashed else None
             self._save()

@@ -182,6 +182,13 @@ class LiveServices:
             return tail_text(path, FIRST_LOG_BYTES).splitlines()
         return self._log.read()
 
+    def failed_log(self) -> tuple[str, list[str]]:
+        from gpubox.server.log import tail_text
+        from gpubox.server.slot import failed_log
+
+        path, said = failed_log(self.paths, MAIN_SLOT)
+        return said, tail_text(path, FIRST_LOG_BYTES).splitlines()
+
     # -- operations ---------------------------------------------------------------------------------
 
     def model_size(self, profile: Profile) -> int | None:

@@ -73,6 +73,9 @@ class Services(Protocol):
     def read_log(self) -> list[str]:
         """The lines since the last call; the first time the last ones there are."""
 
+    def failed_log(self) -> tuple[str, list[str]]:
+        """What failed last, in a sentence, and the last lines of its log. Raises GpuboxError where nothing did."""
+
     def model_size(self, profile: Profile) -> int | None: ...
 
     def to_fetch(self, profile: Profile) -> bool:

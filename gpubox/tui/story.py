@@ -199,6 +199,8 @@ def _ending(story: Story) -> list[Content]:
         found.append(Content.styled(plain(hint), "$accent"))
     if story.failed and story.failed.line and story.failed.line not in message:
         found.append(Content.assemble(("log ", "$quiet"), (plain(story.failed.line), "$quiet")))
+    if story.failed and story.failed.logged:
+        found.append(Content.styled("F shows its log", "$quiet"))
     return found
 
 

@@ -98,6 +98,7 @@ class FakeServices:
         """Whether snapshots come without end, as they do in life."""
         self.closed = False
         self._given: object = None
+        self.failure: tuple[str, list[str]] | None = None
         self.death: tuple[str, Profile | None] = ("", None)
 
     def benches(self) -> Any:
@@ -105,6 +106,11 @@ class FakeServices:
 
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
+
+    def failed_log(self) -> tuple[str, list[str]]:
+        if self.failure:
+            return self.failure
+        raise GpuboxError("No start has failed here, and no server died.")
 
     def wait_seconds(self) -> float:
         return 600.0

@@ -70,7 +70,7 @@ def test_folds_repeats_and_keeps_a_limit() -> None:
     view.write(["0.00.001.000 I idle", "0.00.002.000 I idle", "0.00.003.000 I idle"])
     view.write(["0.00.004.000 I idle"])
     view.write(["0.00.005.000 I work"])
-    assert kept == ["idle", "(3 more of this line)", "work"]
+    assert kept == ["idle", "… 3 more lines like this", "work"]
 
 
 async def test_forgets_the_oldest_lines(fake: FakeServices) -> None:
@@ -98,3 +98,20 @@ async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
         asked = len(fake.asked_now)
         await until(pilot, lambda: len(fake.asked_now) > asked + 10)
         assert not drawn
+
+
+async def test_the_log_of_the_last_failure_has_a_key_of_its_own(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        await pilot.press("F")
+        await until(pilot, lambda: "No start has failed here" in text(pilot))
+
+        fake.failure = (
+            "big, 13:02: out of VRAM [/x].",
+            ["0.00.001.000 E alloc: cudaMalloc [bold]failed", "0.00.002.000 I bye"],
+        )
+        await pilot.press("F")
+        await until(pilot, lambda: "cudaMalloc [bold]failed" in text(pilot) and "out of VRAM [/x]." in text(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "cudaMalloc" not in text(pilot))

@@ -21,6 +21,7 @@ from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 if TYPE_CHECKING:
     from gpubox.server.log import LogLine
+    from gpubox.server.logfold import Fold
 
 NOTE = "note"
 """The level of a line of gpubox's own."""
@@ -60,7 +61,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         """What is drawn: prefix, text, component class."""
         self._filter = ""
         self._columns = 0
-        self._repeats = 0
+        self._fold: Fold | None = None
 
     @property
     def line_count(self) -> int:
@@ -74,17 +75,16 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
     def write(self, lines: Iterable[str]) -> None:
         """Adds lines of the server's log. A line that repeats the last one only counts: an idle server repeats."""
         from gpubox.server.log import LogLine, parse_line
+        from gpubox.server.logfold import Fold, more
 
+        fold = self._fold = self._fold or Fold()
         fresh: list[LogLine] = []
         for line in map(parse_line, lines):
-            last = fresh[-1] if fresh else self._lines[-1] if self._lines else None
-            if last and line.text and (last.text, last.level) == (line.text, line.level):
-                self._repeats += 1
-                continue
-            if self._repeats:
-                fresh.append(LogLine(f"({self._repeats} more of this line)", level=NOTE))
-                self._repeats = 0
-            fresh.append(line)
+            count, shown = fold.take(line)
+            if count:
+                fresh.append(LogLine(more(count), level=NOTE))
+            if shown:
+                fresh.append(line)
         if fresh:
             self._add(fresh)
 
@@ -92,7 +92,17 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         """Adds a line of gpubox's own."""
         from gpubox.server.log import LogLine
 
+        if self._fold:
+            self._fold.forget()
         self._add([LogLine(text, level=NOTE)])
+
+    def clear(self) -> None:
+        """Takes all lines away."""
+        self._lines.clear()
+        self._heights.clear()
+        self._rows.clear()
+        self._fold, self.follow = None, True
+        self._resized(0)
 
     def narrow(self, text: str) -> None:
         """Shows only lines that hold ``text``."""
