@@ -8,15 +8,6 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 
-_ENDED = {
-    "wall": "ended after {} s",
-    "cpu": "ended: it used {} s of CPU time",
-    "memory": "ended: it wanted more than {} MiB of memory",
-    "output": "ended: it printed too much",
-    "disk": "ended: it wrote too much",
-    "cancelled": "stopped by the owner",
-}
-
 
 class CodeExecution:
     """Runs ``code`` confined as ``policy`` says; each call is a fresh interpreter."""
@@ -61,10 +52,7 @@ class CodeExecution:
     def _words(self, outcome: Outcome) -> str:
         parts = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
         if outcome.ended_by:
-            policy = self._policy
-            numbers = {"wall": policy.wall_seconds, "cpu": policy.cpu_seconds, "memory": policy.memory_bytes >> 20}
-            why = _ENDED.get(outcome.ended_by, "ended: {}")
-            parts.append(f"[{why.format(f'{numbers.get(outcome.ended_by, 0):g}')}]")
+            parts.append(f"[ended: {outcome.why or 'stopped by the owner'}]")
         elif outcome.signal:
             parts.append(f"[killed by {outcome.signal}]")
         elif outcome.exit_code:

@@ -15,33 +15,6 @@ if "CONFIG" not in globals():  # imported for its text
     CONFIG: "dict[str, Any]" = {}
 
 
-def _supervise(pid: int) -> None:
-    """Waits for the program, reports its status and CPU seconds, and takes everything with it."""
-    import _signal  # type: ignore[import-not-found]
-
-    def end(*_: object) -> None:
-        os.killpg(0, 9)
-        os._exit(1)  # the first process of a namespace: the kernel spares it, and ends the others with it
-
-    # Should gpubox be gone or stuck: this process ends what is left.
-    _signal.signal(_signal.SIGALRM, end)
-    _signal.signal(_signal.SIGTERM, end)
-    _signal.alarm(CONFIG["alarm"])
-    if CONFIG.get("group"):
-        _call("prctl", 1, _signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
-        _call("prctl", 36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a daemon is still below it
-        if os.getppid() != CONFIG["parent"]:
-            end()
-    while True:
-        done, status, usage = os.wait4(-1, 0)
-        if done == pid:
-            break
-    os.write(CONFIG["status_fd"], b"%d %f\n" % (status, usage.ru_utime + usage.ru_stime))
-    if CONFIG.get("group"):
-        end()
-    os._exit(0)
-
-
 def _call(name: str, *arguments: object) -> int:
     """One function of the C library; bytes go as a pointer to them. A tenth of what importing ctypes costs."""
     import _ctypes
@@ -51,7 +24,7 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def _lock() -> None:
-    """Opens /proc/self to the program again where the user changed, then gives away all that it must not have."""
+    """Opens /proc/self to the program again, then gives away all that it must not have."""
     from struct import pack
 
     _call("prctl", 4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
@@ -135,9 +108,11 @@ def _prepare() -> None:
 
 def _main() -> "Any":
     """The compiled program, in the process that is to run it."""
+    # A process of the same user could else open this one's end of the pipe in /proc and report for it.
+    _call("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     pid = os.fork()
-    if pid:
-        _supervise(pid)
+    if pid:  # compiled here, so that the program need not wait for it
+        exec(compile(CONFIG["supervisor"], "supervisor", "exec"), {"CONFIG": CONFIG, "PROGRAM": pid, "call": _call})
     uid = CONFIG.get("uid")
     if uid:  # this process alone: the kernel lets no bwrap of root's end a supervisor of another user's
         os.setgroups([])

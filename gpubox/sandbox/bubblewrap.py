@@ -129,6 +129,11 @@ def _proc(root: Path) -> list[str]:
     return [*words, "--remount-ro", "/proc"]
 
 
+def scratch_folders(policy: Policy) -> list[str]:
+    """The folders of a run that die with it: each a tmpfs of bounded size, but of any number of files."""
+    return ["/tmp", "/dev/shm", *([MOUNT] if policy.workspace is None else [])]
+
+
 def _scratch(policy: Policy, folder: str) -> list[str]:
     return ["--perms", "1777", "--size", str(policy.scratch_bytes), "--tmpfs", folder]
 

@@ -19,7 +19,7 @@ MOUNT = "/workspace"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What one program may touch and use. It never has a network, and never more of the files than these."""
+    """What one program may touch and use. It has no socket but pairs of its own and no files but these."""
 
     workspace: Path | None = None
     """The one folder it may write and that outlives it; None: an empty one that dies with the run.
@@ -46,6 +46,9 @@ class Policy:
     """Size of each folder that dies with the run: /tmp, /dev/shm, and the workspace where none was given."""
     scratch_files: int = 20_000
     """Files in each of those."""
+    kernel_bytes: int = 128 * units.MIB
+    """What the kernel may hold for all of them beyond that memory: page tables, sockets, locks, names. Looked at
+    every 10 ms; about as much again can be taken between two looks."""
     output_bytes: int = 256 * units.KIB
     """What is kept of stdout and stderr; more ends the run."""
 
@@ -68,6 +71,8 @@ class Outcome:
     """Made or changed regular files, relative to the workspace, sorted; empty without a workspace."""
     dropped_bytes: int = 0
     """Output that was read but not kept."""
+    why: str = ""
+    """Which limit that was, in a few words: ``files: more than 20,000 were made in /tmp``; empty where none was."""
 
     @property
     def ok(self) -> bool:

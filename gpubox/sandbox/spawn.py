@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import boot, bubblewrap, landlock, seccomp
+from gpubox.sandbox import boot, bubblewrap, landlock, seccomp, supervisor
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.lending import Lending
 from gpubox.sandbox.policy import MOUNT, Confinement, Policy
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
+_SUPERVISOR_TEXT = Path(supervisor.__file__).read_text(encoding="utf-8")
 _GRACE_SECONDS = 5
 _PREFERRED_UIDS = (1_900_000_000, 65_534)
 MOST_STDIN = 1 << 20
@@ -63,9 +64,16 @@ def limits(policy: Policy) -> dict[str, tuple[int, int]]:
     }
 
 
-def boot_text(policy: Policy, config: Mapping[str, object]) -> bytes:
-    """boot.py with its CONFIG ahead of it."""
-    common = {"alarm": int(policy.wall_seconds) + _GRACE_SECONDS, "limits": limits(policy), "parent": os.getpid()}
+def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[str] = ()) -> bytes:
+    """boot.py with its CONFIG ahead of it; ``folders`` are those that die with the run and have a size of their own."""
+    watch = {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes, "kernel_fd": None}
+    common = {
+        "alarm": int(policy.wall_seconds) + _GRACE_SECONDS,
+        "limits": limits(policy),
+        "parent": os.getpid(),
+        "watch": watch,
+        "supervisor": _SUPERVISOR_TEXT,
+    }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
 
 
@@ -125,7 +133,9 @@ def _start_bubblewrap(
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
         config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(), "status_fd": status_end}
-        text = boot_text(policy, config | {"uid": uid if confinement.as_root else 0})
+        text = boot_text(
+            policy, config | {"uid": uid if confinement.as_root else 0}, bubblewrap.scratch_folders(policy)
+        )
         repository = _repository(theirs, policy, confinement.program)
         fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), repository)
         words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=doors)
