@@ -30,6 +30,8 @@ class Config:
     """A load is given up after this long without any sign of progress."""
     stop_seconds: float = 15.0
     """How long a server may take to leave after SIGTERM before it is killed."""
+    keys: dict[str, Path] = field(default_factory=dict)
+    """Address of a server that gpubox did not start -> the 0600 file with its API key."""
     price_dollars: float | None = None
     """What the box cost: benchmarks give tok/s per $1,000 with it."""
 
@@ -44,6 +46,7 @@ def load_config(paths: Paths) -> Config:
     table = Table(path, "", read_toml(path))
     engines = table.table("engines")
     sandbox = table.table("sandbox")
+    keys = table.table("keys")
     config = Config(
         weakest_confinement=_confinement(sandbox),
         engines={name: str(_expanded(engines, name, value)) for name, value in engines.text_map().items()},
@@ -52,6 +55,7 @@ def load_config(paths: Paths) -> Config:
         allow_exposed=table.flag("allow-exposed"),
         stall_seconds=_patience(table, "stall-seconds", 60.0),
         stop_seconds=_patience(table, "stop-seconds", 15.0),
+        keys={address: _expanded(keys, address, value) for address, value in keys.text_map().items()},
         price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
     )
     sandbox.done()
@@ -87,28 +91,22 @@ def _patience(table: Table, key: str, default: float) -> float:
     return value
 
 
-def foreign_key(paths: Paths, url: str) -> str | None:
-    """The key to send to a server that gpubox did not start: the box's own only to this machine.
-
-    Elsewhere only ``$GPUBOX_API_KEY``, which the owner gave for this very command.
-    """
-    from urllib.parse import urlsplit
-
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.startswith("127.") or host == "::1":
-        return api_key(paths)
-    return os.environ.get("GPUBOX_API_KEY", "").strip() or None
-
-
 def api_key(paths: Paths) -> str | None:
     """The box's API key: ``$GPUBOX_API_KEY``, ``$LLAMA_API_KEY``, else the 0600 file ``api-key``.
 
-    Raises UsageError when the file can be read by others: a key that leaked is no key.
+    It goes to servers that gpubox started, to no other (``server.keys``). Raises UsageError as ``key_in`` does.
     """
     for name in ("GPUBOX_API_KEY", "LLAMA_API_KEY"):
         if value := os.environ.get(name, "").strip():
             return value
-    path = paths.api_key_file
+    return key_in(paths.api_key_file)
+
+
+def key_in(path: Path) -> str | None:
+    """The key in a file of mode 0600; ``None`` where there is no such file.
+
+    Raises UsageError when the file can be read by others: a key that leaked is no key.
+    """
     try:
         mode = path.stat().st_mode
         text = path.read_text(encoding="utf-8").strip()

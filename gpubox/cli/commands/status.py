@@ -11,7 +11,7 @@ import click
 
 from gpubox import units
 from gpubox.cli import output
-from gpubox.cli.context import Context, check_url
+from gpubox.cli.context import Context, server_url
 from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
@@ -28,7 +28,7 @@ _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0
 @click.pass_obj
 def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
     """What runs now. Exits 3 when nothing does, 4 when it runs but does not answer."""
-    check_url(url)
+    url = server_url(url)
     if watch is not None:
         asyncio.run(_watch(context, url, watch, as_json))
         return ExitCode.OK
