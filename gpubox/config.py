@@ -37,6 +37,8 @@ class Config:
     """How long an idle server may take to leave after SIGTERM before it is killed."""
     wait_seconds: float = 600.0
     """How long a change waits for requests that are being answered before it is given up."""
+    keys: dict[str, Path] = field(default_factory=dict)
+    """Address of a server that gpubox did not start -> the 0600 file with its API key."""
     price_dollars: float | None = None
     """What the box cost: benchmarks give tok/s per $1,000 with it."""
 
@@ -51,6 +53,7 @@ def load_config(paths: Paths) -> Config:
     table = Table(path, "", read_toml(path))
     engines = table.table("engines")
     sandbox = table.table("sandbox")
+    keys = table.table("keys")
     config = Config(
         weakest_confinement=_confinement(sandbox),
         engines={name: str(_expanded(engines, name, value)) for name, value in engines.text_map().items()},
@@ -61,6 +64,7 @@ def load_config(paths: Paths) -> Config:
         load_seconds=_patience(table, "load-seconds", 3600.0),
         stop_seconds=_patience(table, "stop-seconds", 15.0),
         wait_seconds=_patience(table, "wait-seconds", 600.0),
+        keys={address: _expanded(keys, address, value) for address, value in keys.text_map().items()},
         price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
     )
     sandbox.done()
@@ -99,28 +103,22 @@ def _patience(table: Table, key: str, default: float) -> float:
     return value
 
 
-def foreign_key(paths: Paths, url: str) -> str | None:
-    """The key to send to a server that gpubox did not start: the box's own only to this machine.
-
-    Elsewhere only ``$GPUBOX_API_KEY``, which the owner gave for this very command.
-    """
-    from urllib.parse import urlsplit
-
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.startswith("127.") or host == "::1":
-        return api_key(paths)
-    return os.environ.get("GPUBOX_API_KEY", "").strip() or None
-
-
 def api_key(paths: Paths) -> str | None:
     """The box's API key: ``$GPUBOX_API_KEY``, ``$LLAMA_API_KEY``, else the 0600 file ``api-key``.
 
-    Raises UsageError when the file can be read by others: a key that leaked is no key.
+    It goes to servers that gpubox started, to no other (``server.keys``). Raises UsageError as ``key_in`` does.
     """
     for name in ("GPUBOX_API_KEY", "LLAMA_API_KEY"):
         if value := os.environ.get(name, "").strip():
             return value
-    path = paths.api_key_file
+    return key_in(paths.api_key_file)
+
+
+def key_in(path: Path) -> str | None:
+    """The key in a file of mode 0600; ``None`` where there is no such file.
+
+    Raises UsageError when the file can be read by others: a key that leaked is no key.
+    """
     try:
         with open_regular(path, KEY_BYTES) as file:
             mode = os.fstat(file.fileno()).st_mode

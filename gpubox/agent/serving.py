@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gpubox.config import Config, api_key, foreign_key
+from gpubox.config import Config, api_key
 from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
 from gpubox.profiles.model import Profile
+from gpubox.server.address import KEY_HINT
+from gpubox.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
@@ -52,10 +54,11 @@ class Serving:
 async def find_serving(paths: Paths, config: Config, *, url: str | None = None, slot: str = MAIN_SLOT) -> Serving:
     """The server of ``slot``, or at ``url``, once it answers. Raises GpuboxError that says why there is none."""
     from gpubox.server.client import connect
+    from gpubox.server.keys import key_for
     from gpubox.server.slot import observe
 
     if url is not None:
-        key = foreign_key(paths, url)
+        key = await in_thread(key_for, paths, config, url)
         async with connect(url, key) as client:
             return await _asked(client, Serving(url, key=key))
     view = observe(paths, slot)
@@ -93,7 +96,7 @@ async def _asked(client: LlamaClient, found: Serving) -> Serving:
     if client.denied:
         raise GpuboxError(
             "The server wants an API key that gpubox does not have.",
-            "Put it into the api-key file, or into GPUBOX_API_KEY.",
+            "Put it into the api-key file." if found.profile_name else KEY_HINT,
             code=ExitCode.UNHEALTHY,
         )
     build, path = props.get("build_info"), props.get("model_path")

@@ -11,6 +11,7 @@ import httpx
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.plain import plain
+from gpubox.server.address import KEY_HINT
 from gpubox.server.client import ANSWER_BYTES, LlamaClient
 
 LLAMA, VLLM, OLLAMA, LM_STUDIO, OPENAI = "llama-server", "vllm", "ollama", "lm-studio", "openai"
@@ -86,7 +87,7 @@ async def _get(client: LlamaClient, path: str) -> Any:
             f"{client.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
         ) from None
     if response.status_code == 401:
-        raise GpuboxError(f"{client.base_url} wants an API key.", "Set GPUBOX_API_KEY.", code=ExitCode.UNHEALTHY)
+        raise GpuboxError(f"{client.base_url} wants an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
     try:
         return json.loads(body) if response.status_code == 200 else None
     except (ValueError, RecursionError):

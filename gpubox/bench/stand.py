@@ -10,12 +10,14 @@ from typing import Any
 
 from gpubox.bench.events import Emit, ItemProgress, Note, Serving, silent
 from gpubox.bench.model import Plan, Target
-from gpubox.config import Config, api_key, foreign_key
+from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import is_alive
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.profiles.model import Profile
+from gpubox.server.address import server_root
 from gpubox.server.client import LlamaClient
+from gpubox.server.keys import key_for
 from gpubox.server.record import Launch, Running
 from gpubox.server.slot import observe
 from gpubox.server.supervisor import Supervisor
@@ -230,7 +232,8 @@ class Stand:
             await self._supervisor.stop()
 
     async def _visit(self, target: Target) -> None:
-        await self._meet(target, target.url.rstrip("/"), foreign_key(self.paths, target.url), None)
+        url = server_root(target.url)
+        await self._meet(target, url, key_for(self.paths, self.config, url), None)
 
     async def _meet(self, target: Target, url: str, key: str | None, running: Running | None) -> None:
         from gpubox.bench.dialect import meet

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubox.config import Config, load_config
-from gpubox.errors import UsageError
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
@@ -17,14 +15,13 @@ if TYPE_CHECKING:
     from gpubox.profiles.model import Profile
 
 
-def check_url(url: str | None) -> None:
-    """Raises UsageError where ``--url`` is no http address, or one with a password in it, which is not repeated."""
-    if url is not None and "@" in url:  # it would stand on the screen and in every output
-        raise UsageError(
-            "The address holds a user name or a password.", "Write http://HOST:PORT; a key: GPUBOX_API_KEY."
-        )
-    if url is not None and not re.match(r"https?://[^/\s]+", url):
-        raise UsageError(f"{url!r} is not the address of a server.", "Write http://HOST:PORT.")
+def server_url(url: str | None) -> str | None:
+    """``--url`` as the root of a server, however a client's configuration writes it. Raises UsageError."""
+    if url is None:
+        return None
+    from gpubox.server.address import server_root
+
+    return server_root(url)
 
 
 @dataclass

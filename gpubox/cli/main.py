@@ -96,9 +96,9 @@ def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path |
             raise UsageError("--replay belongs to the screen: it takes no verb.", f"Write: gpubox --replay {replay}")
     else:
         from gpubox.cli.commands.screen import open_screen
-        from gpubox.cli.context import check_url
+        from gpubox.cli.context import server_url
 
-        check_url(url)
+        url = server_url(url)
         if url and replay:
             raise UsageError("--url and --replay exclude each other.", "A recording shows what it holds.")
         open_screen(ctx.obj, url=url, replay=replay)

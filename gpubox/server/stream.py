@@ -135,7 +135,9 @@ def _refused(status: int, body: bytes, silence_seconds: float) -> StreamError:
     if error.get("type") == "exceed_context_size_error":
         return ContextOverflow(_count(error.get("n_prompt_tokens")), _count(error.get("n_ctx")))
     if status == 401:
-        return StreamError("The server wants its API key.", "Put it into the api-key file of gpubox's config folder.")
+        return StreamError(
+            "The server wants its API key.", "The box's: in the api-key file. Another server's: in GPUBOX_URL_KEY."
+        )
     if status == 503 and "oading" in said:
         return StreamError("The server is still loading its model.", "Try again in a moment.", transient=True)
     if status == 404:

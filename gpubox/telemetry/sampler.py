@@ -10,12 +10,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpubox.config import Config, api_key, foreign_key
+from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReader, HostReading, ProcessReading, read_process
 from gpubox.hardware.process import Identity
 from gpubox.paths import MAIN_SLOT, Paths
+from gpubox.server.keys import key_for
 from gpubox.server.logcut import trim
 from gpubox.server.record import Running
 from gpubox.server.slot import SlotView, observe
@@ -207,7 +208,7 @@ class Sampler:
         assert self.url is not None
         self._host_reading = await in_thread(self._host.read)
         if self._foreign is None:
-            key = await in_thread(_foreign_key, self.paths, self.url)
+            key = await in_thread(_foreign_key, self.paths, self.config, self.url)
             may_ask = not await in_thread(sleeper_at, self.url)
             self._foreign = ServerSource(self.url, key, may_ask_slots=may_ask, foreign=True)
             self._foreign_status = await read_foreign(self.url, key)
@@ -391,9 +392,9 @@ def _slot_state(states: list[str]) -> str:
     return "prefill" if "prefill" in states else "idle"
 
 
-def _foreign_key(paths: Paths, url: str) -> str | None:
+def _foreign_key(paths: Paths, config: Config, url: str) -> str | None:
     try:
-        return foreign_key(paths, url)
+        return key_for(paths, config, url)
     except GpuboxError:
         return None  # said by /slots answering 401
 

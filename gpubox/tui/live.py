@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubox.config import Config, api_key, foreign_key, load_config
+from gpubox.config import Config, api_key, load_config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
 from gpubox.tui.messages import Now
@@ -57,7 +57,9 @@ class LiveServices:
         from gpubox.server.status import read_foreign, read_status
 
         if self.url:
-            return Now(await read_foreign(self.url, foreign_key(self.paths, self.url)))
+            from gpubox.server.keys import key_for
+
+            return Now(await read_foreign(self.url, await in_thread(key_for, self.paths, self.config, self.url)))
         reap()
         status = await read_status(self.paths, self.config, MAIN_SLOT)
         companions, last = await in_thread(self.beside)

@@ -150,7 +150,7 @@ def test_a_url_before_a_verb_is_not_silently_dropped(gpubox: Box) -> None:
     assert "gpubox status --url URL" in err
 
 
-@pytest.mark.parametrize("url", ["box:8080", "ftp://box", "http://", "http://a:x"])
+@pytest.mark.parametrize("url", ["b ox", "ftp://box", "http://", "http://a:x"])
 def test_a_url_that_is_none_is_usage(url: str, gpubox: Box) -> None:
     code, out, err = gpubox("status", "--url", url)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, check_url
+from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_SLOT
 
@@ -45,23 +45,11 @@ def targets_of(context: Context, profiles: Sequence[str], url: str | None, model
 
 def target_at(url: str, model: str = "") -> Target:
     """The server at ``url``. Raises UsageError where that is no address, or may hold a secret."""
-    from urllib.parse import urlsplit
-
     from gpubox.bench.model import Target
+    from gpubox.server.address import server_root
 
-    check_url(url)
-    try:
-        parts = urlsplit(url)
-        whole = parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port of 99999, half an IPv6 address
-        whole = False
-    if not whole:
-        raise UsageError(f"{url!r} is not the address of a server.", "Write http://HOST:PORT.")
-    if parts.query or parts.fragment:  # it would stand in every report
-        raise UsageError(
-            "The address has a question mark or a # in it.", "Write http://HOST:PORT; a key: GPUBOX_API_KEY."
-        )
-    return Target(url.partition("://")[2].rstrip("/"), url=url, model=model)
+    root = server_root(url)
+    return Target(root.partition("://")[2], url=root, model=model)
 
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:

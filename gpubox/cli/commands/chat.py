@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox.cli import output
-from gpubox.cli.context import Context, check_url
+from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def command(
         raise UsageError("What should be asked?", 'Write gpubox chat -p "...", or open the screen and press c.')
     if goes_on and name:
         raise UsageError("--continue and --name exclude each other.", "--continue names the chat that is there.")
-    check_url(url)
+    url = server_url(url)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise UsageError("There is nothing to ask: the prompt is empty.")

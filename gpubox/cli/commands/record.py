@@ -11,7 +11,7 @@ import click
 
 from gpubox import __version__, units
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, check_url
+from gpubox.cli.context import Context, server_url
 from gpubox.cli.operate import run_operation
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.recorder import Recorder
@@ -32,7 +32,7 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
 
     It holds numbers, paths (the home folder as ~) and the server's state; no prompt, no answer, no key.
     """
-    check_url(url)
+    url = server_url(url)
     began = time.monotonic()
     with Recorder(file, __version__) as recorder:
         if seconds is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubox import units
 from gpubox.cli import output
-from gpubox.cli.context import Context, check_url
+from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
 
 def show_status(context: Context, as_json: bool, watch: float | None = None, url: str | None = None) -> int:
     """Prints what runs now, with ``watch`` every so many seconds; returns the exit code. Raises GpuboxError."""
-    check_url(url)
+    url = server_url(url)
     if watch is not None:
         asyncio.run(_watch(context, url, watch, as_json))
         return ExitCode.OK

@@ -1,0 +1,339 @@
+"""Every verb, in a real terminal, against a world that puts escape codes wherever text can come from."""
+
+# ruff: noqa: E501 - the table is read by verb
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from gpubox.bench.model import Flag
+from gpubox.cli.main import cli, run
+from gpubox.hardware.process import find_marked
+from gpubox.paths import Paths
+from gpubox.server.launch import free_port
+from tests import hostile_text
+from tests.bench_runs import speed_run
+from tests.conftest import HELP, WAIT_SECONDS
+from tests.hostile_text import ATTACKS, HOSTILE, ONE_LINE, HostileServer, faults, screen_faults
+
+QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8", "--no-llama-bench")
+
+
+def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every verb that does something, with its words."""
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield words, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from leaves(found, (*words, name))
+
+
+VERBS = {" ".join(words): command for words, command in leaves(cli)}
+
+
+class Terminal:
+    """A pty that is stdout and stderr of the verbs; its other side keeps what arrives."""
+
+    def __init__(self) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
+        self.stream = os.fdopen(slave, "w", encoding="utf-8", buffering=1)
+        self.seen = bytearray()
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:
+                return
+            with self._news:
+                self.seen += data
+                self._news.notify_all()
+
+    def took(self, work: Callable[[], object]) -> bytes:
+        """What arrives while ``work`` runs."""
+        with self._news:
+            self.seen.clear()
+        with pytest.MonkeyPatch.context() as patch:  # not for longer: pytest sets its own between setup and call
+            patch.setattr(sys, "stdout", self.stream)
+            patch.setattr(sys, "stderr", self.stream)
+            with Path("/dev/null").open() as nothing:
+                patch.setattr(sys, "stdin", nothing)
+                work()
+        self.stream.write("<END>\n")
+        self.stream.flush()
+        with self._news:
+            assert self._news.wait_for(lambda: self.seen.endswith(b"<END>\r\n"), 60)
+            return bytes(self.seen[: -len(b"<END>\r\n")])
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    found = Terminal()
+    yield found
+    found.stream.close()
+    os.close(found.master)
+
+
+def _served(server: HostileServer) -> HostileServer:
+    threading.Thread(target=lambda: server.serve_forever(0.02), daemon=True).start()
+    return server
+
+
+@pytest.fixture
+def foreign() -> Iterator[HostileServer]:
+    server = _served(HostileServer(short=True))
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def world(paths: Paths, tmp_path: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]) -> Iterator[Path]:
+    """An owner whose engine, profiles, models, runs and folders are full of it. Returns a file to import."""
+    engine = tmp_path / "llama-server"
+    words = shlex.quote(ONE_LINE)
+    script = Path(hostile_text.__file__)
+    engine.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in\n  *--help) cat {HELP}; echo "  --odd  "{words} ;;\n'
+        f"  *--version) printf 'version: 1 (build 2, commit %s)\\n' {words} >&2 ;;\n"
+        f'  *--list-devices) echo \'Available devices:\'; echo "  CUDA0: "{words}" (9 MiB, 8 MiB free)" ;;\n'
+        f'  *) PYTHONPATH={script.parent.parent} exec {sys.executable} {script} "$@" ;;\nesac\n'
+    )
+    engine.chmod(0o755)
+    text, port = _toml(ONE_LINE), free_port("127.0.0.1")
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / f"{ATTACKS[0]}{ATTACKS[5]}\u202e.gguf".replace("/", "_")).write_bytes(tiny_gguf.read_bytes())
+    paths.config.mkdir(parents=True)
+    paths.config_file.write_text(f'default-engine = "evil"\nmodel-dirs = ["{models}"]\n[engines]\nevil = "{engine}"\n')
+    head = f'title = {text}\ndescription = {_toml(HOSTILE)}\nsource = {text}\nmodel = "{tiny_gguf}"\nport = {port}\n'
+    more = f"[flags]\nctx-size = 2048\nalias = {text}\n[chat]\nsystem = {text}\n"
+    write_profile("evil", head + more)
+    write_profile("other", head + more.replace("2048", "4096"))
+    write_profile("dies", head + more.replace("2048", "666"))
+    write_profile("refused", f'model = "{tiny_gguf}"\n[flags]\nnosuchflag = {text}\n')
+    write_profile("broken", f"title = {text}\nmodel = \x1b]52;c;T1dORUQ=\x07 {ONE_LINE}\n")
+    (paths.profiles / f"{ATTACKS[5]}\u202ename.toml").write_text(f'title = {text}\nmodel = "{tiny_gguf}"\n')
+    made = speed_run(paths, profile=ONE_LINE, url="http://evil", flags=(Flag("busy", ONE_LINE),))
+    info = made.info
+    told = {
+        name: replace(known, engine_version=ONE_LINE, model_path=ONE_LINE) for name, known in info.provenance.items()
+    }
+    made.save(replace(info, message=HOSTILE, provenance=told))
+    launch = tmp_path / "launch.sh"
+    launch.write_text(f"llama-server -m {tiny_gguf} --alias {words} --unknown-flag {words} -c 512\n# {ONE_LINE}\n")
+    yield launch
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)
+
+
+def _toml(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str, ...]]]:
+    """What to try of each verb. A verb that is not here fails the test: add it, with all that it prints."""
+    at = ("--url", url)
+    return {
+        "": [(), ("--url", ONE_LINE), ("--replay", ONE_LINE), ("--config", ONE_LINE, "ls")],
+        "demo": [("--once", ONE_LINE)],
+        "ls": [(), ("--json",), (ONE_LINE,)],
+        "show": [("evil",), ("evil", "--command"), ("evil", "--json"), ("refused",), ("broken",), ("name",), (ONE_LINE,)],
+        "start": [("dies",), ("dies", "--json"), ("refused",), (ONE_LINE,), ("evil",), ("evil", "--json")],
+        "switch": [("dies",), ("other",), ("evil", "--json"), ("refused",), (ONE_LINE,)],
+        "restart": [(), ("--json",), (ONE_LINE,)],
+        "status": [(), ("--json",), at, (*at, "--json"), ("--url", ONE_LINE)],
+        "ps": [(), ("--json",)],
+        "logs": [(), ("--json",), ("--grep", ONE_LINE), (ONE_LINE,), ("-n", "500")],
+        "requests": [(), ("--json",)],
+        "chat": [
+            ("-p", HOSTILE, "--name", chat, *at), ("-p", "hi", "--continue", chat, "--approve", "workspace", *at, "--json"),
+            ("-p", "hi", "--name", ONE_LINE, *at), ("-p", "hi", "--set", ONE_LINE, *at), ("-p", "hi"), ("-p", HOSTILE, "--json"),
+        ],
+        "chat ls": [(), ("--json",)],
+        "chat show": [(chat,), (chat, "--turns"), (chat, "--json"), (ONE_LINE,)],
+        "chat search": [("evil",), ("evil", "--json"), (ONE_LINE,)],
+        "chat branch": [(chat, "branch"), (chat, "branch2", "--json"), (chat, "x", "--at", ONE_LINE), (chat, ONE_LINE)],
+        "chat rename": [("branch", "renamed"), (ONE_LINE, "x"), ("renamed", ONE_LINE), ("renamed", "again", "--json")],
+        "chat rewind": [(chat,), (chat, ONE_LINE), (chat, "--json")],
+        "chat rm": [(ONE_LINE,), ("again",), ("branch2", "--json")],
+        "sandbox run": [(str(world.with_name("program.py")),), (str(world.with_name("program.py")), "--json"), (ONE_LINE,)],
+        "record": [(str(world.with_name("recording")), "--seconds", "0.1", *at), ("/nowhere/" + ONE_LINE, "--json")],
+        "engines": [(), ("--json",)],
+        "bench speed": [(*at, *QUICK), (*at, *QUICK, "--json"), (*at, "--model", ONE_LINE, *QUICK), (ONE_LINE,)],
+        "bench ab": [("evil", ONE_LINE), ("evil", "other", "--set", ONE_LINE), ("evil", "refused", "--json")],
+        "bench sweep": [(ONE_LINE, "--over", "ctx-size=1,2"), ("evil", "--over", ONE_LINE), ("evil", "--over", "x=1,2", "--json")],
+        "bench soak": [(*at, "--minutes", "0.001", "--max-tokens", "4"), (ONE_LINE, "--json")],
+        "bench humaneval": [(*at, "--limit", "1", "--mode", "chat"), (ONE_LINE, "--json")],
+        "bench suite": [(*at, "--tasks", "3.1"), ("--tasks", ONE_LINE, *at, "--json"), (ONE_LINE,)],
+        "bench ls": [(), ("--json",)],
+        "bench show": [("1",), (), ("--json",), (ONE_LINE,)],
+        "bench compare": [("last", "last"), ("last", "last", "--json"), (ONE_LINE, "last")],
+        "bench leaderboard": [(), ("--json",), (ONE_LINE,)],
+        "bench export": [("last",), ("last", "--csv"), ("last", "--svg"), ("last", "--json"), ("leaderboard",), (ONE_LINE,)],
+        "bench resume": [(), ("--json",), (ONE_LINE,)],
+        "bench rescore": [(), ("--json",), (ONE_LINE,)],
+        "bench save": [(), ("--cell", ONE_LINE, "--json"), ("--name", ONE_LINE)],
+        "bench give-back": [(), ("--json",)],
+        "bench rm": [(ONE_LINE,), ("last", "--yes"), ("last", "--yes", "--json")],
+        "doctor": [(), ("--json",)],
+        "import": [
+            (str(world), "--print"), (str(world), "--name", "taken"), (str(world), "--print", "--json"), (ONE_LINE,),
+            (f"llama-server -m {ONE_LINE}", "--print"), (str(world), "--name", ONE_LINE),
+        ],
+        "export": [*(("evil", "--as", kind) for kind in ("systemd", "sh", "llama-swap", "opencode", "continue", "aider")),
+                   ("evil", "--as", ONE_LINE), (ONE_LINE, "--as", "sh"), ("evil", "--as", "sh", "--json")],
+        "stop": [(ONE_LINE,), (), ("--json",)],
+    }  # fmt: skip
+
+
+def test_the_table_knows_every_verb() -> None:
+    table = _words(Path("x"), "", "")
+    assert set(table) == set(VERBS)
+    speaks_json = {name for name, verb in VERBS.items() if any("--json" in p.opts for p in verb.params) and name}
+    assert {name for name in speaks_json if not any("--json" in words for words in table[name])} <= {"demo", "record"}
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_wrong_words_come_back_harmless(verb: str, terminal: Terminal) -> None:
+    for words in ((f"--{ATTACKS[0]}x",), ("--help", ONE_LINE), (ONE_LINE, ONE_LINE, ONE_LINE, "--json")):
+        assert faults(terminal.took(lambda words=words: run([*verb.split(), *words]))) == []  # type: ignore[misc]
+
+
+class Tries:
+    """Runs verbs in a terminal and keeps what was wrong with what arrived."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal, self.wrong = terminal, dict[str, list[str]]()
+        self.printed = 0
+
+    def __call__(self, name: str, *words: str) -> None:
+        seen = self.terminal.took(lambda: run([*name.split(), *words]))
+        self.printed += len(seen)
+        assert b"internal error" not in seen, seen[-2000:]
+        if wrong := faults(seen, as_json="--json" in words):
+            self.wrong[" ".join([name, *words])[:80]] = wrong
+
+
+@pytest.fixture
+def tries(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tries]:
+    monkeypatch.setenv("COLUMNS", "160")
+    found = Tries(terminal)
+    yield found
+    assert not found.wrong
+
+
+def test_no_verb_lets_anything_raw_through(world: Path, foreign: HostileServer, tries: Tries) -> None:
+    world.with_name("program.py").write_text(
+        f"print({HOSTILE!r}); open('f\\x1b[31m', 'w')\nraise ValueError({HOSTILE!r})"
+    )
+    foreign.calls = True
+    for name, all_words in _words(world, foreign.url, "mine").items():
+        for words in all_words:
+            tries(name, *words)
+    assert tries.printed > 50_000
+
+
+@pytest.mark.parametrize("dialect", ["llama-server", "ollama", "vllm", "lm-studio"])
+def test_whatever_a_server_answers(world: Path, foreign: HostileServer, tries: Tries, dialect: str) -> None:
+    foreign.dialect = dialect
+    at = ("--url", foreign.url)
+    for status in (200, 401, 429, 500):
+        foreign.status = status
+        tries("status", *at)
+        tries("chat", "-p", "hi", *at)
+        tries("record", str(world.with_name(f"recording{status}")), "--seconds", "0.01", *at)
+    foreign.well = ("/health", "/props", "/slots", "/v1/models")  # only what is asked of the model fails
+    for foreign.status in (500, 429):
+        tries("chat", "-p", "hi", *at)
+        tries("bench speed", *at, *QUICK)
+    foreign.status, foreign.breaks = 200, True
+    tries("chat", "-p", "hi", *at)
+    tries("bench speed", *at, *QUICK)
+
+
+def test_lines_of_a_megabyte(world: Path, foreign: HostileServer, tries: Tries) -> None:
+    foreign.short = False
+    for words in (("status",), ("status", "--json"), ("chat", "-p", "hi", "--name", "mine")):
+        tries(words[0], *words[1:], "--url", foreign.url)
+    for verb in (("chat ls",), ("chat show", "mine")):
+        tries(*verb)
+    foreign.status = 500
+    tries("status", "--url", foreign.url)
+    tries("chat", "-p", "hi", "--continue", "mine", "--url", foreign.url)
+
+
+@pytest.mark.parametrize("words", [("status",), ("chat", "-p", "hi"), ("ls",), ("show", "broken")])
+def test_a_process_of_its_own(world: Path, foreign: HostileServer, terminal: Terminal, words: tuple[str, ...]) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "gpubox",
+        *words,
+        *(("--url", foreign.url) if words[0] in ("status", "chat") else ()),
+    ]
+    out = terminal.stream
+    seen = terminal.took(lambda: subprocess.run(command, stdout=out, stderr=out, timeout=60, check=False))
+    assert faults(seen) == [] and (b"evil" in seen or b"broken.toml" in seen)
+
+
+@pytest.mark.parametrize("watched", ["its own server", "another's"])
+def test_the_screen(world: Path, foreign: HostileServer, paths: Paths, watched: str) -> None:
+    assert run(["start", "evil"]) == 0
+    run(["chat", "-p", HOSTILE, "--name", "mine"])
+    words = () if watched == "its own server" else ("--url", foreign.url)
+    seen = _screen(words, ["d", "esc", "l", "esc", "t", "esc", "2", "esc", "1", "3", "enter", "1", "q"])
+    assert b"evil" in seen
+    assert screen_faults(seen) == []
+
+
+def _screen(words: Sequence[str], keys: Sequence[str]) -> bytes:
+    """What a terminal gets until gpubox has left it. The next key is pressed when nothing more comes."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
+    end = time.monotonic() + WAIT_SECONDS
+    seen = bytearray()
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpubox", *words], stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+    ) as process:
+        os.close(slave)
+        waiting = list(keys)
+        while time.monotonic() < end:
+            ready, _, _ = select.select([master], [], [], 0.3)
+            if ready:
+                try:
+                    seen += os.read(master, 65536)
+                except OSError:
+                    break
+            elif waiting and b"evil" in seen:
+                os.write(master, {"esc": b"\x1b", "enter": b"\r"}.get(waiting[0], waiting[0].encode()))
+                del waiting[0]
+        else:
+            process.kill()
+            raise AssertionError("the screen was not left")
+    os.close(master)
+    return bytes(seen)
