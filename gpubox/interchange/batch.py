@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpubox.interchange.limits import Budget
-from gpubox.interchange.shell import Command
+from gpubox.interchange.shell import FOR_THE_SERVER, Command
 
 _SET = re.compile(r'@?set\s+(?:"([^"=]+)=([^"]*)"?|([^"=\s/][^=]*)=(.*))', re.I)
 _VARIABLE = re.compile(r"%([A-Za-z_]\w*)%|!([A-Za-z_]\w*)!|%~?[a-z]*[\d*]")
@@ -13,8 +13,6 @@ _WORD = r'(?:"(?:\\"|[^"])*"?|\^.?|[^\s"&|<>^])+'
 _TOKEN = re.compile(rf"\s*(?:(\d?>>?(?:&\d)?|<)|(&&?|\|\|?)|({_WORD}))", re.S)
 _QUOTED = re.compile(r'"((?:\\"|[^"])*)"?|\^(.?)|([^"^]+)', re.S)
 _SILENT = re.compile(r"@?\s*(?:rem\b|::|echo\s+off|(?:set|end)local\b|:\w+$)", re.I)
-_FOR_THE_SERVER = re.compile(r"(?:CUDA|GGML|LLAMA|HF|HIP|HSA|ROCR|VK|GPU|OMP|NVIDIA|SYCL|ONEAPI)_", re.I)
-"""``set`` lines reach every program; these are meant for the server, the others are the script's own."""
 
 
 def looks_like_batch(text: str) -> bool:
@@ -46,11 +44,11 @@ def read_batch_file(text: str) -> tuple[list[Command], list[str]]:
             variables[name.strip().upper()] = value.strip()
             lines[name.strip().upper()] = written
             continue
-        env = {name: value for name, value in variables.items() if _FOR_THE_SERVER.match(name)}
+        env = {name: value for name, value in variables.items() if FOR_THE_SERVER.match(name)}
         for words, dropped in _split(line):
-            if words:
+            if words and words != [")"]:
                 commands.append(Command(tuple(words), env, tuple(unresolved), (), " ".join(words), tuple(dropped)))
-    unused = [text for name, text in lines.items() if name not in looked and not _FOR_THE_SERVER.match(name)]
+    unused = [text for name, text in lines.items() if name not in looked and not FOR_THE_SERVER.match(name)]
     return commands, unused
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from gpubox.interchange.containers import Container, environment
+from gpubox.interchange.containers import Container, environment, one_by_one
 from gpubox.interchange.leftovers import at_most, left_out
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.locate import Found, container_server
@@ -16,8 +15,8 @@ from gpubox.interchange.yamltext import Value, leaves, table, texts
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?::?([-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
 _RESTARTS = {"always", "on-failure", "unless-stopped", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
-Server = tuple[str, Found, Command, bool]
-"""Its name, the server, the command, and whether it is started again when it ends."""
+Server = tuple[str, Found, Command, str]
+"""Its name, the server, the command, and the word that has it started again when it ends (``""``: it is not)."""
 
 
 def is_compose(value: Value) -> bool:
@@ -33,7 +32,10 @@ def read_compose(value: Value) -> tuple[list[Server], list[str]]:
     servers: list[Server] = []
     left: list[str] = []
     budget = Budget()
+    merged = {text for _, text in leaves(table(value)["services"])}
     for key, content in table(value).items():
+        if key.startswith("x-") and all(text in merged for _, text in leaves(content)):
+            continue  # services are made of it
         if key != "services":
             left += [left_out(f"{path} {text}", "compose's own") for path, text in leaves(content, key)]
     for name, service in table(table(value)["services"]).items():
@@ -45,19 +47,20 @@ def read_compose(value: Value) -> tuple[list[Server], list[str]]:
     return servers, at_most(left)
 
 
-def _service(service: dict[str, Value], budget: Budget) -> tuple[Found, Command, bool] | None:
+def _service(service: dict[str, Value], budget: Budget) -> tuple[Found, Command, str] | None:
     unresolved: list[str] = []
 
     def text(value: str) -> str:
         return _interpolated(value, unresolved, budget)
 
     container = Container()
-    restart = False
+    restart = ""
     for key, value in service.items():
         if key == "image" and isinstance(value, str):
             container.image = text(value)
         elif key in {"command", "entrypoint"} and isinstance(value, (str, list)):
-            words = [text(word) for word in (split_words(value) if isinstance(value, str) else texts(value))]
+            words = split_words(value) if isinstance(value, str) else one_by_one(texts(value))
+            words = [text(word) for word in words]
             if key == "command":
                 container.command = words
             else:
@@ -74,7 +77,7 @@ def _service(service: dict[str, Value], budget: Budget) -> tuple[Found, Command,
         elif key == "ports" and isinstance(value, list):
             _ports(container, [_texts_of(item, text) for item in value])
         elif key == "restart" and value in _RESTARTS:
-            restart = True
+            restart = str(value)
         elif key == "network_mode" and value == "host":
             container.host_network = True
         else:
@@ -138,12 +141,15 @@ def read_quadlet(text: str) -> tuple[list[Server], list[str]]:
     """The server of a ``.container`` unit, and a note for each line that says nothing of it."""
     container = Container()
     left: list[str] = []
-    restart = False
+    restart = ""
     for section, key, value in assignments(text):
+        if section == "Unit" and key == "Description":
+            container.title = value
+            continue
         if section == "Container" and _quadlet(container, key, value):
             continue
         if key == "Restart" and value in _RESTARTS:
-            restart = True
+            restart = str(value)
         else:
             left.append(
                 left_out(f"{key}={value}" if section else f"{key} {value}".strip(), f"[{section}]" if section else "")
@@ -171,8 +177,3 @@ def _quadlet(container: Container, key: str, value: str) -> bool:
     else:
         return False
     return True
-
-
-def service_names(servers: list[Server]) -> Iterator[str]:
-    """The names of the servers."""
-    return (name for name, *_ in servers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpubox.interchange.commandline import Draft
 from gpubox.interchange.leftovers import left_out, words_shown
+from gpubox.interchange.split import split_words
 from gpubox.profiles.files import map_paths
 
 _IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[.-]?cpp[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
@@ -44,6 +45,7 @@ class Container:
     """(on the host, inside the container)"""
     ports: list[Published] = field(default_factory=list)
     host_network: bool = False
+    title: str = ""
     notes: list[str] = field(default_factory=list)
 
     def server_words(self) -> list[str] | None:
@@ -80,6 +82,8 @@ class Container:
             self.notes.append(left_out(f"volume {text}"))
             return
         self.volumes.append((parts[0], parts[1].rstrip("/") or "/"))
+        if len(parts) > 2:
+            self.notes.append(left_out(f"volume option {':'.join(parts[2:])}", "the container's own"))
 
     def settle(self, draft: Draft) -> None:
         """Brings what ``draft`` says of the inside (paths, address) to what it is on the host."""
@@ -98,7 +102,9 @@ class Container:
             draft.model = on_host(draft.model)
         draft.flags = {name: map_paths(name, value, on_host) for name, value in draft.flags.items()}
         for host, inside in self.volumes:
-            if (host, inside) not in used:
+            if (host, inside) in used:
+                draft.notes.append(f"{inside} in the container is {host} outside: the profile has that.")
+            else:
                 draft.notes.append(left_out(f"volume {host}:{inside}", "no path of the command is in it"))
         self._settle_address(draft)
 
@@ -111,7 +117,9 @@ class Container:
                     left_out(f"port {port.host}:{port.port}:{port.inside}", f"the server is on {inside}")
                 )
         if published is not None:
-            draft.port, draft.host = published.port, published.host
+            listened, draft.port, draft.host = draft.host, published.port, published.host
+            if "host" in draft.given and listened != published.host:
+                draft.notes.append(f"It listens on {listened} in the container and is published on {published.host}.")
             if published.port != inside:
                 draft.notes.append(
                     f"The container's port {inside} is {published.port} on the host: the profile has that."
@@ -121,6 +129,12 @@ class Container:
                 f"The container publishes no port: the profile is for 127.0.0.1:{inside}, not {draft.host}."
             )
             draft.host = "127.0.0.1"
+
+
+def one_by_one(words: Sequence[str]) -> list[str]:
+    """``words`` with ``-m /a.gguf``, an option and its value written as one of them, taken apart."""
+    apart = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
+    return [part for word in words for part in (split_words(word) if apart.match(word) else [word])]
 
 
 def is_image(image: str) -> bool:
@@ -147,7 +161,7 @@ def read_run(words: Sequence[str]) -> tuple[Container, int] | None:
             return found, start
         name, joined, value = word.partition("=")
         if word in _SWITCHES or (name in _SWITCHES and joined):
-            found.notes.append(left_out(f"docker's {word}"))
+            found.notes.append(left_out(word, "the container's own"))
             continue
         if not joined and re.fullmatch(r"-[epvw].+", word):
             name, value = word[:2], word[2:]
@@ -165,7 +179,7 @@ def _run_option(found: Container, name: str, value: str) -> None:
         parts = dict(part.partition("=")[::2] for part in value.split(","))
         source, target = parts.get("source") or parts.get("src"), parts.get("target") or parts.get("dst")
         found.mount(f"{source}:{target or parts.get('destination', '')}") if source else found.notes.append(
-            left_out(f"docker's {name} {value}")
+            left_out(f"{name} {value}", "the container's own")
         )
     elif name in {"-p", "--publish"}:
         found.publish(value)
@@ -174,12 +188,14 @@ def _run_option(found: Container, name: str, value: str) -> None:
         if equals:
             found.env[key] = text
         else:
-            found.notes.append(left_out(f"docker's {name} {key}", "its value is in the shell that ran it"))
+            found.notes.append(left_out(f"{name} {key}", "its value is in the shell that ran it"))
     elif name == "--entrypoint":
         found.entrypoint = [value]
     else:
-        found.host_network |= name in {"--network", "--net"} and value == "host"
-        found.notes.append(left_out(f"docker's {name} {words_shown([value])}"))
+        if name in {"--network", "--net"} and value == "host":
+            found.host_network = True
+            return
+        found.notes.append(left_out(words_shown([name, value]), "the container's own"))
 
 
 def environment(value: Mapping[str, str | None] | Sequence[str], notes: list[str]) -> dict[str, str]:

@@ -243,8 +243,10 @@ def _contained(servers: list[Server], left: list[str], source: Source) -> Readin
     for name, server, command, restart in servers:
         imported = imported_server(server, command, source, name=name)
         if restart:
-            imported = replace(imported, notes=(*imported.notes, "Its restart is restart = true in the profile."))
-        found.append(_with(imported, restart=restart))
+            imported = replace(
+                imported, notes=(*imported.notes, f"Its restart ({restart}) is restart = true in the profile.")
+            )
+        found.append(_with(imported, restart=bool(restart), title=server.container.title if server.container else ""))
     return Reading(found, left)
 
 

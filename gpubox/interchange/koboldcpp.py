@@ -97,7 +97,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         while at < len(words) and not words[at].startswith("--") and len(values) < (most if known else 1):
             values.append(words[at])
             at += 1
-        options[name] = values if name in _LISTS else values[0] if values else True
+        options[name] = (values if name in _LISTS else values[0]) if values else True
     return options, stray
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubox.interchange.compose import Server
-from gpubox.interchange.containers import Container, Published, environment
+from gpubox.interchange.containers import Container, Published, environment, one_by_one
 from gpubox.interchange.leftovers import at_most, left_out
 from gpubox.interchange.locate import container_server
 from gpubox.interchange.shell import Command
@@ -110,7 +110,7 @@ def _container(
 ) -> Server | None:
     container = Container(image=str(item.get("image") or ""), host_network=host_network)
     # Kubernetes' `command` is the entry point, its `args` the command.
-    container.entrypoint, container.command = texts(item.get("command")), texts(item.get("args"))
+    container.entrypoint, container.command = texts(item.get("command")), one_by_one(texts(item.get("args")))
     for pair in _list(item.get("env")):
         entry = table(pair)
         name, value = entry.get("name"), entry.get("value")
@@ -134,7 +134,7 @@ def _container(
     for key in item.keys() - _READ:
         container.notes += [left_out(f"{path} {text}", "Kubernetes' own") for path, text in leaves(item[key], key)]
     found = container_server(container, ())
-    return (str(item.get("name") or ""), found, Command((), {}, ()), False) if found else None
+    return (str(item.get("name") or ""), found, Command((), {}, ()), "") if found else None
 
 
 def _port(container: Container, entry: dict[str, Value], nodes: dict[str, int]) -> None:

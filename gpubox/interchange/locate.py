@@ -57,13 +57,18 @@ class Found:
 def find_server(command: Command, depth: int = 0) -> Found | None:
     """The server that ``command`` starts, or ``None``. Raises UsageError where its text grows without measure."""
     words = command.words
-    if not words or _base(words[0]) in _OTHER_VERBS:
+    if starts_nothing(command):
         return None
     if found := _nested(command, depth) if depth < 3 else None:
         return found
     if run := read_run(words):
         return _in_container(command, *run, depth)
     return _plain(command, sure=True) or _plain(command, sure=False)
+
+
+def starts_nothing(command: Command) -> bool:
+    """Whether a command only speaks of programs: ``chmod +x llama-server``, ``title llama-server``."""
+    return not command.words or _base(command.words[0]) in _OTHER_VERBS
 
 
 def _nested(command: Command, depth: int) -> Found | None:

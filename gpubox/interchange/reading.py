@@ -9,7 +9,7 @@ from gpubox.interchange.commandline import RECORDED, Imported, engine_of, read_a
 from gpubox.interchange.koboldcpp import find_koboldcpp
 from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.llamafile import find_llamafile
-from gpubox.interchange.locate import Found, find_server, only_flags
+from gpubox.interchange.locate import Found, find_server, only_flags, starts_nothing
 from gpubox.interchange.shell import Command
 from gpubox.interchange.spelling import Target
 
@@ -58,7 +58,7 @@ def from_commands(commands: Iterable[Command], source: Source, *, name: str = ""
     commands = list(commands)
     reading = Reading()
     for command in commands:
-        server = find_server(command) or find_koboldcpp(command) or find_llamafile(command)
+        server = None if starts_nothing(command) else _server(command)
         if server is None and command.words[0] in _PUNCTUATION:
             continue
         if server is None:
@@ -71,6 +71,10 @@ def from_commands(commands: Iterable[Command], source: Source, *, name: str = ""
         return Reading([Imported(draft.profile(name or source.name), tuple(draft.notes))])
     reading.left = list(dict.fromkeys(reading.left))
     return reading
+
+
+def _server(command: Command) -> Found | None:
+    return find_server(command) or find_koboldcpp(command) or find_llamafile(command)
 
 
 def imported_server(

@@ -20,6 +20,8 @@ _BRACED = re.compile(r"([A-Za-z_]\w*|[@*]|\d+)(\[[@*]\])?(?::?[-=](.*))?", re.S)
 _NAMED = re.compile(r"\$([A-Za-z_]\w*|[@*#?\d])")
 _RESERVED = {"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"}
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
+FOR_THE_SERVER = re.compile(r"(?:CUDA|GGML|LLAMA_ARG|HF|HIP|HSA|ROCR|VK|OMP|NVIDIA|SYCL|ONEAPI|ZES)_|LD_", re.I)
+"""Variables that programs read and scripts do not name for themselves."""
 _ENDS = "\n;|&()"
 _BREAKS = " \t\r<>" + _ENDS
 
@@ -124,7 +126,8 @@ class _Shell:
             if words and (words[0] == "export" or "-x" in words):
                 self.exported |= self.own.keys() | set(words[1:])
             return None
-        values = {name: self.variables[name] for name in sorted(self.exported & self.variables.keys())} | self.own
+        exported = {name for name in self.exported & self.variables.keys() if self._is_for_programs(name)}
+        values = {name: self.variables[name] for name in sorted(exported)} | self.own
         env = {name: value for name, value in values.items() if isinstance(value, str)}
         sets = [self.used, *(made_of.get(name) or self.branched.get(name, set()) for name in env)]
         self.looked |= self.own.keys()
@@ -136,6 +139,10 @@ class _Shell:
             self.text[start : self.at].strip(" \t\n;"),
             tuple(self.dropped),
         )
+
+    def _is_for_programs(self, name: str) -> bool:
+        """Whether an exported variable is more than a name that the script itself uses."""
+        return name not in self.looked or bool(FOR_THE_SERVER.match(name))
 
     def _blanks(self) -> None:
         while self.at < len(self.text):

@@ -40,9 +40,9 @@ def read_unit(text: str) -> Unit:
                 if equals:
                     env[name] = _specifiers(content)
         elif key == "EnvironmentFile":
-            unit.notes.append(f"The variables in {value.removeprefix('-')} are not in the profile.")
+            unit.notes.append(f"EnvironmentFile={value}: its variables are not in the profile.")
         elif key == "WorkingDirectory":
-            unit.notes.append(f"It ran in {_specifiers(value)}: relative paths are meant from there.")
+            unit.notes.append(f"WorkingDirectory={_specifiers(value)}: relative paths are meant from there.")
         elif key == "ExecStart":
             lines = [*lines, value] if value else []  # an empty one takes back those before
         elif key == "Description" and value and not unit.title:
