@@ -56,6 +56,19 @@ class Draft:
     given: list[str] = field(default_factory=list)
     """One spelling of each option, in the order they were given."""
 
+    def note_address(self) -> None:
+        """Says what is still to do about the model and the address, once they are what they will be."""
+        if not self.model:
+            self.notes.append("It names no model: write `model` into the profile, or give --model.")
+        elif re.match(r"[A-Za-z]:\\|\\\\", self.model):
+            self.notes.append(f"{self.model} is a path of Windows: correct `model`.")
+        elif "/" in self.model and not self.model.startswith(("/", "~", "hf:", "$")):
+            self.notes.append(f"{self.model} is relative to the folder it was started in: write the whole path.")
+        if not is_loopback(self.host):
+            self.notes.append(
+                f"host {self.host} lets other machines in: gpubox starts it only with an API key or --yes."
+            )
+
     def profile(self, name: str, **more: Any) -> Profile:
         return Profile(
             name=profile_name(name or self.model or "imported"),
@@ -90,14 +103,6 @@ def read_arguments(
         _take(draft, given, target.capabilities.canonical(given.name))
     _note_order(draft)
     _note_refusals(draft)
-    if not draft.model:
-        draft.notes.append("It names no model: write `model` into the profile, or give --model.")
-    elif re.match(r"[A-Za-z]:\\|\\\\", draft.model):
-        draft.notes.append(f"{draft.model} is a path of Windows: correct `model`.")
-    elif "/" in draft.model and not draft.model.startswith(("/", "~", "hf:", "$")):
-        draft.notes.append(f"{draft.model} is relative to the folder it was started in: write the whole path.")
-    if not is_loopback(draft.host):
-        draft.notes.append(f"host {draft.host} lets other machines in: gpubox starts it only with an API key or --yes.")
     return draft
 
 

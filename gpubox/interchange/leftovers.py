@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 _SECRET = re.compile(
-    r"(?:^|[-_.])(?:api)?(?:keys?|tokens?|secrets?|passw\w*|pass|pwd|credentials?|hft)(?:$|[-_.])", re.I
+    r"(?:^|[-_.])(?:api)?(?:keys?|token|secrets?|passw\w*|pass|pwd|credentials?|hft)(?:$|[-_.])"
+    r"|(?:key|secret|passw\w*|hf_?token|api_?token)$",
+    re.I,
 )
 _NO_SECRET = re.compile(r"(?:file|path|dir|name|draft|max|n)$", re.I)
 _NAMED = re.compile(

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gpubox.errors import UsageError
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.recorded import flag_words, option_of_variable, recorded
 
 _SECTION = re.compile(r"\[([^\]]+)\]")
@@ -63,5 +64,5 @@ def _preset(name: str, keys: _Keys) -> Preset:
         r"[\w.-]+/[\w.-]+(?::[\w.-]+)?", name
     ):
         args = ["--hf-repo", name, *args]  # a section may be called like the repository it loads
-    notes = (f"The router's own settings were left out: {', '.join(own)}.",) if own else ()
+    notes = tuple(left_out(f"{key} = {keys[key][1]}", "the router's own") for key in own)
     return Preset(name, tuple(args), notes)

@@ -10,6 +10,7 @@ import pytest
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.importing import Imported, import_source, import_text
+from gpubox.interchange.reading import Source
 from gpubox.interchange.recorded import long_name, long_names, recorded
 from gpubox.profiles.model import Profile
 
@@ -114,7 +115,7 @@ def test_the_engine_is_a_hint_unless_it_is_a_known_one() -> None:
     assert imported.profile.env == {"CUDA_VISIBLE_DEVICES": "0"}
     assert (imported.profile.engine, len(imported.notes)) == ("", 1)
     assert noted(imported, "~/llama.cpp/build/bin/llama-server", "[engines]")
-    (known,) = import_text(text, engines={"mine": "~/llama.cpp/build/bin/llama-server"})
+    (known,) = import_text(text, known=Source(engines={"mine": "~/llama.cpp/build/bin/llama-server"}))
     assert (known.profile.engine, known.notes) == ("mine", ())
 
 
@@ -225,9 +226,10 @@ def test_a_variable_set_in_branches_is_said_to_be(text: str) -> None:
     assert noted(imported, "sets MODEL in branches")
 
 
-def test_a_branch_that_the_command_does_not_use_is_no_note() -> None:
-    assert one("if [ -z $X ]; then LOG=/dev/null; fi\nCTX=8\nllama-server -m a.gguf -c $CTX >> $LOG").notes == ()
-    assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ()
+def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -> None:
+    imported = one("if [ -z $X ]; then LOG=/dev/null; fi\nCTX=8\nllama-server -m a.gguf -c $CTX >> $LOG")
+    assert imported.notes == ("Left out: >> $LOG (gpubox keeps the log)", "Left out: if [ -z $X ]")
+    assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ("Left out: if [ -f a.gguf ]",)
 
 
 def test_both_branches_that_start_a_server_are_profiles() -> None:
