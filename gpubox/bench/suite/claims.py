@@ -30,10 +30,14 @@ _VERB = re.compile(
 )
 _NOT = re.compile(
     r"(?:\b(?:not|never|no|neither|nor|hardly|cannot|wasn'?t|isn'?t|aren'?t|weren'?t|didn'?t|doesn'?t|don'?t)\b"
-    r"|\bfar from\b|\brather than\b|\binstead of\b)(?!\s+(?:only|just|merely|commit|releas|clos|return|finish|end|until"
+    r"|\bfar from\b)(?!\s+(?:only|just|merely|commit|releas|clos|return|finish|end|until"
     r"|free|limit|because))[^,;:.()]{0,28}$",
     re.IGNORECASE,
 )
+_INSTEAD = re.compile(
+    r"\b(?:rather than|instead of|in place of|avoid\w*|replac\w*|no longer|stop)\b[^,;:.()]{0,40}$", re.IGNORECASE
+)
+"""Names what something else is to take the place of: neither said nor denied."""
 _ENOUGH_GRAMMAR, _ENOUGH_TEXT = 0.14, 0.2
 """Shares of grammar words: of one sentence (notes have few), and of a whole text."""
 _MOST_JOINED = 4
@@ -103,14 +107,19 @@ def coherent(found: Sequence[Sentence]) -> bool:
     return grammar >= _ENOUGH_TEXT and inside >= 0.5 and again <= 0.3
 
 
-def claims(sentence: str, patterns: Sequence[str]) -> bool | None:
-    """True where all ``patterns`` stand in it, False where the last of them is denied, ``None`` where one is missing."""
+def claims(sentence: str, patterns: Sequence[str], instead: bool = False) -> bool | None:
+    """True where all ``patterns`` stand in it, False where it denies the last, ``None`` where it claims nothing.
+
+    ``instead``: what is to take the place of something is claimed, too.
+    """
     match = None
     for pattern in patterns:
         match = re.search(pattern, sentence, re.IGNORECASE)
         if match is None:
             return None
-    return match is not None and not denied(sentence, match.start())
+    if match is None or not instead and _INSTEAD.search(sentence[: match.start()]):
+        return None
+    return not denied(sentence, match.start())
 
 
 def denied(sentence: str, place: int) -> bool:

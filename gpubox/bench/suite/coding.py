@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from gpubox.bench.syntax import parsed
 
 Features = dict[str, bool]
+_REFRESHES = r"\.(?:delete|set|add|splice|unshift|push)\(|\w*(?:move|touch|promote|remove|refresh|link|front|head|tail|attach|bump|recent|insert)\w*\("
+"""What a ``get`` calls that makes its entry the newest."""
 
 
 def todo_features(code: str) -> Features:
@@ -70,7 +72,7 @@ def lru_features(code: str) -> Features:
         "Map or linked list": bool(re.search(r"new Map\b|\b(prev|next)\b\s*[?!]?\s*[:=]", bare)),
         "get and put": bool(get) and bool(_method(bare, "put") or _method(bare, "set")),
         "evicts": bool(re.search(r"size\s*(>=?|===?)\s*(this\.)?#?_?(capacity|max\w*|limit)", bare, re.IGNORECASE)),
-        "get refreshes": bool(re.search(r"\.delete\(|\.(set|add)\(|move|touch|promote|remove|refresh", get)),
+        "get refreshes": bool(re.search(_REFRESHES, get)),
         "five assertions": len(re.findall(r"\b(?:console\.)?assert\w*(?:\.\w+)?\s*\(|\bexpect\s*\(", bare)) >= 5,
     }
 
@@ -121,12 +123,17 @@ def _words(tree: ast.Module | None) -> set[str]:
 
 
 def _sql(tree: ast.Module | None, executed: list[ast.Call]) -> str:
-    """The text of what is executed: strings in the call, and those that a name in it stands for."""
-    if tree is None:
+    """The text of what is executed: strings given to calls, and what a name in an executed call stands for."""
+    if tree is None or not executed:
         return ""
-    inside = [node for call in executed for argument in call.args[:1] for node in ast.walk(argument)]
-    names = {node.id for node in inside if isinstance(node, ast.Name)}
-    names |= {node.attr for node in inside if isinstance(node, ast.Attribute)}
+    given = [
+        call for call in _calls(tree) if _name(call) not in ("print", "add_argument", "add_parser", "ArgumentParser")
+    ]
+    inside = [node for call in given for argument in (*call.args, *(k.value for k in call.keywords))
+              for node in ast.walk(argument)]  # fmt: skip
+    first = [node for call in executed for argument in call.args[:1] for node in ast.walk(argument)]
+    names = {node.id for node in first if isinstance(node, ast.Name)}
+    names |= {node.attr for node in first if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

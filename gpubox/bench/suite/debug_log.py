@@ -73,16 +73,20 @@ _REMEDIES: dict[str, tuple[int, Alternatives]] = {
     "fix: query": (1, ((_FIXES, _BOUNDED),)),
     "fix: row by row": (1, ((_FIXES, _BULK),)),
 }
-_BLAME = (
-    r"root cause|caused? by|caused\b|because of|due to|culprit|triggered|to blame|fault of|responsible|stems? from|originat|underlying|brought (?:down|the)"
-    r"|took (?:down|the)|reason (?:is|was|for)|real (?:problem|cause|issue)|the (?:problem|cause|issue) (?:is|was|lies)|started (?:it|with|when|the)"
-    r"|set off|knocked|led to|result of|resulted in|made the|went down (?:because|when|due)|failed because|explains? "
-)
 _INNOCENT = (
     r"\bdns\b|resolver|\bgc\b|garbage|network|packet|router|firewall|ddos|attack|\bbots?\b|traffic (?:spike|surge|peak)|(?:spike|surge) (?:in|of) (?:traffic|users|load|requests)"
     r"|memory leak|out of memory|\boom\b|disk|cpu|load balancer|health checks?|deploy|release of|hardware|database (?:server )?(?:crash|went down|restart|fail)"
-    r"|certificate|\btls\b|connection leak|leak(?:ed|s|ing)? connections?|undersized|too small|misconfigur|deadlock|cache|bug in the api|python|login|cart|search"
+    r"|certificate|\btls\b|connection leak|leak(?:ed|s|ing)? connections?|undersized|too small|misconfigur|deadlock|bug in the api"
 )
+_BLAMES = (
+    rf"(?:caused by|due to|because of|culprit (?:is|was|:)|root cause\W+(?:is|was)?|triggered by|blamed? (?:on|is)|result of|stems? from"
+    rf"|originat\w* (?:in|from|with)|(?:real|true|actual|underlying|immediate)? ?(?:problem|cause|issue|reason)\W+(?:is|was|lies (?:in|with)))"
+    rf"[^.;]{{0,45}}(?:{_INNOCENT})",
+    rf"(?:{_INNOCENT})[^.;]{{0,45}}(?:(?:is|was|were|are) (?:clearly |obviously )?(?:the |an? )?(?:root |real |true |actual |immediate |main |underlying "
+    rf"|primary )?(?:cause|culprit|reason|problem|trigger|issue)|caus(?:ed|ing)\b|brought (?:down|the)|took down|triggered|led to"
+    rf"|resulted in|set off|to blame|made the|behind (?:it|this|the))",
+)
+_NOT_BLAMED = r"\b(?:not|never|neither|nor|unrelated|no|hardly)\b|n't\b|symptom|consequence|herring|noise|coinciden"
 _ACQUITTED = re.compile(
     rf"(?:{_WORKER})[^.;]{{0,60}}(?:unrelated|harmless|innocent|coinciden|red herring|irrelevant|not (?:the |a |to )?(?:root |real )?(?:cause|problem|culprit|relat|involv|blame|respons)"
     r"|nothing to do|\bfine\b|normal|as (?:it|usual)|victim|(?:was|is|were) (?:itself )?(?:slowed|delayed|starved|blocked|waiting|stuck)|had to wait|ignore|ignored)"
@@ -99,7 +103,8 @@ def debug_log_points(text: str) -> dict[str, int]:
     whole = [one for one in found if one.whole]
     points: dict[str, int] = {}
     for name, (worth, alternatives) in {**_CAUSES, **_REMEDIES}.items():
-        told = [claims(one, patterns) for one in _windows(name, whole) for patterns in alternatives]
+        instead = name in _REMEDIES  # "replace the loop by one UPDATE" is one
+        told = [claims(one, patterns, instead) for one in _windows(name, whole) for patterns in alternatives]
         points[name] = worth * (
             True in told and (name in _REMEDIES or False not in told or told.count(True) > told.count(False))
         )
@@ -107,9 +112,10 @@ def debug_log_points(text: str) -> dict[str, int]:
         points = dict.fromkeys(points, 0)
     total = sum(points.values())
     blamed, right = _blamed(whole)
-    if (blamed and not right) or any(_ACQUITTED.search(one.text) for one in whole):
+    acquitted = any(_ACQUITTED.search(one.text) for one in whole)
+    if acquitted or (blamed and (right < 2 or not points["one led to the other"])):
         points["another cause"] = min(0, MOST_WRONG - total)
-    elif blamed > 1 or (blamed and blamed >= right):
+    elif blamed:
         points["red herring"] = -min(total, 2)
     elif not points["long transaction"]:
         points["no root cause"] = min(0, MOST_WRONG - total)
@@ -130,19 +136,9 @@ def _blamed(whole: Sequence[Sentence]) -> tuple[int, int]:
     """How many sentences blame something innocent, and how many blame the transaction."""
     wrong = right = 0
     for one in whole:
-        text = (
-            f"{one.heading}: {one.text}"
-            if re.search(r"cause|happened|culprit", one.heading, re.IGNORECASE)
-            else one.text
-        )
-        if not re.search(_BLAME, text, re.IGNORECASE):
-            continue
+        text = f"{one.heading}: {one.text}" if re.search(r"cause|culprit", one.heading, re.IGNORECASE) else one.text
         guilty = re.search(_WORKER + "|" + _LOCKS, text, re.IGNORECASE)
-        innocent = re.search(_INNOCENT, text, re.IGNORECASE)
-        if guilty:
-            right += 1
-        elif innocent and not re.search(
-            r"\b(?:not|n't|never|neither|nor|unrelated|no)\b|n't\b|symptom|consequence|herring", text, re.I
-        ):
-            wrong += 1
+        right += bool(guilty and re.search(_LINK, text, re.IGNORECASE))
+        if any(re.search(pattern, text, re.IGNORECASE) for pattern in _BLAMES):
+            wrong += not guilty and not re.search(_NOT_BLAMED, text, re.IGNORECASE)
     return wrong, right

@@ -10,7 +10,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections import OrderedDict
@@ -20,26 +19,28 @@ if MYPY:
     from typing import Any
 
 SECONDS = 60
-WAYS = (["--experimental-transform-types"], ["--experimental-strip-types"], [])
+WAYS: tuple[list[str], ...] = (["--experimental-transform-types"], ["--experimental-strip-types"], [])
 """How a Node.js runs TypeScript: 22.7 and newer, 22.6, and what needs to be told nothing."""
-TRIAL = "class Trial<T> { constructor(private size: number) {} get(): number { return this.size } }\nconst t: Trial<string> = new Trial(3);\nprocess.stdout.write(String(t.get()));\n"
+TRIAL = """class Trial<T> { constructor(private size: number) {} get(): number { return this.size } }
+const trial: Trial<string> = new Trial(3);
+process.stdout.write(String(trial.get()));
+"""
 PLAIN = "const t: number = 3;\nprocess.stdout.write(String(t));\n"
 MISSING = (None, -1)
 
 
 def node() -> list[str] | None:
     """The command that runs TypeScript here; ``None`` without one."""
-    found = shutil.which("node")
-    if found is None:
-        return None
-    for text in (TRIAL, PLAIN):
+    known = re.compile(r"node(?:js)?-?\d*")
+    names = [name for name in os.listdir("/usr/bin") if known.fullmatch(name)]  # noqa: PTH208
+    trials = [(text, name, way) for text in (TRIAL, PLAIN) for name in sorted(names) for way in WAYS]
+    for text, name, way in trials:
         with open("trial.ts", "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text)
-        for way in WAYS:
-            command = [found, "--no-warnings", *way]
-            done = subprocess.run([*command, "trial.ts"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
-            if done.returncode == 0 and done.stdout == b"3":
-                return command
+        command = [f"/usr/bin/{name}", "--no-warnings", *way]
+        done = subprocess.run([*command, "trial.ts"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode == 0 and done.stdout == b"3":
+            return command
     return None
 
 
@@ -101,15 +102,15 @@ def checks(code: str) -> dict[str, bool] | None:
     dice = random.SystemRandom()
     a, b, c, d = (f"k{dice.randrange(10**6)}" for _ in range(4))
     put = {key: ["put", key, dice.randrange(1, 10**6)] for key in (a, b, c, d)}
-    plans = {
+    plans: dict[str, list[list[Any]]] = {
         "keeps": [["new", 2], put[a], ["get", a], ["get", b]],
         "evicts the oldest": [["new", 2], put[a], put[b], put[c], ["get", a], ["get", b], ["get", c]],
         "get refreshes": [["new", 2], put[a], put[b], ["get", a], put[c], ["get", a], ["get", b]],
         "put refreshes": [["new", 2], put[a], put[b], ["put", a, 7], put[c], ["get", a], ["get", b], ["get", c]],
         "capacity of 1": [["new", 1], put[a], put[b], ["get", a], ["get", b]],
         "any order": [["new", 5], *(
-            ["put", f"k{dice.randrange(9)}", dice.randrange(1, 99)] if dice.random() < 0.5 else ["get", f"k{dice.randrange(9)}"]
-            for _ in range(300)
+            ["put", f"k{dice.randrange(9)}", n] if dice.random() < 0.5 else ["get", f"k{dice.randrange(9)}"]
+            for n in range(1, 300)
         )],
     }  # fmt: skip
     every = [one for plan in plans.values() for one in plan]
