@@ -33,13 +33,18 @@ class Score:
     """2/3 where the code does not parse."""
 
     @property
+    def keywords_only(self) -> bool:
+        """Whether it was only read, where it should have been run: no score, and no part of any total."""
+        return self.features is not None and self.has_functional and self.functional is None
+
+    @property
     def value(self) -> float | None:
-        """0 to 100, of what could be scored."""
-        if self.features is None:
+        """0 to 100. Features of a program count as far as it works: a stub has them all."""
+        if self.features is None or self.keywords_only:
             return None
-        if not self.has_functional or self.functional is None:
+        if self.functional is None:
             return 100 * self.features * self.penalty
-        return (60 * self.features + 40 * self.functional) * self.penalty
+        return (60 * self.features + 40) * self.functional * self.penalty
 
     @property
     def compat(self) -> float | None:

@@ -1,0 +1,25 @@
+"""Scores the answers of a folder as the suite does: one Markdown file each, its name beginning with the task."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from gpubox.bench.suite.scoring import score_of, score_reply
+from gpubox.sandbox.runner import Sandbox
+
+ANSWERS = Path(__file__).parent / "fixtures/suite"
+
+
+async def scored(folder: str, sandbox: Sandbox, root: Path = ANSWERS) -> dict[str, tuple[float | None, dict[str, Any]]]:
+    """Name -> its points of 100 (``None``: keywords only) and all that was found."""
+    gate = asyncio.Semaphore(2)
+
+    async def one(path: Path) -> tuple[float | None, dict[str, Any]]:
+        async with gate:
+            values = await score_reply(path.name[:3], path.read_text(encoding="utf-8"), "", "stop", lambda: sandbox)
+        return score_of(values).value, values
+
+    paths = sorted((root / folder).glob("*.md"))
+    return dict(zip([path.stem for path in paths], await asyncio.gather(*map(one, paths)), strict=True))
