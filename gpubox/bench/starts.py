@@ -190,6 +190,56 @@ def compare_starts(
     return Contrast(log_ratio, math.sqrt(variance), freedom, fewest, enough, None if enough else noise)
 
 
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Several arms compared with each other; every pair of them is allowed for."""
+
+    found: Levels
+    starts: tuple[Start, ...]
+    prompts: tuple[str, ...]
+    domains: Mapping[str, Hashable]
+    noise: Noise
+
+    @property
+    def order(self) -> list[str]:
+        """The arms, the fastest first."""
+        return sorted(self.found.means, key=self.found.level, reverse=True)
+
+    @property
+    def pairs(self) -> int:
+        return len(self.found.means) * (len(self.found.means) - 1) // 2
+
+    def contrast(self, first: str, second: str) -> Contrast:
+        """``second`` over ``first``; the error between starts is that of all arms together."""
+        found = self.found
+        fewest = min(found.counts[first], found.counts[second])
+        enough = fewest >= FEWEST_STARTS and found.variance is not None
+        log_ratio, share = found.contrast(first, second)
+        parts = [(found.variance * share, float(found.freedom))] if enough and found.variance is not None else [
+            (self.noise.sd**2 * share, self.noise.freedom)
+        ]  # fmt: skip
+        kept = [start for start in self.starts if start.arm in (first, second)]
+        parts.append(_over_prompts(kept, self.prompts, first, second, self.domains))
+        variance, freedom = joined(parts)
+        return Contrast(log_ratio, math.sqrt(variance), freedom, fewest, enough, None if enough else self.noise)
+
+    def verdict(self, first: str, second: str) -> Verdict:
+        """Of ``second`` against ``first``, corrected for every pair (Bonferroni: whichever two are picked)."""
+        found = self.contrast(first, second)
+        return found.verdict(min(1.0, found.tail() * self.pairs))
+
+
+def compare_several(
+    starts: Sequence[Start], *, domains: Mapping[str, Hashable] | None = None, noise: Noise | None = None
+) -> Several | None:
+    """All arms of ``starts``; ``None`` where they have no prompt in common."""
+    kept, prompts = shared(starts)
+    if not prompts:
+        return None
+    points = [(start.arm, start.place, statistics.fmean(start.logs[name] for name in prompts)) for start in kept]
+    return Several(levels(points), tuple(kept), tuple(prompts), domains or {}, noise or Noise())
+
+
 def compare_single(first: float, second: float, *noises: tuple[float, float]) -> Contrast:
     """Two rates that were not measured in turn: ``noises`` are variances of the log and their degrees of freedom."""
     variance, freedom = joined(noises)
@@ -292,5 +342,3 @@ def shrunk(found: Levels, best: str) -> float:
     beyond = max(0.0, statistics.variance(values) - error)
     middle = statistics.fmean(values)
     return middle + (found.level(best) - middle) * (beyond / (beyond + error) if beyond + error else 1.0)
-
-

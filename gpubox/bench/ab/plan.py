@@ -113,4 +113,4 @@ def _interleaved(options: Options) -> list[Item]:
 def _item(question: Question, arm: Arm, name: str, group: str, start: int = 0, *, warmup: bool = False) -> Item:
     values = with_question(question, thinking=arm.thinking, raw=arm.raw)
     weight = question.max_tokens + question.context_tokens / 10
-    return Item(name, arm.target, {**values, "arm": arm.name}, warmup, group, start, weight)
+    return Item(name, arm.target, {**values, "arm": arm.name}, warmup, group, weight, start)
