@@ -27,7 +27,7 @@ from gpubox.bench.stats import MARGIN, Verdict, t_quantile, t_tail
 FEWEST_STARTS = 4
 """Of an arm, for a verdict that stands on this run alone."""
 LEVEL = 0.05
-PRIOR_SD = 0.02
+PRIOR_SD = 0.025
 """What starts of one command line are taken to differ by (sd of the log) where the box has no history of it."""
 
 
@@ -36,14 +36,14 @@ class Noise:
     """How much starts of one and the same command line differ, known from elsewhere than the compared starts."""
 
     sd: float = PRIOR_SD
-    """Of the log: 0.02 is 2 %."""
+    """Of the log: 0.025 is 2.5 %."""
     freedom: float = math.inf
     runs: int = 0
     """How many past runs or starts say so; 0: nothing does, it is assumed."""
 
     def __str__(self) -> str:
-        known = f"{self.runs} past ones on this box" if self.runs else "assumed: this box has no history of it"
-        return f"{100 * self.sd:.1f} % from start to start, {known}"
+        known = f"from {self.runs} past ones on this box" if self.runs else "assumed: this box has no history of it"
+        return f"starts differ with an sd of {100 * self.sd:.1f} %, {known}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,8 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
 
 def asked(options: Options) -> list[Question]:
     """Its prompts. Raises UsageError."""
-    prompts = options.prompts or (PROMPTS_OF_ONE if options.one_server else PROMPTS)
+    usual = PROMPTS_OF_ONE if options.one_server else PROMPTS
+    prompts = usual if options.prompts is None else options.prompts
     return questions(prompts, options.max_tokens, options.domains, options.context_tokens)
 
 

@@ -152,7 +152,7 @@ def _speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: Histo
         for metric in (first, second):
             logs = [math.log(value) for _, value in metric.samples if value > 0]
             if len(logs) > 1:
-                parts.append((statistics.variance(logs) / len(logs), len(logs) - 1))
+                parts.append((statistics.variance(logs), len(logs) - 1))  # neighbours in time are alike: as one
     found = compare_single(first.estimate.value, second.estimate.value, joined(parts))
     return _contrasted(first, second, found, RUNS, tuple(noises))
 

@@ -137,7 +137,9 @@ def comparison_markdown(found: RunComparison) -> str:
 def comparison_csv(found: RunComparison) -> str:
     """One line for each row."""
     header = tuple(name for name in found.rows[0].__dataclass_fields__) if found.rows else ()
-    return _csv(header, [[getattr(row, name) for name in header] for row in found.rows])
+    doubt = found.doubt.removeprefix(" - ")
+    rows = [[*(getattr(row, name) for name in header), doubt] for row in found.rows]
+    return _csv((*header, "flags"), rows)
 
 
 def boards_markdown(boards: Sequence[Board]) -> str:

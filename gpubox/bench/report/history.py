@@ -102,7 +102,7 @@ def told(noises: Iterable[Noise]) -> str:
     held = list(noises)
     known = [noise for noise in held if noise.runs]
     what = "some of them" if known else "them"
-    assumed = f"{100 * PRIOR_SD:.0f} % from run to run assumed: this box has no history of {what}"
+    assumed = f"{100 * PRIOR_SD:.1f} % from run to run assumed: this box has no history of {what}"
     if not known:
         return assumed
     low, high = (100 * pick(noise.sd for noise in known) for pick in (min, max))

@@ -13,7 +13,7 @@ from gpubox.bench.report.model import Estimate, Metric
 from gpubox.bench.report.plot import Row
 from gpubox.bench.report.text import grid, wrapped
 from gpubox.bench.report.words import interval, number
-from gpubox.bench.starts import FEWEST_STARTS, LEVEL, Noise, Start, compare_single, compare_starts
+from gpubox.bench.starts import FEWEST_STARTS, LEVEL, Noise, Start, compare_single, compare_starts, joined
 from gpubox.bench.stats import t_quantile
 from gpubox.plain import plain
 
@@ -159,13 +159,28 @@ class _Entry:
                 found = history.runs(known, (head.id,), info.plan.kind, info.plan.options, metric)
             noises.append(found)
         self.noise = noises[0]
-        self.values = tuple(_widened(metric, noise) for metric, noise in zip(metrics, noises, strict=True))
+        self.errors = [_error(metric, noise) for metric, noise in zip(metrics, noises, strict=True)]
+        self.values = tuple(_widened(metric, error) for metric, error in zip(metrics, self.errors, strict=True))
 
 
-def _widened(metric: Metric | None, noise: Noise) -> Estimate | None:
+def _error(metric: Metric | None, noise: Noise) -> tuple[float, float]:
+    """The variance of the log of one run's figure, and its degrees of freedom.
+
+    Past runs have the noise of the repeats in them. Where a spread is assumed, that is added, and not less for there
+    being several: neighbours in time are alike.
+    """
+    found = metric.estimate if metric else None
+    repeats = found and found.sd is not None and found.value > 0 and "prompts" not in found.method
+    if noise.runs or not found or not repeats or found.sd is None:
+        return noise.sd**2, noise.freedom
+    return joined([(noise.sd**2, noise.freedom), ((found.sd / found.value) ** 2, max(1, found.n - 1))])
+
+
+def _widened(metric: Metric | None, error: tuple[float, float]) -> Estimate | None:
     if metric is None or metric.unit not in SPEEDS or metric.estimate.value <= 0:
         return metric.estimate if metric else None
-    factor = math.exp(t_quantile(LEVEL, noise.freedom) * noise.sd)
+    variance, freedom = error
+    factor = math.exp(t_quantile(LEVEL, freedom) * math.sqrt(variance))
     value = metric.estimate.value
     return replace(metric.estimate, low=value / factor, high=value * factor, method="run to run")
 
@@ -186,7 +201,7 @@ def _tied(best: _Entry, other: _Entry, pairs: int) -> bool:
         found = compare_starts(starts, best.name, other.name)
     found = found or compare_single(
         mine.estimate.value, theirs.estimate.value,
-        *((noise.sd**2, noise.freedom) for noise in (best.noise, other.noise)),
+        best.errors[0], other.errors[0],
     )  # fmt: skip
     return found.tail() * pairs > LEVEL
 

@@ -111,10 +111,8 @@ def _unit(options: Options, info: RunInfo, metrics: Sequence[Metric], history: H
     if options.starts > 1 or not metrics:
         return []
     noise = history.launches(info.provenance.values(), info.id) if history else Noise()
-    return [
-        "One start of each server: ranges are of its repeats, and intervals of its prompts. Another start differs by "
-        f"about {noise} (--starts measures it)."
-    ]
+    measures = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
+    return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{measures}."]
 
 
 def _unit_of(item: Item, cell: Cell) -> str:

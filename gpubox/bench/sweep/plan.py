@@ -138,7 +138,7 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
         raise UsageError("A cell of this sweep lacks one of its flags.")
     if options.starts < 1 or options.finalists < 2:
         raise UsageError("A sweep compares at least two cells, with a start of each at least.")
-    count = len(random_order(min(len(targets), places(options, targets)), options.starts, 0))
+    count = min(len(targets), places(options, targets)) * options.starts
     check_items(((0 if direct(options, targets) else len(targets)) + count) * (1 + len(asked(options))))
     return options
 

@@ -76,6 +76,8 @@ def speed_command(
     }
     options = {name: value for name, value in given.items() if value is not None}
     options_of(options)
+    if url and starts:
+        raise UsageError("gpubox cannot restart a server by its address.", "Leave out --starts.")
     _refuse_beside(preset, options)
     targets = targets_of(context, profiles, url, model)
     fetch_models(context, targets)
