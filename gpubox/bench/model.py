@@ -56,10 +56,10 @@ class Item:
     """Executed and kept, counted nowhere."""
     group: str = ""
     """Items that share a warm-up: resuming in the middle of a group executes its warm-up again."""
-    start: int = 0
-    """Which start of its server it belongs to: another number is another start. 0: any server of its target will do."""
     weight: float = 1.0
     """What it costs beside the others (tokens, say): the time left is told by it."""
+    start: int = 0
+    """Which start of its server it belongs to: another number is another start. 0: any server of its target will do."""
 
 
 @dataclass(frozen=True, slots=True)

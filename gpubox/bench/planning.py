@@ -35,9 +35,11 @@ def outline(plan: Plan, paths: Paths) -> Outline:
     items = make_benchmark(plan).items()
     urls = {target.name for target in plan.targets if target.url}
     starts: list[str] = []
+    last = ("", 0)
     for item in items:
-        if item.target not in urls and (not starts or starts[-1] != item.target):
+        if item.target not in urls and last != (item.target, item.start):
             starts.append(item.target)
+        last = (item.target, item.start)
     running = observe(paths, MAIN_SLOT).running
     return Outline(len(items), tuple(starts), running.launch.profile if running else None, _as_before(plan, paths))
 

@@ -27,7 +27,7 @@ from gpubox.bench.stats import MARGIN, Verdict, t_quantile, t_tail
 FEWEST_STARTS = 4
 """Of an arm, for a verdict that stands on this run alone."""
 LEVEL = 0.05
-PRIOR_SD = 0.02
+PRIOR_SD = 0.025
 """What starts of one command line are taken to differ by (sd of the log) where the box has no history of it."""
 
 
@@ -36,14 +36,14 @@ class Noise:
     """How much starts of one and the same command line differ, known from elsewhere than the compared starts."""
 
     sd: float = PRIOR_SD
-    """Of the log: 0.02 is 2 %."""
+    """Of the log: 0.025 is 2.5 %."""
     freedom: float = math.inf
     runs: int = 0
     """How many past runs or starts say so; 0: nothing does, it is assumed."""
 
     def __str__(self) -> str:
-        known = f"{self.runs} past ones on this box" if self.runs else "assumed: this box has no history of it"
-        return f"{100 * self.sd:.1f} % from start to start, {known}"
+        known = f"from {self.runs} past ones on this box" if self.runs else "assumed: this box has no history of it"
+        return f"starts differ with an sd of {100 * self.sd:.1f} %, {known}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,56 @@ def compare_starts(
     return Contrast(log_ratio, math.sqrt(variance), freedom, fewest, enough, None if enough else noise)
 
 
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Several arms compared with each other; every pair of them is allowed for."""
+
+    found: Levels
+    starts: tuple[Start, ...]
+    prompts: tuple[str, ...]
+    domains: Mapping[str, Hashable]
+    noise: Noise
+
+    @property
+    def order(self) -> list[str]:
+        """The arms, the fastest first."""
+        return sorted(self.found.means, key=self.found.level, reverse=True)
+
+    @property
+    def pairs(self) -> int:
+        return len(self.found.means) * (len(self.found.means) - 1) // 2
+
+    def contrast(self, first: str, second: str) -> Contrast:
+        """``second`` over ``first``; the error between starts is that of all arms together."""
+        found = self.found
+        fewest = min(found.counts[first], found.counts[second])
+        enough = fewest >= FEWEST_STARTS and found.variance is not None
+        log_ratio, share = found.contrast(first, second)
+        parts = [(found.variance * share, float(found.freedom))] if enough and found.variance is not None else [
+            (self.noise.sd**2 * share, self.noise.freedom)
+        ]  # fmt: skip
+        kept = [start for start in self.starts if start.arm in (first, second)]
+        parts.append(_over_prompts(kept, self.prompts, first, second, self.domains))
+        variance, freedom = joined(parts)
+        return Contrast(log_ratio, math.sqrt(variance), freedom, fewest, enough, None if enough else self.noise)
+
+    def verdict(self, first: str, second: str) -> Verdict:
+        """Of ``second`` against ``first``, corrected for every pair (Bonferroni: whichever two are picked)."""
+        found = self.contrast(first, second)
+        return found.verdict(min(1.0, found.tail() * self.pairs))
+
+
+def compare_several(
+    starts: Sequence[Start], *, domains: Mapping[str, Hashable] | None = None, noise: Noise | None = None
+) -> Several | None:
+    """All arms of ``starts``; ``None`` where they have no prompt in common."""
+    kept, prompts = shared(starts)
+    if not prompts:
+        return None
+    points = [(start.arm, start.place, statistics.fmean(start.logs[name] for name in prompts)) for start in kept]
+    return Several(levels(points), tuple(kept), tuple(prompts), domains or {}, noise or Noise())
+
+
 def compare_single(first: float, second: float, *noises: tuple[float, float]) -> Contrast:
     """Two rates that were not measured in turn: ``noises`` are variances of the log and their degrees of freedom."""
     variance, freedom = joined(noises)
@@ -292,5 +342,3 @@ def shrunk(found: Levels, best: str) -> float:
     beyond = max(0.0, statistics.variance(values) - error)
     middle = statistics.fmean(values)
     return middle + (found.level(best) - middle) * (beyond / (beyond + error) if beyond + error else 1.0)
-
-

@@ -1,7 +1,7 @@
 """Statistics, pure. Intervals are 95 % unless told otherwise; every random draw has a fixed seed.
 
-Formulas: Student's t; Holm 1979; Wilson 1927; McNemar's exact test; percentile bootstrap over clusters (prompts), within strata
-(domains), its percentiles widened for small n (Hesterberg 2015, "expanded percentile interval").
+Formulas: Student's t; Holm 1979; Wilson 1927; McNemar's exact test; percentile bootstrap over clusters (prompts),
+within strata (domains), its percentiles widened for small n (Hesterberg 2015, "expanded percentile interval").
 """
 
 from __future__ import annotations
@@ -218,22 +218,8 @@ def pooled(strata: Sequence[Sequence[Share]], *, seed: int = 0, units: str = "pr
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """One prompt under both arms: the repeats' rates (higher is faster)."""
-
-    domain: str
-    first: tuple[float, ...]
-    second: tuple[float, ...]
-
-    @property
-    def log_ratio(self) -> float:
-        """Of the medians, second over first."""
-        return math.log(statistics.median(self.second) / statistics.median(self.first))
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
-    """Second against first: the geometric mean over prompts of the per-prompt ratio, and what may be said of it."""
+    """Second against first: the ratio of geometric means, and what may be said of it."""
 
     ratio: float
     low: float | None
@@ -242,28 +228,6 @@ class Comparison:
     verdict: Verdict
     least: float
     most: float
-
-
-def compare(pairs: Sequence[Pair], *, seed: int = 0, margin: float = MARGIN) -> Comparison:
-    """Paired comparison of what a launch does not change (points, acceptance); speeds are for ``starts``.
-
-    ``faster`` (second than first) only where the whole interval is beyond ``margin``. Raises ValueError on nothing.
-    """
-    if not pairs:
-        raise ValueError("no pairs")
-    domains = sorted({pair.domain for pair in pairs})
-    strata = [[pair.log_ratio for pair in pairs if pair.domain == domain] for domain in domains]
-    logs = [value for stratum in strata for value in stratum]
-    ratio, least, most = (math.exp(value) for value in (statistics.fmean(logs), min(logs), max(logs)))
-    if len(logs) < FEWEST:
-        return Comparison(ratio, None, None, len(logs), "too few", least, most)
-    low, high = (math.exp(end) for end in bootstrap(strata, statistics.fmean, seed=seed))
-    verdict: Verdict = "indistinguishable"
-    if low > 1 + margin:
-        verdict = "faster"
-    elif high < 1 - margin:
-        verdict = "slower"
-    return Comparison(ratio, low, high, len(logs), verdict, least, most)
 
 
 def carried(*sides: Sequence[float]) -> float:

@@ -91,10 +91,10 @@ class Supervisor:
         duty). ``fresh``: also where it runs just so. Raises GpuboxError saying which.
         """
         with self._exclusive("switch", profile.name) as old:
+            kind = "restart" if fresh and old and old.launch.profile == profile.name else "switch"
             return await self._change(
-                "restart" if fresh and old and old.launch.profile == profile.name else "switch", profile, old,
-                go_now=go_now, allow_exposed=allow_exposed, restore=restore, wait=wait,
-            )  # fmt: skip
+                kind, profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore, wait=wait
+            )
 
     async def restart(
         self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, wait: float | None = None

@@ -1,4 +1,4 @@
-"""How often gpubox's verdicts are wrong, and how often they find what is there: identical and different arms, simulated.
+"""How often gpubox's verdicts are wrong, and how often they find what is there: simulated arms, alike and not.
 
     .venv/bin/python tests/perf/verdicts.py ab 1000
     .venv/bin/python tests/perf/verdicts.py compare 1000
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -26,11 +27,20 @@ from typing import Any
 from gpubox.bench.ab.kind import Ab
 from gpubox.bench.ab.verdict import table
 from gpubox.bench.asking import question_of
-from gpubox.bench.model import Item, Plan, Provenance, Result, RunInfo, Target
+from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.model import Item, Plan, Provenance, Result, Target
+from gpubox.bench.report.build import compared
+from gpubox.bench.report.build import ranked as leaderboard
+from gpubox.bench.store import Run, create_run
+from gpubox.bench.sweep.kind import Sweep
+from gpubox.bench.sweep.plan import cells, parse_axis
+from gpubox.bench.sweep.ranking import ranked
+from gpubox.paths import Paths
 
 ANSWER_SD, PROMPT_SD = 0.01, 0.12
 NOISES = ("launch 0 %", "launch 0.5 %", "launch 1 %", "launch 2 %", "AR(0.9) 3 %", "two states -5 %", "drift -10 %")
 Scored = list[tuple[Item, Result]]
+SPEED: dict[str, Any] = {"prompts": ["short", "code"], "depths": [0, 8192], "repeats": 5}
 
 
 class Box:
@@ -78,11 +88,12 @@ def values(rate: float) -> dict[str, Any]:
 
 
 def ab(noise: str, true: float, seed: int, **options: Any) -> tuple[bool, bool, int, bool]:
-    """One run at the default plan: whether tg got a verdict, the interval holds the truth, starts, any row a verdict."""
+    """One run at the default plan: has tg a verdict, holds its interval the truth, how many starts, has any row one."""
     arms = [{"name": "a", "target": "a"}, {"name": "b", "target": "b"}]
     kind = Ab(Plan("ab", (Target("a", "a"), Target("b", "b")), {"arms": arms, **options}, seed=seed))
     items = list(kind.items())
-    box, scored, last = Box(noise, random.Random(f"{noise}{true}{seed}"), len(items)), [], 0
+    box, last = Box(noise, random.Random(f"{noise}{true}{seed}"), len(items)), 0
+    scored: Scored = []
     for item in items:
         if item.start != last:
             if kind.spare(item, scored):
@@ -110,7 +121,132 @@ def ab_rows(runs: int) -> Iterator[str]:
             )
 
 
-KINDS: dict[str, Callable[[int], Iterator[str]]] = {"ab": ab_rows}
+# -- sweep ----------------------------------------------------------------------------------------------------------
+
+
+def sweep(noise: str, true: float, seed: int) -> tuple[bool, bool, float, int]:
+    """16 cells, all equal or one better: any other cell called slower, is the best the better one, its rate, starts.
+
+    The rate is how far the one shown for the best is from what it really is, in the log.
+    """
+    targets = cells("p", [parse_axis("ubatch-size=1..16")])
+    kind = Sweep(Plan("sweep", tuple(targets), {"axes": ["ubatch-size"]}, seed=seed))
+    items = list(kind.items())
+    box, last = Box(noise, random.Random(f"{noise}{true}{seed}"), len(items)), 0
+    scored: Scored = []
+    better = targets[seed % 16].name if true else ""
+    worth = 0.0
+    for item in items:
+        if item.start != last:
+            last = item.start
+            box.start()
+        name = kind.target_of(item, scored)
+        rate = box.rate(question_of(item).name, math.log1p(true) if name == better else 0.0)
+        scored.append((item, Result(item.id, values(rate))))
+    ranking = ranked(kind.options, targets, scored)
+    best = ranking.best
+    assert best is not None
+    if noise.startswith("launch"):  # what it would be without noise: the mean of its prompts
+        fair = statistics.fmean(math.exp(box.prompts[question_of(item).name]) for item, _ in best.rows)
+        worth = math.log(ranking.best_rate / fair) - (math.log1p(true) if best.target.name == better else 0.0)
+    wrong = any(rank.verdict == "slower" for rank in ranking.ranks)
+    return wrong, best.target.name == better, worth, last
+
+
+def sweep_rows(runs: int) -> Iterator[str]:
+    for true in (0.0, 0.05):
+        for noise in NOISES if not true else NOISES[2:3]:
+            found = [sweep(noise, true, seed) for seed in range(runs)]
+            said = 100 * sum(one[0] for one in found) / runs
+            right = 100 * sum(one[1] for one in found) / runs
+            worth = 100 * sum(one[2] for one in found) / runs
+            starts = sum(one[3] for one in found) / runs
+            yield (
+                f"sweep {noise:<16} true {true:.0%}: any cell called slower {said:5.1f} %, the better one is best "
+                f"{right:5.1f} %, shown rate off by {worth:+.2f} % in the mean, starts {starts:.0f}"
+            )
+
+
+# -- stored runs: compare and leaderboard -----------------------------------------------------------------------------
+
+
+def stored(paths: Paths, profile: str, box: Box, true: float = 0.0) -> Run:
+    """A finished run of ``bench speed`` with one start."""
+    plan = Plan("speed", (Target(profile, profile=profile),), SPEED)
+    items = list(make_benchmark(plan).items())
+    run = create_run(paths, plan, items)
+    box.start()
+    lines = []
+    for item in items:
+        rate = box.rate(str(item.values["prompt"]), true) / (1 + item.values["depth"] / 40000)
+        lines.append(Result(item.id, values(rate)))
+    with run.owned():
+        run.replace_results(lines)
+        made = Provenance(
+            profile, profile=profile, argv=("llama-server", profile), model_path="m.gguf", engine_sha256="e"
+        )
+        run.save(replace(run.info, state="finished", provenance={profile: made}))
+    return run
+
+
+def two_runs(noise: str, true: float, seed: int, past: int) -> tuple[bool, bool, bool]:
+    """``past`` runs of one profile, then two more: any row with a verdict, tg found, the interval of tg holds it."""
+    dice = random.Random(f"{noise}{true}{seed}{past}")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = Paths(Path(folder), Path(folder), Path(folder))
+        count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
+        box = Box(noise, dice, count * (past + 2))
+        box.launch_sd = max(box.launch_sd, 1e-9)
+        for _ in range(past):
+            stored(paths, "p", box)
+        first, second = stored(paths, "p", box), stored(paths, "p", box, math.log1p(true))
+        rows = compared(first, second).rows
+    said = [row for row in rows if row.outcome in ("better", "regression")]
+    tg = [row for row in rows if row.name == "tg"]
+    low, high = tg[0].low, tg[0].high
+    holds = low is not None and high is not None and low <= 1 + true <= high
+    return bool(said), any(row.outcome == "better" for row in tg), holds
+
+
+def compare_rows(runs: int) -> Iterator[str]:
+    for past in (0, 8):
+        for true in (0.0, 0.10):
+            for noise in NOISES if not true else NOISES[2:3]:
+                found = [two_runs(noise, true, seed, past) for seed in range(runs)]
+                said, right, holds = (100 * sum(one[i] for one in found) / runs for i in range(3))
+                yield (
+                    f"compare {noise:<16} true {true:.0%}, {past} past runs: any row a verdict {said:5.1f} %, "
+                    f"tg found {right:5.1f} %, coverage {holds:5.1f} %"
+                )
+
+
+def board(noise: str, seed: int, past: int, profiles: int = 3) -> bool:
+    """Whether any of several equal profiles is called behind the first."""
+    dice = random.Random(f"{noise}{seed}{past}")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = Paths(Path(folder), Path(folder), Path(folder))
+        count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
+        box = Box(noise, dice, count * (past + 1) * profiles)
+        for _ in range(past + 1):
+            for number in range(profiles):
+                stored(paths, f"p{number}", box)
+        (found,) = leaderboard(paths, "speed")
+    return not all(place.tied for place in found.places)
+
+
+def leaderboard_rows(runs: int) -> Iterator[str]:
+    for past in (0, 6):
+        for noise in NOISES:
+            share = 100 * sum(board(noise, seed, past) for seed in range(runs)) / runs
+            yield f"leaderboard {noise:<16} {past} past runs of each: any of three untied {share:5.1f} %"
+
+
+KINDS: dict[str, Callable[[int], Iterator[str]]] = {
+    "ab": ab_rows,
+    "sweep": sweep_rows,
+    "compare": compare_rows,
+    "leaderboard": leaderboard_rows,
+}
 
 
 def main() -> None:

@@ -79,7 +79,8 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
 
 def asked(options: Options) -> list[Question]:
     """Its prompts. Raises UsageError."""
-    prompts = options.prompts or (PROMPTS_OF_ONE if options.one_server else PROMPTS)
+    usual = PROMPTS_OF_ONE if options.one_server else PROMPTS
+    prompts = usual if options.prompts is None else options.prompts
     return questions(prompts, options.max_tokens, options.domains, options.context_tokens)
 
 
@@ -113,4 +114,4 @@ def _interleaved(options: Options) -> list[Item]:
 def _item(question: Question, arm: Arm, name: str, group: str, start: int = 0, *, warmup: bool = False) -> Item:
     values = with_question(question, thinking=arm.thinking, raw=arm.raw)
     weight = question.max_tokens + question.context_tokens / 10
-    return Item(name, arm.target, {**values, "arm": arm.name}, warmup, group, start, weight)
+    return Item(name, arm.target, {**values, "arm": arm.name}, warmup, group, weight, start)

@@ -91,9 +91,7 @@ def contrast_of(
     return compare_prompts(gains, [domains[name] for name in names])
 
 
-def table(
-    options: Options, results: Scored, *, noise: Noise | None = None, restarted: bool = True
-) -> list[Row]:
+def table(options: Options, results: Scored, *, noise: Noise | None = None, restarted: bool = True) -> list[Row]:
     """Every row with its verdict, corrected for all of them and for the looks at the run."""
     found: list[tuple[str, str, Contrast]] = []
     for name, key, _, _ in MEASURES:

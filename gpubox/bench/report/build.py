@@ -63,7 +63,8 @@ def compared(first: Run, second: Run) -> RunComparison:
     from gpubox.bench.report.compare import compare_runs
 
     infos = (first.info, second.info)
-    found = compare_runs((infos[0], report_of(first)), (infos[1], report_of(second)))
+    history = History(lambda: heads_beside(first))
+    found = compare_runs((infos[0], report_of(first)), (infos[1], report_of(second)), history)
     return Redactor(infos).through(found)
 
 
@@ -76,7 +77,7 @@ def ranked(paths: Paths, kind: str = "") -> list[Board]:
         raise UsageError(f"There is no leaderboard of {kind!r}.", f"There are: {', '.join(DECIDES)}.")
     found = heads(paths)
     cleaner = Redactor(head.info for head in found if head.info)
-    return [cleaner.through(board) for board in boards(found, kind)]
+    return [cleaner.through(board) for board in boards(found, kind, History(lambda: found))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from gpubox.bench.model import Provenance
 from gpubox.bench.report.heads import Head
 from gpubox.bench.report.model import Metric
-from gpubox.bench.starts import PRIOR_SD, Noise, joined
+from gpubox.bench.starts import PRIOR_SD, Noise
 
 FEWEST_FREEDOM = 3
 """Degrees of freedom below which past runs do not tell their own spread: the stated prior then stands."""
@@ -60,7 +60,9 @@ class History:
             return Noise(math.sqrt(squares / freedom), freedom, counted)
         return self._from_run_to_run(wanted, {exclude}, None, "tg")
 
-    def runs(self, target: Provenance, exclude: Iterable[str], kind: str, options: Mapping[str, Any], row: Metric) -> Noise:
+    def runs(
+        self, target: Provenance, exclude: Iterable[str], kind: str, options: Mapping[str, Any], row: Metric
+    ) -> Noise:
         """From run to run, of the same row under the same protocol; where there are too few, as is assumed."""
         return self._from_run_to_run({identity(target)}, set(exclude), (kind, protocol(options), row.group), row.name)
 
@@ -95,16 +97,12 @@ def _whole(head: Head, metric: Metric) -> bool:
     )
 
 
-def pooled(noises: Sequence[Noise]) -> tuple[float, float]:
-    """The variance of a difference of two runs, and its degrees of freedom."""
-    return joined([(noise.sd**2, noise.freedom) for noise in noises])
-
-
 def told(noises: Iterable[Noise]) -> str:
     """Whence the noise of a table is known, in one clause."""
     held = list(noises)
     known = [noise for noise in held if noise.runs]
-    assumed = f"{100 * PRIOR_SD:.0f} % from run to run assumed: this box has no history of {'some of ' if known else ''}it"
+    what = "some of them" if known else "them"
+    assumed = f"{100 * PRIOR_SD:.1f} % from run to run assumed: this box has no history of {what}"
     if not known:
         return assumed
     low, high = (100 * pick(noise.sd for noise in known) for pick in (min, max))

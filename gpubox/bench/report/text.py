@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubox.bench.model import RunInfo
@@ -9,7 +10,7 @@ from gpubox.bench.report.chart import charts
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.plot import Row, plot
 from gpubox.bench.report.references import Beside
-from gpubox.bench.report.words import cell, doubts, interval, spread
+from gpubox.bench.report.words import DOUBTFUL, cell, doubts, interval, spread
 from gpubox.bench.report.words import number as number
 from gpubox.plain import plain
 
@@ -52,9 +53,15 @@ def rows(
     if report.notes or report.flags:
         yield ()
     for note in report.notes:
-        yield ((plain(note), ""),)
+        yield from wrapped(note, "doubt" if DOUBTFUL in note else "", width)
     for doubt in doubts(report.flags):
-        yield ((plain(doubt), "doubt"),)
+        yield from wrapped(doubt, "doubt", width)
+
+
+def wrapped(text: str, role: str, width: int | None) -> Iterator[Row]:
+    """One sentence, folded to ``width`` where there is one."""
+    for line in textwrap.wrap(plain(text), width, subsequent_indent="  ") if width else [plain(text)]:
+        yield ((line, role),)
 
 
 def metric_table(metrics: Sequence[Metric], width: int | None) -> Iterator[Row]:

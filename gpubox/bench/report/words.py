@@ -23,6 +23,10 @@ MEANS = {
 """What a kind of flag says of the numbers."""
 
 
+DOUBTFUL = "doubtful:"
+"""In every sentence that rests on flagged items."""
+
+
 def number(value: float | None) -> str:
     """Four significant figures, and no more."""
     if value is None:
@@ -65,7 +69,7 @@ def in_doubt(flags: Sequence[Flag]) -> str:
     for kind in dict.fromkeys(flag.kind for flag in flags):
         items = len({flag.item for flag in flags if flag.kind == kind and flag.item})
         words.append(f"{kind} in {items} {'item' if items == 1 else 'items'}" if items else kind)
-    return f" - doubtful: {', '.join(words)}"
+    return f" - {DOUBTFUL} {', '.join(words)}"
 
 
 def doubts(flags: Sequence[Flag]) -> Iterator[str]:
