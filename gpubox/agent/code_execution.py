@@ -59,6 +59,13 @@ class CodeExecution:
             parts.append(f"[exit code {outcome.exit_code}]")
         elif not parts:
             parts.append("[it printed nothing]")
+        if outcome.planted:
+            parts.append(
+                f"[moved out of the workspace to {outcome.quarantine}, because tools of the owner's would run it: "
+                f"{', '.join(outcome.planted[:20])}]"
+            )
+        if outcome.planted_left:
+            parts.append(f"[tools of the owner's run what was changed here: {', '.join(outcome.planted_left[:20])}]")
         if outcome.files_made:
             parts.append(f"[files: {', '.join(outcome.files_made[:20])}]")
         return "\n".join(parts)

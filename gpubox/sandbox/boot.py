@@ -108,6 +108,8 @@ def _prepare() -> None:
 
 def _main() -> "Any":
     """The compiled program, in the process that is to run it."""
+    for fd in CONFIG.get("close", ()):
+        os.close(fd)
     # A process of the same user could else open this one's end of the pipe in /proc and report for it.
     _call("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     pid = os.fork()

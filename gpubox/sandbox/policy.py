@@ -24,7 +24,8 @@ class Policy:
     workspace: Path | None = None
     """The one folder it may write and that outlives it; None: an empty one that dies with the run.
 
-    What lies in its own ``.git`` can only be read where bwrap has ``--ro-bind-fd``; Landlock cannot except a folder.
+    What tools of the owner's run there unasked (``.git``, ``.envrc``, ``.vscode``...) can only be read, and what a
+    program makes of the kind is moved out. Landlock cannot except a folder: what was changed is told afterwards.
     """
     read_only: bool = False
     """Whether even the workspace may only be read: the owner wants to see each change first."""
@@ -71,6 +72,12 @@ class Outcome:
     """Made or changed regular files, relative to the workspace, sorted; empty without a workspace."""
     dropped_bytes: int = 0
     """Output that was read but not kept."""
+    planted: tuple[str, ...] = ()
+    """What it made that tools of the owner's would have run: moved out of the workspace. ``.git (a repository)``"""
+    planted_left: tuple[str, ...] = ()
+    """What it made or changed of the kind that is there still."""
+    quarantine: str = ""
+    """The folder that ``planted`` lies in now; empty where there is none."""
     why: str = ""
     """Which limit that was, in a few words: ``files: more than 20,000 were made in /tmp``; empty where none was."""
 

@@ -15,6 +15,7 @@ from gpubox.sandbox import spawn
 from gpubox.sandbox.disk import DiskWatch
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
+from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
 from gpubox.sandbox.workspace import Scan, made, scan, started, usable
 from gpubox.units import MIB
@@ -66,13 +67,16 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
         folder = usable(policy.workspace)
         policy = replace(policy, workspace=folder)
         before = await asyncio.to_thread(started, folder)
+    quarantine = None
+    if policy.workspace is not None and not policy.read_only:
+        guards = confinement.tier == "bubblewrap"
+        quarantine = await asyncio.to_thread(Quarantine.opened, policy.workspace, guards=guards)
     try:
-        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors, stdin)
-    except OSError as error:
-        why = f"The sandbox could not be started: {error.strerror}."
-        raise GpuboxError(why, "`gpubox doctor` says more.") from None
-    run = _Run(process, policy, before)
-    await run.until_dead(began)
+        run = _Run(_started(confinement, code, policy, before, stdin, quarantine), policy, before, quarantine)
+        await run.until_dead(began)
+    finally:
+        if quarantine:
+            await _finished(asyncio.create_task(asyncio.to_thread(quarantine.settle)))
     exit_code, signal_name = run.verdict()
     files: tuple[str, ...] = ()
     if policy.workspace is not None:
@@ -86,8 +90,26 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
         tier=confinement.tier,
         files_made=files,
         dropped_bytes=run.dropped,
+        planted=tuple(map(str, quarantine.moved)) if quarantine else (),
+        planted_left=tuple(map(str, quarantine.left)) if quarantine else (),
+        quarantine=str(quarantine.place) if quarantine and quarantine.moved else "",
         why=run.why,
     )
+
+
+def _started(
+    confinement: Confinement, code: str, policy: Policy, before: Scan, stdin: bytes, quarantine: Quarantine | None
+) -> spawn.Process:
+    guarded = quarantine.guarded if quarantine else ()
+    try:
+        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors, stdin, guarded)
+    except OSError as error:
+        why = f"The sandbox could not be started: {error.strerror}."
+        raise GpuboxError(why, "`gpubox doctor` says more.") from None
+    for one in guarded:
+        if quarantine and one not in process.guarded:
+            quarantine.unguarded(one)
+    return process
 
 
 def _bytes(code: str) -> bytes:
@@ -117,6 +139,7 @@ class _Run:
     process: spawn.Process
     policy: Policy
     before: Scan
+    quarantine: Quarantine | None = None
     kept: bytearray = field(default_factory=bytearray)
     dropped: int = 0
     ended_by: EndedBy = ""
@@ -165,6 +188,8 @@ class _Run:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(exited.wait(), min(left, _WATCH_SECONDS))
                 return
+            if self.quarantine:
+                await asyncio.to_thread(self.quarantine.sweep)
             pids = descendants(self.process.popen.pid)
             if memory_bytes(pids, policy.memory_bytes) > policy.memory_bytes:
                 self._ended("memory", _memory_words(policy))

@@ -17,6 +17,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sandbox import boot, bubblewrap, landlock, seccomp, supervisor
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.lending import Lending
+from gpubox.sandbox.planted import Runnable
 from gpubox.sandbox.policy import MOUNT, Confinement, Policy
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
@@ -40,6 +41,8 @@ class Process:
     status_fd: int
     release: Callable[[], None] = lambda: None
     """To be called once it is dead."""
+    guarded: tuple[Runnable, ...] = ()
+    """What it may only read in the workspace."""
     scratch: Path | None = None
     """The host folder that stands for /tmp where no namespace holds the run together, but its process group."""
 
@@ -95,8 +98,11 @@ def start(
     policy: Policy,
     doors: Sequence[str],
     stdin: bytes = b"",
+    guarded: Sequence[Runnable] = (),
 ) -> Process:
     """The program at the tier of ``confinement``; ``doors``: names in the workspace that stay closed to it.
+
+    ``guarded``: what it may only read there; bubblewrap alone can do that.
 
     ``stdin`` is what it can read there, at most MOST_STDIN, in a pipe that is empty once it is read. Raises
     OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
@@ -105,7 +111,7 @@ def start(
 
     def begin() -> Process:
         if confinement.tier == "bubblewrap":
-            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin)
+            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin, guarded)
         return _start_in_place(confinement, python, code, policy, doors, uid, stdin)
 
     if not uid or policy.workspace is None:
@@ -128,43 +134,47 @@ def _start_bubblewrap(
     doors: Sequence[str],
     uid: int,
     stdin: bytes,
+    guarded: Sequence[Runnable],
 ) -> Process:
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
         config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(), "status_fd": status_end}
+        closed = _guarded(theirs, policy.workspace, guarded)
+        config["close"] = [fd for fd, _ in closed]
         text = boot_text(
             policy, config | {"uid": uid if confinement.as_root else 0}, bubblewrap.scratch_folders(policy)
         )
-        repository = _repository(theirs, policy, confinement.program)
-        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), repository)
+        shown = tuple((fd, one.path) for fd, one in closed)
+        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), shown)
         words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=doors)
         # As a file: what stands in argv is read in /proc/1/cmdline by whoever is confined.
         options = _memory_file(theirs, b"\0".join(os.fsencode(word) for word in words) + b"\0")
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
-            (status_end, fds.boot, fds.main, options, *([] if repository is None else [repository])),
+            (status_end, fds.boot, fds.main, options, *(fd for fd, _ in shown)),
             stdin=_stdin(theirs, stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
-        return Process(popen, output_fd, status_fd)
+        return Process(popen, output_fd, status_fd, guarded=tuple(one for _, one in closed))
 
 
-def _repository(stack: contextlib.ExitStack, policy: Policy, program: str) -> int | None:
-    """The ``.git`` of a workspace that may be written, as an open file: an earlier program may have made it a link."""
-    if policy.workspace is None or policy.read_only:
-        return None
-    try:
-        fd = os.open(policy.workspace / bubblewrap.REPOSITORY, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    stack.callback(os.close, fd)
-    kind = os.fstat(fd).st_mode
-    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)) or not bubblewrap.binds_open_files(program):
-        return None
-    return fd
+def _guarded(
+    stack: contextlib.ExitStack, workspace: Path | None, guarded: Sequence[Runnable]
+) -> list[tuple[int, Runnable]]:
+    """Each opened: what an earlier program, or one beside this, put in its place is another file and left out."""
+    found: list[tuple[int, Runnable]] = []
+    for one in guarded if workspace else ():
+        with contextlib.suppress(OSError):
+            fd = os.open(workspace / one.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # type: ignore[operator]
+            stack.callback(os.close, fd)
+            facts = os.fstat(fd)
+            ordinary = stat.S_ISDIR(facts.st_mode) or stat.S_ISREG(facts.st_mode)
+            if ordinary and (facts.st_dev, facts.st_ino) == one.identity:
+                found.append((fd, one))
+    return found
 
 
 def _start_in_place(

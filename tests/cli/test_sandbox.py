@@ -66,7 +66,7 @@ def test_json_is_the_whole_outcome(tmp_path: Path, capfd: pytest.CaptureFixture[
     del values["output"], values["seconds"]
     assert values == {
         "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": "", "tier": "bubblewrap",
-        "files_made": [], "dropped_bytes": 0, "why": "",
+        "files_made": [], "dropped_bytes": 0, "why": "", "planted": [], "planted_left": [], "quarantine": "",
     }  # fmt: skip
 
 

@@ -48,6 +48,10 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
             output.emit_exactly(said)
         for name in outcome.files_made:
             diagnostics.note(f"made {name}")
+        for name in outcome.planted:
+            diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
+        for name in outcome.planted_left:
+            diagnostics.note(f"changed {name}: your own tools may run it")
         how = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         why = f": {outcome.why}" if outcome.why else ""
         diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.tier}")
