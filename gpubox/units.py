@@ -38,6 +38,14 @@ def span(value: float) -> str:
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
 
 
+def at_least(value: float | None, least: float | None) -> str:
+    """A time, or what is known of it where only its least is: ``≥1.2 s``, ``≥804ms``; no wider than a time."""
+    if value is not None or least is None:
+        return seconds(value)
+    shown = f"≥{seconds(least)}"
+    return shown if len(shown) <= 6 else shown.replace(" ", "")
+
+
 def seconds(value: float | None) -> str:
     """A duration: ``340 ms``, ``3.1 s``, ``1:02``, ``2 h 03``."""
     if value is None:

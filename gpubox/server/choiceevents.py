@@ -72,17 +72,37 @@ class SwaCache(NamedTuple):
     cells: int
 
 
+class Arrived(NamedTuple):
+    """An HTTP request for tokens arrived. ``named``: whether the client named its conversation."""
+
+    named: bool
+
+
+class SlotBusy(NamedTuple):
+    """A slot that was looked at for a task works on another one."""
+
+    slot: int
+
+
+class Idle(NamedTuple):
+    """No slot works and no request waits. ``all_slots``: always."""
+
+    all_slots: bool = True
+
+
 class Failed(NamedTuple):
     """A request ended in an error."""
 
     task: int
 
 
-ChoiceEvent = Chosen | FoundCached | Cleared | Purged | Saved | Reread | SwaCache | Failed
+ChoiceEvent = Chosen | FoundCached | Cleared | Purged | Saved | Reread | SwaCache | Arrived | SlotBusy | Idle | Failed
 
 
 TABLE: tuple[tuple[str, str, Callable[[re.Match[str]], ChoiceEvent]], ...] = (
     # as in logevents: a needle, a pattern, a builder
+    ("conv_id=", r"server_strea\w*: conv_id=.*\(empty=([01])\)$", lambda m: Arrived(m[1] == "0")),
+    ("skipping, is_processing", rf"{TASK}- skipping, is_processing = 1", lambda m: SlotBusy(int(m[1]))),
     (
         "selected slot by",
         rf"{TASK}selected slot by (?i:lcp) similarity, (?:f_)?sim_best = {NUM}",

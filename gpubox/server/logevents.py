@@ -97,10 +97,11 @@ class Threads(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A slot took a request."""
+    """A slot took a request. ``child``: one of several answers to the same prompt, but the first."""
 
     slot: int
     task: int
+    child: bool = False
 
 
 class NewPrompt(NamedTuple):
@@ -248,6 +249,7 @@ def _row(m: re.Match[str]) -> Event:
 _DEVICE = r"(?<!\S)(\S+(?: \([^()]*\))?)"
 _TABLE: tuple[tuple[str, str, _Build], ...] = (
     # needle that must be in the line (cheap), pattern, builder
+    ("all slots are idle", r"update_slots: all slots are idle", lambda m: choiceevents.Idle()),  # the most frequent one
     ("load_model: loading model '", r"load_model: loading model '", _section("model")),
     ("initial parameters", r"getting device memory data for initial parameters", _section("measure-main")),
     ("extra model", r"getting device memory data for the extra model", _section("measure-extra")),
@@ -284,7 +286,11 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
         lambda m: KvCache(mib(m[1]), count(m[2]), count(m[3])),
     ),
     ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: Threads(count(m[1]))),
-    ("processing task", rf"{_TASK}processing task", lambda m: Taken(int(m[1]), int(m[2]))),
+    (
+        "processing task",
+        rf"{_TASK}processing task(?:, is_child = ([01]))?",
+        lambda m: Taken(int(m[1]), int(m[2]), m[3] == "1"),
+    ),
     (
         "new prompt",
         rf"{_TASK}new prompt, n_ctx_slot = (\d+),[^=]*= -?\d+, (?:task\.n_tokens|n_prompt_tokens) = (\d+)",

@@ -128,7 +128,8 @@ class Request:
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     ttft_seconds: float | None = None
-    """Server side: from taking the request to its first token; the network and the queue are not in it."""
+    """From its arrival at the server to its first token: ``queue_seconds`` + ``slot_ttft_seconds``, ``None`` where one
+    of them is not known. The network is not in it."""
     pp_tokens_per_second: float | None = None
     tg_tokens_per_second: float | None = None
     prompt_seconds: float | None = None
@@ -142,6 +143,10 @@ class Request:
     """stop | length | context full | cancelled | error; ``None`` where nothing tells."""
     reread: str | None = None
     """Why the whole prompt was read, as the log's lines tell: no checkpoint, prefix changed, evicted, restart."""
+    queue_seconds: float | None = None
+    """From its arrival at the server until a slot took it; ``None`` where the log does not tell."""
+    slot_ttft_seconds: float | None = None
+    """From the slot's taking it to its first token."""
 
     @property
     def draft_acceptance(self) -> float | None:
@@ -171,7 +176,7 @@ class Throughput:
     prefill_progress: float | None = None
     eta_seconds: float | None = None
     ttft_seconds: float | None = None
-    """Of the last request."""
+    """Of the last request, as ``queue_seconds`` and ``slot_ttft_seconds`` below; see Request."""
     draft_acceptance: float | None = None
     """Of the last request that drafted."""
     mean_accepted_length: float | None = None
@@ -183,6 +188,8 @@ class Throughput:
     slots: int | None = None
     queued_requests: int | None = None
     """Taken by the server and waiting for a free slot."""
+    queue_seconds: float | None = None
+    slot_ttft_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from gpubox.server.logevents import (
 )
 from gpubox.telemetry.model import Request
 from gpubox.telemetry.reread import Kept
+from gpubox.telemetry.waiting import Waiting
 
 KEEP = 300
 PROOF_TOKENS = 8
@@ -40,6 +41,8 @@ class InFlight:
     began: float
     timed: bool = True
     """Whether the log's own clock said when it began; else when its line was read."""
+    waited: float | None = None
+    """Seconds that it waited for its slot."""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     done_tokens: int | None = None
@@ -73,6 +76,7 @@ class RequestLog:
     skip_proof: bool = False
     """Whether gpubox's own one-token proof is still to come, which is no client's. Clients may come before it."""
     kept: Kept = field(default_factory=Kept)
+    waiting: Waiting = field(default_factory=Waiting)
     _cancelled: set[int] = field(default_factory=set)
     _failed: set[int] = field(default_factory=set)
     _timings_of: TimingsOf | None = None
@@ -88,14 +92,18 @@ class RequestLog:
             if len(ended) > KEEP:  # while they were in the queue: no slot ever releases them
                 ended.clear()
             ended.add(event.task)
+            if isinstance(event, Cancelled) and all(found.task != event.task for found in self.in_flight.values()):
+                self.waiting.left(event.task)
             return None
+        self.waiting.feed(at, event)
         if isinstance(event, ChoiceEvent):
             self.kept.feed(event)
         if isinstance(event, Checkpoint) or (isinstance(event, Buffer) and event.kind == "recurrent"):
             self.kept.needs_checkpoints = True
         if isinstance(event, Taken):
             self.kept.taken(event.slot, event.task)
-            self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed)
+            waited = self.waiting.taken(at, event.task, child=event.child)
+            self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed, waited if timed else None)
             return None
         if isinstance(event, TimingsOf):
             self._timings_of = event
@@ -141,6 +149,12 @@ class RequestLog:
             self.skip_proof = False
             ended -= 1
         self.count += ended
+
+    def forget(self) -> None:
+        """A part of the log was lost: the ends of those in flight may be in it."""
+        self.in_flight.clear()
+        self.kept.forget()
+        self.waiting = Waiting(lost=True)
 
     def _found(self, event: Event) -> InFlight | None:
         slot, task = getattr(event, "slot", None), getattr(event, "task", None)
@@ -213,10 +227,10 @@ def _request(found: InFlight, ended: float, generated: int | None, started: date
         total = prompt.tokens + (cached or 0)
     # print_timing comes with the release: the first token came when the generation's time began
     first = ended - generation.seconds if generation and generated and found.timed else None
-    ttft = max(0.0, first - found.began) if first is not None else None
+    slot_ttft = max(0.0, first - found.began) if first is not None else None
     duration: float | None = max(0.0, ended - found.began)
     if not found.timed:  # the times at which lines were read are no durations
-        ttft = prompt.seconds if prompt and generated else None
+        slot_ttft = prompt.seconds if prompt and generated else None
         duration = found.total.seconds if found.total else None
     return Request(
         number=number,
@@ -226,7 +240,9 @@ def _request(found: InFlight, ended: float, generated: int | None, started: date
         prompt_tokens=total,
         cached_tokens=max(0, total - prompt.tokens) if total is not None and prompt else cached,
         generated_tokens=generated,
-        ttft_seconds=ttft,
+        queue_seconds=found.waited,
+        slot_ttft_seconds=slot_ttft,
+        ttft_seconds=found.waited + slot_ttft if found.waited is not None and slot_ttft is not None else None,
         pp_tokens_per_second=prompt.tokens_per_second if prompt else None,
         tg_tokens_per_second=generation.tokens_per_second if generation else None,
         prompt_seconds=prompt.seconds if prompt else None,

@@ -107,8 +107,8 @@ class Kept:
     def why(self, slot: int, task: int, prompt: int | None, cached: int | None, forced: bool) -> str | None:
         """Why nothing of a prompt was reused; ``None`` where it was, or where no line tells. Ask before ``released``.
 
-        ``forced``: the server has said so itself. It says the same, with the same cause, of a dense model where only the
-        first token is alike.
+        ``forced``: the server has said so itself. It says the same, with the same cause, of a dense model where only
+        the first token is alike.
         """
         choice = self._choices.get(slot)
         by_likeness = choice is None or choice.chosen.by != "lru" or choice.from_cache

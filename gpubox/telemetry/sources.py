@@ -132,8 +132,7 @@ class LogSource:
             self.uncounted = "a part of the log is too long to be counted"
         else:
             self.requests.left_out(ended)
-        self.requests.in_flight.clear()  # their ends may be in what was left out
-        self.requests.kept.forget()
+        self.requests.forget()
 
     def _feed(self, line: str) -> Request | None:
         at, event = event_of(line)
@@ -173,7 +172,7 @@ class LogSource:
         ended = max(0, ended - self._own) if ended is not None else None
         if self._beginning:
             self.complete = self.requests.skip_proof = False
-            self.requests.kept.forget()
+            self.requests.forget()
             if ended is None:
                 self.uncounted = "the log was cut, and what was cut out was not counted"
             self._read_aside(ended or 0)

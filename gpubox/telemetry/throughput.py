@@ -134,6 +134,8 @@ def throughput(
         pp_tokens_per_second=reading.pp_tokens_per_second if reading else last.pp_tokens_per_second if last else None,
         prefill_progress=reading.prefill_progress if reading else None,
         eta_seconds=reading.eta_seconds if reading else None,
+        queue_seconds=last.queue_seconds if last else None,
+        slot_ttft_seconds=last.slot_ttft_seconds if last else None,
         ttft_seconds=last.ttft_seconds if last else None,
         draft_acceptance=drafted.draft_acceptance if drafted else None,
         mean_accepted_length=drafted.mean_accepted_length if drafted else None,

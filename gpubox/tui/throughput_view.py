@@ -114,7 +114,8 @@ def reading_line(snapshot: Snapshot, width: int) -> Line:
     through = snapshot.throughput
     last = snapshot.requests[0] if snapshot.requests else None
     slot = next((s for s in snapshot.slots if s.state != "idle" and s.prompt_tokens), None)
-    ttft = line(("TTFT ", QUIET), units.seconds(through.ttft_seconds)) if through.ttft_seconds is not None else ()
+    shown = units.at_least(through.ttft_seconds, through.slot_ttft_seconds)
+    ttft = line(("TTFT ", QUIET), shown) if shown != units.UNKNOWN else ()
     prompt = slot.prompt_tokens if slot else last.prompt_tokens if last else None
     cached = slot.cached_tokens if slot else last.cached_tokens if last else None
     parts: list[tuple[int, Line]] = [

@@ -83,7 +83,7 @@ def test_the_recorded_requests() -> None:
         150,
     )
     assert first.at == "2026-01-01T00:00:00.499+00:00"
-    assert first.ttft_seconds == pytest.approx(0.0573, abs=1e-3)
+    assert first.slot_ttft_seconds == pytest.approx(0.0573, abs=1e-3)
     assert first.duration_seconds == pytest.approx(0.8407, abs=1e-3)
     assert (first.pp_tokens_per_second, first.tg_tokens_per_second) == (560.74, 190.21)
     assert (first.draft_tokens, first.draft_tokens_accepted, first.mean_accepted_length) == (117, 110, 3.82)
@@ -97,7 +97,7 @@ def test_what_was_reused_and_what_was_read() -> None:
     (request,) = feed(RequestLog(STARTED), request_lines(5.0, prompt=43_000, cached=41_200, pp=900.0))
 
     assert (request.prompt_tokens, request.cached_tokens) == (43_000, 41_200)
-    assert request.ttft_seconds == pytest.approx(2.0, abs=0.01)
+    assert request.slot_ttft_seconds == pytest.approx(2.0, abs=0.01)
     assert request.duration_seconds == pytest.approx(4.0, abs=0.01)
     assert request.reread is None
 
@@ -113,7 +113,7 @@ def test_the_log_of_an_older_build_without_times() -> None:
     assert found is not None
     assert found.at == "2026-01-01T00:01:17.000+00:00"
     assert (found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (3000, 0, 200)
-    assert (found.ttft_seconds, found.duration_seconds) == (3.0, 13.0)
+    assert (found.slot_ttft_seconds, found.duration_seconds) == (3.0, 13.0)
     assert (found.pp_tokens_per_second, found.tg_tokens_per_second) == (1000.0, 20.0)
     assert (found.draft_tokens, found.draft_tokens_accepted, found.mean_accepted_length) == (297, 171, 2.40)
     assert found.reread is None  # how much of it a slot held is in no line
@@ -295,7 +295,7 @@ def test_a_clock_that_jumps_back_makes_no_negative_time() -> None:
     lines = request_lines(100.0)
     (request,) = feed(RequestLog(STARTED), [*lines[:-1], (3.0, lines[-1][1])])
 
-    assert request.ttft_seconds == 0.0
+    assert request.slot_ttft_seconds == 0.0
     assert request.duration_seconds == 0.0
 
 

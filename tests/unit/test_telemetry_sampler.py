@@ -34,7 +34,7 @@ async def test_all_is_well(box: LlamaBox, make: Make) -> None:
     assert snapshot.process is not None
     assert snapshot.process.pid == pid
     (request,) = snapshot.requests
-    assert (request.ttft_seconds, request.duration_seconds, request.tg_tokens_per_second) == (2.0, 4.0, 25.0)
+    assert (request.slot_ttft_seconds, request.duration_seconds, request.tg_tokens_per_second) == (2.0, 4.0, 25.0)
     assert (snapshot.totals.requests, snapshot.totals.prompt_tokens, snapshot.totals.generated_tokens) == (1, 10, 6)
 
 
