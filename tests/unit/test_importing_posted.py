@@ -77,7 +77,7 @@ def test_what_gpubox_does_not_read_is_refused_in_one_sentence(name: str) -> None
 
 
 def test_the_accounting_finds_what_a_missing_note_would_lose() -> None:
-    """Without the notes that name something left out there are lost words, but where that thing is no word (``...``)."""
+    """Without the notes of what is left out words are lost, but where that is no word (``...``)."""
     unseen = []
     for path in READ:
         found = import_source(str(path))
