@@ -79,6 +79,14 @@ class LiveServices:
         reap()
         return await self._sampler.sample()
 
+    def pulse(self) -> object:
+        found: list[object] = []
+        for path in (self.paths.slot_log(MAIN_SLOT), self.paths.slot_state(MAIN_SLOT)):
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return found
+
     def beside(self) -> tuple[tuple[str, ...], str | None]:
         return ((), None) if self.url else (tuple(self._companions()), self._last())
 

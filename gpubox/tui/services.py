@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpubox.tui.chat.service import ChatService
 
 CATALOG_SECONDS = 2.0
-LOG_SECONDS = 0.25
+LOG_SECONDS = 0.5
 
 
 class Services(Protocol):
@@ -51,6 +51,9 @@ class Services(Protocol):
 
     async def snapshot(self) -> Snapshot:
         """All readings of this instant."""
+
+    def pulse(self) -> object:
+        """Changes when the server does something, or another gpubox does something to it. Costs next to nothing."""
 
     def beside(self) -> tuple[tuple[str, ...], str | None]:
         """The profiles that run beside the active one, and the one that answered last."""

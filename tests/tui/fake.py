@@ -133,6 +133,9 @@ class FakeServices:
             return self.reading
         return snapshot(self.status, self.at, **(self.more if self.status.up else {}))
 
+    def pulse(self) -> object:
+        return self.at
+
     def beside(self) -> tuple[tuple[str, ...], str | None]:
         return (), self.last
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from gpubox.tui.messages import StartAgain
 from gpubox.tui.services import Bridge
 from gpubox.tui.watch import Watch
 from tests.tui.conftest import SIZE, opened, text, until
-from tests.tui.fake import MINE, READY, STOPPED, FakeServices
+from tests.tui.fake import BUSY, MINE, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
 
 CRASHED = replace(STOPPED, state="crashed", message="a died: killed (SIGKILL).")
@@ -126,6 +127,54 @@ async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
     stub.status = CRASHED  # an operation of our own: its story tells
     await watching.sample()
     assert len(again()) == 2
+
+
+async def test_a_server_at_rest_is_sampled_seldom_until_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "REST_SECONDS", 3600.0)
+    stub = FakeServices()
+    stub.eager, pulses, moved = True, [0], [0]
+
+    def pulse() -> object:
+        pulses[0] += 1
+        return moved[0]
+
+    stub.pulse = pulse  # type: ignore[method-assign]
+    bridge, _ = bridge_to(stub)
+
+    def looked(times: int) -> Callable[[], bool]:
+        before = pulses[0]
+        return lambda: pulses[0] > before + times
+
+    watching = asyncio.create_task(Watch(bridge).run())
+    async with asyncio.timeout(30):
+        for expected in (1, 2, 3):
+            while len(stub.asked_now) < expected:
+                await asyncio.sleep(0.005)
+            enough = looked(10)
+            while not enough():
+                await asyncio.sleep(0.005)
+            assert len(stub.asked_now) == expected
+            moved[0] += 1
+        stub.status = BUSY  # at work: at each tick
+        while len(stub.asked_now) < 10:
+            await asyncio.sleep(0.005)
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+async def test_a_log_that_grows_and_a_record_that_changes_are_something_that_happens(paths: Paths) -> None:
+    services = LiveServices(paths, Config())
+    seen = [services.pulse()]
+    for path in (paths.slot_log("main"), paths.slot_state("main")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("one")
+        seen.append(services.pulse())
+    with paths.slot_log("main").open("a") as log:
+        log.write("two")
+    seen.append(services.pulse())
+
+    assert all(now != before for before, now in pairwise(seen))
+    assert services.pulse() == seen[-1]
 
 
 # -- what is done about a death: a real process, killed ---------------------------------------------------------

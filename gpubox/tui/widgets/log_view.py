@@ -61,6 +61,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         """What is drawn: prefix, text, component class."""
         self._filter = ""
         self._columns = 0
+        """The width that all lines are wrapped for; 0: never laid out, no line is wrapped yet."""
         self._fold: Fold | None = None
 
     @property
@@ -111,7 +112,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
             self._wrap_all()
 
     def on_resize(self, event: events.Resize) -> None:
-        if self._lines and self._width() != self._columns:
+        if self.scrollable_content_region.width and self._width() != self._columns:
             self._wrap_all()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
@@ -127,9 +128,13 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         return SHORT_PREFIX_CELLS if self._width() < NARROW else PREFIX_CELLS
 
     def _width(self) -> int:
-        return max(10, self.scrollable_content_region.width)
+        """The width to wrap for. While the view is hidden it has none: then that which it had."""
+        width = self.scrollable_content_region.width
+        return max(10, width) if width else self._columns
 
     def _add(self, lines: list[LogLine]) -> None:
+        if self._width() != self._columns:
+            self._wrap_all()
         for line in lines:
             rows = self._wrap(line)
             self._lines.append(line)
@@ -150,7 +155,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         self._resized(0)
 
     def _wrap(self, line: LogLine) -> list[tuple[str, str, str]]:
-        if self._filter and self._filter not in line.text.lower():
+        if not self._columns or (self._filter and self._filter not in line.text.lower()):
             return []
         text = plain(line.text)
         if self._prefix == SHORT_PREFIX_CELLS:  # no room for columns: the server pads its own with blanks
