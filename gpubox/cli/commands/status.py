@@ -15,6 +15,9 @@ from gpubox.cli.context import Context, check_url
 from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
+from gpubox.hardware.process import identity_of
+from gpubox.paths import MAIN_SLOT
+from gpubox.server import watcher
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
 
@@ -33,6 +36,8 @@ def command(context: Context, as_json: bool, watch: float | None, url: str | Non
         asyncio.run(_watch(context, url, watch, as_json))
         return ExitCode.OK
     snapshot = asyncio.run(_once(context, url))
+    if not url and snapshot.server.pid and not snapshot.server.operation:  # its watcher may have been killed
+        watcher.ensure(context.paths, MAIN_SLOT, identity_of(snapshot.server.pid))
     _show(snapshot, as_json, one_line=False)
     if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
         return ExitCode.UNHEALTHY
