@@ -79,6 +79,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     for name in list(os.environ):
         if name.startswith(_FOREIGN) or name in ("NO_COLOR", "FORCE_COLOR"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("GPUBOX_WATCHER", "0")  # the tests that mean it take this away
     return home
 
 

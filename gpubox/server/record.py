@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from gpubox.regular import NotRegular, read_text
 
 SCHEMA = 1
 STATE_BYTES = 4 * 1024 * 1024
+RESTART_SECONDS = 15 * 60
+"""A restart counts for so long."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -117,6 +119,19 @@ class SlotState:
 def now() -> str:
     """This instant, ISO-8601 UTC to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def lately(state: SlotState, at: datetime | None = None) -> tuple[str, ...]:
+    """The restarts of ``state`` that still count."""
+    since = (at or datetime.now(UTC)) - timedelta(seconds=RESTART_SECONDS)
+    return tuple(when for when in state.restarts if _is_after(when, since))
+
+
+def _is_after(when: str, since: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(when) > since
+    except ValueError:
+        return False
 
 
 def load_state(path: Path) -> SlotState:

@@ -12,7 +12,7 @@ from gpubox.hardware.process import Identity, boot_id, command_of, find_marked, 
 from gpubox.paths import Paths
 from gpubox.server.causes import Cause, find_cause
 from gpubox.server.log import tail_text
-from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, now
+from gpubox.server.record import Launch, Operation, Running, SlotState, lately, load_state, now
 from gpubox.server.spawn import exit_code, life_held, marker
 
 
@@ -46,6 +46,9 @@ def observe(paths: Paths, slot: str) -> SlotView:
         message, crashed = _why_gone(paths, slot, state, operation)
     elif state.operation and not operation and running.proven_at is None:
         message = f"The gpubox that started it is gone (it was at {state.operation.step!r})."
+    elif restarts := lately(state):
+        times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
+        message = f"It died {times} lately and was started again; `gpubox logs --failed` shows the last time."
     return SlotView(slot, running, operation, message, crashed, state)
 
 

@@ -74,6 +74,11 @@ def exit_code(process: Identity) -> int | None:
     return None
 
 
+def note_exit(process: Identity, code: int) -> None:
+    """Remembers how ``process`` ended, for who learnt it another way."""
+    _exits[process] = code
+
+
 def reap() -> None:
     """Collects the servers of ours that ended, so that no zombie is left under a long-running screen."""
     for pid, child in list(_children.items()):
@@ -127,16 +132,23 @@ def _appended(log: Path) -> BinaryIO:
 
 
 def life_held(path: Path) -> bool:
-    """Whether some process holds the life lock ``path``, seen in /proc/locks: looking must not take it.
+    """Whether some process holds the life lock ``path``."""
+    return lock_holder(path) is not None
 
-    Only the inode is compared: btrfs and overlayfs give another device there than stat does.
+
+def lock_holder(path: Path) -> int | None:
+    """The process that took the lock on ``path``, seen in /proc/locks: looking must not take it. ``None``: it is free.
+
+    One that is dead, or of another container, may have handed it on. Only the inode is compared: btrfs and overlayfs
+    give another device there than stat does.
     """
     try:
         inode = str(path.stat().st_ino)
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
-        return False
-    return any("FLOCK" in line and line.split()[5].rpartition(":")[2] == inode for line in lines if "->" not in line)
+        return None
+    found = (line.split() for line in lines if "FLOCK" in line and "->" not in line)
+    return next((int(words[4]) for words in found if words[5].rpartition(":")[2] == inode), None)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive, own_identity
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.profiles.model import Profile
-from gpubox.server import record
+from gpubox.server import record, watcher
 from gpubox.server.causes import Cause, Kind
 from gpubox.server.client import connect
 from gpubox.server.events import Busy, Finished, ServerEvent, Step, StepDone, StepFailed, StepStarted
@@ -27,7 +27,7 @@ from gpubox.server.launch import check_port, prepare
 from gpubox.server.loading import LaunchError, prove, wait_loaded
 from gpubox.server.log import keep_failed, rotate
 from gpubox.server.logcut import trim
-from gpubox.server.record import Failure, Launch, Operation, Running, SlotState, save_state
+from gpubox.server.record import Failure, Launch, Operation, Running, SlotState, lately, save_state
 from gpubox.server.settle import loaded_vram, settle
 from gpubox.server.slot import SlotView, cause_of, observe, slot_marker
 from gpubox.server.spawn import NOW_SECONDS, reap, spawn, terminate
@@ -120,6 +120,29 @@ class Supervisor:
                 raise
             self._finish("switch", launch.profile, began, launch.profile, f"{launch.profile} is back.")
             return running
+
+    async def revive(self, launch_id: str) -> None:
+        """Starts the dead launch ``launch_id`` of the slot again, exactly as it was.
+
+        Does nothing where it is not dead, or was not on record as running: then somebody stopped it. Raises
+        GpuboxError where it does not come up.
+        """
+        with self._exclusive("restart", "") as old:
+            dead = self._crashed.state.running if self._crashed else None
+            if old or dead is None or dead.launch_id != launch_id:
+                return
+            name, began = dead.launch.profile, time.monotonic()
+            self._save(restarts=(*lately(self._state), record.now()))
+            if self._unrecorded:  # restarts that nobody counts would have no bound
+                raise GpuboxError(f"A restart is refused: {self._unrecorded}", self._unrecorded_hint)
+            try:
+                await settle()
+                await self._bring_up(dead.launch)
+            except GpuboxError as error:
+                self._save(running=None, message=f"{name} died, and could not be started again: {error.message}")
+                self._finish("restart", name, began, None, error.message, ok=False)
+                raise
+            self._finish("restart", name, began, name, f"{name} answers.")
 
     async def stop(self) -> str | None:
         """Stops what runs at once. Returns the profile that was stopped, ``None`` when nothing ran.
@@ -217,6 +240,7 @@ class Supervisor:
         assert old.process is not None  # the view found it alive
         name = old.launch.profile
         began = self._step(Step.STOP, name)
+        watcher.end(self.paths, self.slot)  # that it is stopped is on record by now; it would look in vain
         grace = min(NOW_SECONDS, self.config.stop_seconds) if go_now else self.config.stop_seconds
         how = await terminate(old.process, slot_marker(self.paths, self.slot, old), grace)
         self._save(running=None, message=f"{name} was stopped.")
@@ -268,6 +292,7 @@ class Supervisor:
         running = replace(running, proven_at=record.now(), loaded_vram=vram.used, loaded_whole=vram.whole)
         running = replace(running, proof_tokens=proof.tokens)
         self._save(running=running, last_good=launch)
+        watcher.ensure(self.paths, self.slot, process)
         return running
 
     def _keep_failed(self, launch: Running, cause: Cause) -> None:

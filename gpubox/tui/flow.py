@@ -127,11 +127,6 @@ class Flow:
         answer = await self.app.push_screen_wait(AskScreen("Open to the network without a key?", body, answers))
         return True if answer == "open" else None
 
-    async def start_again(self, profile: Profile) -> None:
-        """Starts a profile whose server died. Asks nothing: the profile asked for it; never opens a port unasked."""
-        if not self.bridge.busy:
-            await self._run("start", profile, go_now=True, allow_exposed=False)
-
     async def give_up(self) -> None:
         """Asks whether the operation under way is to be given up; what ran before then comes back."""
         story = self.app.story

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpubox.errors import GpuboxError
 from gpubox.tui.entries import Entry, make_entries
-from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StartAgain, StoryMoved
+from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StoryMoved
 from gpubox.tui.text import plain
 from gpubox.tui.threads import in_thread
 from gpubox.tui.watch import Watch
@@ -100,8 +100,8 @@ class Services(Protocol):
     def cancel(self) -> None:
         """Gives up the operation under way: what ran before is left alone, or comes back."""
 
-    def after_death(self) -> tuple[str, Profile | None]:
-        """Writes down why the server died. What to say of it, and the profile to start again, if it is to be."""
+    def after_death(self) -> str:
+        """Writes down why the server died, and has it seen to. What to say of it."""
 
     def make_profile(self, model: Path) -> Profile: ...
 
@@ -285,8 +285,5 @@ class Bridge:
 
     async def after_death(self) -> None:
         """Has a death written down, and the server started again where its profile wants it."""
-        said, again = await in_thread(self.services.after_death)
-        if said:
+        if said := await in_thread(self.services.after_death):
             self.complain(said)
-        if again:
-            self.app.post_message(StartAgain(again))

@@ -99,7 +99,7 @@ class FakeServices:
         self.closed = False
         self._given: object = None
         self.failure: tuple[str, list[str]] | None = None
-        self.death: tuple[str, Profile | None] = ("", None)
+        self.death = ""
 
     def benches(self) -> Any:
         return NoBench()
@@ -115,7 +115,7 @@ class FakeServices:
     def wait_seconds(self) -> float:
         return 600.0
 
-    def after_death(self) -> tuple[str, Profile | None]:
+    def after_death(self) -> str:
         return self.death
 
     async def now(self) -> Now:

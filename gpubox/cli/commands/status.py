@@ -12,6 +12,9 @@ from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
+from gpubox.hardware.process import identity_of
+from gpubox.paths import MAIN_SLOT
+from gpubox.server import watcher
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
 
@@ -43,6 +46,8 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
         asyncio.run(_watch(context, url, watch, as_json))
         return ExitCode.OK
     snapshot = asyncio.run(_once(context, url))
+    if not url and snapshot.server.pid and not snapshot.server.operation:  # its watcher may have been killed
+        watcher.ensure(context.paths, MAIN_SLOT, identity_of(snapshot.server.pid))
     _show(snapshot, as_json, one_line=False)
     if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
         return ExitCode.UNHEALTHY
