@@ -87,9 +87,11 @@ async def find_serving(paths: Paths, config: Config, *, url: str | None = None, 
 
 
 async def _asked(client: LlamaClient, found: Serving) -> Serving:
+    from gpubox.server.dialect import of_llama
+
     health = await client.health()
     props = (await client.props() or {}) if health.status == "ok" else {}
-    if not props and not found.profile_name and not client.denied and (peer := await _peer(client)):
+    if not (found.profile_name or client.denied or of_llama(props)) and (peer := await _peer(client)):
         if not peer.model:
             raise GpuboxError(f"{found.base_url} ({peer.engine}) lists no model.", code=ExitCode.UNHEALTHY)
         return replace(found, dialect=peer.dialect, build=peer.engine, model=peer.model)

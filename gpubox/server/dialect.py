@@ -89,10 +89,14 @@ class PeerReading:
         return self.models[0].name if self.models else ""
 
 
+def of_llama(props: Mapping[str, Any]) -> bool:
+    """Whether a ``/props`` is a llama-server's: LM Studio answers 200 to any path."""
+    return not {"default_generation_settings", "build_info", "model_path", "total_slots"}.isdisjoint(props)
+
+
 async def recognise(client: LlamaClient) -> str:
     """The dialect of what answers there; empty where it is none of these, or cannot be asked. Never raises."""
-    props = await client.fetch_table("/props")
-    if {"default_generation_settings", "build_info", "model_path", "total_slots"} & props.keys():
+    if of_llama(await client.fetch_table("/props")):
         return LLAMA
     if client.denied:
         return ""

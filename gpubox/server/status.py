@@ -11,7 +11,7 @@ from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
 from gpubox.server.client import LlamaClient, Slot, connect
-from gpubox.server.dialect import LLAMA, PeerReading, read_peer, recognise
+from gpubox.server.dialect import LLAMA, PeerReading, of_llama, read_peer, recognise
 from gpubox.server.logcut import trim
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
@@ -110,7 +110,7 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
         props = (await client.props() if health.status == "ok" else None) or {}
         asleep = props.get("is_sleeping") is True or await in_thread(sleeper_at, base_url)
         found = await client.slots() if health.status == "ok" and not asleep else None
-        if not props and not found and not client.denied and health.status in ("ok", "error"):
+        if not (found or client.denied or of_llama(props)) and health.status in ("ok", "error"):
             dialect = await recognise(client)
             if dialect not in ("", LLAMA) and (peer := await read_peer(client, dialect)):
                 return from_peer(base_url, peer, denied=client.denied)

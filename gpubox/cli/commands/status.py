@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 import click
@@ -165,8 +166,9 @@ def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
     if peer.running_requests is not None:
         lines.append(("requests", f"{peer.running_requests} running, {units.tokens(peer.waiting_requests)} waiting"))
     if totals.generated_tokens is not None:
-        read, cached = units.tokens(totals.prompt_tokens), units.tokens(totals.cached_tokens)
-        lines.append(("tokens", f"{read} read, {cached} reused, {units.tokens(totals.generated_tokens)} generated"))
+        counts = (totals.prompt_tokens, totals.cached_tokens, totals.generated_tokens)
+        read, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
+        lines.append(("tokens", f"{read} read, {cached} reused, {generated} generated"))
     if peer.kv_cache_used is not None:
         lines.append(("kv cache", f"{peer.kv_cache_used:.0%} used"))
     return lines
@@ -175,10 +177,18 @@ def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
 def _peer_model(model: PeerModel) -> str:
     vram = "" if model.vram_bytes is None else f"{units.memory(model.vram_bytes)} in VRAM"
     whole = f"of {units.memory(model.size_bytes)}" if vram and model.size_bytes else ""
-    context = f"context {units.tokens(model.context_size_tokens)}" if model.context_size_tokens else ""
-    until = f"until {model.expires_at[11:16]}" if model.expires_at else ""
+    context = f"context {model.context_size_tokens:,}" if model.context_size_tokens else ""
+    until = f"until {_local(model.expires_at)}" if model.expires_at else ""
     words = [model.name, model.quantization or "", f"{vram} {whole}".strip(), context, until]
     return "  ".join(word for word in words if word)
+
+
+def _local(iso: str) -> str:
+    try:
+        at = datetime.fromisoformat(iso).astimezone()
+    except (ValueError, OverflowError):
+        return iso[:40]
+    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _speed(snapshot: Snapshot) -> str:
