@@ -105,7 +105,8 @@ class BenchServer:
     def page(self, path: str) -> Any:
         """What a GET is answered with; ``None``: 404."""
         llama = self.dialect == "llama-server"
-        pages: dict[str, Any] = {"/v1/models": {"data": [{"id": "m1"}, {"id": "m2"}]}}
+        owner = {"owned_by": "vllm"} if self.dialect == "vllm" else {}
+        pages: dict[str, Any] = {"/v1/models": {"data": [{"id": "m1", **owner}, {"id": "m2", **owner}]}}
         if llama:
             prompt, generated = self.counted
             pages |= {

@@ -20,6 +20,7 @@ from gpubox.agent.reply import RawCall, Reply
 from gpubox.agent.thinking import ThinkingSplitter
 from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
+from gpubox.server.dialect import LLAMA, fitting
 from gpubox.server.stream import stream_completion
 
 Emit = Callable[[AgentEvent], None]
@@ -139,6 +140,8 @@ async def ask(
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Fills ``reply`` from the answer to ``body``. Raises StreamError; cancelled, it closes the stream."""
+    if client.dialect not in ("", LLAMA):
+        body = {**fitting(client.dialect, body)[0], "model": client.model}
     listener = Listener(reply, emit, clock, until_program=until_program)
     try:
         async with stream_completion(client.http, body, silence_seconds=silence_seconds) as chunks, aclosing(chunks):

@@ -16,6 +16,7 @@ from gpubox.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
+    from gpubox.server.dialect import PeerReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Serving:
     """The model's file name or alias."""
     launch_id: str = ""
     """Another one, another server process: its cache is empty."""
+    dialect: str = "llama-server"
+    """What answers (``server.dialect``): each takes its own words."""
     key: str | None = None
     """The API key to send; never shown."""
 
@@ -45,7 +48,7 @@ class Serving:
         """A client of it, for the caller to close."""
         from gpubox.server.client import LlamaClient
 
-        return LlamaClient(self.base_url, self.key)
+        return LlamaClient(self.base_url, self.key, dialect=self.dialect, model=self.model)
 
     def __repr__(self) -> str:
         return f"Serving({self.base_url!r}, {self.profile_name!r}, {self.build!r})"
@@ -84,7 +87,14 @@ async def find_serving(paths: Paths, config: Config, *, url: str | None = None, 
 
 
 async def _asked(client: LlamaClient, found: Serving) -> Serving:
+    from gpubox.server.dialect import of_llama
+
     health = await client.health()
+    props = (await client.props() or {}) if health.status == "ok" else {}
+    if not (found.profile_name or client.denied or of_llama(props)) and (peer := await _peer(client)):
+        if not peer.model:
+            raise GpuboxError(f"{found.base_url} ({peer.engine}) lists no model.", code=ExitCode.UNHEALTHY)
+        return replace(found, dialect=peer.dialect, build=peer.engine, model=peer.model)
     if health.status != "ok":
         who = found.profile_name or found.base_url
         why = {"unreachable": "does not answer", "loading": "is still loading its model"}.get(
@@ -92,7 +102,6 @@ async def _asked(client: LlamaClient, found: Serving) -> Serving:
         )
         code = ExitCode.UNHEALTHY if health.status == "error" else ExitCode.NOT_RUNNING
         raise GpuboxError(f"{who} {why}.", "`gpubox status` says more.", code=code)
-    props = await client.props() or {}
     if client.denied:
         raise GpuboxError(
             "The server wants an API key that gpubox does not have.",
@@ -105,6 +114,14 @@ async def _asked(client: LlamaClient, found: Serving) -> Serving:
     if not isinstance(build, str) or build.startswith("b0-"):  # built outside of git: the engine's version says more
         build = ""
     return replace(found, build=build or found.build, model=found.model or model)
+
+
+async def _peer(client: LlamaClient) -> PeerReading | None:
+    """What a server that is no llama-server says of itself; ``None`` for any other."""
+    from gpubox.server.dialect import LLAMA, read_peer, recognise
+
+    dialect = await recognise(client)
+    return await read_peer(client, dialect) if dialect not in ("", LLAMA) else None
 
 
 def _profile(paths: Paths, name: str) -> Profile | None:

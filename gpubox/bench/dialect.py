@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -13,23 +12,10 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.plain import plain
 from gpubox.server.address import KEY_HINT
 from gpubox.server.client import ANSWER_BYTES, LlamaClient
+from gpubox.server.dialect import LLAMA, LM_STUDIO, OLLAMA, OPENAI, TAKES, read_peer, recognise
 
-LLAMA, VLLM, OLLAMA, LM_STUDIO, OPENAI = "llama-server", "vllm", "ollama", "lm-studio", "openai"
-_LLAMA_WORDS = frozenset({"cache_prompt", "ignore_eos", "id_slot", "timings_per_token", "return_progress", "min_p"})
-TAKES: Mapping[str, frozenset[str]] = {
-    LLAMA: _LLAMA_WORDS | {"top_k", "chat_template_kwargs", "n_predict", "thinking_budget_tokens"},
-    VLLM: frozenset({"ignore_eos", "top_k", "min_p", "chat_template_kwargs"}),
-    OLLAMA: frozenset(),
-    LM_STUDIO: frozenset({"top_k", "min_p"}),
-    OPENAI: frozenset(),
-}
-"""Fields beyond OpenAI's that a server takes; the others would be refused or, worse, ignored without a word."""
 _CONTROLS = {"cache_prompt": "its cache", "ignore_eos": "the length of answers", "chat_template_kwargs": "thinking"}
 WHOLE_SECONDS = 20.0
-_OPENAI_WORDS = frozenset(
-    {"messages", "prompt", "model", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options",
-     "presence_penalty", "frequency_penalty", "tools", "tool_choice"}
-)  # fmt: skip
 
 
 async def meet(client: LlamaClient, model: str, *, ours: bool) -> tuple[str, str, dict[str, Any]]:
@@ -49,21 +35,10 @@ async def meet(client: LlamaClient, model: str, *, ours: bool) -> tuple[str, str
         )
     if not model and not models:
         raise GpuboxError(f"{client.base_url} lists no models.", "Name one: --model NAME.", code=ExitCode.UNHEALTHY)
-    return await _kind(client), model or models[0], {}
-
-
-def fitting(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """``body`` with the fields the server takes, and the names of those left out."""
-    takes = TAKES.get(dialect, frozenset()) | _OPENAI_WORDS
-    return {k: v for k, v in body.items() if k in takes}, tuple(sorted(set(body) - takes))
-
-
-async def _kind(client: LlamaClient) -> str:
-    for path, kind in (("/api/version", OLLAMA), ("/version", VLLM), ("/api/v0/models", LM_STUDIO)):
-        found = await _get(client, path)
-        if isinstance(found, dict) and ("version" in found or "data" in found):
-            return kind
-    return OPENAI
+    dialect = await recognise(client)
+    if not model and dialect in (OLLAMA, LM_STUDIO) and (peer := await read_peer(client, dialect)):
+        model = peer.model  # the one that is loaded: another would be loaded in its place
+    return dialect or OPENAI, model or models[0], {}
 
 
 def uncontrolled(dialect: str) -> str:

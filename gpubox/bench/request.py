@@ -17,8 +17,8 @@ import httpx
 import msgspec
 
 from gpubox import units
-from gpubox.bench.dialect import LLAMA, fitting
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.server.dialect import LLAMA, fitting
 from gpubox.server.stream import CHAT, StreamError, stream_completion
 
 if TYPE_CHECKING:

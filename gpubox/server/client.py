@@ -80,7 +80,10 @@ class Answer:
 class LlamaClient:
     """Asks one llama-server over one keep-alive connection pool. Raises UsageError where ``base_url`` is none."""
 
-    def __init__(self, base_url: str, key: str | None = None, *, timeout: float = 5.0) -> None:
+    def __init__(
+        self, base_url: str, key: str | None = None, *, timeout: float = 5.0, dialect: str = "", model: str = ""
+    ) -> None:
+        """``dialect`` and ``model``: of a server that is no llama-server; requests name the model there."""
         headers = {"Accept-Encoding": "identity"}  # so that what is counted is what is sent
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
         try:
@@ -92,6 +95,7 @@ class LlamaClient:
         self._headers, self._timeout = headers, timeout
         self._http: httpx.AsyncClient | None = None
         self.base_url = base_url
+        self.dialect, self.model = dialect, model
         self._limit = 2 * timeout
         self.denied = False
         """Whether it refused a request for want of the right API key."""
@@ -167,6 +171,16 @@ class LlamaClient:
                 with contextlib.suppress(ValueError):
                     found[name.removeprefix("llamacpp:")] = float(value)
         return found
+
+    async def fetch_table(self, path: str) -> dict[str, Any]:
+        """What a GET answers as a JSON object; empty where it is none, or nothing answers. Never raises."""
+        reply = await self._ask(path)
+        return reply.table if reply else {}
+
+    async def fetch_text(self, path: str) -> str:
+        """As ``fetch_table``, as text."""
+        reply = await self._ask(path)
+        return reply.text if reply else ""
 
     async def prove(self, *, embeddings: bool, timeout: float) -> Proof:
         """Has the server make one token (or one embedding). Returns the seconds and tokens it took.

@@ -12,6 +12,7 @@ from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
 from gpubox.server.answers import Slot
+from gpubox.server.dialect import LLAMA, PeerReading, of_llama, read_peer, recognise
 from gpubox.server.logcut import trim
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
@@ -117,6 +118,10 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
         props = (await client.props() if health.status == "ok" else None) or {}
         asleep = props.get("is_sleeping") is True or await in_thread(sleeper_at, base_url)
         found = await client.slots() if health.status == "ok" and not asleep else None
+        if not (found or client.denied or of_llama(props)) and health.status in ("ok", "error"):
+            dialect = await recognise(client)
+            if dialect not in ("", LLAMA) and (peer := await read_peer(client, dialect)):
+                return from_peer(base_url, peer, denied=client.denied)
     state = _state(health.status, found)
     message = DENIED if client.denied else ""
     if state == "unreachable":
@@ -131,6 +136,20 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
         engine_version=_text(props.get("build_info")),
         slots=tuple(found) if found is not None else None,
         message=message,
+    )
+
+
+def from_peer(base_url: str, peer: PeerReading, *, denied: bool) -> ServerStatus:
+    """The status of a server that is no llama-server."""
+    loaded = [model.name for model in peer.models if model.loaded]
+    state = "ready" if not peer.running_requests else "answering"
+    return ServerStatus(
+        slot=None,
+        state=state,
+        base_url=base_url,
+        model_path=", ".join(loaded[:4]) or None,
+        engine_version=peer.engine,
+        message=DENIED if denied else "" if loaded else f"{peer.engine} has no model loaded.",
     )
 
 

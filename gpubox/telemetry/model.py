@@ -7,6 +7,7 @@ from typing import Literal
 
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReading, ProcessReading
+from gpubox.server.dialect import PeerReading
 from gpubox.server.status import ServerStatus
 
 DeviceKind = Literal["gpu", "rpc", "host"]
@@ -236,5 +237,7 @@ class Snapshot:
     kv_bytes_per_token: float | None = None
     kv_cells: int | None = None
     """Tokens that the KV cache holds: of all slots together, which share one cache where it is unified."""
+    peer: PeerReading | None = None
+    """What a server says that is no llama-server."""
     problems: tuple[str, ...] = field(default=())
     """What could not be read and why, one short sentence each."""

@@ -21,6 +21,9 @@ def http_problems(source: ServerSource, answer: ServerAnswer) -> list[str]:
         return [f"nothing answers at {source.client.base_url} ({answer.detail})"]
     if answer.too_long:
         return [answer.too_long]
+    if answer.peer:
+        wants = ["it wants an API key that gpubox does not have"] if answer.denied else []
+        return [*wants, answer.peer.not_told]
     if answer.denied:
         return ["/slots and /metrics want an API key that gpubox does not have"]
     problems = []

@@ -20,11 +20,12 @@ from gpubox.server.keys import key_for
 from gpubox.server.logcut import trim
 from gpubox.server.record import Running
 from gpubox.server.slot import SlotView, observe
-from gpubox.server.status import ServerStatus, from_view, may_sleep, read_foreign, sleeper_at
+from gpubox.server.status import ServerStatus, from_peer, from_view, may_sleep, read_foreign, sleeper_at
 from gpubox.telemetry.bottleneck import Pace, pace
 from gpubox.telemetry.memory import reconcile
 from gpubox.telemetry.model import SlotReading, Snapshot
 from gpubox.telemetry.offload import offload
+from gpubox.telemetry.peers import CounterRate, of_peer
 from gpubox.telemetry.problems import http_problems, silence
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.sources import LogSource, ServerAnswer, ServerSource
@@ -153,6 +154,7 @@ class Sampler:
         self._foreign: ServerSource | None = None
         self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
+        self._peer_rate = CounterRate()
 
     async def close(self) -> None:
         """Ends every task of the sources."""
@@ -221,9 +223,13 @@ class Sampler:
         for answer in self._foreign.take():
             if answer.slots is not None:
                 self._foreign_rates.feed(answer.at, answer.slots)
+            if answer.peer:
+                self._peer_rate.feed(answer.at, (answer.counters or {}).get("tokens_predicted_total"))
         latest = self._foreign.latest
         assert latest is not None and self._foreign_status is not None
-        if latest.status == "ok" and not self._foreign_status.up:
+        if latest.peer:
+            self._foreign_status = from_peer(self.url, latest.peer, denied=latest.denied)
+        elif latest.status == "ok" and not self._foreign_status.up:
             self._foreign_status = await read_foreign(self.url, self._foreign.key)
         slots = read_slots(latest.slots or (), None, self._foreign_rates, at, None)
         state = {"ok": "idle", "unreachable": "down", "error": "down"}.get(latest.status, "loading")
@@ -236,9 +242,10 @@ class Sampler:
         status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)
         silent, said = silence(self._foreign, at)
         problems = said if latest.asleep else said + http_problems(self._foreign, latest)
-        return self._build(
+        snapshot = self._build(
             status, "stuck" if silent > STUCK_SECONDS else state, at, slots, latest, problems=tuple(problems)
         )
+        return of_peer(snapshot, latest.peer, self._peer_rate.tokens_per_second) if latest.peer else snapshot
 
     def _look(self) -> tuple[SlotView, Launched | None, bool]:
         """What runs, its log and process as read now, and whether a request ended. Blocks; changes no source."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from gpubox.hardware.process import output_moved
 from gpubox.server.answers import DEFERRED, PROCESSING, Health, Slot
 from gpubox.server.choiceevents import Cleared
+from gpubox.server.dialect import LLAMA, PeerReading, read_peer, recognise
 from gpubox.server.log import HEAD_BYTES, LINE_BYTES, LogReader, numbered, parse_line, tail_text
 from gpubox.server.logevents import CacheState, Checkpoint, Cut, Released, Section, Sleeping, event_of
 from gpubox.server.logtally import ENDED, ended_in
@@ -222,6 +223,8 @@ class ServerAnswer:
     """What it sent too much of, in a sentence."""
     asleep: bool = False
     """It says that it sleeps; it was asked nothing that would wake it."""
+    peer: PeerReading | None = None
+    """What a server says that is no llama-server."""
 
     @property
     def busy(self) -> bool | None:
@@ -251,6 +254,9 @@ class ServerSource:
         self.key = key
         self.may_ask_slots = may_ask_slots
         self._foreign = foreign
+        self._dialect = "" if foreign else LLAMA
+        """Of what answers there; empty while that is not known."""
+        self._recognised_at = float("-inf")
         self.answers: list[ServerAnswer] = []
         """Every answer since they were last taken, oldest first."""
         self.latest: ServerAnswer | None = None
@@ -305,7 +311,7 @@ class ServerSource:
             began = time.monotonic()
             await self.ask()
             busy = self.latest is None or self.latest.busy or (self.latest.slots is None and not self.latest.asleep)
-            pause = POLL_SECONDS if busy else IDLE_POLL_SECONDS
+            pause = POLL_SECONDS if busy and self._dialect in ("", LLAMA) else IDLE_POLL_SECONDS
             self._hurry.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.02, pause - (time.monotonic() - began))):
@@ -326,12 +332,18 @@ class ServerSource:
 
     async def _ask(self) -> ServerAnswer:
         self.client.denied, self.client.problem = False, ""  # asked again: a key may have been given, a proxy mended
+        if self._dialect not in ("", LLAMA):
+            return await self._ask_peer()
         if self._foreign and not (self.latest and self.latest.busy) and await self._sleeps():
             return ServerAnswer(time.monotonic(), "ok", counters=self._counters, asleep=True)
         slots = _sound(await self.client.slots()) if self.may_ask_slots else None
         at = time.monotonic()
         health = Health("ok") if slots else await self.client.health()
         denied = self.client.denied
+        if slots:
+            self._dialect = LLAMA
+        if not self._dialect and not denied and health.status in ("ok", "error") and await self._recognise(at):
+            return await self._ask_peer()
         if health.status == "ok" and (self._wants_counters(slots, at) or at >= self._retry_at):
             self._want_counters, self._counters, self._counted_at = False, await self._read_counters(), at
             self._counters_denied = self.client.denied
@@ -339,6 +351,24 @@ class ServerSource:
             self._retry_at = float("inf") if self._counters else at + RETRY_SECONDS
         denied = denied or self._counters_denied
         return ServerAnswer(at, health.status, slots, self._counters, denied, health.detail, self.client.problem)
+
+    async def _recognise(self, at: float) -> bool:
+        """Whether it is a server of another kind. What is of none is asked again now and then: it may be starting."""
+        if at - self._recognised_at < RETRY_SECONDS:
+            return False
+        self._recognised_at = at
+        self._dialect = await recognise(self.client)
+        return self._dialect not in ("", LLAMA)
+
+    async def _ask_peer(self) -> ServerAnswer:
+        peer, at = await read_peer(self.client, self._dialect), time.monotonic()
+        denied = self.client.denied
+        if peer is None:
+            self._dialect = ""  # another program may have its port now
+            health = await self.client.health()
+            return ServerAnswer(at, "unreachable" if health.status == "ok" else health.status, detail=health.detail)
+        counters = dict(peer.counters) if peer.counters is not None else None
+        return ServerAnswer(at, "ok", counters=counters, denied=denied, peer=peer)
 
     def _wants_counters(self, slots: tuple[Slot, ...] | None, at: float) -> bool:
         if slots and self.latest and _worked(self.latest.slots, slots):

@@ -25,7 +25,7 @@ from gpubox.tui.live import LiveServices
 from gpubox.tui.services import Bridge
 from gpubox.tui.watch import Watch
 from tests.tui.conftest import SIZE, opened, text, until
-from tests.tui.fake import BUSY, MINE, READY, STOPPED, FakeServices
+from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
 
 CRASHED = replace(STOPPED, state="crashed", message="a died: killed (SIGKILL).")

@@ -66,6 +66,9 @@ class FakeClient:
         self.asked: list[str] = []
         self.denied = slots is None and health == "ok"
 
+    async def fetch_table(self, path: str) -> dict[str, Any]:
+        return {}
+
     async def __aenter__(self) -> FakeClient:
         return self
 

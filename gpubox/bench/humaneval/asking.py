@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Any
 
 from gpubox.bench.asking import COMPLETIONS
-from gpubox.bench.dialect import LLAMA
 from gpubox.bench.humaneval.options import AGENT_TASK, CHAT_TASK, STOPS, SYSTEM, Options
 from gpubox.bench.humaneval.problems import Problem
 from gpubox.bench.request import measure
@@ -15,6 +14,7 @@ from gpubox.bench.stand import Stand, wait_gone
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.server.dialect import LLAMA
 
 CUT_OFF_TOKENS = 32
 """A reply that is closed after its program: the server may make so many more before it sees that."""

@@ -11,7 +11,6 @@ from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.asking import ROOM_TOKENS, cut, numbers, strays, untimed
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.dialect import LLAMA
 from gpubox.bench.limits import check_items
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
 from gpubox.bench.report.model import Report
@@ -21,6 +20,7 @@ from gpubox.bench.speed.cells import Cell, cells_of, options_of
 from gpubox.bench.speed.summary import summarise
 from gpubox.bench.stand import Server, Stand
 from gpubox.bench.starts import random_order
+from gpubox.server.dialect import LLAMA
 
 
 class Speed(Benchmark):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpubox.bench.asking import strays, untimed
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.dialect import LLAMA
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
 from gpubox.bench.report.model import Report
 from gpubox.bench.request import measure, measured_of
@@ -16,6 +15,7 @@ from gpubox.bench.stand import Server, Stand
 from gpubox.bench.suite.scoring import score_of, score_reply
 from gpubox.bench.suite.summary import summarise
 from gpubox.bench.suite.tasks import SPEED_RUNS, SYSTEM, TASKS, Task, options_of
+from gpubox.server.dialect import LLAMA
 
 if TYPE_CHECKING:
     pass

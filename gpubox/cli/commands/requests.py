@@ -11,7 +11,7 @@ import click
 
 from gpubox import units
 from gpubox.cli import output
-from gpubox.cli.context import Context
+from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.nvml import DriverReading
 from gpubox.telemetry.model import Request, Snapshot
@@ -22,9 +22,10 @@ _HEADER = ("TIME", "SLOT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK",
 
 @click.command("requests")
 @click.option("--lines", "-n", default=20, show_default=True, help="How many of the last ones.")
+@click.option("--url", help="A server that gpubox did not start: what runs and waits there.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_obj
-def command(context: Context, lines: int, as_json: bool) -> None:
+def command(context: Context, lines: int, url: str | None, as_json: bool) -> None:
     """The last requests that the active server finished, the newest at the end, as its own log timed them.
 
     PROMPT is read + reused tokens. TTFT is from its arrival at the server to its first token, the wait for a slot with
@@ -32,7 +33,11 @@ def command(context: Context, lines: int, as_json: bool) -> None:
     DRAFT is the share of drafted tokens that was accepted, END why it stopped; what follows says why a cached prompt
     was read again.
     """
-    snapshot = asyncio.run(_read(context))
+    url = server_url(url)
+    snapshot = asyncio.run(_read(context, url))
+    if url is not None:
+        _tell_foreign(snapshot, as_json)
+        return
     if snapshot.server.pid is None:
         raise GpuboxError("Nothing is running.", snapshot.server.message, code=ExitCode.NOT_RUNNING)
     found = snapshot.requests[: max(0, lines)][::-1]
@@ -44,8 +49,22 @@ def command(context: Context, lines: int, as_json: bool) -> None:
         output.emit("No request has finished yet.")
 
 
-async def _read(context: Context) -> Snapshot:
-    sampler = Sampler(context.paths, context.config, lambda: DriverReading(()))
+def _tell_foreign(snapshot: Snapshot, as_json: bool) -> None:
+    """What is known without the server's log. Raises GpuboxError where it does not answer."""
+    server, through = snapshot.server, snapshot.throughput
+    if not server.up:
+        code = ExitCode.UNHEALTHY if server.state == "error" else ExitCode.NOT_RUNNING
+        raise GpuboxError(server.message or f"{server.base_url} is {server.state}.", code=code)
+    if as_json:
+        running = {"running_requests": through.busy_slots, "waiting_requests": through.queued_requests}
+        output.emit_json({"profile": None, "base_url": server.base_url, "requests": None, **running})
+        return
+    output.emit(f"{units.tokens(through.busy_slots)} running, {units.tokens(through.queued_requests)} waiting")
+    output.emit("Finished requests are read from a server's log, and the log of this one is not here.")
+
+
+async def _read(context: Context, url: str | None) -> Snapshot:
+    sampler = Sampler(context.paths, context.config, lambda: DriverReading(()), url=url)
     try:
         return await sampler.sample(wait=True)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from gpubox import units
@@ -15,6 +16,7 @@ from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.process import identity_of
 from gpubox.paths import MAIN_SLOT
 from gpubox.server import watcher
+from gpubox.server.dialect import PeerModel, PeerReading
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
 
@@ -115,8 +117,16 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
         "throughput": asdict(through),
         "slots": [asdict(slot) for slot in snapshot.slots],
         "totals": asdict(snapshot.totals),
+        "peer": _peer(snapshot.peer) if snapshot.peer else None,
         "problems": list(snapshot.problems),
     }
+
+
+def _peer(peer: PeerReading) -> dict[str, Any]:
+    """Its counters are in ``totals``, under llama-server's names."""
+    values = asdict(peer)
+    del values["counters"]
+    return values
 
 
 def _device(device: DeviceMemory) -> dict[str, Any]:
@@ -146,6 +156,8 @@ def _print(snapshot: Snapshot) -> None:
     ):
         if value:
             output.emit(f"  {name:8} {value}")
+    for label, text in _peer_lines(snapshot):
+        output.emit(f"  {label:8} {text}")
     for device in snapshot.memory:
         output.emit(f"  {_device_line(device)}")
     if snapshot.driver.problem:
@@ -159,6 +171,42 @@ def _slots(through: Throughput) -> str:
         return ""
     waiting = f", {through.queued_requests} waiting" if through.queued_requests else ""
     return f"{through.busy_slots} of {through.slots} busy{waiting}"
+
+
+def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """What a server that is no llama-server tells; what it does not is told as missing."""
+    peer, totals = snapshot.peer, snapshot.totals
+    if peer is None:
+        return []
+    lines = [("loaded", _peer_model(model)) for model in peer.models if model.loaded]
+    if others := sum(not model.loaded for model in peer.models):
+        lines.append(("has", f"{others} more model{'s' * (others != 1)}" if lines else f"{others} models"))
+    if peer.running_requests is not None:
+        lines.append(("requests", f"{peer.running_requests} running, {units.tokens(peer.waiting_requests)} waiting"))
+    if totals.generated_tokens is not None:
+        counts = (totals.prompt_tokens, totals.cached_tokens, totals.generated_tokens)
+        read, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
+        lines.append(("tokens", f"{read} read, {cached} reused, {generated} generated"))
+    if peer.kv_cache_used is not None:
+        lines.append(("kv cache", f"{peer.kv_cache_used:.0%} used"))
+    return lines
+
+
+def _peer_model(model: PeerModel) -> str:
+    vram = "" if model.vram_bytes is None else f"{units.memory(model.vram_bytes)} in VRAM"
+    whole = f"of {units.memory(model.size_bytes)}" if vram and model.size_bytes else ""
+    context = f"context {model.context_size_tokens:,}" if model.context_size_tokens else ""
+    until = f"until {_local(model.expires_at)}" if model.expires_at else ""
+    words = [model.name, model.quantization or "", f"{vram} {whole}".strip(), context, until]
+    return "  ".join(word for word in words if word)
+
+
+def _local(iso: str) -> str:
+    try:
+        at = datetime.fromisoformat(iso).astimezone()
+    except (ValueError, OverflowError):
+        return iso[:40]
+    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _speed(snapshot: Snapshot) -> str:

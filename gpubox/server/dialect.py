@@ -1,0 +1,265 @@
+"""Which OpenAI-compatible server answers, what it tells of itself, and which words a request may use there.
+
+Formats: tests/fixtures/peers/README.md. What a server does not tell is ``None``, and named in ``not_told``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpubox.server.client import LlamaClient
+
+LLAMA, VLLM, OLLAMA, LM_STUDIO, OPENAI = "llama-server", "vllm", "ollama", "lm-studio", "openai"
+NAMES = {VLLM: "vLLM", OLLAMA: "Ollama", LM_STUDIO: "LM Studio", OPENAI: "This OpenAI-compatible server"}
+NOT_TOLD = {
+    OLLAMA: "Ollama does not tell what runs or waits, tok/s, TTFT or token counts",
+    VLLM: "vLLM does not tell single requests, prompt progress or VRAM",
+    LM_STUDIO: "LM Studio does not tell what runs or waits, tok/s, TTFT, token counts or VRAM",
+    OPENAI: "this server tells its models and nothing else: no requests, tok/s, tokens or VRAM",
+}
+_LLAMA_WORDS = frozenset({"cache_prompt", "ignore_eos", "id_slot", "timings_per_token", "return_progress", "min_p"})
+TAKES: Mapping[str, frozenset[str]] = {
+    LLAMA: _LLAMA_WORDS | {"top_k", "chat_template_kwargs", "n_predict", "thinking_budget_tokens"},
+    VLLM: frozenset({"ignore_eos", "top_k", "min_p", "chat_template_kwargs"}),
+    OLLAMA: frozenset(),
+    LM_STUDIO: frozenset({"top_k", "min_p"}),
+    OPENAI: frozenset(),
+}
+"""Fields beyond OpenAI's that a server takes; the others would be refused or, worse, ignored without a word."""
+_OPENAI_WORDS = frozenset(
+    {"messages", "prompt", "model", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options",
+     "presence_penalty", "frequency_penalty", "tools", "tool_choice", "parallel_tool_calls"}
+)  # fmt: skip
+_SAMPLE = re.compile(r"vllm:([a-z_]+)(?:\{[^}]*\})? (\S+)\Z")
+# vLLM's names -> llama-server's, which the rest of gpubox reads. Its prompt tokens count the reused ones too.
+_COUNTERS = {
+    "num_requests_running": "requests_processing",
+    "num_requests_waiting": "requests_deferred",
+    "generation_tokens_total": "tokens_predicted_total",
+    "spec_decode_num_draft_tokens_total": "spec_decode_num_draft_tokens_total",
+    "spec_decode_num_accepted_tokens_total": "spec_decode_num_accepted_tokens_total",
+}
+MOST_MODELS = 200
+MOST_LINES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class PeerModel:
+    """One model that a server has."""
+
+    name: str
+    loaded: bool | None = None
+    quantization: str | None = None
+    context_size_tokens: int | None = None
+    size_bytes: int | None = None
+    """In memory where it is loaded, VRAM and RAM together; else its file."""
+    vram_bytes: int | None = None
+    expires_at: str | None = None
+    """When an idle model is unloaded, ISO-8601."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReading:
+    """What a server that is no llama-server says of itself now."""
+
+    dialect: str
+    version: str | None = None
+    models: tuple[PeerModel, ...] = ()
+    """The loaded ones first."""
+    running_requests: int | None = None
+    waiting_requests: int | None = None
+    kv_cache_used: float | None = None
+    """0 to 1."""
+    counters: Mapping[str, float] | None = None
+    """Under the names of llama-server's ``/metrics``."""
+    not_told: str = ""
+
+    @property
+    def engine(self) -> str:
+        """``Ollama 0.12.6``."""
+        name = "OpenAI-compatible" if self.dialect == OPENAI else NAMES[self.dialect]
+        return f"{name} {self.version or ''}".rstrip()
+
+    @property
+    def model(self) -> str:
+        """The one that a request means which names none: the first loaded, else the first; empty: there is none."""
+        return self.models[0].name if self.models else ""
+
+
+def of_llama(props: Mapping[str, Any]) -> bool:
+    """Whether a ``/props`` is a llama-server's: LM Studio answers 200 to any path."""
+    return not {"default_generation_settings", "build_info", "model_path", "total_slots"}.isdisjoint(props)
+
+
+async def recognise(client: LlamaClient) -> str:
+    """The dialect of what answers there; empty where it is none of these, or cannot be asked. Never raises."""
+    if of_llama(await client.fetch_table("/props")):
+        return LLAMA
+    if client.denied:
+        return ""
+    if isinstance((await client.fetch_table("/api/version")).get("version"), str):
+        return OLLAMA
+    listed = _list((await client.fetch_table("/v1/models")).get("data"))
+    if isinstance((await client.fetch_table("/version")).get("version"), str) and (
+        any(item.get("owned_by") == "vllm" for item in listed) or await _vllm_metrics(client)
+    ):
+        return VLLM
+    if await _lm_studio_models(client) is not None:
+        return LM_STUDIO
+    return OPENAI if any(isinstance(item.get("id"), str) for item in listed) else ""
+
+
+async def read_peer(client: LlamaClient, dialect: str) -> PeerReading | None:
+    """What a server of ``dialect`` says now; ``None`` where it does not answer. Never raises."""
+    readers = {OLLAMA: _ollama, VLLM: _vllm, LM_STUDIO: _lm_studio}
+    return await readers.get(dialect, _openai)(client)
+
+
+def fitting(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """``body`` with the fields the server takes, and the names of those left out."""
+    takes = TAKES.get(dialect, frozenset()) | _OPENAI_WORDS
+    return {k: v for k, v in body.items() if k in takes}, tuple(sorted(set(body) - takes))
+
+
+async def _ollama(client: LlamaClient) -> PeerReading | None:
+    version = (await client.fetch_table("/api/version")).get("version")
+    if not isinstance(version, str):
+        return None
+    loaded = [_ollama_model(item, True) for item in _list((await client.fetch_table("/api/ps")).get("models"))]
+    tags = [_ollama_model(item, False) for item in _list((await client.fetch_table("/api/tags")).get("models"))]
+    names = {model.name for model in loaded}
+    models = [*loaded, *(model for model in tags if model.name not in names)]
+    return PeerReading(OLLAMA, version, _named(models), not_told=NOT_TOLD[OLLAMA])
+
+
+def _ollama_model(item: Mapping[str, Any], loaded: bool) -> PeerModel:
+    details = item.get("details")
+    return PeerModel(
+        name=_text(item.get("model")) or _text(item.get("name")) or "",
+        loaded=loaded,
+        quantization=_text(details.get("quantization_level")) if isinstance(details, dict) else None,
+        context_size_tokens=_whole(item.get("context_length")) if loaded else None,
+        size_bytes=_whole(item.get("size")),
+        vram_bytes=_whole(item.get("size_vram")) if loaded else None,
+        expires_at=_text(item.get("expires_at")) if loaded else None,
+    )
+
+
+async def _vllm(client: LlamaClient) -> PeerReading | None:
+    version = (await client.fetch_table("/version")).get("version")
+    found = await _vllm_metrics(client)
+    if not isinstance(version, str) and not found:
+        return None
+    listed = _list((await client.fetch_table("/v1/models")).get("data"))
+    models = [
+        PeerModel(_text(item.get("id")) or "", True, context_size_tokens=_whole(item.get("max_model_len")))
+        for item in listed
+    ]
+    counters = {ours: found[theirs] for theirs, ours in _COUNTERS.items() if theirs in found}
+    cached = found.get("prompt_tokens_cached_total", found.get("prefix_cache_hits_total"))
+    if "prompt_tokens_total" in found and cached is not None:
+        counters["prompt_tokens_total"] = max(0.0, found["prompt_tokens_total"] - cached)
+        counters["prompt_tokens_cached_total"] = cached
+    running, waiting = found.get("num_requests_running"), found.get("num_requests_waiting")
+    off = "" if found else "; its /metrics does not answer"
+    return PeerReading(
+        VLLM,
+        _text(version),
+        _named(models),
+        running_requests=None if running is None else int(running),
+        waiting_requests=None if waiting is None else int(waiting),
+        kv_cache_used=found.get("kv_cache_usage_perc", found.get("gpu_cache_usage_perc")),
+        counters=counters or None,
+        not_told=NOT_TOLD[VLLM] + off,
+    )
+
+
+async def _vllm_metrics(client: LlamaClient) -> dict[str, float]:
+    """The samples of vLLM's ``/metrics``, those of several engines added up (the fill of the KV cache: the most)."""
+    found: dict[str, float] = {}
+    for line in (await client.fetch_text("/metrics")).splitlines()[:MOST_LINES]:
+        sample = _SAMPLE.match(line) if line.startswith("vllm:") else None
+        if sample and (value := _number(sample[2])) is not None:
+            name = sample[1]
+            if name.endswith("usage_perc"):
+                found[name] = max(value, found.get(name, 0.0))
+            else:
+                found[name] = found.get(name, 0.0) + value
+    return found
+
+
+async def _lm_studio(client: LlamaClient) -> PeerReading | None:
+    models = await _lm_studio_models(client)
+    if models is None:
+        return None
+    return PeerReading(LM_STUDIO, None, _named(models), not_told=NOT_TOLD[LM_STUDIO])
+
+
+async def _lm_studio_models(client: LlamaClient) -> list[PeerModel] | None:
+    """What ``/api/v1/models`` (LM Studio 0.4) lists, else ``/api/v0/models``; ``None``: neither is there."""
+    newer = (await client.fetch_table("/api/v1/models")).get("models")
+    if isinstance(newer, list) and all(isinstance(item, dict) and "loaded_instances" in item for item in newer):
+        return [_lm_studio_model(item) for item in newer[:MOST_MODELS]]
+    older = (await client.fetch_table("/api/v0/models")).get("data")
+    if not isinstance(older, list) or not all(isinstance(item, dict) and "state" in item for item in older):
+        return None
+    return [
+        PeerModel(
+            name=_text(item.get("id")) or "",
+            loaded=item.get("state") == "loaded",
+            quantization=_text(item.get("quantization")),
+            context_size_tokens=_whole(item.get("loaded_context_length")),
+        )
+        for item in older[:MOST_MODELS]
+    ]
+
+
+def _lm_studio_model(item: Mapping[str, Any]) -> PeerModel:
+    instances = _list(item.get("loaded_instances"))
+    first = instances[0] if instances else {}
+    config, quantization = first.get("config"), item.get("quantization")
+    return PeerModel(
+        name=_text(first.get("id")) or _text(item.get("key")) or "",
+        loaded=bool(instances),
+        quantization=_text(quantization.get("name")) if isinstance(quantization, dict) else _text(quantization),
+        context_size_tokens=_whole(config.get("context_length")) if isinstance(config, dict) else None,
+        size_bytes=_whole(item.get("size_bytes")),
+    )
+
+
+async def _openai(client: LlamaClient) -> PeerReading | None:
+    listed = _list((await client.fetch_table("/v1/models")).get("data"))
+    if not listed:
+        return None
+    models = [PeerModel(_text(item.get("id")) or "") for item in listed]
+    return PeerReading(OPENAI, None, _named(models), not_told=NOT_TOLD[OPENAI])
+
+
+def _named(models: list[PeerModel]) -> tuple[PeerModel, ...]:
+    named = [model for model in models if model.name][:MOST_MODELS]
+    return tuple(sorted(named, key=lambda model: model.loaded is not True))
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value[:MOST_MODELS] if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: Any) -> int | None:
+    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+    return value if good else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < 2**53 else None
