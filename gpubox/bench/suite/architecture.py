@@ -27,13 +27,13 @@ _SERVER_FREE = (
 _FACTS: dict[str, dict[str, str]] = {
     "crdt": {
         "how it works": r"commut|converg|conflict-free|associat|idempot|unique (?:id|identif)|(?:id|identif|identity)\w*|merge function|lattice|lamport|vector clock",
-        "offline": r"offline|disconnect|reconnect|later|days|weeks|local(?:ly|-first)?|partition|plane|train",
+        "offline": r"offline|disconnect|reconnect|back online|com\w+ back|hours|later|days|weeks|local(?:ly|-first)?|partition|plane|train",
         "server": _SERVER_FREE,
         "cost": r"tombstone|metadata|memory|overhead|garbage|compact|bytes|larger|bigger|size|grow|bloat|heav|space|storage",
     },
     "ot": {
         "how it works": r"transform|rebas|adjust|shift|rewrit|index|offset|position",
-        "offline": r"offline|disconnect|reconnect|long (?:absence|gap|branch)|days|weeks|partition|away|missed",
+        "offline": r"offline|disconnect|reconnect|back online|com\w+ back|hours|long (?:absence|gap|branch)|days|weeks|partition|away|missed",
         "server": _SERVER_NEEDED,
         "cost": r"complex|hard|difficult|edge case|error.prone|tp2|correct|prove|proof|subtle|tricky|pairs? of|quadratic|bugs?\b|notorious|expensive|costl|engineering",
     },

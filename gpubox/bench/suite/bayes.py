@@ -22,6 +22,11 @@ _SHARE = r"\b(\d+(?:\.\d+)?)[ -](?:chances? )?(?:in|out of|of|over)(?: every| th
 """5 in 17, 5 out of the 17."""
 _RATIO = re.compile(r"\(?(?:0?\.005|0\.0050|0?\.5%?|5|50|500)\)?/\(?(?:0?\.017|1\.7%?|17|170|1700|0?\.006|6|60)")
 _OR = re.compile(r"\bor\b|\beither\b|\bperhaps\b|\bmaybe\b|\bpossibly\b", re.IGNORECASE)
+_OTHERS = re.compile(
+    r"\b(?:some|others|one|you|people|many) (?:would|might|may|could|will|say)|\bnaive|\btempting|\bignores?\b|\bincorrect|\bmistaken",
+    re.I,
+)
+"""Tells of an answer that is not the writer's."""
 _DENIED = re.compile(r"\b(?:not|n't|never|wrong|incorrect)\b[^.]{0,40}(?:5/17|0?[.,]29|29[.,]?\d* ?%)", re.IGNORECASE)
 _LEADS = (
     r"(?:[=≈~:]|\b(?:is|was|are|be|about|approximately|approx\.?|roughly|around|nearly|almost|equals|to|or|of|answer"
@@ -63,6 +68,8 @@ def answers(text: str) -> bool:
         if place + len(line) >= cut or _CONCLUDES.search(line):
             ends.append(line)
     for line in reversed(ends):
+        if _OTHERS.search(line):
+            continue
         found = [value for match in _LED.finditer(line) if (value := _value(match[1])) is not None]
         loose = [value for word in re.findall(_NUMBER, line) if (value := _value(word)) is not None]
         if re.fullmatch(rf"\W*(?:answer\W*)?({_NUMBER})\W*", line.strip(), re.IGNORECASE):

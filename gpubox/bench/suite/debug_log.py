@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gpubox.bench.suite.claims import Sentence, claims, coherent, sentences
 
@@ -78,6 +79,15 @@ _INNOCENT = (
     r"|memory leak|out of memory|\boom\b|disk|cpu|load balancer|health checks?|deploy|release of|hardware|database (?:server )?(?:crash|went down|restart|fail)"
     r"|certificate|\btls\b|connection leak|leak(?:ed|s|ing)? connections?|undersized|too small|misconfigur|deadlock|bug in the api"
 )
+_JOB = r"(?:report|nightly|worker|(?:background|batch) job)"
+_ACQUITTED = re.compile(
+    rf"{_JOB}[^.;]{{0,60}}(?:unrelated|harmless|innocent|coinciden|red herring|irrelevant|\bvictim|nothing to do|behaved normally|is normal"
+    rf"|(?:is|was|are|were) (?:a )?(?:perfectly |completely )?(?:fine|normal)"
+    rf"|not (?:the |a |to )?(?:root |real |actual )?(?:cause|problem|culprit|relat|involv|blame|respons))"
+    rf"|{_JOB}(?: \w+){{0,2}} (?:(?:was|were|is) (?:itself |only |just )?(?:slowed|delayed|starved|blocked)|had to wait)"
+    rf"|(?:unrelated|harmless|coincidence|red herrings?|ignore)\W+(?:\w+\W+){{0,3}}{_JOB}",
+    re.IGNORECASE,
+)
 _BLAMES = (
     rf"(?:caused by|due to|because of|culprit (?:is|was|:)|root cause\W+(?:is|was)?|triggered by|blamed? (?:on|is)|result of|stems? from"
     rf"|originat\w* (?:in|from|with)|(?:real|true|actual|underlying|immediate)? ?(?:problem|cause|issue|reason)\W+(?:is|was|lies (?:in|with)))"
@@ -87,12 +97,6 @@ _BLAMES = (
     rf"|resulted in|set off|to blame|made the|behind (?:it|this|the))",
 )
 _NOT_BLAMED = r"\b(?:not|never|neither|nor|unrelated|no|hardly)\b|n't\b|symptom|consequence|herring|noise|coinciden"
-_ACQUITTED = re.compile(
-    rf"(?:{_WORKER})[^.;]{{0,60}}(?:unrelated|harmless|innocent|coinciden|red herring|irrelevant|not (?:the |a |to )?(?:root |real )?(?:cause|problem|culprit|relat|involv|blame|respons)"
-    r"|nothing to do|\bfine\b|normal|as (?:it|usual)|victim|(?:was|is|were) (?:itself )?(?:slowed|delayed|starved|blocked|waiting|stuck)|had to wait|ignore|ignored)"
-    r"|(?:unrelated|harmless|coincidence|red herring|ignore)[^.;]{0,30}(?:report|nightly|worker)",
-    re.IGNORECASE,
-)  # fmt: skip
 MOST_WRONG = 3
 """Points that an answer has at most which does not find the transaction, or blames something else."""
 
@@ -128,7 +132,7 @@ def _windows(name: str, whole: Sequence[Sentence]) -> list[str]:
     if name in _REMEDIES:
         return [f"{one.heading}: {one.text}" for one in whole]
     if name in ("long transaction", "one led to the other"):
-        return [*single, *(f"{a} {b}" for a, b in zip(single, single[1:], strict=False))]
+        return [*single, *(f"{a} {b}" for a, b in pairwise(single))]
     return single
 
 
