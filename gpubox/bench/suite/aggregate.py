@@ -25,7 +25,7 @@ class Score:
     """One task of one profile: shares from 0 to 1. ``None``: not to be had here."""
 
     features: float | None
-    """Of what can be read off the answer; for tasks without functional tests, the whole."""
+    """Of what can be read off the answer; for tasks that are not run, the whole."""
     functional: float | None = None
     has_functional: bool = False
     """Whether the rubric knows functional tests for this task."""
@@ -57,6 +57,21 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Mean:
+    """One task of one profile over its repeats: each answer's own points, averaged."""
+
+    value: float | None
+    compat: float | None
+
+    @classmethod
+    def of(cls, several: Sequence[Score]) -> Mean:
+        """Of those that have points."""
+        values = [one.value for one in several if one.value is not None]
+        counted = [one.compat for one in several if one.compat is not None]
+        return cls(statistics.fmean(values) if values else None, statistics.fmean(counted) if counted else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """One profile. ``None``: n/a."""
 
@@ -77,7 +92,7 @@ class Standing:
 
 
 def standings(
-    scores: Mapping[str, Mapping[str, Score]],
+    scores: Mapping[str, Mapping[str, Score | Mean]],
     rates: Mapping[str, Sequence[float]],
     *,
     compat: bool = False,

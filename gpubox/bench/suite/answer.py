@@ -147,7 +147,7 @@ def _bare(text: str) -> Iterator[Piece]:
     lines = text.splitlines()
     heads = [place for place, line in enumerate(lines) if _is_heading(line)]
     if not heads:
-        code = _longest_code(lines)
+        code = max((_longest_code(lines), *_indented(lines)), key=len)
         if code:
             yield Piece(code, "", _path_in(code))
         return
@@ -155,6 +155,19 @@ def _bare(text: str) -> Iterator[Piece]:
         code = _longest_code(lines[place + 1 : after])
         if code:
             yield Piece(code, "", _path_in_line(lines[place]))
+
+
+def _indented(lines: list[str]) -> Iterator[str]:
+    """Markdown's other code: runs of lines that stand four spaces in, below a line that does not."""
+    run: list[str] = []
+    for line in [*lines, "end"]:
+        if line.startswith(("    ", "\t")) or (run and not line.strip()):
+            run.append(line.expandtabs(4)[4:])
+        elif run:
+            code = "\n".join(run).rstrip() + "\n"
+            if _STARTS.match(code):
+                yield code
+            run = []
 
 
 def _is_heading(line: str) -> bool:

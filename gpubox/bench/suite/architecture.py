@@ -10,55 +10,92 @@ from gpubox.bench.suite.claims import Sentence, claims, coherent, sentences
 _CRDT = r"\bcrdts?\b|conflict-free replicated|yjs|automerge|\brga\b|\bloro\b"
 _OT = r"\bot\b|operational transform\w*|sharedb|google docs"
 _BOTH = re.compile(
-    r"\b(?:while|whereas|but|unlike|by contrast|in contrast|compared (?:to|with)|versus|vs\.?|on the other hand)\b|;|—|–|, (?=and (?:ot|crdt))"
+    r"\b(?:while|whereas|but|unlike|by contrast|in contrast|compared (?:to|with)|versus|vs\.?"
+r"|on the other hand)\b|;|—|–|, (?=and (?:ot|crdt))"
     r"|, (?=(?:ot|crdts?)\b)",
     re.IGNORECASE,
 )  # fmt: skip
 _SERVER_NEEDED = (
-    r"(?:need|requir|rel(?:y|ies)|depend|want|presuppos|assum|must have|has to have|uses?|insist|built around|hinge|with|through|against|on)\b[^.;]{0,40}"
-    r"(?:central|server|authorit|sequenc|single|coordinat|order)|(?:server|authority|sequencer|coordinator)[^.;]{0,40}(?:order|sequenc|decid|transform|"
-    r"serial|assign|authorit|requir|need|mandatory|essential)|central(?:ised|ized)?\b|single point|source of truth|order\w* (?:all|every|the) op"
+    r"(?:need|requir|rel(?:y|ies)|depend|want|presuppos|assum|must have|has to have|uses?|insist"
+    r"|built around|hinge|with|through|against|on)\b[^.;]{0,40}"
+    r"(?:central|server|authorit|sequenc|single|coordinat|order)|(?:server|authority|sequencer"
+    r"|coordinator)[^.;]{0,40}(?:order|sequenc|decid|transform|"
+    r"serial|assign|authorit|requir|need|mandatory|essential)|central(?:ised|ized)?\b|single point"
+    r"|source of truth|order\w* (?:all|every|the) op"
 )
 _SERVER_FREE = (
-    r"peer|p2p|decentral|(?:without|no|any|not need|n't need)[^.;]{0,25}(?:server|coordinat|authority|central)|server[^.;]{0,30}(?:optional|relay|dumb|stor|"
-    r"forward|pass|not (?:need|requir))|(?:relay|broker|store|mailbox|pub/sub)\b|optional|any order|any topology|just (?:relay|forward|stor|pass)"
+    r"peer|p2p|decentral|(?:without|no|any|not need|n't need)[^.;]{0,25}(?:server|coordinat"
+    r"|authority|central)|server[^.;]{0,30}(?:optional|relay|dumb|stor|"
+    r"forward|pass|not (?:need|requir))|(?:relay|broker|store|mailbox|pub/sub)\b|optional"
+    r"|any order|any topology|just (?:relay|forward|stor|pass)"
 )
 # fact -> patterns of it, by subject; each is worth a point.
 _FACTS: dict[str, dict[str, str]] = {
     "crdt": {
-        "how it works": r"commut|converg|conflict-free|associat|idempot|unique (?:id|identif)|(?:id|identif|identity)\w*|merge function|lattice|lamport|vector clock",
-        "offline": r"offline|disconnect|reconnect|later|days|weeks|local(?:ly|-first)?|partition|plane|train",
+        "how it works": (r"commut|converg|conflict-free|associat|idempot|unique (?:id|identif)|(?:id|identif"
+r"|identity)\w*|merge function|lattice|lamport|vector clock"),
+        "offline": (r"offline|disconnect|reconnect|back online|com\w+ back|hours|later|days|weeks|local(?:ly"
+r"|-first)?|partition|plane|train"),
         "server": _SERVER_FREE,
-        "cost": r"tombstone|metadata|memory|overhead|garbage|compact|bytes|larger|bigger|size|grow|bloat|heav|space|storage",
+        "cost": (r"tombstone|metadata|memory|overhead|garbage|compact|bytes|larger|bigger|size|grow|bloat|heav"
+r"|space|storage"),
     },
     "ot": {
         "how it works": r"transform|rebas|adjust|shift|rewrit|index|offset|position",
-        "offline": r"offline|disconnect|reconnect|long (?:absence|gap|branch)|days|weeks|partition|away|missed",
+        "offline": (r"offline|disconnect|reconnect|back online|com\w+ back|hours|long (?:absence|gap|branch)|days"
+r"|weeks|partition|away|missed"),
         "server": _SERVER_NEEDED,
-        "cost": r"complex|hard|difficult|edge case|error.prone|tp2|correct|prove|proof|subtle|tricky|pairs? of|quadratic|bugs?\b|notorious|expensive|costl|engineering",
+        "cost": (r"complex|hard|difficult|edge case|error.prone|tp2|correct|prove|proof|subtle|tricky|pairs? of"
+r"|quadratic|bugs?\b|notorious|expensive|costl|engineering"),
     },
 }  # fmt: skip
-_MERGES = r"merg|converg|sync|replay|rebas|diverg|reconcil|transform|catch up|combin|union|apply|applied|integrat|exchang|conflict"
+_MERGES = (
+    r"merg|converg|sync|replay|rebas|diverg|reconcil|transform|catch up|combin|union|apply|applied"
+    r"|integrat|exchang|conflict"
+)
 # What is said of the one and true of the other only.
 _FALSE: dict[str, tuple[str, ...]] = {
     "crdt": (
-        r"(?:need|requir|rel(?:y|ies) on|depend\w* on|must have|cannot work without|impossible without)[^.;,]{0,30}(?:central|server|sequencer|authority)",
-        r"(?:server|sequencer)[^.;,]{0,25}(?:must|has to|is needed to|is required)[^.;,]{0,25}(?:order|transform|sequence)",
-        r"(?:work|merge)\w* by transform|transform\w* (?:each|every|incoming|concurrent|the) (?:op|ind|offset|pos)|transformation functions?",
+        (
+            r"(?:need|requir|rel(?:y|ies) on|depend\w* on|must have|cannot work without"
+            r"|impossible without)[^.;,]{0,30}(?:central|server|sequencer|authority)"
+        ),
+        (
+            r"(?:server|sequencer)[^.;,]{0,25}(?:must|has to|is needed to|is required)[^.;,]{0,25}(?:order"
+            r"|transform|sequence)"
+        ),
+        (
+            r"(?:work|merge)\w* by transform|transform\w* (?:each|every|incoming|concurrent|the) (?:op|ind"
+            r"|offset|pos)|transformation functions?"
+        ),
         r"(?:bad|poor|weak|terrible|unsuitable|useless|cannot|can't|fails?|struggl)\w*[^.;,]{0,25}offline",
         r"no (?:metadata|memory|overhead|tombstone)|without (?:any )?(?:metadata|tombstone|overhead)",
     ),
     "ot": (
-        r"(?:need|requir)\w* no (?:central )?server|without (?:a|any) (?:central )?(?:server|authority)|peer[- ]to[- ]peer|\bp2p\b|decentrali[sz]ed|server is (?:optional|not)",
-        r"commut\w*[^.;,]{0,20}(?:without|so no)|(?:ops|operations) (?:all )?commute|conflict-free|unique (?:id|identif)\w*[^.;,]{0,20}(?:each|every|per) char",
+        (
+            r"(?:need|requir)\w* no (?:central )?server|without (?:a|any) (?:central )?(?:server"
+            r"|authority)|peer[- ]to[- ]peer|\bp2p\b|decentrali[sz]ed|server is (?:optional|not)"
+        ),
+        (
+            r"commut\w*[^.;,]{0,20}(?:without|so no)|(?:ops|operations) (?:all )?commute|conflict-free"
+            r"|unique (?:id|identif)\w*[^.;,]{0,20}(?:each|every|per) char"
+        ),
         r"tombstones?|metadata (?:per|for (?:each|every)) char",
-        r"(?:great|excellent|best|ideal|perfect|better|natural(?:ly)?|trivial(?:ly)?|strong|easily|automatically|seamless\w*)[^.;,]{0,25}offline"
+        r"(?:great|excellent|best|ideal|perfect|better|natural(?:ly)?|trivial(?:ly)?|strong|easily"
+        r"|automatically|seamless\w*)[^.;,]{0,25}offline"
         r"|offline[^.;,]{0,25}(?:trivial|effortless|automatic|seamless|is its strength)",
         r"(?:simple|trivial|easy) to (?:implement|prove|get right)|no transform",
     ),
 }
-_RECOMMENDS = r"recommend|i(?:'d| would| will|'ll)\b|\bchoose\b|go (?:with|for)|\bpick\b|best (?:choice|fit|option)|my (?:choice|vote|pick|advice)|we should|better (?:choice|fit|suited)|verdict|take (?:a |the )?(?:crdt|ot)\b|^use\b|: use\b|wins?\b|favou?r"
-_REASON = r"because|since|due to|reason|\bas (?:it|they|you|offline|the)|given|so that|for (?:its|the|this)|:|—|offline|history|which|\bdecid|\bmatter"
+_RECOMMENDS = (
+    r"recommend|i(?:'d| would| will|'ll)\b|\bchoose\b|go (?:with|for)|\bpick\b|best (?:choice|fit"
+    r"|option)|my (?:choice|vote|pick|advice)|we should|better (?:choice|fit|suited)|verdict"
+    r"|take (?:a |the )?(?:crdt|ot)\b|^use\b|: use\b|wins?\b|favou?r"
+)
+_REASON = (
+    r"because|since|due to|reason|\bas (?:it|they|you|offline|the)|given|so that|for (?:its|the"
+    r"|this)|:|—|offline|history|which|\bdecid|\bmatter"
+)
 MOST_WRONG = 3
 
 

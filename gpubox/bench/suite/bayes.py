@@ -18,10 +18,21 @@ _FORMULA = re.compile(
     r"|out of (?:those|all|the)|\b5/17\b",
     re.IGNORECASE,
 )
-_SHARE = r"\b(\d+(?:\.\d+)?)[ -](?:chances? )?(?:in|out of|of|over)(?: every| the| those| these| all)?[ -](\d+(?:\.\d+)?)\b(?!\s*%)"
+_SHARE = (
+    r"\b(\d+(?:\.\d+)?)[ -](?:chances? )?(?:in|out of|of|over)(?: every| the| those| these"
+    r"| all)?[ -](\d+(?:\.\d+)?)\b(?!\s*%)"
+)
 """5 in 17, 5 out of the 17."""
 _RATIO = re.compile(r"\(?(?:0?\.005|0\.0050|0?\.5%?|5|50|500)\)?/\(?(?:0?\.017|1\.7%?|17|170|1700|0?\.006|6|60)")
 _OR = re.compile(r"\bor\b|\beither\b|\bperhaps\b|\bmaybe\b|\bpossibly\b", re.IGNORECASE)
+_OTHERS = re.compile(
+    (
+        r"\b(?:some|others|one|you|people|many) (?:would|might|may|could|will|say)|\bnaive|\btempting"
+        r"|\bignores?\b|\bincorrect|\bmistaken"
+    ),
+    re.I,
+)
+"""Tells of an answer that is not the writer's."""
 _DENIED = re.compile(r"\b(?:not|n't|never|wrong|incorrect)\b[^.]{0,40}(?:5/17|0?[.,]29|29[.,]?\d* ?%)", re.IGNORECASE)
 _LEADS = (
     r"(?:[=≈~:]|\b(?:is|was|are|be|about|approximately|approx\.?|roughly|around|nearly|almost|equals|to|or|of|answer"
@@ -44,7 +55,7 @@ def bayes_points(text: str) -> dict[str, int]:
     found = {
         "formula": int(bool(_FORMULA.search(plain)) or bool(_RATIO.search(plain.replace(" ", "")))),
         "joint probabilities": int(_stated(plain, (6, 5))),
-        "total": int(_stated(plain, (17,)) and _stated(plain, (5,))),
+        "total": int(_stated(plain, (17,))),
         "answer": 2 * int(right),
     }
     if not right and sum(found.values()) > 1:
@@ -63,6 +74,8 @@ def answers(text: str) -> bool:
         if place + len(line) >= cut or _CONCLUDES.search(line):
             ends.append(line)
     for line in reversed(ends):
+        if _OTHERS.search(line):
+            continue
         found = [value for match in _LED.finditer(line) if (value := _value(match[1])) is not None]
         loose = [value for word in re.findall(_NUMBER, line) if (value := _value(word)) is not None]
         if re.fullmatch(rf"\W*(?:answer\W*)?({_NUMBER})\W*", line.strip(), re.IGNORECASE):
@@ -112,9 +125,9 @@ def _value(word: str) -> float | None:
 
 def _stated(text: str, parts: tuple[int, ...]) -> bool:
     """Whether these thousandths all stand in one notation: as probabilities, or as so many of a round number."""
-    words = re.findall(_NUMBER, text)
+    words = [*re.findall(_NUMBER, text), *re.findall(r"(?:0|\b)[.,]\d+\s*%?|\b\d+[.,]\d+\s*%", text)]
     values = [value for word in words if (value := _value(word)) is not None]
     if all(any(abs(value - part / 1000) < 1e-6 for value in values) for part in parts):
         return True
     plain = {float(word.replace(",", "")) for word in re.findall(r"(?<![\d.,])\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?", text)}
-    return any(all(part * scale in plain for part in (*parts, 17)) for scale in (1, 10, 100, 1000, 10_000))
+    return any(all(part * scale in plain for part in (6, 5, 17)) for scale in (1, 10, 100, 1000, 10_000))

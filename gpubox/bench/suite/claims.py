@@ -11,20 +11,26 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-_GRAMMAR = frozenset(
-    "a about after against all also although always an and any are as at away back be because been before being between "
-    "both but by can cannot could did do does done down during each either else enough even ever every few for from had "
-    "has have he hence her here him his how however i if in instead into is it its itself just least less like made make "
-    "many may means might more most much must my need needs never no nor not now of off on once one only onto or other "
-    "our out over own per rather same shall she should since so some still such than that the their them then there "
-    "therefore these they this those though through thus to together too toward two under until up upon us very was we "
-    "well were what when where whereas which while who whole whose why will with within without would yet you your".split()
+_GRAMMAR_WORDS = (
+    "a about after against all also although always an and any are as at away back be because been before being "
+    "between both but by can cannot could did do does done down during each either else enough even ever every "
+    "few for from had has have he hence her here him his how however i if in instead into is it its itself just "
+    "least less like made make many may means might more most much must my need needs never no nor not now of off "
+    "on once one only onto or other our out over own per rather same shall she should since so some still such "
+    "than that the their them then there therefore these they this those though through thus to together too "
+    "toward two under until up upon us very was we well were what when where whereas which while who whole whose "
+    "why will with within without would yet you your"
 )
+_GRAMMAR = frozenset(_GRAMMAR_WORDS.split())
 _VERB = re.compile(
-    r"\b(?:is|are|was|were|be|been|being|has|have|had|do|does|did|can|could|will|would|should|must|may|might|\w+ed|held|kept"
-    r"|ran|read|took|made|left|led|hit|ate|went|got|became|began|put|set|cut|let|meant|grew|built|sent|gave|came|fell|\w+ing"
-    r"|\w{2,}(?:s|es)|use|add|split|commit|replace|run|move|fetch|stream|page|limit|process|issue|keep|give|cap|batch|make"
+    r"^\W*\w[\w /-]{0,24}:|\b(?:is|are|was|were|be|been|being|has|have|had|do|does|did|can|could"
+    r"|will|would|should|must|may|might|\w+ed|held|kept"
+    r"|ran|read|took|made|left|led|hit|ate|went|got|became|began|put|set|cut|let|meant|grew|built"
+    r"|sent|gave|came|fell|\w+ing"
+    r"|\w{2,}(?:s|es)|use|add|split|commit|replace|run|move|fetch|stream|page|limit|process|issue"
+    r"|keep|give|cap|batch|make"
     r"|break|select|update|turn|choose|pick|go|need|require|merge|transform|work|cost|carry|converge|recommend)\b",
     re.IGNORECASE,
 )
@@ -58,7 +64,7 @@ class Sentence:
         if len(words) < 3 or not _VERB.search(self.text):
             return False
         grammar = sum(word in _GRAMMAR for word in words)
-        pairs = Counter(zip(words, words[1:], strict=False))
+        pairs = Counter(pairwise(words))
         joined = max(pairs.values(), default=0) >= _MOST_JOINED
         listed = self.text.count(",") > max(3, len(words) / 3.2) and grammar < len(words) / 4
         return grammar / len(words) >= _ENOUGH_GRAMMAR and not joined and not listed
@@ -69,8 +75,9 @@ def sentences(text: str) -> list[Sentence]:
     found: list[Sentence] = []
     heading = ""
     columns: list[str] = []
-    for line in re.sub(r"\*\*|__|`", "", text).splitlines():
-        plain = line.strip()
+    for line in re.sub(r"__|`", "", text).splitlines():
+        bold = re.fullmatch(r"\W*\*\*([^*.!?]{2,60})\*\*:?\s*", line)
+        plain = re.sub(r"\*\*|(?<!\w)\*(?=\w)|(?<=[\w:.])\*(?!\w)", "", line).strip()
         if not plain or _LOG_LINE.match(plain) or set(plain) <= set("|-: ="):
             continue
         if plain.startswith("|"):
@@ -84,8 +91,9 @@ def sentences(text: str) -> list[Sentence]:
             continue
         columns = []
         label = re.fullmatch(r"#+\s*(.+?)\s*#*|([^.!?]{2,60}):", plain)
-        if label and len(plain.split()) <= 9:
-            heading = (label[1] or label[2]).strip(" -*0123456789.")
+        if (bold or label) and len(plain.split()) <= 9:
+            named = (bold[1] if bold else "") or (label[1] or label[2] if label else "")
+            heading = named.strip(" -*:0123456789.)")
             continue
         plain = re.sub(r"^(?:[-*+•→>]|\(?\d{1,2}[.)])\s+", "", plain)
         found += [Sentence(part, heading) for part in _parts(plain)]
@@ -117,7 +125,7 @@ def claims(sentence: str, patterns: Sequence[str], instead: bool = False) -> boo
         match = re.search(pattern, sentence, re.IGNORECASE)
         if match is None:
             return None
-    if match is None or not instead and _INSTEAD.search(sentence[: match.start()]):
+    if match is None or (not instead and _INSTEAD.search(sentence[: match.start()])):
         return None
     return not denied(sentence, match.start())
 

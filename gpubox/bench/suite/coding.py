@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from gpubox.bench.syntax import parsed
 
 Features = dict[str, bool]
-_REFRESHES = r"\.(?:delete|set|add|splice|unshift|push)\(|\w*(?:move|touch|promote|remove|refresh|link|front|head|tail|attach|bump|recent|insert)\w*\("
+LONGEST_SHOWN = 100
+_REFRESHES = (
+    r"\.(?:delete|set|add|splice|unshift|push)\(|\w*(?:move|touch|promote|remove|refresh|link"
+    r"|front|head|tail|attach|bump|recent|insert)\w*\("
+)
 """What a ``get`` calls that makes its entry the newest."""
 
 
@@ -155,7 +159,8 @@ def _routes(tree: ast.Module | None) -> set[str]:
                 and call.func.attr in ("get", "post")
             ):
                 given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "path")]
-                found |= {f"{call.func.attr} {n.value}" for n in given if isinstance(n, ast.Constant)}
+                paths = [n.value for n in given if isinstance(n, ast.Constant)]
+                found |= {f"{call.func.attr} {path}" for path in paths if isinstance(path, str)}
     return found
 
 
@@ -190,15 +195,12 @@ def _pretty(tree: ast.Module | None) -> bool:
     """A width in an f-string, padding, a table, or a mark of the status in what is printed."""
     if tree is None:
         return False
-    shown = [
-        n
-        for call in _calls(tree)
-        if _name(call) in ("print", "echo", "write", "append", "join")
-        for n in ast.walk(call)
-    ]
-    values = [n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.IfExp | ast.Return | ast.JoinedStr)]
-    strings = [n.value for n in [*shown, *(m for v in values for m in ast.walk(v))] if isinstance(n, ast.Constant)]
-    marks = r"[✓✔✗✘☐☑☒□■●○✅❌⬜]|\[[xX ✓✔]?\]|[-=─━]{8,}|\b(?:done|pending|open|todo|completed)\b"
+    calls = [call for call in _calls(tree) if _name(call) in ("print", "echo", "write", "append", "join")]
+    shown = [node for call in calls for node in ast.walk(call)]
+    # A mark that is chosen apart from where it is printed is short; what is longer is SQL.
+    shown += [side for node in ast.walk(tree) if isinstance(node, ast.IfExp) for side in (node.body, node.orelse)]
+    strings = [n.value for n in shown if isinstance(n, ast.Constant) and len(str(n.value)) < LONGEST_SHOWN]
+    marks = r"[✓✔✗✘☐☑☒□■●○✅❌⬜]|\[[xX ✓✔]?\]|[-=─━]{8,}|^\W*(?:done|pending|open|todo|completed)\W*$"
     if any(isinstance(s, str) and re.search(marks, s, re.IGNORECASE) for s in strings):
         return True
     widths = (n for n in ast.walk(tree) if isinstance(n, ast.FormattedValue) and n.format_spec is not None)

@@ -6,8 +6,9 @@ import ast
 import difflib
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 
-from gpubox.bench.suite.claims import sentences
+from gpubox.bench.suite.claims import Sentence, sentences
 from gpubox.bench.suite.coding import without_text
 from gpubox.bench.suite.prompts import fixture
 from gpubox.bench.syntax import parsed
@@ -16,8 +17,8 @@ MIDDLEWARE, CLIENT = "middleware/auth.js", "client/api.js"
 _SENT = r"(?:authorization|bearer)"
 _READ = r"x-auth-token"
 _MISMATCH = re.compile(
-    rf"(?:client|caller|front|api\.js|login|request|send|sent|pass|set)[^;]*{_SENT}[^;]*{_READ}"
-    rf"|(?:middleware|auth\.js|server|read|look|expect|check)[^;]*{_READ}[^;]*{_SENT}",
+    rf"(?:client|caller|front|api\.js|login|request|send|sent|pass|set).{{0,160}}{_SENT}.{{0,160}}{_READ}"
+    rf"|(?:middleware|auth\.js|server|read|look|expect|check).{{0,160}}{_READ}.{{0,160}}{_SENT}",
     re.IGNORECASE | re.DOTALL,
 )
 _AT_EASE = re.compile(
@@ -34,10 +35,10 @@ def bugfix_points(prose: str, changed: Mapping[str, str], works: bool | None = N
     ``works`` is what running it showed. Where it cannot be run the middleware is read: it must take ``authorization``,
     without its ``Bearer``, and still refuse with 401.
     """
-    told = [one.text for one in sentences(prose) if one.whole]
-    pairs = [*told, *(f"{a} {b}" for a, b in zip(told, told[1:], strict=False))]
-    named = any(_MISMATCH.search(text) for text in pairs) and not any(_AT_EASE.search(text) for text in told)
-    effect = any(re.search(_EFFECT, text, re.IGNORECASE) for text in told)
+    told = sentences(prose)
+    pairs = [one for one in (*told, *(Sentence(f"{a.text} {b.text}") for a, b in pairwise(told))) if one.whole]
+    named = any(_MISMATCH.search(one.text) for one in pairs) and not any(_AT_EASE.search(one.text) for one in told)
+    effect = any(re.search(_EFFECT, one.text, re.IGNORECASE) for one in pairs)
     fixed = _reads_bearer(changed.get(MIDDLEWARE, "")) if works is None else works
     lines = sum(_lines(fixture(f"express/{path}"), code) for path, code in changed.items())
     minimal = 0
