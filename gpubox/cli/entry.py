@@ -4,18 +4,20 @@ The short ways leave click and the verbs unimported: they would be a quarter of 
 `gpubox status`.
 """
 
-from __future__ import annotations
+import os
+import sys
 
-from gpubox.cli import interrupts
+try:  # nothing is imported before this that Python has not imported itself
+    from gpubox.cli import interrupts
 
-interrupts.leave_at_once()  # before all that takes time to import
+    interrupts.leave_at_once()  # before all that takes time to import
+except KeyboardInterrupt:
+    os._exit(130)
 
-import os  # noqa: E402
-import sys  # noqa: E402
 
-from gpubox.cli import diagnostics, output  # noqa: E402
-from gpubox.cli.context import Context  # noqa: E402
-from gpubox.errors import ExitCode  # noqa: E402
+from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
+from gpubox.errors import ExitCode
 
 
 def main() -> None:

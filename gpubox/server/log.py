@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +90,8 @@ def keep_failed(path: Path, aside: Path) -> None:
         try:
             os.link(path, aside)  # no second copy of it on the disk
         except OSError:
+            import shutil
+
             shutil.copyfile(path, aside)
 
 

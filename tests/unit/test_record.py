@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_on_a_full_disk_the_record_takes_the_room_of_the_old_one(
     def full(**where: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record.tempfile, "mkstemp", full)
+    monkeypatch.setattr(tempfile, "mkstemp", full)
     for state in (SlotState(message="new"), STATE):
         save_state(path, state)
         assert load_state(path) == state

@@ -128,9 +128,10 @@ def _by_address(
 
     if second is None or settings or vary:
         raise UsageError("A server by its address cannot be changed.", "Name two addresses: ab http://A http://B")
-    made = []
     for url in (first, second):
-        made.append(target_at(url))
+        if "://" not in url:  # a profile's name would pass for a host
+            raise UsageError(f"{url!r} is not the address of a server.", "Name two addresses: ab http://A http://B")
+    made = [target_at(first), target_at(second)]
     if made[0] == made[1]:
         return [Arm(made[0].name, made[0].name), Arm(f"{made[0].name} again", made[0].name)], made[:1]
     return [Arm(target.name, target.name) for target in made], made

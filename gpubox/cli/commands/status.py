@@ -113,7 +113,7 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
         "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
         "memory": [_device(device) for device in snapshot.memory],
-        "offload": asdict(snapshot.offload),
+        "offload": {**asdict(snapshot.offload), "bottleneck_reason": snapshot.offload.bottleneck_reason or None},
         "throughput": asdict(through),
         "slots": [asdict(slot) for slot in snapshot.slots],
         "totals": asdict(snapshot.totals),
