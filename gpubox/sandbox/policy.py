@@ -103,11 +103,15 @@ class Confinement:
     """Path of the bwrap that works; empty at the other tiers."""
     as_root: bool = False
     """Whether bwrap itself runs as root; the program never does."""
+    cgroup: int = 0
+    """Version of the cgroup that bounds memory; 0 where this box has none for gpubox."""
 
     @property
     def memory(self) -> str:
         """How memory, the kernel's own included, is bounded: for the owner."""
-        return "no cgroup: memory and the kernel's own are watched, a hundred times a second"
+        if self.cgroup:
+            return f"memory bounded by a cgroup (version {self.cgroup})"
+        return "no cgroup here: memory is watched, and the kernel's own a hundred times a second"
 
     @property
     def weaker(self) -> str:
