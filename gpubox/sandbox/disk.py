@@ -46,7 +46,9 @@ def recent(folder: Path, since_ns: int, most: int, before: Mapping[str, tuple[in
                     name = f"{inside}/{entry.name}" if inside else entry.name
                     try:
                         found = entry.stat(follow_symlinks=False)
-                    except OSError:
+                    except OSError as error:
+                        if error.errno == errno.ENAMETOOLONG:
+                            return Recent(count, size, too_deep=True)
                         continue  # it went meanwhile
                     if stat.S_ISDIR(found.st_mode):
                         waiting.append(name)

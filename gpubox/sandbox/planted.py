@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ DEEPEST = 128
 """Folders in folders that are looked into; what lies deeper is moved out whole."""
 MOST_GUARDED = 256
 """Of the owner's own, how many are handed over read-only: each is a mount."""
-_REPOSITORY, _EDITOR, _FOLDER, _HOOKS = "a repository", "settings of an editor", "run on entering the folder", "hooks"
+REPOSITORY, _EDITOR, _FOLDER, _HOOKS = "a repository", "settings of an editor", "run on entering the folder", "hooks"
 _AGENT, _SHELL, _PACKAGES, _PYTHON = (
     "settings of a coding agent",
     "run by a shell",
@@ -27,7 +27,7 @@ _AGENT, _SHELL, _PACKAGES, _PYTHON = (
     "Python's",
 )
 _KINDS = {
-    _REPOSITORY: ".git .hg .svn .bzr .jj .pijul _darcs .fslckout _fossil_",
+    REPOSITORY: ".git .hg .svn .bzr .jj .pijul _darcs .fslckout _fossil_",
     _FOLDER: ".envrc .direnv .mise.toml mise.toml .mise.local.toml mise.local.toml .mise .rtx.toml .tool-versions "
     ".autoenv .autoenv.zsh .autoenv_leave.zsh",
     _EDITOR: ".vscode .idea .vs .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc _vimrc .gvimrc .nvimrc "
@@ -88,7 +88,18 @@ class _Folder:
 def kind_of(name: str) -> str:
     """What runs a file or folder called so; empty where nothing does. Case and invisible characters do not matter."""
     key = _key(name)
-    return _NAMES.get(key) or (_REPOSITORY if key.startswith("git~") else "")
+    return _NAMES.get(key) or (REPOSITORY if key.startswith("git~") else "")
+
+
+def runs_unasked(path: str) -> list[str]:
+    """What runs each part of ``path`` that is of a kind; empty where none is."""
+    return [kind for name in path.split("/") if (kind := kind_of(name))]
+
+
+def is_bare_repository(names: Iterable[str]) -> bool:
+    """Whether git takes a folder with these entries for a repository, whatever it is called."""
+    keys = {_key(name) for name in names}
+    return any(needed <= keys for needed in _BARE)
 
 
 def find(folder: Path) -> list[Runnable]:
@@ -199,8 +210,8 @@ def _told(here: _Folder) -> Iterator[tuple[Runnable, int, str]]:
             with contextlib.suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
                     here.waiting.append(entry.name)
-    whole = any(needed <= names.keys() for needed in _BARE)
-    found += [(name, _REPOSITORY if whole else "") for name in names.values()]
+    whole = is_bare_repository(names)
+    found += [(name, REPOSITORY if whole else "") for name in names.values()]
     if whole:
         closed = {name for key, name in names.items() if key not in _SEARCHED}
         here.waiting = [name for name in here.waiting if name not in closed]

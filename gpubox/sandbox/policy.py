@@ -103,3 +103,24 @@ class Confinement:
     """Path of the bwrap that works; empty at the other tiers."""
     as_root: bool = False
     """Whether bwrap itself runs as root; the program never does."""
+    cgroup: int = 0
+    """Version of the cgroup that bounds memory; 0 where this box has none for gpubox."""
+
+    @property
+    def memory(self) -> str:
+        """How memory, the kernel's own included, is bounded: for the owner."""
+        if self.cgroup:
+            return f"memory bounded by a cgroup (version {self.cgroup})"
+        return "no cgroup here: memory is watched, and the kernel's own a hundred times a second"
+
+    @property
+    def weaker(self) -> str:
+        """What this tier cannot hold that bubblewrap does: for the owner."""
+        if self.tier == "landlock":
+            return (
+                "it cannot keep a program from changing the .git of its work folder (a change is told afterwards),"
+                " nor from seeing the host's processes and the names of its files"
+            )
+        if self.tier == "none":
+            return "a program can read and change all that you can, your running programs included"
+        return ""

@@ -146,6 +146,8 @@ class _Run:
     why: str = ""
     """Which limit that was, in a few words."""
     _status: bytes = b""
+    _was_full: bool = False
+    """Whether the cgroup had no memory left."""
     _dying: list[int] = field(default_factory=list)
 
     async def until_dead(self, began: float) -> None:
@@ -156,13 +158,20 @@ class _Run:
         pidfd = os.pidfd_open(popen.pid)
         loop.add_reader(pidfd, exited.set)
         loop.add_reader(output, self._read, closed)
+        group = self.process.group
+        admitting = (
+            asyncio.create_task(asyncio.to_thread(group.admit, popen.pid, self.process.go_fd)) if group else None
+        )
         try:
             await self._watch(exited, began)
         finally:
             self._kill()
+            if admitting:
+                await _finished(admitting)
+                os.close(self.process.go_fd)
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            if self._dying or popen.poll() is None or self.process.scratch:
+            if self._dying or popen.poll() is None or self.process.scratch or group:
                 await _finished(asyncio.create_task(asyncio.to_thread(self._bury)))
             else:
                 self._bury()
@@ -177,6 +186,9 @@ class _Run:
         if self.process.scratch:
             wait_group_dead(self.process.popen.pid, _GROUP_SECONDS)
         self.process.release()
+        if self.process.group:
+            self._was_full = self.process.group.was_full()
+            self.process.group.remove()
 
     async def _watch(self, exited: asyncio.Event, began: float) -> None:
         policy, disk = self.policy, DiskWatch(self.policy, self.process.scratch, self.before.files)
@@ -239,6 +251,8 @@ class _Run:
 
     def verdict(self) -> tuple[int | None, str | None]:
         """Exit code and signal, as the process that waited for the program told them."""
+        if self._was_full:
+            self._ended("memory", f"{_memory_words(self.policy)}, the kernel's own counted in")
         try:
             number, cpu, *words = self._status.decode().split()
             status, seconds, excess = int(number), float(cpu), " ".join(words)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import boot, bubblewrap, landlock, seccomp, supervisor
+from gpubox.sandbox import boot, bubblewrap, cgroup, landlock, seccomp, supervisor
+from gpubox.sandbox.cgroup import Group
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.lending import Lending
 from gpubox.sandbox.planted import Runnable
@@ -41,6 +42,10 @@ class Process:
     status_fd: int
     release: Callable[[], None] = lambda: None
     """To be called once it is dead."""
+    group: Group | None = None
+    """Its cgroup, to be removed once it is dead."""
+    go_fd: int = -1
+    """The program begins when something is written here."""
     guarded: tuple[Runnable, ...] = ()
     """What it may only read in the workspace."""
     scratch: Path | None = None
@@ -69,7 +74,7 @@ def limits(policy: Policy) -> dict[str, tuple[int, int]]:
 
 def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[str] = ()) -> bytes:
     """boot.py with its CONFIG ahead of it; ``folders`` are those that die with the run and have a size of their own."""
-    watch = {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes, "kernel_fd": None}
+    watch = {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes}
     common = {
         "alarm": int(policy.wall_seconds) + _GRACE_SECONDS,
         "limits": limits(policy),
@@ -109,15 +114,22 @@ def start(
     """
     uid = unused_uid() if os.geteuid() == 0 else 0
 
+    group = cgroup.make(policy)
+
     def begin() -> Process:
         if confinement.tier == "bubblewrap":
-            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin, guarded)
-        return _start_in_place(confinement, python, code, policy, doors, uid, stdin)
+            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin, group, guarded)
+        return _start_in_place(confinement, python, code, policy, doors, uid, stdin, group)
 
-    if not uid or policy.workspace is None:
-        return begin()
-    lending = Lending(policy.workspace, uid, begin)
-    process = lending.begin()
+    try:
+        if not uid or policy.workspace is None:
+            return begin()
+        lending = Lending(policy.workspace, uid, begin)
+        process = lending.begin()
+    except BaseException:
+        if group:
+            group.remove()
+        raise
 
     def release() -> None:
         lending.end()
@@ -134,6 +146,7 @@ def _start_bubblewrap(
     doors: Sequence[str],
     uid: int,
     stdin: bytes,
+    group: Group | None,
     guarded: Sequence[Runnable],
 ) -> Process:
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -142,6 +155,8 @@ def _start_bubblewrap(
         config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(), "status_fd": status_end}
         closed = _guarded(theirs, policy.workspace, guarded)
         config["close"] = [fd for fd, _ in closed]
+        go_fd, go_end = _gate(ours, theirs, group)
+        config["go_fd"] = go_end
         text = boot_text(
             policy, config | {"uid": uid if confinement.as_root else 0}, bubblewrap.scratch_folders(policy)
         )
@@ -153,12 +168,13 @@ def _start_bubblewrap(
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
-            (status_end, fds.boot, fds.main, options, *(fd for fd, _ in shown)),
+            (status_end, fds.boot, fds.main, options, *(fd for fd, _ in shown), *([] if go_end is None else [go_end])),
             stdin=_stdin(theirs, stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
-        return Process(popen, output_fd, status_fd, guarded=tuple(one for _, one in closed))
+        kept = tuple(one for _, one in closed)
+        return Process(popen, output_fd, status_fd, group=group, go_fd=go_fd, guarded=kept)
 
 
 def _guarded(
@@ -185,6 +201,7 @@ def _start_in_place(
     doors: Sequence[str],
     uid: int,
     stdin: bytes,
+    group: Group | None,
 ) -> Process:
     """Without namespaces: boot.py locks itself up, and its process group is what dies together."""
     if confinement.tier == "landlock" and any(not (policy.workspace or Path()).joinpath(d).is_socket() for d in doors):
@@ -202,12 +219,14 @@ def _start_in_place(
         config |= {"landlock": (abi, landlock.rules(place, python)) if abi else None}
         config["filter"] = _filter(shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.own_threads())
+        go_fd, config["go_fd"] = _gate(ours, theirs, group)
         boot_fd = _memory_file(theirs, boot_text(counted, config))
         env = bubblewrap.ENV | {"HOME": str(place.work), "TMPDIR": str(place.tmp)}
         argv = python.command(f"/proc/self/fd/{boot_fd}", on_host=True)
-        popen = _popen(argv, output_end, (status_end, boot_fd), stdin=_stdin(theirs, stdin), env=env)
+        passed = (status_end, boot_fd, *(fd for fd in [config["go_fd"]] if isinstance(fd, int)))
+        popen = _popen(argv, output_end, passed, stdin=_stdin(theirs, stdin), env=env)
         ours.pop_all()
-        return Process(popen, output_fd, status_fd, release=place.remove, scratch=place.root)
+        return Process(popen, output_fd, status_fd, group=group, go_fd=go_fd, release=place.remove, scratch=place.root)
 
 
 def _filter(*, shared: bool = False, signals: bool = True) -> bytes:
@@ -248,6 +267,16 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int
     ours.callback(os.close, reader)
     theirs.callback(os.close, writer)
     return reader, writer
+
+
+def _gate(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, group: Group | None) -> tuple[int, int | None]:
+    """A pipe on which the program waits until it is in its cgroup: the end to write, and the end to read."""
+    if group is None:
+        return -1, None
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, writer)
+    theirs.callback(os.close, reader)
+    return writer, reader
 
 
 def _stdin(stack: contextlib.ExitStack, data: bytes) -> int:

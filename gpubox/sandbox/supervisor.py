@@ -11,7 +11,7 @@ if MYPY:
     from typing import Any
 if "CONFIG" not in globals():  # imported for its text
     CONFIG: "dict[str, Any]" = {}
-    PROGRAM = 0
+    PROGRAM, ENDED = 0, None
 
     def call(name: str, *arguments: object) -> int:
         """boot.py's: one function of the C library."""
@@ -35,9 +35,10 @@ def _supervise() -> None:
         call("prctl", 36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a daemon is still below it
         if os.getppid() != CONFIG["parent"]:
             end()
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGCHLD])  # it stays pending until it is waited for
     watch, excess = _Watch(), ""
-    while not excess:
+    if ENDED:
+        status, usage = ENDED
+    while not excess and not ENDED:
         done, status, usage = os.wait4(-1, os.WNOHANG)
         if done == PROGRAM:
             break
@@ -61,7 +62,6 @@ class _Watch:
         self.pause = 0.005
         self._own = os.getpid()
         self._host = self._host_sums()
-        self._sockets = self._open_sockets([])
 
     def excess(self) -> str:
         """Which bound was passed, in a few words; empty where none was."""
@@ -74,20 +74,15 @@ class _Watch:
         self.pause = 0.01 + 0.0003 * len(pids)
         held = {
             "page tables": sum(self._number(f"/proc/{pid}/status", "VmPTE:") for pid in pids) << 10,
-            "sockets": (self._open_sockets(pids) - self._sockets) * 212_992,
-            "locks, open files and mappings": 0,
-            "names looked for": 0,
+            "sockets": self._open_sockets(pids) * 212_992,
         }
-        if limits["kernel_fd"] is not None:
-            held = {"in all": int(os.pread(limits["kernel_fd"], 32, 0))}
-        else:
-            # A microsecond for each KiB, and a quarter of one for each name: faster than any processor does it.
-            slab, names = self._host_sums()
-            slab, names = slab - self._host[0], names - self._host[1]
-            if slab + names * 400 > limits["kernel"] // 4:
-                spent = sum(self._kernel_seconds(pid) for pid in pids) + os.times().children_system
-                held["locks, open files and mappings"] = min(slab, int(spent * 1e6) << 10)
-                held["names looked for"] = min(names, int(spent * 4e6)) * 400
+        # A microsecond for each KiB, and a quarter of one for each name: faster than any processor does it.
+        slab, names = self._host_sums()
+        slab, names = slab - self._host[0], names - self._host[1]
+        if slab + names * 400 > limits["kernel"] // 4:
+            spent = sum(self._kernel_seconds(pid) for pid in pids) + os.times().children_system
+            held["locks, open files and mappings"] = min(slab, int(spent * 1e6) << 10)
+            held["names looked for"] = min(names, int(spent * 4e6)) * 400
         if sum(held.values()) <= limits["kernel"]:
             return ""
         most = max(held, key=lambda name: held[name])
