@@ -14,6 +14,7 @@ from gpubox.bench.report.metrics import acceptance, over_prompts
 from gpubox.bench.report.model import Metric, Report, Table, Value
 from gpubox.bench.report.words import in_doubt, percent
 from gpubox.bench.starts import LEVEL, Contrast, looks
+from gpubox.bench.stats import MARGIN
 
 WORDS = {
     "faster": "{b} is faster than {a}",
@@ -66,7 +67,8 @@ def _table(options: Options, compared: Sequence[Row], results: Scored) -> list[T
     after = f", and for the looks at it (after {' and '.join(reached)} starts of each)" if several else ""
     note = (
         f"above 1 where the first is faster; each interval is its row's alone; p is corrected for these "
-        f"{len(compared)} rows (Holm, tg over all has {MAIN_SHARE:.0%}){after}"
+        f"{len(compared)} rows (Holm, tg over all has {MAIN_SHARE:.0%}){after}; "
+        f"less than {MARGIN:.0%} is never called a difference"
     )
     return [Table(f"{second.name} over {first.name}", columns, tuple(rows), note)]
 
