@@ -31,6 +31,15 @@ PRIOR_SD = 0.025
 """What starts of one command line are taken to differ by (sd of the log) where the box has no history of it."""
 
 
+ALIKE = 10
+"""Answers that follow each other in one start are alike: so many tell as much of it as one that stands alone."""
+
+
+def independent(answers: int) -> float:
+    """How many independent ones so many answers of one start are worth, where a slow wander is to be feared."""
+    return max(1.0, answers / ALIKE)
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
     """How much starts of one and the same command line differ, known from elsewhere than the compared starts."""

@@ -224,7 +224,7 @@ def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixt
     assert code == 0
     assert (found["items"], found["starts"], found["gives_back"], found["seconds"]) == (6, ["a"], None, None)
     code, out, _ = gpubox(capfd, "bench", "--plan", "speed", "a", *QUICK)
-    assert out.splitlines() == ["speed: 6 items", "brings up a", "afterwards nothing runs, as now"]
+    assert out.splitlines() == ["speed: 6 items", "1 start: a", "afterwards nothing runs, as now"]
     code, _, _ = gpubox(capfd, "bench", "--plan", "speed", "nobody")
     assert code == 2
     assert not list((paths.state / "runs").glob("*"))

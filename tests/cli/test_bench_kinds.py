@@ -68,12 +68,26 @@ def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.
     assert code == 0, err
     assert re.search(r"28 requests; 4 starts: (?=.*a)(?=.*b)[ab], [ab], [ab], [ab]", err)
     assert "afterwards nothing runs, as now" in err
+    assert err.count("✓ load") == 4  # each start is one, also where the same side comes twice in a row
     report = json.loads(out)["report"]
     assert report["tables"][0]["title"] == "b over a"
     assert report["tables"][0]["rows"][0][-1] == "too few"
     assert report["notes"][0].startswith("Too few starts to compare b with a in tg: differences under about")
     code, _, err = gpubox(capfd, "bench", "save")
     assert (code, "Choose with --cell, of: a, b." in err) == (2, True)
+
+
+def test_speed_over_several_starts_has_its_interval_over_them(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+    quick = ("--preset", "quick", "--repeats", "2", "--max-tokens", "8")
+    code, out, err = gpubox(capfd, "bench", "speed", "a", "b", "--starts", "2", *quick, "--json")
+
+    assert code == 0, err
+    assert err.count("✓ load") == 4
+    tg = [metric for metric in json.loads(out)["report"]["metrics"] if metric["name"] == "tg"]
+    assert {(metric["estimate"]["method"], metric["estimate"]["n"]) for metric in tg} == {("t over starts", 2)}
+    assert all(len(metric["starts"]) == 2 for metric in tg)
+    code, _, err = gpubox(capfd, "bench", "speed", "--url", "http://127.0.0.1:9", "--starts", "2")
+    assert (code, "cannot restart a server by its address" in err) == (2, True)
 
 
 def test_ab_of_one_profile_asked_two_ways_starts_it_once(box: None, capfd: pytest.CaptureFixture[str]) -> None:

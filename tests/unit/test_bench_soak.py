@@ -192,7 +192,8 @@ def test_a_steady_server_is_said_to_be_steady() -> None:
 
     assert [note.partition(":")[0] for note in made.notes] == [
         "tg holds",
-        "tg at equal depth shows no cycle of fast and slow answers of up to 30 answers; longer ones are not looked for.",
+        "tg at equal depth shows no cycle of fast and slow answers of up to 30 answers; longer ones are not looked "
+        "for.",
     ]
 
 

@@ -13,7 +13,8 @@ from gpubox.bench.report.history import History
 from gpubox.bench.report.metrics import acceptance, over_prompts
 from gpubox.bench.report.model import Metric, Report, Table, Value
 from gpubox.bench.report.words import in_doubt, percent
-from gpubox.bench.starts import LEVEL, Contrast
+from gpubox.bench.starts import LEVEL, Contrast, looks
+from gpubox.bench.stats import MARGIN
 
 WORDS = {
     "faster": "{b} is faster than {a}",
@@ -61,11 +62,13 @@ def _table(options: Options, compared: Sequence[Row], results: Scored) -> list[T
         rows.append(("tg, tokens over seconds of all", "all", totals, None, None, None, None, ""))
     unit = "prompts" if options.one_server else "starts"
     columns = ("", "prompts", "ratio", "95 % CI from", "to", unit, "p", "verdict")
-    look = look_of(options, results)
-    after = f", and for ending after {look.starts} starts" if look.level < LEVEL and not options.one_server else ""
+    reached = [str(look.starts) for look in looks(options.starts) if look.starts <= look_of(options, results).starts]
+    several = len(looks(options.starts)) > 1 and not options.one_server
+    after = f", and for the looks at it (after {' and '.join(reached)} starts of each)" if several else ""
     note = (
         f"above 1 where the first is faster; each interval is its row's alone; p is corrected for these "
-        f"{len(compared)} rows (Holm, tg over all has {MAIN_SHARE:.0%}){after}"
+        f"{len(compared)} rows (Holm, tg over all has {MAIN_SHARE:.0%}){after}; "
+        f"less than {MARGIN:.0%} is never called a difference"
     )
     return [Table(f"{second.name} over {first.name}", columns, tuple(rows), note)]
 

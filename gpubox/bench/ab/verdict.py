@@ -107,7 +107,7 @@ def table(options: Options, results: Scored, *, noise: Noise | None = None, rest
     weights = [MAIN_SHARE if is_main else others for is_main in main]
     corrected = holm([contrast.tail() for _, _, contrast in found], weights)
     return [
-        Row(name, domain, contrast, p * LEVEL / level, contrast.verdict(p, level))
+        Row(name, domain, contrast, min(1.0, p * LEVEL / level), contrast.verdict(p, level))
         for (name, domain, contrast), p in zip(found, corrected, strict=True)
     ]
 

@@ -20,7 +20,7 @@ from gpubox.bench.report.differences import differences
 from gpubox.bench.report.history import History, told
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.words import in_doubt
-from gpubox.bench.starts import LEVEL, Contrast, Noise, compare_prompts, compare_single, joined
+from gpubox.bench.starts import LEVEL, Contrast, Noise, compare_prompts, compare_single, independent, joined
 from gpubox.errors import UsageError
 
 Outcome = Literal["better", "regression", "noise", "too few", "changed"]
@@ -152,7 +152,7 @@ def _speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: Histo
         for metric in (first, second):
             logs = [math.log(value) for _, value in metric.samples if value > 0]
             if len(logs) > 1:
-                parts.append((statistics.variance(logs), len(logs) - 1))  # neighbours in time are alike: as one
+                parts.append((statistics.variance(logs) / independent(len(logs)), len(logs) - 1))
     found = compare_single(first.estimate.value, second.estimate.value, joined(parts))
     return _contrasted(first, second, found, RUNS, tuple(noises))
 

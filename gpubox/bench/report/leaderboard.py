@@ -13,7 +13,7 @@ from gpubox.bench.report.model import Estimate, Metric
 from gpubox.bench.report.plot import Row
 from gpubox.bench.report.text import grid, wrapped
 from gpubox.bench.report.words import interval, number
-from gpubox.bench.starts import FEWEST_STARTS, LEVEL, Noise, Start, compare_single, compare_starts, joined
+from gpubox.bench.starts import FEWEST_STARTS, LEVEL, Noise, Start, compare_single, compare_starts, independent, joined
 from gpubox.bench.stats import t_quantile
 from gpubox.plain import plain
 
@@ -166,14 +166,13 @@ class _Entry:
 def _error(metric: Metric | None, noise: Noise) -> tuple[float, float]:
     """The variance of the log of one run's figure, and its degrees of freedom.
 
-    Past runs have the noise of the repeats in them. Where a spread is assumed, that is added, and not less for there
-    being several: neighbours in time are alike.
+    Past runs have the noise of the repeats in them. Where a spread is assumed, that is added.
     """
     found = metric.estimate if metric else None
     repeats = found and found.sd is not None and found.value > 0 and "prompts" not in found.method
     if noise.runs or not found or not repeats or found.sd is None:
         return noise.sd**2, noise.freedom
-    return joined([(noise.sd**2, noise.freedom), ((found.sd / found.value) ** 2, max(1, found.n - 1))])
+    return joined([(noise.sd**2, noise.freedom), ((found.sd / found.value) ** 2 / independent(found.n), found.n - 1)])
 
 
 def _widened(metric: Metric | None, error: tuple[float, float]) -> Estimate | None:

@@ -45,7 +45,12 @@ def rows(
             yield from plot(chart, min(width or _WIDEST_PLOT, _WIDEST_PLOT))
     for table in report.tables:
         yield ()
-        yield ((plain(table.title), "head"), (f"  ({plain(table.note)})" if table.note else "", "quiet"))
+        note = f"  ({plain(table.note)})" if table.note else ""
+        if width is None or len(plain(table.title)) + len(note) <= width:
+            yield ((plain(table.title), "head"), (note, "quiet"))
+        else:
+            yield ((plain(table.title), "head"),)
+            yield from wrapped(table.note, "quiet", width)
         yield from grid([table.columns, *([plain(cell(value)) for value in row] for row in table.rows)])
     if beside:
         yield ()

@@ -13,7 +13,7 @@ from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
 from gpubox.bench.report.model import Report
 from gpubox.bench.stand import Server, Stand
 from gpubox.bench.sweep.plan import finalist, hopeless, items_of, options_of
-from gpubox.bench.sweep.ranking import best_cell, chosen, finalists, ranked, with_cells
+from gpubox.bench.sweep.ranking import best_cell, chosen, finalists, ranked
 from gpubox.bench.sweep.summary import summarise
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.causes import Kind
@@ -65,9 +65,10 @@ class Sweep(Benchmark):
 
     def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
         mine = self.target_of(item, results)
-        for name, other, result in with_cells(self.options, self.plan.targets, results):
-            if result.ok or result.spared or not name:
+        for other, result in results:
+            if result.ok or result.spared:
                 continue
+            name = self.target_of(other, results)
             if name == mine:
                 if result.skipped and other.id != item.id and other.group != item.group:
                     return result.error  # another start: it could not load before

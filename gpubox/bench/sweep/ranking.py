@@ -105,8 +105,12 @@ def finalists(options: Options, targets: Sequence[Target], results: Scored) -> l
     """The fastest cells of the first round, and the profile's own; at most as many as the plan has places."""
     names = {question.name for question in asked(options)}
     found = []
+    held: dict[str, list[tuple[Item, Result]]] = {}
+    for item, result in results:
+        if result.ok and not item.warmup:
+            held.setdefault(item.target, []).append((item, result))
     for target in targets:
-        rows = [(i, r) for i, r in results if i.target == target.name and r.ok and not i.warmup]
+        rows = held.get(target.name, [])
         if {question_of(item).name for item, _ in rows} == names and (rate := _rate(options, rows)):
             found.append((rate, target))
     found.sort(key=lambda pair: -pair[0])
@@ -117,7 +121,8 @@ def finalists(options: Options, targets: Sequence[Target], results: Scored) -> l
 
 def with_cells(options: Options, targets: Sequence[Target], results: Scored) -> list[tuple[str, Item, Result]]:
     """Every result with the name of its cell; empty where a finalist's place was not needed."""
-    chosen = None if direct(options, targets) else finalists(options, targets, results)
+    fresh = any(finalist(item) is not None for item, _ in results)
+    chosen = finalists(options, targets, results) if fresh else None
     made = []
     for item, result in results:
         place = finalist(item)
@@ -132,10 +137,13 @@ def cells_of(options: Options, targets: Sequence[Target], results: Scored) -> li
     """Every cell in the order of the grid."""
     names = {question.name for question in asked(options)}
     at_once = direct(options, targets)
-    held = with_cells(options, targets, results)
+    held: dict[str, list[tuple[Item, Result]]] = {}
+    for name, item, result in with_cells(options, targets, results):
+        if not result.spared:
+            held.setdefault(name, []).append((item, result))
     found = []
     for target in targets:
-        mine = [(item, result) for name, item, result in held if name == target.name and not result.spared]
+        mine = held.get(target.name, [])
         measured = [(item, result) for item, result in mine if result.ok and not item.warmup]
         fresh = [(item, result) for item, result in measured if at_once or finalist(item) is not None]
         rows = tuple(fresh or measured)

@@ -11,6 +11,7 @@ from gpubox.bench.report.metrics import acceptance, over_prompts
 from gpubox.bench.report.model import Better, Metric, Report, Series, Table, Value
 from gpubox.bench.report.words import in_doubt, percent
 from gpubox.bench.starts import Noise
+from gpubox.bench.stats import MARGIN
 from gpubox.bench.sweep.notes import notes
 from gpubox.bench.sweep.plan import Options, cell_name
 from gpubox.bench.sweep.ranking import Ranked, Ranking, Scored, ranked
@@ -72,7 +73,8 @@ def _grid(options: Options, ranking: Ranking, metrics: dict[str, list[Metric]]) 
     head = (*options.axes, *shown, *(["VRAM"] if with_vram else []), "load", "starts", "vs best", "95 % CI", "")
     note = "rates in tok/s"
     if ranking.several and ranking.several.pairs > 1:
-        note += f"; verdicts are corrected for all {ranking.several.pairs} pairs of compared cells, intervals are not"
+        note += f"; verdicts are corrected for all {ranking.several.pairs} pairs of compared cells, intervals are not; "
+        note += f"less than {MARGIN:.0%} is never called a difference"
     return Table("Cells", head, tuple(rows), note)
 
 
