@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpubox.interchange.containers import Container, environment, one_by_one
-from gpubox.interchange.leftovers import at_most, left_out
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.locate import Found, container_server
 from gpubox.interchange.shell import Command
@@ -44,7 +44,7 @@ def read_compose(value: Value) -> tuple[list[Server], list[str]]:
             left += [left_out(f"services.{path} {text}") for path, text in leaves(service, name)]
         else:
             servers.append((name, *server))
-    return servers, at_most(left)
+    return servers, left
 
 
 def _service(service: dict[str, Value], budget: Budget) -> tuple[Found, Command, str] | None:
@@ -155,7 +155,7 @@ def read_quadlet(text: str) -> tuple[list[Server], list[str]]:
                 left_out(f"{key}={value}" if section else f"{key} {value}".strip(), f"[{section}]" if section else "")
             )
     found = container_server(container, ())
-    return ([("", found, Command((), {}, ()), restart)] if found else []), at_most(left)
+    return ([("", found, Command((), {}, ()), restart)] if found else []), left
 
 
 def _quadlet(container: Container, key: str, value: str) -> bool:

@@ -261,7 +261,9 @@ def _from_ini(text: str, source: Source) -> Reading:
 
 def _from_modelfile(text: str, source: Source) -> Reading:
     found = read_modelfile(text)
-    draft = read_arguments(found.args, {}, at_most(found.notes), target=source.target(""))
+    if not (found.args or found.notes or found.system):
+        return Reading()
+    draft = read_arguments(found.args, {}, found.notes, target=source.target(""))
     draft.note_address()
     name = "" if source.name.lower() in {"modelfile", ""} else source.name
     return Reading([Imported(draft.profile(name, system=found.system), tuple(draft.notes))])
@@ -277,7 +279,7 @@ def _from_json(text: str, source: Source) -> Reading:
     if not is_lmstudio(values):
         raise UsageError("This JSON holds settings of no program that gpubox knows.", _READS)
     settings = read_lmstudio(values, source.path)
-    draft = read_arguments(settings.args, {}, at_most(settings.notes), target=source.target(""))
+    draft = read_arguments(settings.args, {}, settings.notes, target=source.target(""))
     draft.note_address()
     profile = draft.profile(settings.name or source.name.removesuffix(".preset"), system=settings.system)
     return Reading([Imported(profile, tuple(draft.notes))])
@@ -311,5 +313,5 @@ def _chosen(reading: Reading, name: str | None) -> list[Imported]:
             names = ", ".join(imported.profile.name for imported in found[:12])
             raise UsageError(f"There is no {name!r} in it.", f"It has {len(found)} profiles: {names}.")
         found = picked
-    first = replace(found[0], notes=tuple(dict.fromkeys((*found[0].notes, *at_most(reading.left)))))
-    return [first, *(replace(other, notes=tuple(dict.fromkeys(other.notes))) for other in found[1:])]
+    first = replace(found[0], notes=(*found[0].notes, *reading.left))
+    return [replace(imported, notes=at_most(imported.notes)) for imported in (first, *found[1:])]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpubox.interchange.compose import Server
 from gpubox.interchange.containers import Container, Published, environment, one_by_one
-from gpubox.interchange.leftovers import at_most, left_out
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.locate import container_server
 from gpubox.interchange.shell import Command
 from gpubox.interchange.yamltext import Value, leaves, table, texts
@@ -41,7 +41,7 @@ def read_kubernetes(documents: list[Value]) -> tuple[list[Server], list[str]]:
                     servers.append(server)
                 else:
                     left += [left_out(f"{path}.containers.{place} {text}") for place, text in leaves(item)]
-    return servers, at_most(left)
+    return servers, left
 
 
 def _pods(value: Value, path: str = "", depth: int = 0) -> Iterator[tuple[dict[str, Value], str]]:
