@@ -128,8 +128,8 @@ def test_a_powershell_script(text: str) -> None:
 
 def test_what_only_powershell_knows_is_named() -> None:
     imported = one("$n = (Get-CimInstance X).Cores\nllama-server -m a.gguf -t $n -c $undefined", "a.ps1")
-    assert imported.profile.flags["ctx-size"] == "$undefined"
-    assert noted(imported, "Not resolved", "$undefined")
+    assert imported.profile.flags == {"threads": "(Get-CimInstance X).Cores", "ctx-size": "$undefined"}
+    assert noted(imported, "Not resolved", "(Get-CimInstance X).Cores", "$undefined")
 
 
 # --- secrets
