@@ -157,6 +157,9 @@ def test_variables_of_llama_server_itself_are_its_options() -> None:
         'tmux send-keys -t llm "llama-server -m a.gguf" Enter',
         "ssh box 'llama-server -m a.gguf'",
         "sudo su - llm -c 'llama-server -m a.gguf'",
+        "M=a.gguf bash -c 'llama-server -m $M'",
+        'start "llama" /min cmd /k "cd /d C:\\llama && llama-server.exe -m a.gguf"',
+        "I use:\n\n```bash\nllama-server -m a.gguf\n```\nand it works",
     ],
 )
 def test_the_server_is_found_behind_what_stands_before_it(text: str) -> None:

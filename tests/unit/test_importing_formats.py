@@ -106,6 +106,15 @@ def test_every_pod_of_a_manifest_with_several_documents_is_read() -> None:
     assert "hush" not in str(found)
 
 
+def test_variables_of_a_container_are_put_in_and_secrets_are_not() -> None:
+    env = "env: [{name: M, value: a}, {name: API_KEY, value: hush}, {name: CTX, value: '8'}]"
+    command = "command: [sh, -c], args: ['llama-server -m /$(M).gguf -c ${CTX} --alias $(API_KEY)']"
+    imported = one(f"apiVersion: v1\nkind: Pod\nspec: {{containers: [{{{command}, {env}}}]}}", "pod.yaml")
+    assert imported.profile.model == "/a.gguf"
+    assert imported.profile.flags["ctx-size"] == 8
+    assert "hush" not in str(imported)
+
+
 # --- PowerShell
 
 
