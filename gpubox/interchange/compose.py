@@ -1,4 +1,4 @@
-"""Compose files (the Compose Specification) and Quadlet ``.container`` units (podman-systemd.unit(5))."""
+"""Docker and Podman compose files (the Compose Specification)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from gpubox.interchange.limits import Budget
 from gpubox.interchange.locate import Found, container_server
 from gpubox.interchange.shell import Command
 from gpubox.interchange.split import split_words
-from gpubox.interchange.systemd import assignments, unit_words
 from gpubox.interchange.yamltext import Value, leaves, table, texts
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?::?([-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
-_RESTARTS = {"always", "on-failure", "unless-stopped", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
+RESTARTS = {"always", "on-failure", "unless-stopped", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
 Server = tuple[str, Found, Command, str]
 """Its name, the server, the command, and the word that has it started again when it ends (``""``: it is not)."""
 
@@ -76,7 +75,7 @@ def _service(service: dict[str, Value], budget: Budget) -> tuple[Found, Command,
             _volumes(container, [_texts_of(item, text) for item in value])
         elif key == "ports" and isinstance(value, list):
             _ports(container, [_texts_of(item, text) for item in value])
-        elif key == "restart" and value in _RESTARTS:
+        elif key == "restart" and value in RESTARTS:
             restart = str(value)
         elif key == "network_mode" and value == "host":
             container.host_network = True
@@ -132,48 +131,3 @@ def _interpolated(value: str, unresolved: list[str], budget: Budget) -> str:
         return match[0]
 
     return _VARIABLE.sub(replaced, value)
-
-
-# --- Quadlet
-
-
-def read_quadlet(text: str) -> tuple[list[Server], list[str]]:
-    """The server of a ``.container`` unit, and a note for each line that says nothing of it."""
-    container = Container()
-    left: list[str] = []
-    restart = ""
-    for section, key, value in assignments(text):
-        if section == "Unit" and key == "Description":
-            container.title = value
-            continue
-        if section == "Container" and _quadlet(container, key, value):
-            continue
-        if key == "Restart" and value in _RESTARTS:
-            restart = str(value)
-        else:
-            left.append(
-                left_out(f"{key}={value}" if section else f"{key} {value}".strip(), f"[{section}]" if section else "")
-            )
-    found = container_server(container, ())
-    return ([("", found, Command((), {}, ()), restart)] if found else []), left
-
-
-def _quadlet(container: Container, key: str, value: str) -> bool:
-    """Takes one key of ``[Container]``; whether there is a place for it."""
-    if key == "Image":
-        container.image = value
-    elif key == "Exec":
-        container.command = unit_words(value)
-    elif key == "Entrypoint":
-        container.entrypoint = unit_words(value)
-    elif key == "Environment":
-        container.env |= environment(unit_words(value), container.notes)
-    elif key == "Volume":
-        container.mount(re.sub(r"%h", "~", value))
-    elif key == "PublishPort":
-        container.publish(value)
-    elif key == "Network" and value == "host":
-        container.host_network = True
-    else:
-        return False
-    return True

@@ -14,7 +14,7 @@ from typing import Any
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.batch import looks_like_batch, read_batch_file
 from gpubox.interchange.commandline import Imported, profile_name, read_arguments
-from gpubox.interchange.compose import Server, is_compose, read_compose, read_quadlet
+from gpubox.interchange.compose import Server, is_compose, read_compose
 from gpubox.interchange.koboldcpp import is_kcpps, read_kcpps
 from gpubox.interchange.kubernetes import is_kubernetes, read_kubernetes
 from gpubox.interchange.leftovers import at_most
@@ -25,6 +25,7 @@ from gpubox.interchange.lmstudio import is_lmstudio, read_lmstudio
 from gpubox.interchange.modelfile import looks_like_modelfile, read_modelfile
 from gpubox.interchange.models_ini import read_models_ini
 from gpubox.interchange.powershell import looks_like_powershell, read_powershell
+from gpubox.interchange.quadlet import read_quadlet
 from gpubox.interchange.reading import Reading, Source, from_commands, imported_server
 from gpubox.interchange.shell import Command, read_script
 from gpubox.interchange.systemd import read_unit

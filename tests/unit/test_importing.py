@@ -384,6 +384,14 @@ temp = 0.7
     assert other.profile.flags["ctx-size"] == 4096
 
 
+def test_a_key_twice_in_a_section_is_noted() -> None:
+    imported = one("threads = 1\n[a]\nmodel = /a.gguf\nc = 1\nctx-size = 2\njinja = true\njinja = true\n", file="m.ini")
+    assert imported.profile.flags["ctx-size"] == 2
+    assert noted(imported, "threads = 1", "before the first section")
+    assert noted(imported, "ctx-size = 1", "the last one")
+    assert len(imported.notes) == 2
+
+
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
