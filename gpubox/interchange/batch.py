@@ -17,7 +17,7 @@ _SILENT = re.compile(r"@?\s*(?:rem\b|::|echo\s+off|(?:set|end)local\b|:\w+$)", r
 
 def looks_like_batch(text: str) -> bool:
     """Whether a pasted text is Windows' rather than a POSIX shell's."""
-    return bool(re.search(r"\^[ \t]*\n|`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
+    return bool(re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
 
 
 def read_batch(text: str) -> list[Command]:

@@ -1,20 +1,19 @@
-"""Compose files (the Compose Specification) and Quadlet ``.container`` units (podman-systemd.unit(5))."""
+"""Docker and Podman compose files (the Compose Specification)."""
 
 from __future__ import annotations
 
 import re
 
 from gpubox.interchange.containers import Container, environment, one_by_one
-from gpubox.interchange.leftovers import at_most, left_out
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.locate import Found, container_server
 from gpubox.interchange.shell import Command
 from gpubox.interchange.split import split_words
-from gpubox.interchange.systemd import assignments, unit_words
 from gpubox.interchange.yamltext import Value, leaves, table, texts
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?::?([-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
-_RESTARTS = {"always", "on-failure", "unless-stopped", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
+RESTARTS = {"always", "on-failure", "unless-stopped", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
 Server = tuple[str, Found, Command, str]
 """Its name, the server, the command, and the word that has it started again when it ends (``""``: it is not)."""
 
@@ -44,7 +43,7 @@ def read_compose(value: Value) -> tuple[list[Server], list[str]]:
             left += [left_out(f"services.{path} {text}") for path, text in leaves(service, name)]
         else:
             servers.append((name, *server))
-    return servers, at_most(left)
+    return servers, left
 
 
 def _service(service: dict[str, Value], budget: Budget) -> tuple[Found, Command, str] | None:
@@ -76,7 +75,7 @@ def _service(service: dict[str, Value], budget: Budget) -> tuple[Found, Command,
             _volumes(container, [_texts_of(item, text) for item in value])
         elif key == "ports" and isinstance(value, list):
             _ports(container, [_texts_of(item, text) for item in value])
-        elif key == "restart" and value in _RESTARTS:
+        elif key == "restart" and value in RESTARTS:
             restart = str(value)
         elif key == "network_mode" and value == "host":
             container.host_network = True
@@ -132,48 +131,3 @@ def _interpolated(value: str, unresolved: list[str], budget: Budget) -> str:
         return match[0]
 
     return _VARIABLE.sub(replaced, value)
-
-
-# --- Quadlet
-
-
-def read_quadlet(text: str) -> tuple[list[Server], list[str]]:
-    """The server of a ``.container`` unit, and a note for each line that says nothing of it."""
-    container = Container()
-    left: list[str] = []
-    restart = ""
-    for section, key, value in assignments(text):
-        if section == "Unit" and key == "Description":
-            container.title = value
-            continue
-        if section == "Container" and _quadlet(container, key, value):
-            continue
-        if key == "Restart" and value in _RESTARTS:
-            restart = str(value)
-        else:
-            left.append(
-                left_out(f"{key}={value}" if section else f"{key} {value}".strip(), f"[{section}]" if section else "")
-            )
-    found = container_server(container, ())
-    return ([("", found, Command((), {}, ()), restart)] if found else []), at_most(left)
-
-
-def _quadlet(container: Container, key: str, value: str) -> bool:
-    """Takes one key of ``[Container]``; whether there is a place for it."""
-    if key == "Image":
-        container.image = value
-    elif key == "Exec":
-        container.command = unit_words(value)
-    elif key == "Entrypoint":
-        container.entrypoint = unit_words(value)
-    elif key == "Environment":
-        container.env |= environment(unit_words(value), container.notes)
-    elif key == "Volume":
-        container.mount(re.sub(r"%h", "~", value))
-    elif key == "PublishPort":
-        container.publish(value)
-    elif key == "Network" and value == "host":
-        container.host_network = True
-    else:
-        return False
-    return True

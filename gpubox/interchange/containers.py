@@ -67,7 +67,7 @@ class Container:
     def publish(self, text: str) -> None:
         """Takes ``[ip:][host:]inside[/tcp]``, as docker and podman write it."""
         match = _PORT.fullmatch(text)
-        if match is None:
+        if match is None or int(match["inside"]) > 65535 or int(match["host"] or 0) > 65535:
             self.notes.append(left_out(f"port {text}", "gpubox cannot tell which port of the host it is"))
             return
         inside = int(match["inside"])
@@ -125,9 +125,8 @@ class Container:
                     f"The container's port {inside} is {published.port} on the host: the profile has that."
                 )
         elif not self.host_network:
-            draft.notes.append(
-                f"The container publishes no port: the profile is for 127.0.0.1:{inside}, not {draft.host}."
-            )
+            listened = "" if draft.host == "127.0.0.1" else f", not {draft.host}"
+            draft.notes.append(f"The container publishes no port: the profile is for 127.0.0.1:{inside}{listened}.")
             draft.host = "127.0.0.1"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.batch import looks_like_batch, read_batch_file
 from gpubox.interchange.commandline import Imported, profile_name, read_arguments
-from gpubox.interchange.compose import Server, is_compose, read_compose, read_quadlet
+from gpubox.interchange.compose import Server, is_compose, read_compose
 from gpubox.interchange.koboldcpp import is_kcpps, read_kcpps
 from gpubox.interchange.kubernetes import is_kubernetes, read_kubernetes
 from gpubox.interchange.leftovers import at_most
@@ -25,6 +25,7 @@ from gpubox.interchange.lmstudio import is_lmstudio, read_lmstudio
 from gpubox.interchange.modelfile import looks_like_modelfile, read_modelfile
 from gpubox.interchange.models_ini import read_models_ini
 from gpubox.interchange.powershell import looks_like_powershell, read_powershell
+from gpubox.interchange.quadlet import read_quadlet
 from gpubox.interchange.reading import Reading, Source, from_commands, imported_server
 from gpubox.interchange.shell import Command, read_script
 from gpubox.interchange.systemd import read_unit
@@ -261,7 +262,9 @@ def _from_ini(text: str, source: Source) -> Reading:
 
 def _from_modelfile(text: str, source: Source) -> Reading:
     found = read_modelfile(text)
-    draft = read_arguments(found.args, {}, at_most(found.notes), target=source.target(""))
+    if not (found.args or found.notes or found.system):
+        return Reading()
+    draft = read_arguments(found.args, {}, found.notes, target=source.target(""))
     draft.note_address()
     name = "" if source.name.lower() in {"modelfile", ""} else source.name
     return Reading([Imported(draft.profile(name, system=found.system), tuple(draft.notes))])
@@ -277,7 +280,7 @@ def _from_json(text: str, source: Source) -> Reading:
     if not is_lmstudio(values):
         raise UsageError("This JSON holds settings of no program that gpubox knows.", _READS)
     settings = read_lmstudio(values, source.path)
-    draft = read_arguments(settings.args, {}, at_most(settings.notes), target=source.target(""))
+    draft = read_arguments(settings.args, {}, settings.notes, target=source.target(""))
     draft.note_address()
     profile = draft.profile(settings.name or source.name.removesuffix(".preset"), system=settings.system)
     return Reading([Imported(profile, tuple(draft.notes))])
@@ -311,5 +314,5 @@ def _chosen(reading: Reading, name: str | None) -> list[Imported]:
             names = ", ".join(imported.profile.name for imported in found[:12])
             raise UsageError(f"There is no {name!r} in it.", f"It has {len(found)} profiles: {names}.")
         found = picked
-    first = replace(found[0], notes=tuple(dict.fromkeys((*found[0].notes, *at_most(reading.left)))))
-    return [first, *(replace(other, notes=tuple(dict.fromkeys(other.notes))) for other in found[1:])]
+    first = replace(found[0], notes=(*found[0].notes, *reading.left))
+    return [replace(imported, notes=at_most(imported.notes)) for imported in (first, *found[1:])]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from gpubox.interchange.compose import Server
 from gpubox.interchange.containers import Container, Published, environment, one_by_one
-from gpubox.interchange.leftovers import at_most, left_out
+from gpubox.interchange.leftovers import is_secret, left_out
 from gpubox.interchange.locate import container_server
 from gpubox.interchange.shell import Command
 from gpubox.interchange.yamltext import Value, leaves, table, texts
@@ -41,7 +42,7 @@ def read_kubernetes(documents: list[Value]) -> tuple[list[Server], list[str]]:
                     servers.append(server)
                 else:
                     left += [left_out(f"{path}.containers.{place} {text}") for place, text in leaves(item)]
-    return servers, at_most(left)
+    return servers, left
 
 
 def _pods(value: Value, path: str = "", depth: int = 0) -> Iterator[tuple[dict[str, Value], str]]:
@@ -118,6 +119,8 @@ def _container(
             container.env |= environment({name: value}, container.notes)
         else:
             container.notes += [left_out(f"env {path} {text}", "Kubernetes' own") for path, text in leaves(entry)]
+    container.entrypoint = [_with_variables(word, container.env) for word in container.entrypoint]
+    container.command = [_with_variables(word, container.env) for word in container.command]
     for mount in _list(item.get("volumeMounts")):
         entry = table(mount)
         name, inside = entry.get("name"), entry.get("mountPath")
@@ -135,6 +138,15 @@ def _container(
         container.notes += [left_out(f"{path} {text}", "Kubernetes' own") for path, text in leaves(item[key], key)]
     found = container_server(container, ())
     return (str(item.get("name") or ""), found, Command((), {}, ()), "") if found else None
+
+
+def _with_variables(word: str, env: Mapping[str, str]) -> str:
+    """``word`` with the ``$(NAME)`` that Kubernetes puts in for variables of the container; secrets stay names."""
+
+    def value(match: re.Match[str]) -> str:
+        return env[match[1]] if match[1] in env and not is_secret(match[1]) else match[0]
+
+    return re.sub(r"\$\(([A-Za-z_][\w.-]*)\)", value, word)
 
 
 def _port(container: Container, entry: dict[str, Value], nodes: dict[str, int]) -> None:

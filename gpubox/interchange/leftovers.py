@@ -10,16 +10,17 @@ _SECRET = re.compile(
     r"|(?:key|secret|passw\w*|hf_?token|api_?token)$",
     re.I,
 )
-_NO_SECRET = re.compile(r"(?:file|path|dir|name|draft|max|n)$", re.I)
+_NO_SECRET = re.compile(r"(?:^|[-_.])(?:file|path|dir|name|max|n)$|^keys?$", re.I)
 _NAMED = re.compile(
-    r"""(?P<name>--?[A-Za-z][\w.-]*|\$?(?:env:)?[A-Za-z_][\w.-]*)(?P<between>["']?\s*[=:]\s*|\s+)"""
-    r"""(?P<value>"[^"]*"?|'[^']*'?|[^\s"';&|<>,\]})]+)"""
+    r"""(?<![\w.-])(?:(?P<dashed>--?[A-Za-z][\w.-]*+)(?P<blank>\s*[=:]\s*|\s+)"""
+    r"""|(?P<name>\$?(?:env:)?[A-Za-z_][\w.-]*+)(?P<equals>["']?\s*[=:]\s*))(?P<value>"[^"]*"?|'[^']*'?|[^\s"';&|<>,\]})]+)"""
 )
 _BEARER = re.compile(r"(Bearer|Basic)\s+[^\s\"']+", re.I)
 _KNOWN_KEYS = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{8,}")
 _IN_ADDRESS = re.compile(r"(?<=://)[^\s/@]+@")
 _LOGIN = re.compile(r"((?:^|\s)(?:-u|--user)(?:\s+|=)[^\s:]+):\S+")
 _SSHPASS = re.compile(r"(sshpass\s+-p)\s*(?:\"[^\"]*\"|'[^']*'|\S+)")
+_LEFT_OUT = "Left out: "
 _LONGEST = 400
 MOST_LINES = 120
 """Lines of one file that are named; a longer rest is counted."""
@@ -33,23 +34,27 @@ def is_secret(name: str) -> bool:
 
 def shown(text: str) -> str:
     """``text`` as one line for people: secrets are ``***``, what is far too long is cut."""
-    text = " ".join(text.split())
+    size = len(text)
+    text = " ".join(text[: 4 * _LONGEST].split())
     text = _SSHPASS.sub(r"\1 ***", text)
     text = _NAMED.sub(_masked, text)
     text = _BEARER.sub(r"\1 ***", text)
     text = _LOGIN.sub(r"\1:***", _IN_ADDRESS.sub("***@", _KNOWN_KEYS.sub("***", text)))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"
+    return text if len(text) <= _LONGEST and size <= 4 * _LONGEST else f"{text[:_LONGEST]}… (cut off)"
 
 
 def left_out(text: str, why: str = "") -> str:
     """The note for one line of a file that no profile has a place for."""
-    return f"Left out: {shown(text)}" + (f" ({why})" if why else "")
+    return f"{_LEFT_OUT}{shown(text)}" + (f" ({why})" if why else "")
 
 
-def at_most(lines: Sequence[str]) -> list[str]:
-    """The first MOST_LINES of ``lines``, and how many there are beside them."""
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"Left out: {more} more lines."] if more > 0 else [])]
+def at_most(notes: Sequence[str]) -> tuple[str, ...]:
+    """Each note once: the first MOST_LINES of what was left out, how many more there are, and all other notes."""
+    distinct = list(dict.fromkeys(notes))
+    named = [note for note in distinct if note.startswith(_LEFT_OUT)]
+    dropped = set(named[MOST_LINES:])
+    kept = [note for note in distinct if note not in dropped]
+    return (*kept, *([f"{_LEFT_OUT}{len(dropped)} more lines."] if dropped else []))
 
 
 def words_shown(words: Iterable[str]) -> str:
@@ -58,8 +63,5 @@ def words_shown(words: Iterable[str]) -> str:
 
 
 def _masked(match: re.Match[str]) -> str:
-    name, between = match["name"], match["between"]
-    # "key value" is a secret only behind dashes; in running text it is two words
-    if is_secret(name) and ("=" in between or ":" in between or name.startswith("-")):
-        return f"{name}{between}***"
-    return match[0]
+    name = match["dashed"] or match["name"]
+    return f"{name}{match['blank'] or match['equals']}***" if is_secret(name) else match[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpubox.errors import UsageError
 from gpubox.interchange.batch import read_batch
-from gpubox.interchange.leftovers import at_most, left_out
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import Command
 from gpubox.interchange.split import split_words
@@ -64,7 +64,7 @@ def read_llama_swap(value: Value) -> tuple[list[SwapModel], list[str]]:
             ]
         elif key != "models":
             left += [left_out(f"{path} {text}", _OWN) for path, text in leaves(content, key)]
-    return models, at_most(left)
+    return models, left
 
 
 def broken_yaml(value: Value) -> UsageError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.containers import Container, read_run
-from gpubox.interchange.leftovers import left_out, words_shown
+from gpubox.interchange.leftovers import is_secret, left_out, words_shown
 from gpubox.interchange.shell import Command, read_shell
 
 _BINARY = re.compile(r"llama[-_]server(?:[-_.][\w.-]*)?", re.I)
@@ -73,10 +73,11 @@ def starts_nothing(command: Command) -> bool:
 
 def _nested(command: Command, depth: int) -> Found | None:
     """The server in a text that the command hands to a shell; what else is in that text is named."""
+    public = {name: value for name, value in command.env.items() if not is_secret(name)}
     for inner in _inner(command.words):
         found: Found | None = None
         beside: list[str] = []
-        for nested in read_batch(inner) if looks_like_batch(inner) else read_shell(inner):
+        for nested in read_batch(inner) if looks_like_batch(inner) else read_shell(inner, public):
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
             if found is None and (server := find_server(merged, depth + 1)):
@@ -155,8 +156,8 @@ def _base(word: str) -> str:
 def _inner(words: Sequence[str]) -> list[str]:
     """The texts that ``sh -c TEXT`` and ``tmux new TEXT`` run."""
     for at, word in enumerate(words[:-2]):
-        if _base(word).lower() in _SHELLS and re.fullmatch(r"-[a-z]*c|/c", words[at + 1], re.I):
-            return [words[at + 2] if words[at + 1] != "/c" else " ".join(words[at + 2 :])]
+        if _base(word).lower() in _SHELLS and re.fullmatch(r"-[a-z]*c|/[ck]", words[at + 1], re.I):
+            return [words[at + 2] if not words[at + 1].startswith("/") else " ".join(words[at + 2 :])]
     launcher = next((word for word in words if not (_ASSIGNMENT.fullmatch(word) or _silent(word))), "")
     if _base(launcher) == "sudo":
         launcher = next((word for word in words if _base(word) in _CARRIERS), "")

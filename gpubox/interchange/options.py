@@ -54,7 +54,7 @@ def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) ->
         word += joined + value  # "-x=y" is no form anybody has
         name = _spelled(word, engine, notes)
         wanted, option = _arity(name, engine)
-        values = _values(args[at:], wanted, name, option, engine)
+        values = _values(args[at : at + 2], wanted, name, option, engine)
         at += len(values)
         if option is not None and option.value is not None and not values and option.long not in NEEDED_NO_VALUE:
             notes.append(f"{word} has no value here; llama.cpp's current builds want one ({option.value}).")

@@ -13,6 +13,7 @@ from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import Command
 
 Value = str | list[str]
+_WORKED_OUT = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
 _ASSIGNMENT = re.compile(r"\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
 _VARIABLE = re.compile(r"`(.)|\$\{(env:)?(\w+)\}|\$(env:)?(\w+)|\$\((?:[^()]|\([^()]*\))*\)", re.I | re.S)
 _TOKEN = re.compile(
@@ -39,6 +40,8 @@ class _PowerShell:
         self.lines: dict[str, str] = {}
         self.looked: set[str] = set()
         self.unresolved: list[str] = []
+        self.worked_out: set[str] = set()
+        """Right sides that only PowerShell can work out, as written."""
         self.budget = Budget()
 
     def read(self, text: str) -> tuple[list[Command], list[str]]:
@@ -75,8 +78,11 @@ class _PowerShell:
 
     def _value(self, text: str) -> Value:
         text = text.strip()
-        if text.startswith("@(") or text.startswith("("):
-            return self._words(text.lstrip("@").removeprefix("(").removesuffix(")"), commas=True)
+        if text.startswith("@("):
+            return self._words(text.removeprefix("@(").removesuffix(")"), commas=True)
+        if _WORKED_OUT.match(text):
+            self.worked_out.add(text)
+            return text
         words = self._words(text, commas=True)
         return words[0] if len(words) == 1 and "," not in text else words if "," in text else " ".join(words)
 
@@ -118,6 +124,8 @@ class _PowerShell:
         if value is None:
             self.unresolved.append(raw)
             return raw
+        if isinstance(value, str) and value in self.worked_out:
+            self.unresolved.append(value)
         self.budget.spend(sum(map(len, value)))
         return value
 

@@ -43,9 +43,12 @@ class Command:
     """Where its output goes, and what else of it is the shell's."""
 
 
-def read_shell(text: str) -> list[Command]:
-    """The commands of ``text`` in order. Raises UsageError where its variables grow without measure."""
-    return _Shell(text, {}, Budget()).commands()
+def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[Command]:
+    """The commands of ``text`` in order; ``env`` is what it finds in its environment.
+
+    Raises UsageError where its variables grow without measure.
+    """
+    return _Shell(text, dict(env or {}), Budget()).commands()
 
 
 def read_script(text: str) -> tuple[list[Command], list[str]]:
@@ -136,7 +139,7 @@ class _Shell:
             env,
             tuple(dict.fromkeys(self.unresolved)),
             tuple(sorted(set().union(*sets))),
-            self.text[start : self.at].strip(" \t\n;"),
+            self.text[start : self.at].strip(" \t\n;&|"),
             tuple(self.dropped),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gpubox.interchange.leftovers import at_most, left_out
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import Command
 
@@ -58,7 +58,6 @@ def read_unit(text: str) -> Unit:
         for raw in unit_words(line.lstrip("-@:+!|")):
             words += _expanded(_specifiers(raw), env, unresolved, budget)
         unit.commands.append(Command(tuple(words), env, tuple(unresolved), text=line))
-    unit.notes = at_most(unit.notes)
     return unit
 
 

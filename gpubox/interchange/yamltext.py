@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from gpubox.errors import UsageError
+from gpubox.interchange.leftovers import is_secret
 
 Value = str | None | list["Value"] | dict[str, "Value"]
 _MAX_NODES = 50_000
@@ -46,12 +47,20 @@ def texts(value: Value) -> list[str]:
 
 
 def leaves(value: Value, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every leaf as (where it stands, its text), for what is left out to be named."""
+    """Every leaf as (where it stands, its text), for what is left out to be named; secrets are ``***``."""
     if isinstance(value, Mapping):
         if not value:
             yield path, "{}"
+        # Kubernetes writes variables as {name: X, value: Y}, and a Secret's data under any name
+        name, kind = value.get("name"), value.get("kind")
+        hidden = {"value"} if isinstance(name, str) and is_secret(name) else set()
+        hidden |= {"data", "stringData"} if kind == "Secret" else set()
         for key, inner in value.items():
-            yield from leaves(inner, f"{path}.{key}" if path else key)
+            place = f"{path}.{key}" if path else key
+            if key in hidden or (is_secret(key) and isinstance(inner, str)):
+                yield place, "***"
+            else:
+                yield from leaves(inner, place)
     elif isinstance(value, list):
         if all(isinstance(item, str) for item in value):
             yield path, ", ".join(str(item) for item in value) or "[]"
@@ -70,7 +79,9 @@ class _Reader:
     def value(self, node: yaml.Node) -> Value:
         self._left -= 1
         if self._left < 0 or id(node) in self._open:
-            raise UsageError("The aliases of this YAML make it endlessly large.", "Paste the command line itself.")
+            raise UsageError(
+                "This YAML is too large for a launch file, or its aliases make it so.", "Paste the command line."
+            )
         if isinstance(node, yaml.ScalarNode):
             return None if node.style is None and node.value in _NULLS else str(node.value)
         self._open.add(id(node))

@@ -157,6 +157,9 @@ def test_variables_of_llama_server_itself_are_its_options() -> None:
         'tmux send-keys -t llm "llama-server -m a.gguf" Enter',
         "ssh box 'llama-server -m a.gguf'",
         "sudo su - llm -c 'llama-server -m a.gguf'",
+        "M=a.gguf bash -c 'llama-server -m $M'",
+        'start "llama" /min cmd /k "cd /d C:\\llama && llama-server.exe -m a.gguf"',
+        "I use:\n\n```bash\nllama-server -m a.gguf\n```\nand it works",
     ],
 )
 def test_the_server_is_found_behind_what_stands_before_it(text: str) -> None:
@@ -379,6 +382,14 @@ temp = 0.7
     other = found["repo-q8_0"]
     assert other.profile.model == "hf:user/repo-GGUF:Q8_0"
     assert other.profile.flags["ctx-size"] == 4096
+
+
+def test_a_key_twice_in_a_section_is_noted() -> None:
+    imported = one("threads = 1\n[a]\nmodel = /a.gguf\nc = 1\nctx-size = 2\njinja = true\njinja = true\n", file="m.ini")
+    assert imported.profile.flags["ctx-size"] == 2
+    assert noted(imported, "threads = 1", "before the first section")
+    assert noted(imported, "ctx-size = 1", "the last one")
+    assert len(imported.notes) == 2
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,9 @@ def command(context: Context, profile: str, kind: str, url: str | None, as_json:
     found = context.profile(profile)
     base_url, note = _where(found, context) if url is None else (url, "")
     found = replace(found, port=found.port or _FIXED_PORT)
-    text = export_profile(found, kind, argv=_argv(found, context), base_url=base_url, context=slot_context(found))
     asks = kind in CLIENT_KINDS
+    argv = [] if asks else _argv(found, context)
+    text = export_profile(found, kind, argv=argv, base_url=base_url, context=slot_context(found))
     if as_json:
         output.emit_json({"profile": found.name, "kind": kind, "base_url": base_url if asks else None, "text": text})
     else:

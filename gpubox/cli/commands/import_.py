@@ -38,7 +38,9 @@ def command(
 ) -> None:
     """Make profiles of SOURCE: a command line in quotes, a file that starts llama-server, a .gguf, or - (stdin).
 
-    Files: .sh, .bat, a systemd unit, llama-swap's config.yaml, llama.cpp's models.ini. Nothing in them is run.
+    Files: .sh, .bat, .ps1, systemd and Quadlet units, compose files, Kubernetes manifests, llama-swap's config.yaml,
+    llama.cpp's models.ini, Ollama's Modelfile, LM Studio's JSON, KoboldCpp's .kcpps, llamafile's .args. Nothing in them
+    is run. What has no place in a profile is named, and stands as a comment in its file.
     """
     found, label, folders = _read(source, name, context)
     if model:
