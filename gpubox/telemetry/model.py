@@ -166,11 +166,11 @@ class Throughput:
     tg_tokens_per_second: float | None = None
     """All slots together over the last 3 s; ``None`` while nothing is generated."""
     tg_peak: float | None = None
-    """The fastest finished request of this session."""
+    """All slots together: the fastest stretch of this session in which they generated without a pause, or now."""
     tg_median: float | None = None
-    """Of the finished requests of this session."""
+    """All slots together: in half of the time in which any generated, it was faster."""
     effective_tokens_per_second: float | None = None
-    """Generated tokens over wall time of this session, gaps included."""
+    """All slots together: generated tokens over wall time of this session, gaps included."""
     pp_tokens_per_second: float | None = None
     """While a prompt is read: its speed so far; else of the last request."""
     prefill_progress: float | None = None
@@ -188,6 +188,10 @@ class Throughput:
     slots: int | None = None
     queued_requests: int | None = None
     """Taken by the server and waiting for a free slot."""
+    request_tg_peak: float | None = None
+    """Of one request alone: the fastest of this session."""
+    request_tg_median: float | None = None
+    """Of one request alone, of those of this session."""
     queue_seconds: float | None = None
     slot_ttft_seconds: float | None = None
 

@@ -363,7 +363,7 @@ class Sampler:
                 clock - ended if clock is not None and ended is not None else None,
                 host.cpu_percent if host else (),
             ),
-            throughput=throughput(state, slots, finished, answer.queued if answer else None),
+            throughput=throughput(state, slots, finished, answer.queued if answer else None, requests, clock),
             slots=slots,
             requests=tuple(finished[:SHOWN_REQUESTS]),
             totals=totals(

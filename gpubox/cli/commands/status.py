@@ -153,6 +153,7 @@ def _speed(snapshot: Snapshot) -> str:
             ("tg median", through.tg_median),
             ("pp", through.pp_tokens_per_second),
             ("effective", through.effective_tokens_per_second),
+            ("a request", through.request_tg_median),
         )
         if value is not None
     ]
