@@ -201,12 +201,15 @@ class Totals:
     """Sums since the server started: its own counters, ``None`` where it keeps none."""
 
     requests: int | None = None
+    """Ended ones. Each prompt of a request that brings several is one, and so is each answer to it."""
     prompt_tokens: int | None = None
     """Read, without the reused ones."""
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
+    requests_reason: str = ""
+    """Why ``requests`` is not known."""
 
 
 @dataclass(frozen=True, slots=True)

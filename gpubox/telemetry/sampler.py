@@ -370,7 +370,7 @@ class Sampler:
                 answer.counters if answer else None,
                 requests,
                 launched.running.proof_tokens if launched else (0, 0),
-                counted=bool(log and not log.uncounted),
+                log.uncounted if log else "",
             ),
             kv_bytes_per_token=log.split.kv_bytes_per_token if log else None,
             kv_cells=(log.split.kv_cells or None) if log else None,

@@ -139,9 +139,12 @@ def _together(slots: tuple[SlotReading, ...]) -> float | None:
 
 
 def totals(
-    counters: dict[str, float] | None, log: RequestLog | None, proof: tuple[int, int], *, counted: bool
+    counters: dict[str, float] | None, log: RequestLog | None, proof: tuple[int, int], uncounted: str = ""
 ) -> Totals:
-    """The server's own counters less gpubox's ``proof``; the requests as its log counts them, where ``counted``."""
+    """The server's own counters less gpubox's ``proof``; the requests as its log counts them.
+
+    ``uncounted``: why the log cannot count them.
+    """
     found = counters or {}
 
     def count(name: str, own: int = 0) -> int | None:
@@ -149,10 +152,11 @@ def totals(
         return max(0, int(value) - own) if value is not None and math.isfinite(value) else None
 
     return Totals(
-        requests=log.count if log and counted else None,
+        requests=log.count if log and not uncounted else None,
         prompt_tokens=count("prompt_tokens_total", proof[0]),
         cached_tokens=count("prompt_tokens_cached_total"),
         generated_tokens=count("tokens_predicted_total", proof[1]),
         draft_tokens=count("spec_decode_num_draft_tokens_total"),
         draft_tokens_accepted=count("spec_decode_num_accepted_tokens_total"),
+        requests_reason=uncounted,
     )

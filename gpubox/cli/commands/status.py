@@ -17,6 +17,7 @@ from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
+from gpubox.telemetry.unknown import reasons
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
 
@@ -75,9 +76,17 @@ def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
 
 
 def as_values(snapshot: Snapshot) -> dict[str, Any]:
-    """The documented JSON object, without its version. ``null``: not known."""
+    """The documented JSON object, without its version. ``null``: not known; ``unknown`` says why, by its path."""
     status, through = snapshot.server, snapshot.throughput
     engine = {"path": status.engine_path, "version": status.engine_version}
+    sections: dict[str, Any] = {
+        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
+        "memory": [_device(device) for device in snapshot.memory],
+        "offload": asdict(snapshot.offload),
+        "throughput": asdict(through),
+        "slots": [asdict(slot) for slot in snapshot.slots],
+        "totals": {name: value for name, value in asdict(snapshot.totals).items() if name != "requests_reason"},
+    }
     return {
         "time": snapshot.time,
         "server": {
@@ -93,13 +102,9 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
             "message": status.message or None,
             "operation": status.operation or None,
         },
-        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
-        "memory": [_device(device) for device in snapshot.memory],
-        "offload": asdict(snapshot.offload),
-        "throughput": asdict(through),
-        "slots": [asdict(slot) for slot in snapshot.slots],
-        "totals": asdict(snapshot.totals),
+        **sections,
+        "unknown": reasons(snapshot, sections),
         "problems": list(snapshot.problems),
     }
 
