@@ -18,10 +18,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from box import ask, free_port, gpubox, own_folders, profile  # noqa: E402
+from box import ask, free_port, gpubox, own_folders, profile
 
-from gpubox.telemetry.recorder import read_recording  # noqa: E402
-from tests.unit.invariants import broken  # noqa: E402
+from gpubox.telemetry.recorder import read_recording
+from tests.unit.invariants import broken
 
 CLIENTS, EACH, TOKENS = 6, 2, 40
 WORDS = "the quick brown fox jumps over the lazy dog and runs through the forest until night comes "
@@ -109,7 +109,7 @@ def report(name: str, recording: Path, counted: Counter[str]) -> bool:
     print(f"{name:8} {len(snapshots)} snapshots {dict(states)}  bottleneck {dict(words)}")
     print(f"         tg median {now['tg_median'] or 0:.1f} peak {now['tg_peak'] or 0:.1f} effective "
           f"{now['effective_tokens_per_second'] or 0:.1f}, a request {now['request_tg_median'] or 0:.1f}; "
-          f"totals {'equal' if not different else different}", flush=True)  # fmt: skip
+          f"totals {different or 'equal'}", flush=True)  # fmt: skip
     for rule, count in wrong.most_common(10):
         print(f"         BROKEN {count} times: {rule}")
     return bool(wrong or different)
