@@ -167,11 +167,11 @@ class Throughput:
     tg_tokens_per_second: float | None = None
     """All slots together over the last 3 s; ``None`` while nothing is generated."""
     tg_peak: float | None = None
-    """The fastest finished request of this session."""
+    """All slots together: the fastest stretch of this session in which they generated without a pause, or now."""
     tg_median: float | None = None
-    """Of the finished requests of this session."""
+    """All slots together: in half of the time in which any generated, it was faster."""
     effective_tokens_per_second: float | None = None
-    """Generated tokens over wall time of this session, gaps included."""
+    """All slots together: generated tokens over wall time of this session, gaps included."""
     pp_tokens_per_second: float | None = None
     """While a prompt is read: its speed so far; else of the last request."""
     prefill_progress: float | None = None
@@ -189,6 +189,10 @@ class Throughput:
     slots: int | None = None
     queued_requests: int | None = None
     """Taken by the server and waiting for a free slot."""
+    request_tg_peak: float | None = None
+    """Of one request alone: the fastest of this session."""
+    request_tg_median: float | None = None
+    """Of one request alone, of those of this session."""
     queue_seconds: float | None = None
     slot_ttft_seconds: float | None = None
 
@@ -198,12 +202,15 @@ class Totals:
     """Sums since the server started: its own counters, ``None`` where it keeps none."""
 
     requests: int | None = None
+    """Ended ones. Each prompt of a request that brings several is one, and so is each answer to it."""
     prompt_tokens: int | None = None
     """Read, without the reused ones."""
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
+    requests_reason: str = ""
+    """Why ``requests`` is not known."""
 
 
 @dataclass(frozen=True, slots=True)

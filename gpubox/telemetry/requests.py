@@ -50,6 +50,8 @@ class InFlight:
     pp: float | None = None
     tg_3s: float | None = None
     tg_at: float | None = None
+    first_at: float | None = None
+    """When it began to generate, as its speed lines tell."""
     generated: int | None = None
     prompt: Timing | None = None
     generation: Timing | None = None
@@ -129,6 +131,8 @@ class RequestLog:
                     found.prompt_tokens = round(event.tokens / event.progress)
             case GenerationProgress():
                 found.generated, found.tg_3s, found.tg_at = event.tokens, event.tg_3s or event.tg, at
+                if event.tg:
+                    found.first_at = at - (event.tokens - 1) / event.tg
             case Timing():
                 setattr(found, event.kind, event)
             case Drafted():

@@ -3,8 +3,9 @@
 Build 11434, at -lv 4 (tools/server): the HTTP thread writes ``conv_id=`` when a request arrives (server-stream.cpp; not
 for embeddings). Between two batches the main loop looks at the new tasks in order: for each it writes ``skipping,
 is_processing = 1`` of every busy slot, and where none is free it defers the task. A slot that is done calls the one
-that was deferred first. So tasks begin in the order of their arrival; their numbers rise in it too, which tells where one
-belongs whose client left. Who was refused arrived as well, and has no task: where that leaves a choice, it is unknown.
+that was deferred first. So tasks begin in the order of their arrival; their numbers rise in it too, which tells where
+one belongs whose client left. One that was refused arrived as well, and has no task: where that leaves a choice, the
+wait is unknown.
 """
 
 from __future__ import annotations

@@ -85,10 +85,9 @@ class Server:
 
     def finish(self, slot: int, task: int) -> None:
         of = f"id {slot:2} | task {task} |"
-        self.say(
-            f"slot print_timing: {of} prompt eval time = 1.00 ms / 5 tokens ( 1.00 ms per token, 9.00 tokens per second)"
-        )
-        self.say(f"slot print_timing: {of} eval time = 1.00 ms / 5 tokens ( 1.00 ms per token, 9.00 tokens per second)")
+        speed = "5 tokens ( 1.00 ms per token, 9.00 tokens per second)"
+        self.say(f"slot print_timing: {of} prompt eval time = 1.00 ms / {speed}")
+        self.say(f"slot print_timing: {of} eval time = 1.00 ms / {speed}")
         self.say(f"slot      release: {of} stop processing: n_tokens = 10, truncated = 0")
         del self.running[slot]
         if self.deferred:

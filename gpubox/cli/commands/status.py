@@ -19,6 +19,7 @@ from gpubox.server import watcher
 from gpubox.server.dialect import PeerModel, PeerReading
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
+from gpubox.telemetry.unknown import reasons
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
 
@@ -92,9 +93,17 @@ def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
 
 
 def as_values(snapshot: Snapshot) -> dict[str, Any]:
-    """The documented JSON object, without its version. ``null``: not known."""
+    """The documented JSON object, without its version. ``null``: not known; ``unknown`` says why, by its path."""
     status, through = snapshot.server, snapshot.throughput
     engine = {"path": status.engine_path, "version": status.engine_version}
+    sections: dict[str, Any] = {
+        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
+        "memory": [_device(device) for device in snapshot.memory],
+        "offload": asdict(snapshot.offload),
+        "throughput": asdict(through),
+        "slots": [asdict(slot) for slot in snapshot.slots],
+        "totals": {name: value for name, value in asdict(snapshot.totals).items() if name != "requests_reason"},
+    }
     return {
         "time": snapshot.time,
         "server": {
@@ -110,13 +119,9 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
             "message": status.message or None,
             "operation": status.operation or None,
         },
-        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
-        "memory": [_device(device) for device in snapshot.memory],
-        "offload": {**asdict(snapshot.offload), "bottleneck_reason": snapshot.offload.bottleneck_reason or None},
-        "throughput": asdict(through),
-        "slots": [asdict(slot) for slot in snapshot.slots],
-        "totals": asdict(snapshot.totals),
+        **sections,
+        "unknown": reasons(snapshot, sections),
         "peer": _peer(snapshot.peer) if snapshot.peer else None,
         "problems": list(snapshot.problems),
     }
@@ -218,6 +223,7 @@ def _speed(snapshot: Snapshot) -> str:
             ("tg median", through.tg_median),
             ("pp", through.pp_tokens_per_second),
             ("effective", through.effective_tokens_per_second),
+            ("a request", through.request_tg_median),
         )
         if value is not None
     ]
