@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpubox import units
 from gpubox.server.client import LlamaClient
 
 LLAMA, VLLM, OLLAMA, LM_STUDIO, OPENAI = "llama-server", "vllm", "ollama", "lm-studio", "openai"
@@ -60,6 +61,14 @@ class PeerModel:
     expires_at: str | None = None
     """When an idle model is unloaded, ISO-8601."""
 
+    @property
+    def in_words(self) -> str:
+        """Name, quantization, and where it is."""
+        vram = "" if self.vram_bytes is None else f"{units.memory(self.vram_bytes)} in VRAM"
+        whole = f"of {units.memory(self.size_bytes)}" if vram and self.size_bytes else ""
+        context = f"context {self.context_size_tokens:,}" if self.context_size_tokens else ""
+        return "  ".join(filter(None, (self.name, self.quantization, f"{vram} {whole}".strip(), context)))
+
 
 @dataclass(frozen=True, slots=True)
 class PeerReading:
@@ -82,6 +91,17 @@ class PeerReading:
         """``Ollama 0.12.6``."""
         name = "OpenAI-compatible" if self.dialect == OPENAI else NAMES[self.dialect]
         return f"{name} {self.version or ''}".rstrip()
+
+    @property
+    def summary(self) -> str:
+        """What it does now, in one line."""
+        loaded = [model for model in self.models if model.loaded]
+        if self.running_requests is not None:
+            fill = "" if self.kv_cache_used is None else f", KV cache {self.kv_cache_used:.0%} used"
+            return f"{self.running_requests} running, {units.tokens(self.waiting_requests)} waiting{fill}"
+        if not loaded and self.dialect in (OLLAMA, LM_STUDIO):
+            return f"{self.engine} has no model loaded."
+        return "; ".join(model.in_words for model in loaded[:3])
 
     @property
     def model(self) -> str:

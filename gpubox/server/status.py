@@ -141,7 +141,7 @@ def from_peer(base_url: str, peer: PeerReading, *, denied: bool) -> ServerStatus
         base_url=base_url,
         model_path=", ".join(loaded[:4]) or None,
         engine_version=peer.engine,
-        message=DENIED if denied else "" if loaded else f"{peer.engine} has no model loaded.",
+        message=DENIED if denied else peer.summary,
     )
 
 
