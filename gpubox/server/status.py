@@ -11,8 +11,8 @@ from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
 from gpubox.server.client import LlamaClient, Slot, connect
-from gpubox.server.dialect import LLAMA, PeerReading, of_llama, read_peer, recognise
 from gpubox.server.logcut import trim
+from gpubox.server.peer import LLAMA, PeerReading
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
 from gpubox.threads import in_thread
@@ -105,6 +105,8 @@ def from_view(
 
 async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     """A server that somebody else runs, by its URL; read only."""
+    from gpubox.server.dialect import of_llama, read_peer, recognise
+
     async with connect(base_url, key, timeout=5.0) as client:
         health = await client.health()
         props = (await client.props() if health.status == "ok" else None) or {}

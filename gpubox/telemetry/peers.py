@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from gpubox.server.dialect import PeerReading
+from gpubox.server.peer import PeerReading
 from gpubox.telemetry.model import Snapshot
 
 WINDOW_SECONDS = 3.0

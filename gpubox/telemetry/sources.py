@@ -13,9 +13,9 @@ from pathlib import Path
 from gpubox.hardware.process import output_moved
 from gpubox.server.choiceevents import Cleared
 from gpubox.server.client import DEFERRED, PROCESSING, Health, LlamaClient, Slot
-from gpubox.server.dialect import LLAMA, PeerReading, read_peer, recognise
 from gpubox.server.log import HEAD_BYTES, LogReader, numbered, tail_text
 from gpubox.server.logevents import CacheState, Checkpoint, Released, Section, Sleeping, event_of
+from gpubox.server.peer import LLAMA, PeerReading
 from gpubox.telemetry.checkpoints import Checkpoints
 from gpubox.telemetry.model import Request
 from gpubox.telemetry.requests import RequestLog
@@ -317,11 +317,15 @@ class ServerSource:
         """Whether it is a server of another kind. What is of none is asked again now and then: it may be starting."""
         if at - self._recognised_at < RETRY_SECONDS:
             return False
+        from gpubox.server.dialect import recognise
+
         self._recognised_at = at
         self._dialect = await recognise(self.client)
         return self._dialect not in ("", LLAMA)
 
     async def _ask_peer(self) -> ServerAnswer:
+        from gpubox.server.dialect import read_peer
+
         peer, at = await read_peer(self.client, self._dialect), time.monotonic()
         denied = self.client.denied
         if peer is None:

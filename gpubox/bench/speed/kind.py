@@ -19,7 +19,7 @@ from gpubox.bench.speed import llama_bench
 from gpubox.bench.speed.cells import Cell, cells_of, options_of
 from gpubox.bench.speed.summary import summarise
 from gpubox.bench.stand import Server, Stand
-from gpubox.server.dialect import LLAMA
+from gpubox.server.peer import LLAMA
 
 
 class Speed(Benchmark):

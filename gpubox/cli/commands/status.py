@@ -16,7 +16,7 @@ from gpubox.cli.context import Context, server_url
 from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
-from gpubox.server.dialect import LM_STUDIO, OLLAMA, PeerModel, PeerReading
+from gpubox.server.peer import LM_STUDIO, OLLAMA, PeerModel, PeerReading
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
 
