@@ -7,20 +7,20 @@ ctlseqs); other control characters become their pictures (``␇``), characters t
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 
 _TAB = "    "
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
 _CUT_SHORT = "␛"
 """Stands for an escape sequence that never ended, with all that it would have swallowed."""
-_SEQUENCES = re.compile(
+# Patterns are compiled at their first use, and kept, by re: verbs and the first paint do without.
+_SEQUENCES = (
     # OSC ends with BEL or ST; DCS, SOS, PM and APC with ST. A line break or another escape breaks any of them off.
     r"(?:\x1b\]|\x9d)[^\n\x07\x1b\x9c]*(\x07|\x1b\\|\x9c)?|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\n\x1b\x9c]*(\x1b\\|\x9c)?"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*([@-~])?|\x1b[ -/]*([0-~])?"
 )
-_LINE_END = re.compile(r"\r+(?=\n|\Z)")
-_INTRODUCERS = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
+_LINE_END = r"\r+(?=\n|\Z)"
+_INTRODUCERS = r"[\x1b\x90\x98\x9b\x9d-\x9f]"
 # The categories Cf, Cs, Co, Zl and Zp, and the letters, marks and unassigned that Unicode calls default-ignorable.
 _HIDDEN = (
     "\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
@@ -32,13 +32,13 @@ _JOINED = (
     r"\u0590-\u109f\u1700-\u1fff\u2190-\u23ff\u2440-\u2bff\u3040-\ud7ff\uf900-\ufaff\ufb50-\ufe0f\ufe70-\ufefc"
     r"\U0001f000-\U0001faff"
 )
-_ODD = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f]|(?:[\x80-\x9f{_HIDDEN}]|(?<![{_JOINED}])[\u200c\u200d])+")
-_ACTING = re.compile(rf"[\x00-\x1f\x7f-\x9f{_HIDDEN}]")
-_UNSEEN = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f]|[\x80-\x9f\u200c\u200d{_HIDDEN}]")
+_ODD = rf"[\x00-\x08\x0b-\x1f\x7f]|(?:[\x80-\x9f{_HIDDEN}]|(?<![{_JOINED}])[\u200c\u200d])+"
+_ACTING = rf"[\x00-\x1f\x7f-\x9f{_HIDDEN}]"
+_UNSEEN = rf"[\x00-\x08\x0b-\x1f\x7f]|[\x80-\x9f\u200c\u200d{_HIDDEN}]"
 _ONE_LINE = str.maketrans({"\n": " ", "\t": _TAB} | dict.fromkeys("\u200c\u200d\ufe0e\ufe0f"))
 MARKS = 4
 """Combining marks on one character, at most; living scripts need no more."""
-_MANY_MARKS = re.compile(
+_MANY_MARKS = (
     r"[\u0300-\u1fff\u20d0-\u20ff\u2cef-\u2dff\u302a-\u309a\ua66f-\uabff\ufb1e\ufe00-\ufe2f\U00010000-\U0001efff]"
     rf"{{{MARKS + 1},}}"
 )
@@ -68,7 +68,7 @@ def revealed(text: str) -> str:
     """Lines on which the owner decides: all that is in them is seen, the inside of escape sequences too."""
     if text.isascii() and text.isprintable():
         return text
-    shown = _UNSEEN.sub(lambda found: _PICTURES.get(ord(found[0]), "\ufffd"), text.replace("\r\n", "\n"))
+    shown = re.sub(_UNSEEN, lambda found: _PICTURES.get(ord(found[0]), "\ufffd"), text.replace("\r\n", "\n"))
     return _few_marks(shown).replace("\t", _TAB)
 
 
@@ -76,8 +76,8 @@ def blanked(text: str, cells: Callable[[str], int]) -> str:
     """``text`` of the same width, blank where something was removed; ``cells`` is how wide a text is drawn."""
     if text.isprintable():
         return text
-    text = _SEQUENCES.sub(lambda found: " " * cells(found[0]), text)
-    return _ACTING.sub(lambda found: "\ufffd" * cells(found[0]), text)
+    text = re.sub(_SEQUENCES, lambda found: " " * cells(found[0]), text)
+    return re.sub(_ACTING, lambda found: "\ufffd" * cells(found[0]), text)
 
 
 class Cleaner:
@@ -94,8 +94,8 @@ class Cleaner:
 
     def feed(self, text: str) -> str:
         """What can be shown of ``text`` and of what was held back."""
-        if not self._held and text.isascii() and text.isprintable():
-            self._tail = ""
+        if not self._held and _usual(text):
+            self._tail = text[-1:] or self._tail
             return self._bounded(text)
         text = self._held + text
         cut = _unfinished_at(text)
@@ -140,8 +140,8 @@ def _unfinished_at(text: str) -> int:
     """Where that begins whose meaning the next piece decides: an escape sequence, a CR."""
     start = end = before = 0
     last = ""
-    if _INTRODUCERS.search(text):
-        for found in _SEQUENCES.finditer(text):
+    if re.search(_INTRODUCERS, text):
+        for found in re.finditer(_SEQUENCES, text):
             # An ESC right after a string may be the first half of its end.
             half = found[0] == "\x1b" and found.start() == end and last not in ("", "\x1b")
             if found.lastindex is None and not half:
@@ -156,17 +156,29 @@ def _unfinished_at(text: str) -> int:
 
 
 def _clean(text: str) -> str:
+    if _usual(text):
+        return text
     if "\r" in text:
-        text = _LINE_END.sub("", text)
-    if _INTRODUCERS.search(text):
-        text = _SEQUENCES.sub(lambda found: "" if found.lastindex else _CUT_SHORT, text)
-    if _ODD.search(text):
-        text = _ODD.sub(lambda found: _PICTURES.get(ord(found[0][0]), "\ufffd"), text)
+        text = re.sub(_LINE_END, "", text)
+    if re.search(_INTRODUCERS, text):
+        text = re.sub(_SEQUENCES, lambda found: "" if found.lastindex else _CUT_SHORT, text)
+    if re.search(_ODD, text):
+        text = re.sub(_ODD, lambda found: _PICTURES.get(ord(found[0][0]), "\ufffd"), text)
     return _few_marks(text)
 
 
+def _usual(text: str) -> bool:
+    """Whether nothing has to be looked for in it: letters, signs, lines and boxes. Faster than any pattern."""
+    if not text.replace("\n", " ").replace("\t", " ").isprintable():
+        return False
+    return text.isascii() or all(
+        char < "\u0300" or "\u2010" <= char < "\u20d0" or "\u2100" <= char < "\u2c00" or "\u4e00" <= char < "\ua000"
+        for char in set(text)
+    )
+
+
 def _few_marks(text: str) -> str:
-    return _MANY_MARKS.sub(lambda found: _first_marks(found[0]), text) if _MANY_MARKS.search(text) else text
+    return re.sub(_MANY_MARKS, lambda found: _first_marks(found[0]), text) if re.search(_MANY_MARKS, text) else text
 
 
 def _first_marks(run: str) -> str:
@@ -181,6 +193,8 @@ def _first_marks(run: str) -> str:
 
 
 def _is_mark(char: str) -> bool:
+    import unicodedata  # a library of its own, which most texts do without
+
     return unicodedata.category(char) in ("Mn", "Me")
 
 

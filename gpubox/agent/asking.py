@@ -20,7 +20,8 @@ from gpubox.agent.reply import RawCall, Reply
 from gpubox.agent.thinking import ThinkingSplitter
 from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
-from gpubox.server.dialect import LLAMA, fitting
+from gpubox.server.dialect import fitting
+from gpubox.server.peer import LLAMA
 from gpubox.server.stream import stream_completion
 
 Emit = Callable[[AgentEvent], None]

@@ -16,7 +16,7 @@ from gpubox.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
-    from gpubox.server.dialect import PeerReading
+    from gpubox.server.peer import PeerReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,8 @@ async def _asked(client: LlamaClient, found: Serving) -> Serving:
 
 async def _peer(client: LlamaClient) -> PeerReading | None:
     """What a server that is no llama-server says of itself; ``None`` for any other."""
-    from gpubox.server.dialect import LLAMA, read_peer, recognise
+    from gpubox.server.dialect import read_peer, recognise
+    from gpubox.server.peer import LLAMA
 
     dialect = await recognise(client)
     return await read_peer(client, dialect) if dialect not in ("", LLAMA) else None

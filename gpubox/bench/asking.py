@@ -13,7 +13,7 @@ from gpubox.bench.model import Flag, Item, RawRecord, Result
 from gpubox.bench.request import Measured, measure, measured_of
 from gpubox.bench.speed.prompts import CHAT, filler
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.dialect import LLAMA
+from gpubox.server.peer import LLAMA
 
 if TYPE_CHECKING:
     from gpubox.bench.stand import Server, Stand

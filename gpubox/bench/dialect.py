@@ -12,7 +12,8 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.plain import plain
 from gpubox.server.address import KEY_HINT
 from gpubox.server.client import ANSWER_BYTES, LlamaClient
-from gpubox.server.dialect import LLAMA, LM_STUDIO, OLLAMA, OPENAI, TAKES, read_peer, recognise
+from gpubox.server.dialect import TAKES, read_peer, recognise
+from gpubox.server.peer import LLAMA, LM_STUDIO, OLLAMA, OPENAI
 
 _CONTROLS = {"cache_prompt": "its cache", "ignore_eos": "the length of answers", "chat_template_kwargs": "thinking"}
 WHOLE_SECONDS = 20.0

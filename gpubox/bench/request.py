@@ -18,7 +18,8 @@ import msgspec
 
 from gpubox import units
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.server.dialect import LLAMA, fitting
+from gpubox.server.dialect import fitting
+from gpubox.server.peer import LLAMA
 from gpubox.server.stream import CHAT, StreamError, stream_completion
 
 if TYPE_CHECKING:

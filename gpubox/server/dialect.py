@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from gpubox.server.peer import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, PeerModel, PeerReading
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
 
-LLAMA, VLLM, OLLAMA, LM_STUDIO, OPENAI = "llama-server", "vllm", "ollama", "lm-studio", "openai"
-NAMES = {VLLM: "vLLM", OLLAMA: "Ollama", LM_STUDIO: "LM Studio", OPENAI: "This OpenAI-compatible server"}
 NOT_TOLD = {
     OLLAMA: "Ollama does not tell what runs or waits, tok/s, TTFT or token counts",
     VLLM: "vLLM does not tell single requests, prompt progress or VRAM",
@@ -45,49 +44,6 @@ _COUNTERS = {
 }
 MOST_MODELS = 200
 MOST_LINES = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class PeerModel:
-    """One model that a server has."""
-
-    name: str
-    loaded: bool | None = None
-    quantization: str | None = None
-    context_size_tokens: int | None = None
-    size_bytes: int | None = None
-    """In memory where it is loaded, VRAM and RAM together; else its file."""
-    vram_bytes: int | None = None
-    expires_at: str | None = None
-    """When an idle model is unloaded, ISO-8601."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerReading:
-    """What a server that is no llama-server says of itself now."""
-
-    dialect: str
-    version: str | None = None
-    models: tuple[PeerModel, ...] = ()
-    """The loaded ones first."""
-    running_requests: int | None = None
-    waiting_requests: int | None = None
-    kv_cache_used: float | None = None
-    """0 to 1."""
-    counters: Mapping[str, float] | None = None
-    """Under the names of llama-server's ``/metrics``."""
-    not_told: str = ""
-
-    @property
-    def engine(self) -> str:
-        """``Ollama 0.12.6``."""
-        name = "OpenAI-compatible" if self.dialect == OPENAI else NAMES[self.dialect]
-        return f"{name} {self.version or ''}".rstrip()
-
-    @property
-    def model(self) -> str:
-        """The one that a request means which names none: the first loaded, else the first; empty: there is none."""
-        return self.models[0].name if self.models else ""
 
 
 def of_llama(props: Mapping[str, Any]) -> bool:

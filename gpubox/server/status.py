@@ -12,8 +12,8 @@ from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
 from gpubox.server.answers import Slot
-from gpubox.server.dialect import LLAMA, PeerReading, of_llama, read_peer, recognise
 from gpubox.server.logcut import trim
+from gpubox.server.peer import LLAMA, PeerReading
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
 from gpubox.threads import in_thread
@@ -112,6 +112,7 @@ def from_view(
 async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     """A server that somebody else runs, by its URL; read only."""
     from gpubox.server.client import connect
+    from gpubox.server.dialect import of_llama, read_peer, recognise
 
     async with connect(base_url, key, timeout=5.0) as client:
         health = await client.health()
@@ -149,7 +150,7 @@ def from_peer(base_url: str, peer: PeerReading, *, denied: bool) -> ServerStatus
         base_url=base_url,
         model_path=", ".join(loaded[:4]) or None,
         engine_version=peer.engine,
-        message=DENIED if denied else "" if loaded else f"{peer.engine} has no model loaded.",
+        message=DENIED if denied else peer.summary,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.server.dialect import PeerReading
+from gpubox.server.peer import PeerReading
 from gpubox.server.status import ServerStatus
 
 DeviceKind = Literal["gpu", "rpc", "host"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from gpubox.server.dialect import PeerReading
+from gpubox.server.peer import PeerReading
 from gpubox.telemetry.model import Snapshot
 
 WINDOW_SECONDS = 3.0
@@ -38,12 +38,10 @@ class CounterRate:
 
 def of_peer(snapshot: Snapshot, peer: PeerReading, tokens_per_second: float | None) -> Snapshot:
     """``snapshot`` with what ``peer`` says; the speed is of its counter of generated tokens, all requests together."""
-    loaded = next((model for model in peer.models if model.loaded), None)
     through = replace(
         snapshot.throughput,
         tg_tokens_per_second=tokens_per_second,
         busy_slots=peer.running_requests,
         queued_requests=peer.waiting_requests,
-        context_size_tokens=loaded.context_size_tokens if loaded else None,
     )
     return replace(snapshot, throughput=through, peer=peer)

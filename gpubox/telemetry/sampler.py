@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
@@ -16,7 +17,6 @@ from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReader, HostReading, ProcessReading, read_process
 from gpubox.hardware.process import Identity
 from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.keys import key_for
 from gpubox.server.logcut import trim
 from gpubox.server.record import Running
 from gpubox.server.slot import SlotView, observe
@@ -25,12 +25,14 @@ from gpubox.telemetry.bottleneck import Pace, pace
 from gpubox.telemetry.memory import reconcile
 from gpubox.telemetry.model import SlotReading, Snapshot
 from gpubox.telemetry.offload import offload
-from gpubox.telemetry.peers import CounterRate, of_peer
 from gpubox.telemetry.problems import http_problems, silence
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.sources import LogSource, ServerAnswer, ServerSource
 from gpubox.telemetry.throughput import read_slots, throughput, totals
 from gpubox.threads import in_thread
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.peers import CounterRate
 
 STUCK_SECONDS = 20.0
 HUNG_SECONDS = 300.0
@@ -154,7 +156,7 @@ class Sampler:
         self._foreign: ServerSource | None = None
         self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
-        self._peer_rate = CounterRate()
+        self._peer_rate: CounterRate | None = None
 
     async def close(self) -> None:
         """Ends every task of the sources."""
@@ -209,7 +211,10 @@ class Sampler:
     async def _sample_foreign(self, wait: bool) -> Snapshot:
         assert self.url is not None
         self._host_reading = await in_thread(self._host.read)
+        from gpubox.telemetry.peers import CounterRate, of_peer
+
         if self._foreign is None:
+            self._peer_rate = CounterRate()
             key = await in_thread(_foreign_key, self.paths, self.config, self.url)
             may_ask = not await in_thread(sleeper_at, self.url)
             self._foreign = ServerSource(self.url, key, may_ask_slots=may_ask, foreign=True)
@@ -223,7 +228,7 @@ class Sampler:
         for answer in self._foreign.take():
             if answer.slots is not None:
                 self._foreign_rates.feed(answer.at, answer.slots)
-            if answer.peer:
+            if answer.peer and self._peer_rate:
                 self._peer_rate.feed(answer.at, (answer.counters or {}).get("tokens_predicted_total"))
         latest = self._foreign.latest
         assert latest is not None and self._foreign_status is not None
@@ -245,7 +250,9 @@ class Sampler:
         snapshot = self._build(
             status, "stuck" if silent > STUCK_SECONDS else state, at, slots, latest, problems=tuple(problems)
         )
-        return of_peer(snapshot, latest.peer, self._peer_rate.tokens_per_second) if latest.peer else snapshot
+        if latest.peer is None or self._peer_rate is None:
+            return snapshot
+        return of_peer(snapshot, latest.peer, self._peer_rate.tokens_per_second)
 
     def _look(self) -> tuple[SlotView, Launched | None, bool]:
         """What runs, its log and process as read now, and whether a request ended. Blocks; changes no source."""
@@ -400,6 +407,8 @@ def _slot_state(states: list[str]) -> str:
 
 
 def _foreign_key(paths: Paths, config: Config, url: str) -> str | None:
+    from gpubox.server.keys import key_for
+
     try:
         return key_for(paths, config, url)
     except GpuboxError:

@@ -13,10 +13,10 @@ from pathlib import Path
 from gpubox.hardware.process import output_moved
 from gpubox.server.answers import DEFERRED, PROCESSING, Health, Slot
 from gpubox.server.choiceevents import Cleared
-from gpubox.server.dialect import LLAMA, PeerReading, read_peer, recognise
 from gpubox.server.log import HEAD_BYTES, LINE_BYTES, LogReader, numbered, parse_line, tail_text
 from gpubox.server.logevents import CacheState, Checkpoint, Cut, Released, Section, Sleeping, event_of
 from gpubox.server.logtally import ENDED, ended_in
+from gpubox.server.peer import LLAMA, PeerReading
 from gpubox.telemetry.checkpoints import Checkpoints
 from gpubox.telemetry.model import Request
 from gpubox.telemetry.requests import RequestLog
@@ -356,11 +356,15 @@ class ServerSource:
         """Whether it is a server of another kind. What is of none is asked again now and then: it may be starting."""
         if at - self._recognised_at < RETRY_SECONDS:
             return False
+        from gpubox.server.dialect import recognise
+
         self._recognised_at = at
         self._dialect = await recognise(self.client)
         return self._dialect not in ("", LLAMA)
 
     async def _ask_peer(self) -> ServerAnswer:
+        from gpubox.server.dialect import read_peer
+
         peer, at = await read_peer(self.client, self._dialect), time.monotonic()
         denied = self.client.denied
         if peer is None:

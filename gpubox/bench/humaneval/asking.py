@@ -14,7 +14,7 @@ from gpubox.bench.stand import Stand, wait_gone
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
-from gpubox.server.dialect import LLAMA
+from gpubox.server.peer import LLAMA
 
 CUT_OFF_TOKENS = 32
 """A reply that is closed after its program: the server may make so many more before it sees that."""

@@ -15,7 +15,7 @@ from gpubox.bench.request import measure
 from gpubox.bench.speed.prompts import CHAT, filler
 from gpubox.bench.stand import Stand
 from gpubox.errors import GpuboxError
-from gpubox.server.dialect import LLAMA
+from gpubox.server.peer import LLAMA
 
 SYSTEM = "You are a coding agent. Work step by step; after each step a tool's output is shown to you."
 FILE_WORDS, OUTPUT_WORDS = (300, 900), (40, 300)

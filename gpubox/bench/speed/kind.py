@@ -20,7 +20,7 @@ from gpubox.bench.speed.cells import Cell, cells_of, options_of
 from gpubox.bench.speed.summary import summarise
 from gpubox.bench.stand import Server, Stand
 from gpubox.bench.starts import random_order
-from gpubox.server.dialect import LLAMA
+from gpubox.server.peer import LLAMA
 
 
 class Speed(Benchmark):

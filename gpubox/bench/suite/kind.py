@@ -15,7 +15,7 @@ from gpubox.bench.stand import Server, Stand
 from gpubox.bench.suite.scoring import score_of, score_reply
 from gpubox.bench.suite.summary import summarise
 from gpubox.bench.suite.tasks import SPEED_RUNS, SYSTEM, TASKS, Task, options_of
-from gpubox.server.dialect import LLAMA
+from gpubox.server.peer import LLAMA
 
 if TYPE_CHECKING:
     pass

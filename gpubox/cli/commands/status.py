@@ -16,7 +16,7 @@ from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.process import identity_of
 from gpubox.paths import MAIN_SLOT
 from gpubox.server import watcher
-from gpubox.server.dialect import PeerModel, PeerReading
+from gpubox.server.peer import LM_STUDIO, OLLAMA, PeerModel, PeerReading
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
 from gpubox.telemetry.unknown import reasons
@@ -157,7 +157,7 @@ def _print(snapshot: Snapshot) -> None:
         ("context", _context(snapshot)),
         ("limit", _bottleneck(snapshot)),
         ("doing", status.operation),
-        ("note", status.message),
+        ("note", "" if snapshot.peer and status.message == snapshot.peer.summary else status.message),
     ):
         if value:
             output.emit(f"  {name:8} {value}")
@@ -184,8 +184,10 @@ def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
     if peer is None:
         return []
     lines = [("loaded", _peer_model(model)) for model in peer.models if model.loaded]
+    if not lines and peer.dialect in (OLLAMA, LM_STUDIO):
+        lines = [("loaded", "none")]
     if others := sum(not model.loaded for model in peer.models):
-        lines.append(("has", f"{others} more model{'s' * (others != 1)}" if lines else f"{others} models"))
+        lines.append(("has", f"{others} more model{'s' * (others != 1)}"))
     if peer.running_requests is not None:
         lines.append(("requests", f"{peer.running_requests} running, {units.tokens(peer.waiting_requests)} waiting"))
     if totals.generated_tokens is not None:
@@ -198,12 +200,7 @@ def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _peer_model(model: PeerModel) -> str:
-    vram = "" if model.vram_bytes is None else f"{units.memory(model.vram_bytes)} in VRAM"
-    whole = f"of {units.memory(model.size_bytes)}" if vram and model.size_bytes else ""
-    context = f"context {model.context_size_tokens:,}" if model.context_size_tokens else ""
-    until = f"until {_local(model.expires_at)}" if model.expires_at else ""
-    words = [model.name, model.quantization or "", f"{vram} {whole}".strip(), context, until]
-    return "  ".join(word for word in words if word)
+    return model.in_words + (f"  until {_local(model.expires_at)}" if model.expires_at else "")
 
 
 def _local(iso: str) -> str:
