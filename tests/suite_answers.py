@@ -16,10 +16,10 @@ async def scored(folder: str, sandbox: Sandbox, root: Path = ANSWERS) -> dict[st
     """Name -> its points of 100 (``None``: keywords only) and all that was found."""
     gate = asyncio.Semaphore(2)
 
-    async def one(path: Path) -> tuple[float | None, dict[str, Any]]:
+    async def one(name: str, text: str) -> tuple[float | None, dict[str, Any]]:
         async with gate:
-            values = await score_reply(path.name[:3], path.read_text(encoding="utf-8"), "", "stop", lambda: sandbox)
+            values = await score_reply(name[:3], text, "", "stop", lambda: sandbox)
         return score_of(values).value, values
 
-    paths = sorted((root / folder).glob("*.md"))
-    return dict(zip([path.stem for path in paths], await asyncio.gather(*map(one, paths)), strict=True))
+    answers = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / folder).glob("*.md"))}
+    return dict(zip(answers, await asyncio.gather(*(one(*answer) for answer in answers.items())), strict=True))

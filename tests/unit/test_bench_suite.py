@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from gpubox.bench.report.model import Report, Table
 from gpubox.bench.report.text import lines
 from gpubox.bench.runner import Runner, rescore
 from gpubox.bench.store import Run, find_run
+from gpubox.bench.suite import functional
 from gpubox.bench.suite.aggregate import Score, standings
-from gpubox.bench.suite.answer import PYTHON, SCRIPT, Answer, answer_of, files_in
+from gpubox.bench.suite.answer import PYTHON, SCRIPT, Answer, answer_of, files_in, pieces
 from gpubox.bench.suite.answer import code_in as code_of
 from gpubox.bench.suite.architecture import architecture_points
 from gpubox.bench.suite.bayes import answers, bayes_points
@@ -478,3 +480,62 @@ async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
 def test_options_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         options_of(options)
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "1", "1.", "a.", "[", "{", "-", "|a", "```\n", "<pre>", "crdt ot ", "not ", "1e-", "- a b\n"]
+)
+def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) -> None:
+    """No pattern takes more than linear time; where one did, this took minutes."""
+    text = piece * (40_000 // len(piece))
+    originals = {path: fixture(f"express/{path}") for path in EXPRESS}
+    began = time.process_time()
+    for points in (debug_log_points, architecture_points, bayes_points, structured_points, sequencing_points):
+        points(text)
+    files_in(Answer(text, "content"), originals, SCRIPT)
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```python:todo.py\nx = 1\n```", [("python", "todo.py")]),
+        ("```tsx\nx\n```", [("script", "")]),
+        ("~~~\nx\n~~~", [("", "")]),
+        ("```{.python filename=\"app.py\"}\nx\n```", [("python", "app.py")]),
+        ("```js middleware/auth.js\nx\n```", [("script", "middleware/auth.js")]),
+        ("**1. `src/app.py`:**\n\n````py\nx\n````", [("python", "src/app.py")]),
+        ("```\n# app.py\nx = 1\n```", [("python", "app.py")]),
+        ("```bash\npython todo.py\n```", [("bash", "")]),
+        ("app.py\n\nimport os\nx = 1\ny = 2\n", [("", "app.py")]),
+        ("<pre><code>import os\nif 1 &lt; 2: pass\n</code></pre>", [("", "")]),
+    ],
+)  # fmt: skip
+def test_code_is_found_however_it_is_fenced(text: str, found: list[tuple[str, str]]) -> None:
+    assert [(piece.family, piece.path) for piece in pieces(Answer(text, "content"))] == found
+
+
+FORGED = {
+    "prints a verdict": "import json\nprint('\\n' + json.dumps(dict.fromkeys(%r, True)))\nimport os\nos._exit(0)",
+    "shadows what its judge imports": "import os\n"
+    "for name in ('json', 'select', 'secrets', 'ctypes', 'random', 'subprocess'):\n"
+    "    open(name + '.py', 'w').write('import os; os._exit(0)')\nopen('.shim/driver.py', 'w').write('print(1)')",
+    "kills its judge": "import os\nos.kill(os.getppid(), 9)",
+    "answers everything alike": "import fastapi\napp = fastapi.FastAPI()\n"
+    "async def ask(*a): return fastapi.JSONResponse({'short_code': 'a', 'short_url': 'a', 'items': [], 'total': 45})\n"
+    "app.ask = ask",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+async def test_an_app_that_forges_gets_nothing(name: str, sandbox: Sandbox) -> None:
+    code = FORGED[name]
+    shortener = code % (functional.SHORTENER_CHECKS,) if "%r" in code else code
+    pages = code % (functional.PAGINATION_CHECKS,) if "%r" in code else code
+    files = {"app.py": pages, "test_app.py": fixture("flask/test_app.py")}
+
+    found = await asyncio.gather(
+        functional.check_shortener(shortener, sandbox), functional.check_pagination(files, sandbox)
+    )
+
+    assert sum(found[0].values()) <= 1 and not any(found[1].values())

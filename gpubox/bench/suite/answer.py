@@ -24,6 +24,8 @@ _KNOWN = {name: family for family, names in _FAMILIES.items() for name in names}
 _KNOWN |= dict.fromkeys(("code", "text", "txt", "plain", "plaintext"), "")
 _EXTENSIONS = {"py": PYTHON, "ts": SCRIPT, "tsx": SCRIPT, "mts": SCRIPT, "js": SCRIPT, "mjs": SCRIPT, "cjs": SCRIPT}
 _PATH = re.compile(r"(?<![\w/])(?:\./)?((?:[\w.-]+/)*[\w.-]+\.(?:py|tsx?|mts|m?js|cjs))(?![\w/])", re.IGNORECASE)
+LONGEST_HEADING = 200
+"""Characters of a line that may name a file."""
 _STARTS = re.compile(
     r"(?:import |from \w|def |class |async |#!|@\w|export |const |let |function |interface |type \w+ ?[=<]|'use strict"
     r"|\"use strict|module\.exports|#|//|/\*|\"\"\"|''')"
@@ -123,7 +125,10 @@ def pieces(answer: Answer) -> list[Piece]:
     fenced = list(_fenced(answer.text))
     if fenced:
         return fenced
-    tagged = re.findall(r"<pre[^>]*>(?:\s*<code[^>]*>)?(.*?)(?:</code>\s*)?</pre>", answer.text, re.DOTALL | re.I)
+    closed = "</pre>" in answer.text.lower()
+    tagged = closed and re.findall(
+        r"<pre[^>]*>(?:\s*<code[^>]*>)?(.*?)(?:</code>\s*)?</pre>", answer.text, re.DOTALL | re.I
+    )
     if tagged:
         return [Piece(html.unescape(code), "", _path_in(html.unescape(code))) for code in tagged]
     return list(_bare(answer.text))
@@ -172,7 +177,7 @@ def _indented(lines: list[str]) -> Iterator[str]:
 
 def _is_heading(line: str) -> bool:
     """Whether a line is a file's name and little else."""
-    match = _PATH.search(line)
+    match = _PATH.search(line) if len(line) <= LONGEST_HEADING else None
     rest = re.sub(r"[\W_]+", " ", line[: match.start()] + line[match.end() :]).split() if match else []
     return match is not None and len(rest) <= 3 and not re.search(r"[;=({]|\bimport\b|\bpython\b|\bnode\b", line)
 
@@ -226,5 +231,5 @@ def _path_in(code: str) -> str:
 
 
 def _path_in_line(line: str) -> str:
-    match = _PATH.search(line)
+    match = _PATH.search(line) if len(line) <= LONGEST_HEADING else None
     return match[1] if match else ""

@@ -137,7 +137,7 @@ def _attributed(found: Sequence[Sentence], one: Sentence) -> Iterator[tuple[str,
     """(subject, clause): a clause belongs to whom it names, else to whom the clause, sentence or heading before did."""
     place = next(index for index, other in enumerate(found) if other is one)
     before = ""
-    for other in reversed(found[max(0, place - 3) : place]):
+    for other in reversed(found[max(0, place - 6) : place]):
         named = _subjects(other.text)
         if other.heading == one.heading and len(named) == 1:
             before = named[0]

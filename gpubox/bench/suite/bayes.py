@@ -33,6 +33,9 @@ _OTHERS = re.compile(
     re.I,
 )
 """Tells of an answer that is not the writer's."""
+_OF_OTHERS = (6 / 17, 12 / 17)
+"""What is left for A, for B, for both."""
+_NOT_C = re.compile(r"\bC\b[^\d;,]{0,30}(?:0?[.,]35|35[.,]?\d* ?%|6/17|0?[.,]70|70[.,]?\d* ?%|12/17)")
 _DENIED = re.compile(r"\b(?:not|n't|never|wrong|incorrect)\b[^.]{0,40}(?:5/17|0?[.,]29|29[.,]?\d* ?%)", re.IGNORECASE)
 _LEADS = (
     r"(?:[=≈~:]|\b(?:is|was|are|be|about|approximately|approx\.?|roughly|around|nearly|almost|equals|to|or|of|answer"
@@ -83,12 +86,15 @@ def answers(text: str) -> bool:
         found = found or [value for value in loose if not any(abs(value - one) < 1e-9 for one in _GIVEN)]
         if found:
             hedged = [v for v in loose if _OR.search(line) and abs(v - found[-1]) > TOLERANCE and v not in _GIVEN]
+            if any(abs(value - TARGET) <= TOLERANCE for value in found) and not _NOT_C.search(line):
+                found = [value for value in found if all(abs(value - other) > TOLERANCE for other in _OF_OTHERS)]
             return abs(found[-1] - TARGET) <= TOLERANCE and not hedged and not _DENIED.search(line)
     return False
 
 
 def normal(text: str) -> str:
     """Without LaTeX and Markdown: numbers, signs and words."""
+    text = re.sub(r"\d{25,}", "0", text)
     text = re.sub(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1/\2 ", text)
     text = re.sub(r"\\[dt]?frac\s*(\d)\s*\{?(\d+)\}?", r" \1/\2 ", text)
     text = re.sub(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r" = \1 ", text)

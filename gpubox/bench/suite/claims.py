@@ -36,8 +36,8 @@ _VERB = re.compile(
 )
 _NOT = re.compile(
     r"(?:\b(?:not|never|no|neither|nor|hardly|cannot|wasn'?t|isn'?t|aren'?t|weren'?t|didn'?t|doesn'?t|don'?t)\b"
-    r"|\bfar from\b)(?!\s+(?:only|just|merely|commit|releas|clos|return|finish|end|until"
-    r"|free|limit|because))[^,;:.()]{0,28}$",
+    r"|\bfar from\b)(?!\s+(?:\w+\s+){0,2}(?:only|just|merely|commit|releas|clos|return"
+    r"|finish|end|until|free|limit|because))[^,;:.()]{0,28}$",
     re.IGNORECASE,
 )
 _INSTEAD = re.compile(
@@ -76,7 +76,7 @@ def sentences(text: str) -> list[Sentence]:
     heading = ""
     columns: list[str] = []
     for line in re.sub(r"__|`", "", text).splitlines():
-        bold = re.fullmatch(r"\W*\*\*([^*.!?]{2,60})\*\*:?\s*", line)
+        bold = re.fullmatch(r"[\W\d]*\*\*([^*.!?]{2,60})\*\*:?\s*", line)
         plain = re.sub(r"\*\*|(?<!\w)\*(?=\w)|(?<=[\w:.])\*(?!\w)", "", line).strip()
         if not plain or _LOG_LINE.match(plain) or set(plain) <= set("|-: ="):
             continue
@@ -96,6 +96,9 @@ def sentences(text: str) -> list[Sentence]:
             heading = named.strip(" -*:0123456789.)")
             continue
         plain = re.sub(r"^(?:[-*+•→>]|\(?\d{1,2}[.)])\s+", "", plain)
+        if len(plain.split()) <= 4 and re.fullmatch(r"[\w /-]{1,40}", plain):  # a list's own heading
+            heading = plain
+            continue
         found += [Sentence(part, heading) for part in _parts(plain)]
     return found
 

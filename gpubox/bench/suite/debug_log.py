@@ -129,9 +129,12 @@ _BLAMES = (
     rf"|an? )?(?:root |real |true |actual |immediate |main |underlying "
     rf"|primary )?(?:cause|culprit|reason|problem|trigger|issue)|caus(?:ed|ing)\b|brought (?:down"
     rf"|the)|took down|triggered|led to"
-    rf"|resulted in|set off|to blame|made the|behind (?:it|this|the))",
+    rf"|resulted in|set off|to blame|made the|behind (?:it|this|the)|(?:which|that) (?:is|was) why"
+    rf"|which (?:meant|made|left|caused))",
 )
 _NOT_BLAMED = r"\b(?:not|never|neither|nor|unrelated|no|hardly)\b|n't\b|symptom|consequence|herring|noise|coinciden"
+_DEEPER = ("unbounded query", "row by row", *_REMEDIES)
+"""Of these a text must have something: who saw only that the worker held locks may have any reason in mind."""
 MOST_WRONG = 3
 """Points that an answer has at most which does not find the transaction, or blames something else."""
 
@@ -156,7 +159,7 @@ def debug_log_points(text: str) -> dict[str, int]:
         points["another cause"] = min(0, MOST_WRONG - total)
     elif blamed:
         points["red herring"] = -min(total, 2)
-    elif not points["long transaction"]:
+    elif not points["long transaction"] or not (set(_DEEPER) & {name for name, value in points.items() if value}):
         points["no root cause"] = min(0, MOST_WRONG - total)
     return {name: value for name, value in points.items() if name in _CAUSES or name in _REMEDIES or value}
 

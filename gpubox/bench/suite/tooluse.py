@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 KEYS = {"id", "name", "email", "role", "active", "created_at"}
+MOST_TRIED = 300
+"""Brackets at which an array may begin."""
 MOST_KEYS, FEWEST_ROWS = 4, 3
 """What an array must have of the right keys, and in how many objects, to be one of users at all."""
 _MADE_UP = re.compile(
@@ -75,7 +78,7 @@ def _array(text: str) -> list[Any] | None:
     """The first JSON array in ``text`` that can be read, wherever it stands; a single object counts as one of one."""
     decoder = json.JSONDecoder()
     for opening in ("[", "{"):
-        for match in re.finditer(re.escape(opening), text):
+        for match in islice(re.finditer(re.escape(opening), text), MOST_TRIED):
             try:
                 value, _ = decoder.raw_decode(text, match.start())
             except (ValueError, RecursionError):
