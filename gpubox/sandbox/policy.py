@@ -50,6 +50,8 @@ class Policy:
     kernel_bytes: int = 128 * units.MIB
     """What the kernel may hold for all of them beyond that memory: page tables, sockets, locks, names. Looked at
     every 10 ms; about as much again can be taken between two looks."""
+    own_filters: bool = False
+    """Whether it may add seccomp filters of its own: gpubox's judge does, before it runs a stranger's program."""
     output_bytes: int = 256 * units.KIB
     """What is kept of stdout and stderr; more ends the run."""
 

@@ -138,11 +138,11 @@ def supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in TABLES
 
 
-def compiled(machine: str | None = None, *, shared: bool = False, signals: bool = True) -> bytes:
+def compiled(machine: str | None = None, *, shared: bool = False, signals: bool = True, filters: bool = False) -> bytes:
     """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
 
     ``shared``: no namespace keeps other processes away, so nothing may leave its process group. ``signals=False``
-    forbids signals too. Raises KeyError where ``supported`` says no.
+    forbids signals too, ``filters`` lets a program add filters of its own. Raises KeyError where ``supported`` says no.
     """
     arch, numbers = TABLES[machine or platform.machine()]
     program = _Program(numbers)
@@ -161,6 +161,8 @@ def compiled(machine: str | None = None, *, shared: bool = False, signals: bool 
             continue
         program.refuse(name, _SOFT.get(name, errno.EPERM))
     _by_argument(program)
+    if not filters:
+        program.when("prctl", [(0, _JEQ, _PR_SET_SECCOMP)])
     program.add(_RET, _ALLOW)
     return program.packed()
 
@@ -176,7 +178,6 @@ def _by_argument(program: _Program) -> None:
     for request in (_F_SETPIPE_SZ, _F_SETLEASE, _F_NOTIFY):
         program.when("fcntl", [(1, _JEQ, request)])
     program.when("mmap", [(3, _JSET, _MAP_HUGETLB)], errno.ENOMEM)
-    program.when("prctl", [(0, _JEQ, _PR_SET_SECCOMP)])
     # A process may be slowed by itself alone: the one that watches it is of the same user.
     for name in ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
         program.only(name, 0, (0,))

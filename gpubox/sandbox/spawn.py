@@ -152,7 +152,7 @@ def _start_bubblewrap(
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(), "status_fd": status_end}
+        config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(policy), "status_fd": status_end}
         closed = _guarded(theirs, policy.workspace, guarded)
         config["close"] = [fd for fd, _ in closed]
         go_fd, go_end = _gate(ours, theirs, group)
@@ -217,7 +217,7 @@ def _start_in_place(
         abi = landlock.version() if confinement.tier == "landlock" else 0
         config = {"main": str(place.main), "work": str(place.work), "status_fd": status_end, "uid": uid, "group": True}
         config |= {"landlock": (abi, landlock.rules(place, python)) if abi else None}
-        config["filter"] = _filter(shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
+        config["filter"] = _filter(policy, shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.own_threads())
         go_fd, config["go_fd"] = _gate(ours, theirs, group)
         boot_fd = _memory_file(theirs, boot_text(counted, config))
@@ -229,8 +229,10 @@ def _start_in_place(
         return Process(popen, output_fd, status_fd, group=group, go_fd=go_fd, release=place.remove, scratch=place.root)
 
 
-def _filter(*, shared: bool = False, signals: bool = True) -> bytes:
-    return seccomp.compiled(shared=shared, signals=signals) if seccomp.supported() else b""
+def _filter(policy: Policy, *, shared: bool = False, signals: bool = True) -> bytes:
+    if not seccomp.supported():
+        return b""
+    return seccomp.compiled(shared=shared, signals=signals, filters=policy.own_filters)
 
 
 def _popen(

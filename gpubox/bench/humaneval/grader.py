@@ -138,6 +138,7 @@ async def _batch(cases: Sequence[Case], sandbox: Sandbox, cpu: int) -> tuple[dic
         cpu_seconds=30 + len(cases),
         memory_bytes=2 * units.GIB,
         processes=8,
+        own_filters=True,
         output_bytes=(len(cases) + 1) * 16 * judge.WORDS,
     )
     outcome = await sandbox.run(f"{_TEXT}\nmain({len(cases)}, {cpu}, {lock.compiled()!r})\n", policy, stdin=given)

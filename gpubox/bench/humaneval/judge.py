@@ -241,13 +241,17 @@ def candidate(asked: int, answers: int, filter_: bytes) -> None:
 
 
 def forbid(filter_: bytes) -> None:
-    """Takes system calls away from this process, as the BPF program ``filter_`` says; empty: none."""
+    """Takes system calls away from this process, as the BPF program ``filter_`` says; empty: none.
+
+    Raises OSError where the kernel refuses: a candidate that could stop its judge is not run.
+    """
     if filter_:
         import ctypes
 
         program = ctypes.create_string_buffer(filter_, len(filter_))
         packed = (len(filter_) // 8).to_bytes(8, sys.byteorder) + ctypes.addressof(program).to_bytes(8, sys.byteorder)
-        ctypes.CDLL(None).prctl(22, 2, packed, 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        if ctypes.CDLL(None).prctl(22, 2, packed, 0, 0):  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+            raise OSError("this kernel takes no filter")
 
 
 def _said(error: BaseException, entry: str = "") -> str:
