@@ -40,6 +40,8 @@ from gpubox.paths import Paths
 ANSWER_SD, PROMPT_SD = 0.01, 0.12
 NOISES = ("launch 0 %", "launch 0.5 %", "launch 1 %", "launch 2 %", "AR(0.9) 3 %", "two states -5 %", "drift -10 %")
 Scored = list[tuple[Item, Result]]
+FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Thousands of runs are stored and synced: in memory, where there is such a place."""
 SPEED: dict[str, Any] = {"prompts": ["short", "code"], "depths": [0, 8192], "repeats": 5}
 
 
@@ -192,7 +194,7 @@ def stored(paths: Paths, profile: str, box: Box, true: float = 0.0) -> Run:
 def two_runs(noise: str, true: float, seed: int, past: int) -> tuple[bool, bool, bool]:
     """``past`` runs of one profile, then two more: any row with a verdict, tg found, the interval of tg holds it."""
     dice = random.Random(f"{noise}{true}{seed}{past}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         paths = Paths(Path(folder), Path(folder), Path(folder))
         count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
         box = Box(noise, dice, count * (past + 2))
@@ -223,7 +225,7 @@ def compare_rows(runs: int) -> Iterator[str]:
 def board(noise: str, seed: int, past: int, profiles: int = 3) -> bool:
     """Whether any of several equal profiles is called behind the first."""
     dice = random.Random(f"{noise}{seed}{past}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         paths = Paths(Path(folder), Path(folder), Path(folder))
         count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
         box = Box(noise, dice, count * (past + 1) * profiles)

@@ -138,7 +138,7 @@ def _verdict(options: Options, row: Row, doubt: str) -> str:
         return f"In tg {WORDS[row.verdict].format(a=first, b=second)}: {figures}."
     return (
         f"Too few starts to compare {second} with {first} in tg: differences under about "
-        f"{100 * found.least(LEVEL):.0f} % cannot be told ({found.noise}). Seen: {figures}."
+        f"{100 * found.least(LEVEL * MAIN_SHARE):.0f} % cannot be told ({found.noise}). Seen: {figures}."
     )
 
 

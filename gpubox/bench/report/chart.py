@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpubox.bench.report.model import Metric, Report, Series
-from gpubox.bench.report.words import in_doubt
 
 MOST_BARS, MOST_CHARTS = 24, 6
 DRAWN_FIRST = ("tg", "pp", "TTFT", "acceptance")
@@ -44,7 +43,8 @@ def charts(report: Report) -> list[Chart]:
         for title in dict.fromkeys(series.chart for series in report.series)
         if (found := [s for s in report.series if s.chart == title and s.points])
     ]
-    doubt = in_doubt(report.flags)
+    kinds = ", ".join(dict.fromkeys(flag.kind for flag in report.flags))
+    doubt = f"  ! {kinds}" if kinds else ""
     return [replace(chart, title=chart.title + doubt) for chart in [*lines, *bar_charts(report.metrics)][:MOST_CHARTS]]
 
 

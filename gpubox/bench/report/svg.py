@@ -5,6 +5,7 @@ Own lines, because every plotting library brings an array library that nothing e
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
@@ -14,6 +15,8 @@ from gpubox.bench.report.words import number
 from gpubox.plain import plain
 
 WIDTH, LEFT, RIGHT, LINE, PLOT = 860, 70, 30, 26, 260
+NOTE_LETTERS = 120
+"""Of a note on one line: what the width has room for."""
 COLOURS = ("#2f7f93", "#c0703a", "#7a5ea8", "#4f8a3c", "#b0433b", "#6b7480")
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
@@ -33,8 +36,8 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
         drawn, height = _bars(chart, y + 26) if chart.bars else _lines(chart, y + 26)
         parts += drawn
         y += height + 56
-    for note in notes:
-        parts.append(_text(LEFT - 50, y, note, fill="#57606a"))
+    for line in (line for note in notes for line in textwrap.wrap(plain(note), NOTE_LETTERS)):
+        parts.append(_text(LEFT - 50, y, line, fill="#57606a"))
         y += 20
     if not charts and not notes:
         parts.append(_text(LEFT - 50, y, "There is nothing to draw.", fill="#57606a"))
