@@ -64,21 +64,27 @@ async def test_in_a_batch_no_forger_passes_and_no_neighbour_suffers(sandbox: San
     assert neighbours == {name: kind_of(name) for name in neighbours}
 
 
-async def test_alone_no_forger_passes() -> None:
-    found, why = confinement("as-user")  # where judge and candidate are one user, as on most boxes
+@pytest.fixture(scope="module")
+def ordinary() -> Sandbox:
+    """Where judge and candidate are one user, as on most boxes."""
+    found, why = confinement("as-user")
     if found is None:
         pytest.skip(why)
-    sandbox, gate = Sandbox(confinement=found), asyncio.Semaphore(2)
+    return Sandbox(confinement=found)
+
+
+async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:
+    gate = asyncio.Semaphore(2)
 
     async def alone(name: str) -> Verdict:
         async with gate:
-            return (await grade([Case(name, PROBLEM, HEAD + FORGERS[name])], sandbox, cpu_seconds=1))[name]
+            return (await grade([Case(name, PROBLEM, HEAD + FORGERS[name])], ordinary, cpu_seconds=1))[name]
 
     verdicts = await asyncio.gather(*(alone(name) for name in FORGERS))
     assert [name for name, verdict in zip(FORGERS, verdicts, strict=True) if verdict.passed] == []
 
 
-async def test_without_the_lock_the_judge_notices(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_lock_the_judge_notices(ordinary: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that has no table: limits and signals of others can be touched, and still change no verdict."""
     monkeypatch.setattr(lock, "_TABLES", {})
     monkeypatch.setattr(judge, "LIMITS", {**judge.LIMITS, "most": 2})
@@ -92,7 +98,7 @@ async def test_without_the_lock_the_judge_notices(sandbox: Sandbox, monkeypatch:
     made = [Case(name, PROBLEM, HEAD + FORGERS[name]) for name in touching]
     made = [case for one in made for case in (one, Case(f"canonical {one.id}", *HONEST["canonical"][:2]))]
 
-    verdicts = await grade(made, sandbox, jobs=1, cpu_seconds=1)
+    verdicts = await grade(made, ordinary, jobs=1, cpu_seconds=1)
 
     assert lock.compiled() == b""
     assert {name for name, verdict in verdicts.items() if verdict.passed} == {f"canonical {name}" for name in touching}

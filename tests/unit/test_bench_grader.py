@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter, OrderedDict, deque
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -186,10 +189,63 @@ def test_the_kernel_tells_the_cpu_time_of_a_process() -> None:
 @pytest.mark.parametrize(
     "value",
     [1, -(10**400), 0.1, float("inf"), True, None, "ä\ud800", [1, (2.5, "x")], {"a": {1, 2}}, {(1, 2): [None]}, b"\0",
-     1 + 2j, range(3), frozenset({1})],
+     1 + 2j, range(3), frozenset({1}), Counter("aba"), OrderedDict(a=1), deque([1]), Decimal("0.1"), Fraction(1, 3)],
 )  # fmt: skip
 def test_answers_arrive_as_they_were(value: object) -> None:
     assert unpack(pack(value)) == value and type(unpack(pack(value))) is type(value)
+
+
+# Honest programs whose answers are no plain lists and numbers, or that change what they are given.
+ODD = {
+    ("HumanEval/3", "1 for True"): "def below_zero(operations):\n    b = 0\n    for o in operations:\n        b += o\n"
+    "        if b < 0: return 1\n    return 0.0",
+    ("HumanEval/4", "a fraction"): "from fractions import Fraction\ndef mean_absolute_deviation(numbers):\n"
+    "    n = [Fraction(x) for x in numbers]\n    m = sum(n) / len(n)\n    return sum(abs(x - m) for x in n) / len(n)",
+    ("HumanEval/4", "a decimal"): "from decimal import Decimal\ndef mean_absolute_deviation(numbers):\n"
+    "    n = [Decimal(x) for x in numbers]\n    m = sum(n) / len(n)\n    return sum(abs(x - m) for x in n) / len(n)",
+    ("HumanEval/5", "in place"): "def intersperse(numbers, delimeter):\n    for i in range(len(numbers) - 1, 0, -1):\n"
+    "        numbers.insert(i, delimeter)\n    return numbers",
+    ("HumanEval/9", "a generator"): "def rolling_max(numbers):\n    import itertools\n"
+    "    return itertools.accumulate(numbers, max)",
+    ("HumanEval/9", "a deque"): "def rolling_max(numbers):\n    import itertools, collections\n"
+    "    return collections.deque(itertools.accumulate(numbers, max))",
+    ("HumanEval/8", "a list for a tuple"): "def sum_product(numbers):\n    import math\n"
+    "    return [sum(numbers), math.prod(numbers)]",
+    ("HumanEval/8", "a named tuple"): "import collections\nPair = collections.namedtuple('Pair', 'a b')\n"
+    "def sum_product(numbers):\n    import math\n    return Pair(sum(numbers), math.prod(numbers))",
+    ("HumanEval/22", "a subclass of list"): "class Found(list): pass\ndef filter_integers(values):\n"
+    "    return Found(v for v in values if isinstance(v, int))",
+    ("HumanEval/34", "a set"): "def unique(l):\n    return set(l)",
+    ("HumanEval/34", "sorted in place"): "def unique(l):\n    l[:] = sorted(set(l))\n    return l",
+    ("HumanEval/111", "a Counter"): "from collections import Counter\ndef histogram(test):\n"
+    "    c = Counter(test.split())\n    m = max(c.values(), default=0)\n"
+    "    return Counter({k: v for k, v in c.items() if v == m})",
+    ("HumanEval/111", "a defaultdict"): "from collections import defaultdict\ndef histogram(test):\n"
+    "    c = defaultdict(int)\n    for w in test.split(): c[w] += 1\n    m = max(c.values(), default=0)\n"
+    "    for w in [w for w in c if c[w] < m]: del c[w]\n    return c",
+    ("HumanEval/67", "numbers of its own"): "class Count(int): pass\ndef fruit_distribution(s, n):\n"
+    "    return Count(n - sum(int(w) for w in s.split() if w.isdigit()))",
+    ("HumanEval/45", "a string"): "def triangle_area(a, h):\n    return str(a * h / 2)",
+}  # fmt: skip
+
+
+async def test_honest_answers_of_odd_kinds_are_judged_as_lm_eval_does(sandbox: Sandbox) -> None:
+    """lm-eval runs program and test as one: so do these lines, with programs that are known."""
+    cases, wanted = [], {}
+    for (task, what), code in ODD.items():
+        problem = load_problems()[task]
+        program = problem.prompt + "\n" + code
+        try:
+            exec(f"{program}\n{problem.test}\ncheck({problem.entry_point})", {})
+            wanted[what] = True
+        except Exception:
+            wanted[what] = False
+        cases.append(Case(what, problem, program))
+
+    verdicts = await grade(cases, sandbox)
+
+    assert {name: verdict.passed for name, verdict in verdicts.items()} == wanted
+    assert 5 < sum(wanted.values()) < len(wanted) - 3
 
 
 def test_what_is_no_data_is_equal_to_nothing() -> None:

@@ -254,6 +254,10 @@ async def test_the_bug_fix_is_run_where_there_is_node(sandbox: Sandbox) -> None:
     several = ({"middleware/auth.js": FIXED}, {"client/api.js": CLIENT}, {"middleware/auth.js": open_door},
                {"middleware/auth.js": "syntax error("}, {"middleware/auth.js": arrow})  # fmt: skip
     fixed, client, opened, broken, other = await asyncio.gather(*(check_express(files, sandbox) for files in several))
+    forged = (
+        "console.log(JSON.stringify({'login': true, 'Bearer is let in': true, 'items': true, 'no token: 401': true}));"
+    )
+    assert not any((await check_express({"middleware/auth.js": forged + "process.exit(0)"}, sandbox) or {}).values())
     assert fixed and all(fixed.values()) and other == fixed
     assert client == before
     assert opened and not opened["no token: 401"] and not opened["wrong token: 401"]

@@ -274,7 +274,8 @@ class Nursery:
         self._pipes = [(*os.pipe(), *os.pipe()) for _ in range(count)]
         orders, self._orders = os.pipe()
         self._reports, reports = os.pipe()
-        if not os.fork():
+        self._pid = os.fork()
+        if not self._pid:
             code = 1
             try:
                 os.close(self._orders)
@@ -330,8 +331,8 @@ class Nursery:
     def _ask(self) -> Any:
         try:
             os.write(self._orders, b".")
-            return receive(self._reports)
-        except (Gone, BrokenPipeError, ValueError):
+            return receive(self._reports, Patience(self._pid))
+        except (Gone, Slow, BrokenPipeError, ValueError):
             raise Lost from None
 
 

@@ -100,7 +100,7 @@ async def check_express(changed: Mapping[str, str], sandbox: Sandbox) -> dict[st
     if sum(len(code) for code in changed.values()) > LONGEST:
         return dict.fromkeys(EXPRESS_CHECKS, False)
     files = {path: changed.get(path, fixture(f"express/{path}")) for path in EXPRESS}
-    files |= {"node_modules/express/index.js": fixture("shim/express.js"), "check.js": fixture("shim/check.js")}
+    files |= {"node_modules/express/index.js": fixture("shim/express.js"), "driver.js": fixture("shim/driver.js")}
     policy = Policy(wall_seconds=120, cpu_seconds=60, memory_bytes=4 * units.GIB)
     found = await _told(_EXPRESS, {"files": files}, sandbox, policy)
     return None if found is None else {name: bool(found.get(name)) for name in EXPRESS_CHECKS}

@@ -50,8 +50,8 @@ def suite_command(
 ) -> None:
     """The 12-task comparison of PROFILES (of what runs now, where none is named): a leaderboard of points.
 
-    Code generation, multi-file edits, reasoning, tool use and speed; 40/20/20/20. Todo apps run in the sandbox. What
-    cannot be scored on this box is n/a, never 0.
+    Code generation, multi-file edits, reasoning, tool use and speed; 40/20/20/20. Programs run in the sandbox. What
+    cannot be run on this box shows keywords only and counts in no total; it is never 0.
     """
     from gpubox.bench.model import Plan
     from gpubox.bench.suite.tasks import options_of
