@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.sandbox import quarantine
+from gpubox.sandbox.disk import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.runner import Sandbox
@@ -129,13 +129,13 @@ async def test_what_is_planted_is_moved_out(way: str, sandbox: Sandbox, world: W
 async def test_too_deep_to_be_looked_into(depth: int, sandbox: Sandbox, world: World, place: Path) -> None:
     code, _ = programs(world, f"for _ in range({depth}): os.mkdir('d'); os.chdir('d')\nrepository('.')")
 
-    outcome = await sandbox.run(code, Policy(workspace=world.workspace))
+    try:
+        outcome = await sandbox.run(code, Policy(workspace=world.workspace))
+    finally:  # nothing else could remove them
+        remove_tree(world.workspace / "d")
+        remove_tree(place)
 
     assert len(outcome.planted) == 1 and outcome.planted[0].endswith("(folders deeper than 128)")
-    shutil.rmtree(world.workspace / "d")
-    from gpubox.sandbox.disk import remove_tree
-
-    remove_tree(place)
 
 
 async def test_a_run_that_is_ended_leaves_nothing_either(sandbox: Sandbox, world: World, place: Path) -> None:

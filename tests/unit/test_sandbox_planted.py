@@ -123,8 +123,10 @@ def test_a_folder_deeper_than_any_path_is_told_and_removed(tmp_path: Path) -> No
         here = inner
     os.close(here)
 
-    assert recent(deep, 0, 100_000, {}).too_deep
+    found = recent(deep, 0, 100_000, {})
     remove_tree(deep)
+
+    assert found.too_deep
     assert not deep.exists()
 
 
