@@ -140,7 +140,7 @@ def _refused(status: int, body: bytes, silence_seconds: float) -> StreamError:
         )
     if status == 503 and "oading" in said:
         return StreamError("The server is still loading its model.", "Try again in a moment.", transient=True)
-    if status == 404:
+    if status == 404 and "model" not in said.lower():  # Ollama: model "x" not found
         return StreamError("The server has no chat completions.", "Is this a llama-server with a chat model?")
     return StreamError(f"The server refuses (HTTP {status}): {said or 'without a word'}", transient=status >= 500)
 

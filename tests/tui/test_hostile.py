@@ -6,10 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 
 from gpubox.errors import UsageError
 from gpubox.tui.app import GpuboxApp
+from gpubox.tui.cleaning import CleanText
 from gpubox.tui.text import bar, paragraph, plain, short
+from tests.hostile_text import ATTACKS
 from tests.tui.conftest import SIZE, opened, shows, text, until
 from tests.tui.fake import MINE, READY, FakeServices
 
@@ -38,6 +44,16 @@ def test_plain(raw: str, shown: str) -> None:
 
 def test_paragraph_keeps_its_lines() -> None:
     assert paragraph("one\ntwo\x1b") == "one\ntwo␛"
+
+
+@pytest.mark.parametrize("raw", [*ATTACKS, HOSTILE, "plain ┃ 模型 👩\u200d💻"])
+def test_a_line_that_a_view_forgot_to_clean_is_harmless_and_as_wide(raw: str) -> None:
+    before = [Segment("│ "), Segment(raw.replace("\n", " "), Style(bold=True)), Segment(" │")]
+    after = CleanText().apply(before, Color(0, 0, 0))
+    text = "".join(segment.text for segment in after)
+    assert not [char for char in text if not char.isprintable() and char not in "\u200c\u200d"]
+    assert cell_len(text) == cell_len("".join(segment.text for segment in before))
+    assert [segment.style for segment in after] == [segment.style for segment in before]
 
 
 def test_short_cuts_at_words() -> None:
