@@ -58,8 +58,10 @@ class Box:
 
 @pytest.fixture
 def box(
-    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path], tmp_path: Path
-) -> Iterator[Box]:
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Box]:  # fmt: skip
+    monkeypatch.delenv("GPUBOX_WATCHER")  # a watcher must not start again what was stopped without a record
     port = free_port("127.0.0.1")
     for name in "ab":
         write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\ntitle = "{name}"\n')

@@ -26,7 +26,7 @@ from gpubox.server.slot import observe
 from gpubox.server.spawn import lock_holder
 from tests.conftest import until
 
-KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "4"))
+KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "2"))
 GPUBOX = [sys.executable, "-m", "gpubox"]
 
 
