@@ -235,6 +235,23 @@ def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -
     assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ("Left out: if [ -f a.gguf ]",)
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("x.sh", "A=/etc/x\nB=1\nB=2\nC=8\nD=$C\n[ -f $A ] || exit\nllama-server -m a.gguf -c $D -t $B"),
+        ("x.bat", "set A=/etc/x\nset B=1\nset B=2\nset C=8\nset D=%C%\necho %A%\nllama-server -m a.gguf -c %D% -t %B%"),
+        ("x.ps1", "$A = '/etc/x'\n$B = 1\n$B = 2\n$C = 8\n$D = $C\ncd $A\nllama-server -m a.gguf -c $D -t $B"),
+    ],
+)
+def test_what_no_server_is_made_of_is_named_and_what_it_is_made_of_is_not(file: str, text: str) -> None:
+    imported = one(text, file=file)
+    assert dict(imported.profile.flags) == {"ctx-size": 8, "threads": 2}
+    assert noted(imported, "/etc/x", "no server here uses it")
+    assert noted(imported, "1", "no server here uses it")
+    named = [note for note in imported.notes if "no server here" in note]
+    assert len(named) == 2
+
+
 def test_both_branches_that_start_a_server_are_profiles() -> None:
     found = import_text("if true; then llama-server -m a.gguf; else llama-server -m b.gguf; fi")
     assert [imported.profile.model for imported in found] == ["a.gguf", "b.gguf"]
@@ -430,6 +447,7 @@ LAUGHS = "a: &a [x]\n" + "".join(
         ("x.sh", "llama-server " + "${a:-" * 40_000),
         ("x.sh", "llama-server " + "$(" * 100_000),
         ("x.sh", "bash -c " * 20_000),
+        ("x.sh", "".join(f"A{i}=$A{i - 1}\n" for i in range(1, 15_000)) + "A0=1\nllama-server $A14999"),
         ("x.bat", "set A=xxxxxxxxxx\n" + "set A=%A%%A%\n" * 60 + "llama-server %A%"),
         ("x.bat", '"' * 100_000 + "\\" * 100_000),
         ("x.service", "[Service]\nEnvironment=A=" + "x" * 60_000 + "\nExecStart=llama-server " + "$A " * 50_000),
