@@ -6,6 +6,7 @@ import re
 
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import FOR_THE_SERVER, Command
+from gpubox.interchange.variables import Assignments
 
 _SET = re.compile(r'@?set\s+(?:"([^"=]+)=([^"]*)"?|([^"=\s/][^=]*)=(.*))', re.I)
 _VARIABLE = re.compile(r"%([A-Za-z_]\w*)%|!([A-Za-z_]\w*)!|%~?[a-z]*[\d*]")
@@ -25,31 +26,29 @@ def read_batch(text: str) -> list[Command]:
     return read_batch_file(text)[0]
 
 
-def read_batch_file(text: str) -> tuple[list[Command], list[str]]:
-    """The commands of ``text``, and the ``set`` lines in it that none of them uses."""
+def read_batch_file(text: str) -> tuple[list[Command], Assignments]:
+    """The commands of ``text``, and the ``set`` lines in it."""
     budget = Budget()
     commands: list[Command] = []
     variables: dict[str, str] = {}
-    lines: dict[str, str] = {}
-    looked: set[str] = set()
+    assigned = Assignments()
     for line in re.sub(r"[\^`][ \t]*\n", " ", text).splitlines():
         if not line.strip() or _SILENT.match(line.strip()):
             continue
         unresolved: list[str] = []
         written = line.strip().removeprefix("@")
-        looked |= {name.upper() for match in _VARIABLE.finditer(written) for name in match.groups() if name}
         line = _expand(written, variables, unresolved, budget)
         if match := _SET.match(line):
             name, value = (match[1], match[2]) if match[1] else (match[3], match[4])
             variables[name.strip().upper()] = value.strip()
-            lines[name.strip().upper()] = written
+            assigned.add(name.strip(), written)
             continue
         env = {name: value for name, value in variables.items() if FOR_THE_SERVER.match(name)}
         for words, dropped in _split(line):
             if words and words != [")"]:
-                commands.append(Command(tuple(words), env, tuple(unresolved), (), " ".join(words), tuple(dropped)))
-    unused = [text for name, text in lines.items() if name not in looked and not FOR_THE_SERVER.match(name)]
-    return commands, unused
+                part = " ".join(words)
+                commands.append(Command(tuple(words), env, tuple(unresolved), (), part, written, tuple(dropped)))
+    return commands, assigned
 
 
 def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget: Budget) -> str:

@@ -29,6 +29,7 @@ from gpubox.interchange.quadlet import read_quadlet
 from gpubox.interchange.reading import Reading, Source, from_commands, imported_server
 from gpubox.interchange.shell import Command, read_script
 from gpubox.interchange.systemd import read_unit
+from gpubox.interchange.variables import Assignments
 from gpubox.interchange.yamltext import Value, read_yaml
 from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.profiles.model import FlagValue, Profile
@@ -189,9 +190,11 @@ def _from_powershell(text: str, source: Source) -> Reading:
     return _scripted(*read_powershell(text), source)
 
 
-def _scripted(commands: list[Command], unused: list[str], source: Source) -> Reading:
+def _scripted(commands: list[Command], assigned: Assignments, source: Source) -> Reading:
     reading = from_commands(commands, source)
-    reading.leave(unused, "nothing here uses it")
+    texts = [command.line or command.text for command in reading.servers]
+    unused = assigned.unused(texts, [name for command in reading.servers for name in command.env])
+    reading.leave(unused, "no server here uses it")
     return reading
 
 
@@ -248,7 +251,7 @@ def _contained(servers: list[Server], left: list[str], source: Source) -> Readin
                 imported, notes=(*imported.notes, f"Its restart ({restart}) is restart = true in the profile.")
             )
         found.append(_with(imported, restart=bool(restart), title=server.container.title if server.container else ""))
-    return Reading(found, left)
+    return Reading(found, left=left)
 
 
 def _from_ini(text: str, source: Source) -> Reading:

@@ -115,6 +115,8 @@ def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
     if "--port" not in args:
         args += ["--port", str(_PORT)]
         notes.append(f"port {_PORT} is KoboldCpp's own default.")
+    if "--host" not in args:
+        notes.append("KoboldCpp answers on every address of the machine; the profile is for 127.0.0.1 alone.")
     return args
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import Command
+from gpubox.interchange.variables import Assignments
 
 Value = str | list[str]
 _WORKED_OUT = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
@@ -28,8 +29,8 @@ def looks_like_powershell(text: str) -> bool:
     return bool(re.search(r"^[ \t]*\$(?:env:)?\w+[ \t]*\+?=|^[ \t]*(?:Start-Process|param[ \t]*\()", text, re.M | re.I))
 
 
-def read_powershell(text: str) -> tuple[list[Command], list[str]]:
-    """The commands of ``text``, and the assignments that none of them uses. Raises UsageError beyond all measure."""
+def read_powershell(text: str) -> tuple[list[Command], Assignments]:
+    """The commands of ``text``, and the assignments in it. Raises UsageError beyond all measure."""
     return _PowerShell().read(text)
 
 
@@ -37,14 +38,13 @@ class _PowerShell:
     def __init__(self) -> None:
         self.variables: dict[str, Value] = {}
         self.env: dict[str, str] = {}
-        self.lines: dict[str, str] = {}
-        self.looked: set[str] = set()
+        self.assigned = Assignments()
         self.unresolved: list[str] = []
         self.worked_out: set[str] = set()
         """Right sides that only PowerShell can work out, as written."""
         self.budget = Budget()
 
-    def read(self, text: str) -> tuple[list[Command], list[str]]:
+    def read(self, text: str) -> tuple[list[Command], Assignments]:
         commands: list[Command] = []
         for statement in _statements(text):
             self.unresolved = []
@@ -59,7 +59,7 @@ class _PowerShell:
             unresolved = tuple(dict.fromkeys(self.unresolved))
             if words:
                 commands.append(Command(tuple(words), dict(self.env), unresolved, (), statement))
-        return commands, [line for name, line in self.lines.items() if name not in self.looked]
+        return commands, self.assigned
 
     def _assign(self, match: re.Match[str], statement: str) -> None:
         env, name, operator, right = match.groups()
@@ -74,7 +74,7 @@ class _PowerShell:
             else:
                 value = old + value
         self.variables[name.lower()] = value
-        self.lines[name.lower()] = statement
+        self.assigned.add(name, statement, adds=operator == "+=")
 
     def _value(self, text: str) -> Value:
         text = text.strip()
@@ -119,7 +119,6 @@ class _PowerShell:
         return words
 
     def _looked_up(self, name: str, raw: str) -> Value:
-        self.looked.add(name.lower())
         value = self.variables.get(name.lower())
         if value is None:
             self.unresolved.append(raw)

@@ -41,6 +41,8 @@ class Reading:
     """What a file holds."""
 
     found: list[Imported] = field(default_factory=list)
+    servers: list[Command] = field(default_factory=list)
+    """The commands that start them."""
     left: list[str] = field(default_factory=list)
     """Notes about what belongs to none of the profiles."""
 
@@ -64,11 +66,12 @@ def from_commands(commands: Iterable[Command], source: Source, *, name: str = ""
         if server is None:
             reading.left.append(left_out(command.text or " ".join(command.words)))
         else:
+            reading.servers.append(command)
             reading.found.append(imported_server(server, command, source, name=name, port_word=port_word))
     if not reading.found and (flags := only_flags(commands)):
         draft = read_arguments(flags.words, {}, target=source.target(""))
         draft.note_address()
-        return Reading([Imported(draft.profile(name or source.name), tuple(draft.notes))])
+        return Reading([Imported(draft.profile(name or source.name), tuple(draft.notes))], commands)
     reading.left = list(dict.fromkeys(reading.left))
     return reading
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpubox.interchange.limits import Budget
+from gpubox.interchange.variables import Assignments
 
 Value = str | list[str]
 
@@ -39,6 +40,8 @@ class Command:
     """Variables in it that the script sets in a branch (``if``, ``case``): every branch is read as if it were taken."""
     text: str = ""
     """As written."""
+    line: str = ""
+    """The whole line of it, where ``text`` is only a part of that."""
     dropped: tuple[str, ...] = ()
     """Where its output goes, and what else of it is the shell's."""
 
@@ -51,12 +54,10 @@ def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[Command]
     return _Shell(text, dict(env or {}), Budget()).commands()
 
 
-def read_script(text: str) -> tuple[list[Command], list[str]]:
-    """The commands of ``text``, and the assignments in it that none of them uses, as written."""
+def read_script(text: str) -> tuple[list[Command], Assignments]:
+    """The commands of ``text``, and the assignments in it."""
     shell = _Shell(text, {}, Budget())
-    commands = shell.commands()
-    unused = [raw for name, raw in shell.assigned.items() if name not in shell.looked | shell.exported]
-    return commands, unused
+    return shell.commands(), shell.assigned
 
 
 class _Shell:
@@ -66,8 +67,7 @@ class _Shell:
         self.variables = variables
         self.budget = budget
         self.exported: set[str] = set()
-        self.assigned: dict[str, str] = {}
-        """Each variable, and the last assignment to it as written."""
+        self.assigned = Assignments()
         self.looked: set[str] = set() if looked is None else looked
         """The variables that were asked for."""
         self.dropped: list[str] = []
@@ -112,7 +112,7 @@ class _Shell:
                 begin, self.at = self.at, match.end()
                 used, self.used = self.used, set()
                 value = self._value()
-                self.assigned[match[1]] = self.text[begin : self.at]
+                self.assigned.add(match[1], self.text[begin : self.at], adds=match[2] == "+=")
                 self.own[match[1]] = _joined(self._lookup(match[1]), value) if match[2] == "+=" else value
                 made_of[match[1]], self.used = self.used, used
                 if match[2] == "+=":
@@ -133,14 +133,13 @@ class _Shell:
         values = {name: self.variables[name] for name in sorted(exported)} | self.own
         env = {name: value for name, value in values.items() if isinstance(value, str)}
         sets = [self.used, *(made_of.get(name) or self.branched.get(name, set()) for name in env)]
-        self.looked |= self.own.keys()
         return Command(
             tuple(words),
             env,
             tuple(dict.fromkeys(self.unresolved)),
             tuple(sorted(set().union(*sets))),
             self.text[start : self.at].strip(" \t\n;&|"),
-            tuple(self.dropped),
+            dropped=tuple(self.dropped),
         )
 
     def _is_for_programs(self, name: str) -> bool:

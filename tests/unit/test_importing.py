@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.importing import Imported, import_source, import_text
+from gpubox.interchange.importing import Imported, import_text
 from gpubox.interchange.reading import Source
 from gpubox.interchange.recorded import long_name, long_names, recorded
-from gpubox.profiles.model import Profile
 
 
 def one(text: str, **more: str) -> Imported:
@@ -235,6 +234,23 @@ def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -
     assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ("Left out: if [ -f a.gguf ]",)
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("x.sh", "A=/etc/x\nB=1\nB=2\nC=8\nD=$C\n[ -f $A ] || exit\nllama-server -m a.gguf -c $D -t $B"),
+        ("x.bat", "set A=/etc/x\nset B=1\nset B=2\nset C=8\nset D=%C%\necho %A%\nllama-server -m a.gguf -c %D% -t %B%"),
+        ("x.ps1", "$A = '/etc/x'\n$B = 1\n$B = 2\n$C = 8\n$D = $C\ncd $A\nllama-server -m a.gguf -c $D -t $B"),
+    ],
+)
+def test_what_no_server_is_made_of_is_named_and_what_it_is_made_of_is_not(file: str, text: str) -> None:
+    imported = one(text, file=file)
+    assert dict(imported.profile.flags) == {"ctx-size": 8, "threads": 2}
+    assert noted(imported, "/etc/x", "no server here uses it")
+    assert noted(imported, "1", "no server here uses it")
+    named = [note for note in imported.notes if "no server here" in note]
+    assert len(named) == 2
+
+
 def test_both_branches_that_start_a_server_are_profiles() -> None:
     found = import_text("if true; then llama-server -m a.gguf; else llama-server -m b.gguf; fi")
     assert [imported.profile.model for imported in found] == ["a.gguf", "b.gguf"]
@@ -430,6 +446,7 @@ LAUGHS = "a: &a [x]\n" + "".join(
         ("x.sh", "llama-server " + "${a:-" * 40_000),
         ("x.sh", "llama-server " + "$(" * 100_000),
         ("x.sh", "bash -c " * 20_000),
+        ("x.sh", "".join(f"A{i}=$A{i - 1}\n" for i in range(1, 15_000)) + "A0=1\nllama-server $A14999"),
         ("x.bat", "set A=xxxxxxxxxx\n" + "set A=%A%%A%\n" * 60 + "llama-server %A%"),
         ("x.bat", '"' * 100_000 + "\\" * 100_000),
         ("x.service", "[Service]\nEnvironment=A=" + "x" * 60_000 + "\nExecStart=llama-server " + "$A " * 50_000),
@@ -452,62 +469,3 @@ def test_nothing_is_run_and_nothing_of_this_machine_is_read(tmp_path: Path, monk
     text = f"llama-server -m a.gguf --alias $(touch {tmp_path}/x)`touch {tmp_path}/y` --x $SECRET_OF_THE_OWNER ${{PWD}}"
     assert "hush" not in str(one(text))
     assert not list(tmp_path.iterdir())
-
-
-# --- sources
-
-
-def test_a_source_is_a_path_or_the_text_itself(tmp_path: Path) -> None:
-    script = tmp_path / "my start.sh"
-    script.write_text("llama-server -m a.gguf", encoding="utf-8-sig")
-    (read,) = import_source(str(script))
-    assert read.profile.name == "my-start"
-    (tmp_path / "w.bat").write_text("llama-server.exe -m C:\\a.gguf\r\n", encoding="utf-16")
-    assert import_source(str(tmp_path / "w.bat"))[0].profile.model == r"C:\a.gguf"
-    assert import_source("llama-server -m a.gguf")[0].profile.name == "a"
-    assert import_source("llama-server " + "-c 1 " * 2000)[0].profile.flags == {"ctx-size": 1}
-
-
-@pytest.mark.parametrize("source", ["", "  "])
-def test_nothing_is_no_folder(source: str) -> None:
-    with pytest.raises(UsageError, match="nothing here that starts llama-server"):
-        import_source(source)
-
-
-@pytest.mark.parametrize("source", ["nothere.sh", "/no/such/file", "~nobodyhere/x.gguf", "x.gguf"])
-def test_a_missing_file_is_named(source: str) -> None:
-    with pytest.raises(GpuboxError) as error:
-        import_source(source)
-    assert "does not exist" in str(error.value) or "nothing here" in str(error.value)
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="folder"):
-        import_source(str(tmp_path))
-
-
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_text("<!doctype html>")
-    with pytest.raises(GpuboxError, match="not a GGUF"):
-        import_source(str(tmp_path / "a.gguf"))
-
-
-@pytest.mark.parametrize(
-    ("architecture", "metadata", "expected"),
-    [
-        ("qwen35moe", {"qwen35moe.context_length": 262144}, {"ctx-size": 32768, "parallel": 1}),
-        ("llama", {"llama.context_length": 8192}, {"ctx-size": 8192, "parallel": 1}),
-        ("nomic-bert", {}, {"embeddings": True}),
-    ],
-)
-def test_a_gguf_becomes_a_profile_with_sane_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, metadata: dict[str, int], expected: object
-) -> None:
-    from gpubox.models.gguf import GgufFile
-
-    path = tmp_path / "My Model-Q4_K_M.gguf"
-    path.touch()
-    model = GgufFile(path, 1, (path,), architecture, "My Model", metadata)
-    monkeypatch.setattr("gpubox.interchange.importing.check_gguf", lambda _: model)
-    (imported,) = import_source(str(path))
-    assert imported.profile == Profile("my-model-q4_k_m", str(path), title="My Model", flags=expected)  # type: ignore[arg-type]

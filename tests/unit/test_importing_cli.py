@@ -198,3 +198,25 @@ def test_client_settings_name_where_the_profile_runs_and_say_so(
     assert run(["export", "any", "--as", "opencode", "--url", "http://box:1"]) == 0
     assert base_url() == "http://box:1/v1"
     assert urls[-1] == ""
+
+
+@pytest.mark.parametrize("chosen", ["by default", "by its path"])
+def test_old_spellings_stay_for_an_engine_that_takes_them(
+    paths: Paths, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: str
+) -> None:
+    engine = tmp_path / "old" / "llama-server"
+    engine.parent.mkdir()
+    options = ["-m, --model FNAME", "-c, --ctx-size N", "--port PORT", "-fa, --flash-attn", "--no-mmap"]
+    lines = [f"echo '{option:<40}help'" for option in [*options, "--draft-max N"]]  # echo is the shell's own
+    engine.write_text("\n".join(["#!/bin/sh", *lines]))
+    engine.chmod(0o755)
+    paths.config.mkdir(parents=True)
+    default = 'default-engine = "old"\n' if chosen == "by default" else ""
+    paths.config_file.write_text(f'{default}[engines]\nold = "{engine}"\n')
+    binary = "llama-server" if chosen == "by default" else str(engine)
+
+    assert run(["import", f"{binary} -m /a.gguf -fa --no-mmap --draft-max 4", "--json"]) == 0
+
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert profile["flags"] == {"flash-attn": True, "no-mmap": True, "draft-max": 4}
+    assert profile["notes"] == []
