@@ -15,6 +15,8 @@ from gpubox.profiles.model import FlagValue
 from gpubox.server.slot import observe
 
 MOST_INT = 1 << 63
+WEIGHED_IN_TOKENS = ("speed", "ab", "suite")
+"""Kinds whose items weigh as many as they generate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Outline:
     """The profile that runs again afterwards; ``None``: nothing runs now, and nothing will."""
     seconds: float | None
     """An estimate from the last finished run of the same kind and options; ``None`` where there is none."""
+    tokens: float | None = None
+    """To be generated, with what the prompts cost beside them; ``None`` where the kind does not count in tokens."""
 
 
 def outline(plan: Plan, paths: Paths) -> Outline:
@@ -39,7 +43,10 @@ def outline(plan: Plan, paths: Paths) -> Outline:
         if item.target not in urls and (not starts or starts[-1] != item.target):
             starts.append(item.target)
     running = observe(paths, MAIN_SLOT).running
-    return Outline(len(items), tuple(starts), running.launch.profile if running else None, _as_before(plan, paths))
+    return Outline(
+        len(items), tuple(starts), running.launch.profile if running else None, _as_before(plan, paths),
+        tokens=sum(item.weight for item in items) if plan.kind in WEIGHED_IN_TOKENS else None,
+    )  # fmt: skip
 
 
 def _as_before(plan: Plan, paths: Paths) -> float | None:
