@@ -15,6 +15,8 @@ from gpubox.profiles.model import FlagValue
 from gpubox.server.slot import observe
 
 MOST_INT = 1 << 63
+WEIGHED_IN_TOKENS = ("speed", "ab", "suite")
+"""Kinds whose items weigh as many as they generate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Outline:
     """An estimate from the last finished run of the same kind and options; ``None`` where there is none."""
     fresh: bool = False
     """Each of the starts is one, also where its server runs already: starts are what is compared."""
+    tokens: float | None = None
+    """To be generated, with what the prompts cost beside them; ``None`` where the kind does not count in tokens."""
 
 
 def outline(plan: Plan, paths: Paths) -> Outline:
@@ -44,8 +48,9 @@ def outline(plan: Plan, paths: Paths) -> Outline:
         last = (item.target, item.start)
     running = observe(paths, MAIN_SLOT).running
     return Outline(
-        len(items), tuple(starts), running.launch.profile if running else None,
-        _as_before(plan, paths), any(item.start for item in items) and bool(starts),
+        len(items), tuple(starts), running.launch.profile if running else None, _as_before(plan, paths),
+        fresh=any(item.start for item in items) and bool(starts),
+        tokens=sum(item.weight for item in items) if plan.kind in WEIGHED_IN_TOKENS else None,
     )  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.config import Config
@@ -12,6 +14,46 @@ from gpubox.paths import Paths
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that are here and the bytes that will be (``None``: not known). It may raise to cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """What fetching a model comes to."""
+
+    size_bytes: int | None
+    """Of all its files; ``None`` where nobody says."""
+    folder: Path
+    free_bytes: int | None
+    """On the disk of ``folder``."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the disk has room for it, as far as is known."""
+        return self.size_bytes is None or self.free_bytes is None or self.size_bytes <= self.free_bytes
+
+
+def planned_download(text: str, paths: Paths) -> Download:
+    """What ``fetch_model`` would fetch for ``demo:`` and ``hf:`` models. Asks Hugging Face, and goes without."""
+    if text.startswith("demo:"):
+        from gpubox.models.demo import parse_demo
+
+        size: int | None = parse_demo(text).size
+        folder = paths.models
+    else:
+        from gpubox.models.find import hub_cache
+        from gpubox.models.hub import size_of
+        from gpubox.models.quants import parse_reference
+
+        size, folder = size_of(parse_reference(text)), hub_cache()
+    return Download(size, folder, _free(folder))
+
+
+def _free(folder: Path) -> int | None:
+    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    try:
+        return shutil.disk_usage(there).free
+    except OSError:
+        return None
 
 
 def fetch_model(text: str, paths: Paths, config: Config, on_progress: Progress) -> Path:

@@ -16,6 +16,7 @@ from gpubox.errors import GpuboxError
 from gpubox.models.find import hub_cache
 from gpubox.models.quants import HfReference, choose_files
 
+ASK_SECONDS = 5.0
 _Progress = Callable[[int, int | None], None]
 
 
@@ -47,6 +48,16 @@ def fetch_hf(reference: HfReference, on_progress: _Progress) -> Path:
         done += sizes[name]
     on_progress(done, total or None)
     return paths[0]
+
+
+def size_of(reference: HfReference) -> int | None:
+    """Bytes of the wanted quant, all its shards; ``None`` where Hugging Face does not say within ASK_SECONDS."""
+    try:
+        found = _hub().HfApi(endpoint=_endpoint()).model_info(reference.repo, files_metadata=True, timeout=ASK_SECONDS)
+        sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
+        return sum(sizes[name] for name in choose_files(reference, sizes)) or None
+    except Exception:  # the library raises those of three HTTP stacks; a fetch says what is wrong
+        return None
 
 
 def download(

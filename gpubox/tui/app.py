@@ -219,7 +219,7 @@ class GpuboxApp(Verbs):
         entry = next((e for e in self.entries if e.name == name and e.kind != "model"), None)
         if entry:
             self._start = None
-            self.choose(entry)
+            self.choose(entry, may_download=True)  # `gpubox demo` says what it fetches
 
     @on(ProfilePane.Highlighted)
     def _highlighted(self, message: ProfilePane.Highlighted) -> None:

@@ -33,7 +33,7 @@ class Flow:
             self.app.say(f"A {story.kind} is under way; one thing at a time." if story else "One thing at a time.")
         return bool(self.services.read_only) or self.bridge.busy
 
-    async def choose(self, entry: Entry) -> None:
+    async def choose(self, entry: Entry, *, may_download: bool = False) -> None:
         """Enter on a row."""
         if self.bridge.busy and self._waiting():
             await self._wait_again()
@@ -44,10 +44,10 @@ class Flow:
         elif entry.kind == "model" and entry.model:
             await self._make_profile(entry)
         elif entry.profile:
-            await self.start(entry.profile)
+            await self.start(entry.profile, may_download=may_download)
 
-    async def start(self, profile: Profile) -> None:
-        """Starts ``profile``, or replaces what runs by it."""
+    async def start(self, profile: Profile, *, may_download: bool = False) -> None:
+        """Starts ``profile``, or replaces what runs by it. ``may_download``: the owner agreed to that already."""
         now = self.app.now
         active = now.status.profile if now and now.status.pid is not None else None
         kind = "switch" if active and not profile.companion else "start"
@@ -55,7 +55,10 @@ class Flow:
         if allow is None:
             return
         go_now = False
-        if not await self.bridge.to_fetch(profile) and kind == "switch" and active != profile.name:
+        if await self.bridge.to_fetch(profile):
+            if not may_download and not await self._agreed_to_download(profile, kind):
+                return
+        elif kind == "switch" and active != profile.name:
             answer = await self._ask_busy(f"switch to {profile.name}")
             if answer is None:
                 return
@@ -74,6 +77,8 @@ class Flow:
         elif entry is None or entry.profile is None:
             self.app.say(f"The profile {name} is not in the list any more.", bad=True)
         elif (allow := await self._allowed(entry.profile)) is not None:
+            if await self.bridge.to_fetch(entry.profile) and not await self._agreed_to_download(entry.profile, "start"):
+                return
             answer = await self._ask_busy("restart")
             if answer is not None:
                 await self._run("restart", entry.profile, go_now=answer == "now", allow_exposed=allow)
@@ -126,6 +131,20 @@ class Flow:
         answers = (Answer("n", "do not start it", "no"), Answer("o", "start it open", "open"))
         answer = await self.app.push_screen_wait(AskScreen("Open to the network without a key?", body, answers))
         return True if answer == "open" else None
+
+    async def _agreed_to_download(self, profile: Profile, kind: str) -> bool:
+        planned = await self.bridge.planned_download(profile)
+        size = units.file_size(planned.size_bytes) if planned.size_bytes else ""
+        free = f" ({units.file_size(planned.free_bytes)} free)" if planned.free_bytes is not None else ""
+        body = f"{plain(profile.model)} is not here yet. {f'It has {size}' if size else 'Its size is not known'}. "
+        body += f"It goes to {plain(str(planned.folder))}{free}."
+        answers = [Answer("n", "not now", "no")]
+        if planned.fits:
+            answers.append(Answer("d", f"download it, then {kind} {plain(profile.name)}", "yes"))
+        else:
+            body += "\n\nThat is too little room. HF_HOME names a folder on another disk."
+        title = f"Download {size or 'the model'}?"
+        return await self.app.push_screen_wait(AskScreen(title, body, answers)) == "yes"
 
     async def give_up(self) -> None:
         """Asks whether the operation under way is to be given up; what ran before then comes back."""

@@ -18,6 +18,7 @@ from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.hardware.nvml_reader import DriverReader
+    from gpubox.models.fetch import Download
     from gpubox.profiles.loader import Catalog
     from gpubox.profiles.model import Profile
     from gpubox.server.fit import Fit
@@ -228,6 +229,11 @@ class LiveServices:
             source = model_of(profile, self.paths, self.config)
             return source.path is None and bool(source.fetch)
         return False
+
+    def planned_download(self, profile: Profile) -> Download:
+        from gpubox.models.fetch import planned_download
+
+        return planned_download(profile.model, self.paths)
 
     def exposed_unguarded(self, profile: Profile) -> bool:
         return not (profile.loopback or self.config.allow_exposed or api_key(self.paths))

@@ -21,6 +21,7 @@ from gpubox.tui.watch import Watch
 if TYPE_CHECKING:
     from textual.app import App
 
+    from gpubox.models.fetch import Download
     from gpubox.profiles.loader import Catalog
     from gpubox.profiles.model import Profile
     from gpubox.server.fit import Fit
@@ -83,6 +84,9 @@ class Services(Protocol):
 
     def to_fetch(self, profile: Profile) -> bool:
         """Whether the profile's model has to be downloaded first."""
+
+    def planned_download(self, profile: Profile) -> Download:
+        """How much a start would download, and to where."""
 
     def exposed_unguarded(self, profile: Profile) -> bool:
         """Whether starting it would open a port to other machines without a key, and nobody allowed that yet."""
@@ -216,6 +220,10 @@ class Bridge:
     async def to_fetch(self, profile: Profile) -> bool:
         """Whether the profile's model has to be downloaded first."""
         return await in_thread(self.services.to_fetch, profile)
+
+    async def planned_download(self, profile: Profile) -> Download:
+        """How much a start would download, and to where."""
+        return await in_thread(self.services.planned_download, profile)
 
     async def make_profile(self, model: Path) -> Profile:
         """Writes a profile for a model that has none. Raises GpuboxError."""

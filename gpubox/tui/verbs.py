@@ -56,9 +56,9 @@ class Verbs(Rooms):
             self.action_show_dashboard()
         await self.run_action(verb)
 
-    def choose(self, entry: Entry) -> None:
-        """Enter on ``entry``."""
-        self.bridge.run(partial(self.flow.choose, entry), "server")
+    def choose(self, entry: Entry, *, may_download: bool = False) -> None:
+        """Enter on ``entry``. ``may_download``: the owner agreed already that its model is fetched."""
+        self.bridge.run(partial(self.flow.choose, entry, may_download=may_download), "server")
 
     def action_switch(self) -> None:
         if self.dashboard.requests.rows.has_focus:

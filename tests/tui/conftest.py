@@ -17,6 +17,7 @@ from textual.strip import Strip
 from gpubox.tui import app, services, watch
 from gpubox.tui.screens import dashboard
 from gpubox.tui.widgets import line_pane
+from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
 
 SIZE = (120, 36)
@@ -61,6 +62,7 @@ async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") 
 async def shows(pilot: Pilot[bool], *words: str) -> None:
     """Returns when all of ``words`` stand on the screen."""
     await until(pilot, lambda: all(word in text(pilot) for word in words), f"{words}")
+    assert not unreadable(pilot)  # of every screen that any test comes to
 
 
 async def opened(pilot: Pilot[bool]) -> None:
@@ -83,6 +85,7 @@ async def settled(pilot: Pilot[bool]) -> None:
         strips = pilot.app.screen._compositor.render_strips()
         same = same + 1 if strips == last else 0
         last = strips
+    assert not unreadable(pilot)
 
 
 def _stored(wanted: SnapshotAssertion) -> str | None:

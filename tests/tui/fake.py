@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.models.fetch import Download
 from gpubox.profiles.loader import Catalog
 from gpubox.profiles.model import Needs, Profile, Reference
 from gpubox.server.client import Slot
@@ -80,6 +81,7 @@ class FakeServices:
         self.engine = True
         self.found: list[Path] = []
         self.absent: set[str] = {"demo"}
+        self.download = Download(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
         self.guarded = False
         self.lines: list[str] = []
         self.version = 0
@@ -177,6 +179,9 @@ class FakeServices:
 
     def to_fetch(self, profile: Profile) -> bool:
         return profile.name in self.absent
+
+    def planned_download(self, profile: Profile) -> Download:
+        return self.download
 
     def exposed_unguarded(self, profile: Profile) -> bool:
         return not profile.loopback and not self.guarded

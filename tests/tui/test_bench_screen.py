@@ -144,7 +144,13 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
 async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -> None:
     async with benching(box, open_=False) as (pilot, services):
         await pilot.press("b")
-        await shows(pilot, "Measure qwen36-mtp-16gb?", "45 items", "runs again", "gpubox bench speed qwen36-mtp-16gb")
+        await shows(
+            pilot,
+            "Measure qwen36-mtp-16gb?",
+            "45 items",
+            "runs again",
+            "gpubox bench speed qwen36-mtp-16gb --preset quick",
+        )
         assert "answered" not in text(pilot)
         await pilot.press("n")
         await until(pilot, lambda: screen_of(pilot).is_current)
@@ -155,10 +161,20 @@ async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -
         await pilot.press("b")
         await shows(pilot, "Somebody is being answered", "cut off")
         await pilot.press("y")
-        await until(pilot, lambda: bench_of(services).asked == [("speed", "qwen36-mtp-16gb", "--now")])
+        await until(
+            pilot, lambda: bench_of(services).asked == [("speed", "qwen36-mtp-16gb", "--preset", "quick", "--now")]
+        )
         await shows(pilot, "being started")
         await pilot.press("n")
         await shows(pilot, "one at a time")
+
+
+async def test_b_estimates_from_the_speed_of_what_runs_where_no_run_tells(box: Paths) -> None:
+    async with benching(box, open_=False) as (pilot, services):
+        planned = bench_of(services).planned
+        bench_of(services).planned = replace(planned, seconds=None, tokens=3270.0)
+        await pilot.press("b")
+        await shows(pilot, "It takes ~1:00: about 3,270 tokens at 54.5 tok/s.")
 
 
 async def test_a_run_that_does_not_begin_says_why(box: Paths) -> None:

@@ -158,7 +158,8 @@ async def test_a_missing_model_is_downloaded_first(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, DEMO.name)
-        await shows(pilot, "Enter downloads 98 MB")
+        await shows(pilot, "Download 98 MB?")
+        await pilot.press("d")
         await until(pilot, lambda: "download ▓▓▓▓▓░░░░░ 49 of 98 MB" in text(pilot))
         gate.open.set()
         await until(pilot, lambda: ("start", "demo", False, False) in fake.asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import msgspec
@@ -92,8 +93,22 @@ class Follower:
         done = [(self._by_id[name].weight, result.seconds) for name, result in self._results.items()
                 if name in self._by_id and result.seconds]  # fmt: skip
         weight = sum(weight for weight, _ in done)
-        left = sum(item.weight for item in self._items if item.id not in self._results)
-        return sum(seconds for _, seconds in done) * left / weight if weight else None
+        waiting = [item.weight for item in self._items if item.id not in self._results]
+        if not weight:
+            return None
+        pace = sum(seconds for _, seconds in done) / weight
+        # The item in flight gets shorter while it runs; what it takes beyond its share is not taken from the others.
+        in_flight = max(0.0, waiting[0] * pace - self._since_last()) if waiting else 0.0
+        return in_flight + pace * sum(waiting[1:])
+
+    def _since_last(self) -> float:
+        """Seconds since the newest result was written, while the run is at work."""
+        if self.run.info.state != "running":
+            return 0.0
+        try:
+            return max(0.0, time.time() - (self.run.folder / _RESULTS).stat().st_mtime)
+        except OSError:
+            return 0.0
 
 
 def _values(scored: list[tuple[Item, Result]]) -> tuple[str, list[tuple[float, float]]]:

@@ -94,7 +94,7 @@ def tell_plan(context: Context, plan: Plan, *, as_json: bool) -> None:
         names = [target.name for target in plan.targets]
         output.emit_json({
             "kind": plan.kind, "targets": names, "items": found.items, "starts": list(found.starts),
-            "gives_back": found.gives_back, "seconds": found.seconds,
+            "gives_back": found.gives_back, "seconds": found.seconds, "tokens": found.tokens,
         })  # fmt: skip
         return
     output.emit(f"{plan.kind}: {found.items} items")

@@ -85,7 +85,7 @@ class LiveBench:
             raise _told(said, err)
         from gpubox.bench.planning import Outline
 
-        return Outline(said["items"], tuple(said["starts"]), said["gives_back"], said["seconds"])
+        return Outline(said["items"], tuple(said["starts"]), said["gives_back"], said["seconds"], said["tokens"])
 
     async def busy(self) -> tuple[str, ...]:
         from gpubox.bench.planning import busy_slots

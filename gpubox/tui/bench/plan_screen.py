@@ -90,8 +90,10 @@ class PlanScreen(ModalScreen[list[str] | None]):
         ("up", "app.focus_previous", "Previous"),
     ]
 
-    def __init__(self, service: BenchService, profiles: Sequence[str], active: str) -> None:
+    def __init__(self, service: BenchService, profiles: Sequence[str], active: str, rate: float | None) -> None:
+        """``rate``: tok/s of what runs."""
         super().__init__()
+        self.rate = rate
         self.service, self.profiles, self.active = service, list(profiles), active
         self.kind = Turn("kind", [(kind, kind) for kind in kinds(list(KINDS), url=bool(service.url))])
         self.about = Static("", id="kind", markup=False)
@@ -160,10 +162,15 @@ class PlanScreen(ModalScreen[list[str] | None]):
     def action_take(self) -> None:
         self.dismiss(self.words)
 
+    def _rate(self) -> float | None:
+        """Of the profile that is planned for: only that of the one that runs is known."""
+        chosen = [row.value for row in self.rows.query(Turn) if row.field == PROFILE]
+        return self.rate if self.service.url or chosen == [self.active] else None
+
     async def _ask(self, words: list[str]) -> None:
         await asyncio.sleep(ASK_SECONDS)
         try:
-            said = Content(" ".join(outline_words(await self.service.outline(words))))
+            said = Content(" ".join(outline_words(await self.service.outline(words), self._rate())))
         except GpuboxError as error:
             said = Content.styled(plain(str(error)), "$warning")
         self.outline.update(said)

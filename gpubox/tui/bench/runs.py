@@ -99,14 +99,19 @@ class BenchRuns(Room):
 
     # -- running --------------------------------------------------------------------------------------
 
+    def rate(self) -> float | None:
+        """Tokens a second that what runs generates, as far as its requests told."""
+        raise NotImplementedError
+
     def plan_speed(self) -> None:
-        """``speed`` on what runs, after one question."""
+        """The quick ``speed`` on what runs, after one question; n has the long ones."""
         if not self.refused():
             _, active = self.choices()
             if not active and not self.service.url:
                 self.say("Nothing runs. Start a profile first, or plan a run with n.")
                 return
-            words = ["speed", "--url", self.service.url] if self.service.url else ["speed", active]
+            of_it = ["--url", self.service.url] if self.service.url else [active]
+            words = ["speed", *of_it, "--preset", "quick"]
             self.work(lambda: self.begin(words, confirm=True), "bench-begin")
 
     def action_bench_measure(self) -> None:
@@ -123,7 +128,7 @@ class BenchRuns(Room):
             if words:
                 self.work(lambda: self.begin(words, confirm=False), "bench-begin")
 
-        self.app.push_screen(PlanScreen(self.service, profiles, active), taken)
+        self.app.push_screen(PlanScreen(self.service, profiles, active, self.rate()), taken)
 
     async def begin(self, words: Sequence[str], *, confirm: bool) -> None:
         """Runs ``gpubox bench WORDS``: asks where somebody is answered, and first of all where ``confirm``."""
@@ -131,13 +136,14 @@ class BenchRuns(Room):
             return
         now, busy = False, await self.service.busy()
         if busy or confirm:
-            said = outline_words(await self.service.outline(words))
+            said = outline_words(await self.service.outline(words), self.rate())
             answers = [Answer("n", "not now", "no"), Answer("y", "begin", "yes")]
             if busy:
                 said.append(f"Somebody is being answered: {'; '.join(busy)}.")
                 answers = [Answer("n", "not now", "no"), Answer("y", "begin at once; that answer is cut off", "now")]
             body = "\n".join([*said, "", command(words)])
-            answer = await self.ask(f"Measure {words[-1]}?" if confirm else "Begin?", body, answers)
+            what = self.service.url or words[1]
+            answer = await self.ask(f"Measure {what}?" if confirm else "Begin?", body, answers)
             if answer not in ("yes", "now") or self.refused():
                 return
             now = answer == "now"

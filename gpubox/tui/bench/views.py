@@ -118,8 +118,8 @@ def _server(found: Throughput | None) -> Line:
     return line((f"   {found.state}, tg {units.rate(found.tg_tokens_per_second)} tok/s", "$accent"))
 
 
-def outline_words(found: Outline) -> list[str]:
-    """What a run will do to the box, a sentence each."""
+def outline_words(found: Outline, rate: float | None = None) -> list[str]:
+    """What a run will do to the box, a sentence each. ``rate``: tok/s of what runs, for an estimate without history."""
     said = [f"{found.items} items; no server is started or stopped."]
     if found.starts:
         shown = ", ".join(found.starts[:4]) + (" ..." if len(found.starts) > 4 else "")
@@ -128,9 +128,13 @@ def outline_words(found: Outline) -> list[str]:
             said = [f"{found.items} items. {len(found.starts)} fresh starts: {shown}."]
         back = found.gives_back
         said.append(f"Afterwards {back} runs again." if back else "Afterwards nothing runs, as now.")
-    said.append(
-        f"A run like this took {units.seconds(found.seconds)}." if found.seconds else "How long is not known yet."
-    )
+    if found.seconds:
+        said.append(f"A run like this took {units.seconds(found.seconds)}.")
+    elif found.tokens and rate:
+        took = units.seconds(found.tokens / rate)
+        said.append(f"It takes ~{took}: about {found.tokens:,.0f} tokens at {units.rate(rate)} tok/s.")
+    else:
+        said.append("How long is not known yet.")
     return said
 
 

@@ -35,7 +35,9 @@ class AskScreen(ModalScreen[str | None]):
     AskScreen Static { height: auto; margin-bottom: 1; }
     AskScreen OptionList { height: auto; border: none; padding: 0; background: $panel; }
     AskScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
-    AskScreen OptionList > .option-list--option-highlighted { background: $line; text-style: none; }
+    AskScreen OptionList:focus > .option-list--option-highlighted {
+        background: $line; color: $foreground; text-style: none;
+    }
     """
     BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 

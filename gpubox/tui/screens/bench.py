@@ -120,6 +120,12 @@ class BenchScreen(BenchRuns):
         names = [entry.name for entry in app.entries if entry.profile and not entry.profile.companion]
         return names, (self._now.status.profile if self._now else "") or ""
 
+    def rate(self) -> float | None:
+        app: Any = self.app
+        snapshot: Snapshot | None = app.dashboard.throughput.snapshot  # read also before this screen was opened
+        through = snapshot.throughput if snapshot else None
+        return (through.tg_median or through.tg_tokens_per_second) if through else None
+
     # -- drawing --------------------------------------------------------------------------------------
 
     async def read_heads(self) -> None:
