@@ -23,10 +23,11 @@ from gpubox.server.slot import SlotView, observe
 from gpubox.server.status import ServerStatus, from_peer, from_view, may_sleep, read_foreign, sleeper_at
 from gpubox.telemetry.bottleneck import Pace, pace
 from gpubox.telemetry.memory import reconcile
-from gpubox.telemetry.model import SlotReading, Snapshot
+from gpubox.telemetry.model import Request, SlotReading, Snapshot
 from gpubox.telemetry.offload import offload
 from gpubox.telemetry.problems import http_problems, silence
 from gpubox.telemetry.rates import SlotRates
+from gpubox.telemetry.session import Past, past_of
 from gpubox.telemetry.sources import LogSource, ServerAnswer, ServerSource
 from gpubox.telemetry.throughput import read_slots, throughput, totals
 from gpubox.threads import in_thread
@@ -71,6 +72,7 @@ class Launched:
         self.orphans: dict[tuple[int, int], float] = {}
         """Requests by slot and task that no slot works on, and since when."""
         self.before: tuple[float, ProcessReading] | None = None
+        self._past: tuple[int, Past] | None = None
         self.pace = Pace()
         self.process: ProcessReading | None = None
         self.looked_at = 0.0
@@ -117,6 +119,12 @@ class Launched:
         for key, since in list(self.orphans.items()):
             if answer.at > since + ORPHAN_SECONDS:
                 del in_flight[key[0]], self.orphans[key]
+
+    def past_of(self, finished: list[Request]) -> Past:
+        """What the finished requests come to; made anew only when one ended."""
+        if self._past is None or self._past[0] != self.log.requests.count:
+            self._past = (self.log.requests.count, past_of(finished))
+        return self._past[1]
 
     @property
     def at_work(self) -> bool:
@@ -378,7 +386,15 @@ class Sampler:
                 clock - ended if clock is not None and ended is not None else None,
                 host.cpu_percent if host else (),
             ),
-            throughput=throughput(state, slots, finished, answer.queued if answer else None, requests, clock),
+            throughput=throughput(
+                state,
+                slots,
+                finished,
+                answer.queued if answer else None,
+                requests,
+                clock,
+                launched.past_of(finished) if launched else None,
+            ),
             slots=slots,
             requests=tuple(finished[:SHOWN_REQUESTS]),
             totals=totals(

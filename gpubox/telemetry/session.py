@@ -7,6 +7,7 @@ one request after the other a stretch is a request.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -77,50 +78,82 @@ def open_requests(log: RequestLog | None, slots: tuple[SlotReading, ...]) -> lis
     return found
 
 
-def speeds(finished: list[Request], opened: list[Open], now: float | None) -> Speeds:
-    """What the session's requests come to. ``finished`` newest first; ``now`` in wall seconds."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the finished requests of a session come to: changes only when one ends."""
+
+    began: float | None
+    ended: float | None
+    tokens: int
+    stretches: tuple[tuple[float, float, int | None], ...]
+    """``(begin, end, tokens)`` in order; tokens are ``None`` where not all of them are known."""
+    request_tg_median: float | None
+    request_tg_peak: float | None
+
+
+def past_of(finished: list[Request]) -> Past:
+    """The current session of ``finished``, newest first."""
     recent, _ = session(finished)
     times = [_times(request) for request in recent]
-    if opened and times and min(o.began for o in opened) - max(ended for _, ended in times) > GAP_SECONDS:
-        recent, times = [], []
-    stretches = _stretches(recent, opened, now)
-    rates = sorted((tokens / (end - begin), end - begin) for begin, end, tokens in stretches)
     own = sorted(r.tg_tokens_per_second for r in recent if r.tg_tokens_per_second and _made(r) >= LEAST_TOKENS)
-    return Speeds(
-        effective=_effective(recent, times, opened, now),
-        tg_median=_median(rates),
-        tg_peak=rates[-1][0] if rates else None,
+    return Past(
+        began=min((began for began, _ in times), default=None),
+        ended=max((ended for _, ended in times), default=None),
+        tokens=sum(map(_made, recent)),
+        stretches=_merged(span for request, at in zip(recent, times, strict=True) if (span := _span(request, *at))),
         request_tg_median=_median([(rate, 1.0) for rate in own]),
         request_tg_peak=own[-1] if own else None,
     )
 
 
-def _effective(
-    recent: list[Request], times: list[tuple[float, float]], opened: list[Open], now: float | None
-) -> float | None:
-    if any(o.tokens is None for o in opened) or (opened and now is None):
-        return None
-    begins = [began for began, _ in times] + [o.began for o in opened]
-    ends = [ended for _, ended in times] + ([now] if opened and now is not None else [])
-    tokens = sum(map(_made, recent)) + sum(o.tokens or 0 for o in opened)
-    wall = max(ends, default=0.0) - min(begins, default=0.0)
-    return tokens / wall if tokens and wall > 0 and (recent or wall >= LEAST_SECONDS) else None
+def speeds(finished: list[Request], opened: list[Open], now: float | None, past: Past | None = None) -> Speeds:
+    """What the session's requests come to. ``finished`` newest first; ``now`` in wall seconds.
 
-
-def _stretches(recent: list[Request], opened: list[Open], now: float | None) -> list[tuple[float, float, int]]:
-    """``(begin, end, tokens)``; those of which not all is known are left out."""
+    ``past``: that of ``finished``, where it is known already.
+    """
+    past = past or past_of(finished)
+    if opened and past.ended is not None and min(o.began for o in opened) - past.ended > GAP_SECONDS:
+        past = past_of([])
     spans: list[tuple[float, float, int | None]] = []
-    for request in recent:
-        began, ended = _times(request)
-        if request.generation_seconds and request.generated_tokens is not None:
-            # as llama.cpp counts: the first token is free
-            spans.append((ended - request.generation_seconds, ended, max(0, request.generated_tokens - 1)))
-        elif request.generated_tokens or request.stop_reason in ("cancelled", "error"):
-            spans.append((began, ended, None))
     for o in opened:
         if now is not None and o.tokens != 0:
             known = o.first is not None and o.tokens is not None
             spans.append((o.first or o.began, now, max(0, (o.tokens or 0) - 1) if known else None))
+    rates = sorted(
+        (tokens / (end - begin), end - begin)
+        for begin, end, tokens in (_merged([*past.stretches, *spans]) if spans else past.stretches)
+        if tokens is not None and tokens + 1 >= LEAST_TOKENS and end > begin
+    )
+    return Speeds(
+        effective=_effective(past, opened, now),
+        tg_median=_median(rates),
+        tg_peak=rates[-1][0] if rates else None,
+        request_tg_median=past.request_tg_median,
+        request_tg_peak=past.request_tg_peak,
+    )
+
+
+def _effective(past: Past, opened: list[Open], now: float | None) -> float | None:
+    if any(o.tokens is None for o in opened) or (opened and now is None):
+        return None
+    begins = [at for at in (past.began, *(o.began for o in opened)) if at is not None]
+    ends = [at for at in (past.ended, now if opened else None) if at is not None]
+    tokens = past.tokens + sum(o.tokens or 0 for o in opened)
+    wall = max(ends, default=0.0) - min(begins, default=0.0)
+    return tokens / wall if tokens and wall > 0 and (past.tokens or wall >= LEAST_SECONDS) else None
+
+
+def _span(request: Request, began: float, ended: float) -> tuple[float, float, int | None] | None:
+    """When a request generated, and how many tokens; ``None`` for the tokens of one whose times are not told."""
+    if request.generation_seconds and request.generated_tokens is not None:
+        # as llama.cpp counts: the first token is free
+        return ended - request.generation_seconds, ended, max(0, request.generated_tokens - 1)
+    hidden = request.generated_tokens or request.stop_reason in ("cancelled", "error")
+    return (began, ended, None) if hidden else None
+
+
+def _merged(spans: Iterable[tuple[float, float, int | None]]) -> tuple[tuple[float, float, int | None], ...]:
+    """The stretches that overlapping spans make."""
     found: list[tuple[float, float, int | None]] = []
     for begin, end, tokens in sorted(spans, key=lambda span: span[:2]):
         if found and begin <= found[-1][1] + JOINED_SECONDS:
@@ -129,7 +162,7 @@ def _stretches(recent: list[Request], opened: list[Open], now: float | None) -> 
             found.append((before[0], max(before[1], end), both))
         else:
             found.append((begin, end, tokens))
-    return [(begin, end, n) for begin, end, n in found if n is not None and n + 1 >= LEAST_TOKENS and end > begin]
+    return tuple(found)
 
 
 def _median(rates: list[tuple[float, float]]) -> float | None:

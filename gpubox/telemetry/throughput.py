@@ -8,7 +8,7 @@ from gpubox.server.answers import Slot
 from gpubox.telemetry.model import Request, SlotReading, Throughput, Totals
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.requests import InFlight, RequestLog
-from gpubox.telemetry.session import open_requests, speeds
+from gpubox.telemetry.session import Past, open_requests, speeds
 
 NEW_SECONDS = 1.0
 """A request that is younger may be without a speed of its own, and adds little to that of all."""
@@ -96,21 +96,22 @@ def throughput(
     queued: int | None = None,
     log: RequestLog | None = None,
     server_clock: float | None = None,
+    past: Past | None = None,
 ) -> Throughput:
-    """The labelled numbers. ``finished`` newest first."""
+    """The labelled numbers. ``finished`` newest first; ``past``: what they come to, where it is known already."""
     reading = next((s for s in slots if s.state == "prefill"), None)
     last = finished[0] if finished else None
     drafted = next((r for r in finished if r.draft_tokens), None)
     now = log.started.timestamp() + server_clock if log and server_clock is not None else None
-    past = speeds(finished, open_requests(log, slots), now)
+    done = speeds(finished, open_requests(log, slots), now, past)
     together = _together(slots)
     fullest = max(slots, key=lambda s: s.context_used_tokens or 0, default=None)
     return Throughput(
         state=state,
         tg_tokens_per_second=together,
-        tg_peak=max((rate for rate in (past.tg_peak, together) if rate is not None), default=None),
-        tg_median=past.tg_median,
-        effective_tokens_per_second=past.effective,
+        tg_peak=max((rate for rate in (done.tg_peak, together) if rate is not None), default=None),
+        tg_median=done.tg_median,
+        effective_tokens_per_second=done.effective,
         pp_tokens_per_second=reading.pp_tokens_per_second if reading else last.pp_tokens_per_second if last else None,
         prefill_progress=reading.prefill_progress if reading else None,
         eta_seconds=reading.eta_seconds if reading else None,
@@ -125,8 +126,8 @@ def throughput(
         busy_slots=sum(s.state != "idle" for s in slots) if slots else None,
         slots=len(slots) or None,
         queued_requests=queued,
-        request_tg_peak=past.request_tg_peak,
-        request_tg_median=past.request_tg_median,
+        request_tg_peak=done.request_tg_peak,
+        request_tg_median=done.request_tg_median,
     )
 
 

@@ -98,7 +98,8 @@ SECOND_SPLIT = DeviceMemory(
 )  # fmt: skip
 CPU_MEMORY = DeviceMemory(
     "Host", "host", "RAM", None, 32 * GIB, weights_bytes=94 * MIB, kv_bytes=45 * MIB, compute_bytes=98 * MIB,
-    other_processes_bytes=int(5.1 * GIB), unaccounted_bytes=40 * MIB, free_bytes=32 * GIB - int(5.4 * GIB),
+    other_processes_bytes=int(5.4 * GIB) - (94 + 45 + 98 + 40) * MIB, unaccounted_bytes=40 * MIB, on_disk_bytes=0,
+    free_bytes=32 * GIB - int(5.4 * GIB),
 )  # fmt: skip
 ON_CPU: dict[str, Any] = {
     "driver": NO_DRIVER,
@@ -110,7 +111,7 @@ ON_CPU: dict[str, Any] = {
                           mean_accepted_length=None, accepted_per_position=(), context_used_tokens=612,
                           context_size_tokens=4096),
     "slots": (replace(SLOT, context_used_tokens=612, context_size_tokens=4096, prompt_tokens=401,
-                      cached_tokens=352),),
+                      cached_tokens=352, tg_tokens_per_second=148.2),),
     "totals": TOTALS,
     "requests": tuple(replace(r, draft_tokens=None, draft_tokens_accepted=None) for r in SESSION),
 }  # fmt: skip
@@ -137,11 +138,13 @@ SCENES = {
     "no_gpu": Scene(DEMO_BUSY, ("148 tok/s now", "RAM"), ON_CPU),
     "two_cards": Scene(BUSY, ("CUDA0", "CUDA1"), {
         "driver": DriverReading((CARD, SECOND), ONE_CARD.driver_version), **LISTED,
-        "memory": (SPLIT, SECOND_SPLIT, replace(IN_RAM, weights_bytes=int(2.1 * GIB))),
+        "memory": (SPLIT, SECOND_SPLIT,
+                   replace(IN_RAM, weights_bytes=int(2.1 * GIB), free_bytes=int(32.8 * GIB) + int(8.5 * GIB))),
         "offload": replace(OFFLOADED, expert_layers_on_cpu=4, bottleneck="GPU bandwidth",
                            bottleneck_reason="memory 88% busy, GPU 61%")}),
     "four_slots": Scene(BUSY, ("91.4 tok/s now", "2 queued"), {
         "throughput": replace(ANSWERING, tg_tokens_per_second=91.4, busy_slots=4, slots=4, queued_requests=2,
+                              tg_peak=96.3, tg_median=88.0, request_tg_median=30.1, request_tg_peak=31.2,
                               context_used_tokens=17_900, context_size_tokens=32_768),
         "slots": FOUR, **LISTED}),
     "loading": Scene(READY, ("12.9 of", "qwen36-256k loading"), {}, _switch),
@@ -151,6 +154,7 @@ SCENES = {
                            unaccounted_bytes=180 * MIB, free_bytes=CARD.vram_total_bytes - 480 * MIB),)}),
     "stuck": Scene(BUSY, ("✗ stuck", "has moved for"), {
         "throughput": replace(ANSWERING, state="stuck", tg_tokens_per_second=0.0), **LISTED,
+        "slots": (replace(SLOT, tg_tokens_per_second=0.0),),
         "offload": AT_REST, "problems": ("no busy slot has moved for 42 s",)}),
     "gpu_lost": Scene(READY, ("GPU 0 LOST",), {
         "driver": DriverReading((LOST,), ONE_CARD.driver_version), **LISTED, "offload": AT_REST}),

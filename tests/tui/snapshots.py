@@ -33,7 +33,8 @@ SPLIT = DeviceMemory(
 )  # fmt: skip
 IN_RAM = DeviceMemory(
     "Host", "host", "RAM", None, 64 * GIB, weights_bytes=int(10.6 * GIB), compute_bytes=96 * MIB,
-    other_processes_bytes=int(6.3 * GIB), unaccounted_bytes=int(0.9 * GIB), free_bytes=int(32.8 * GIB),
+    on_disk_bytes=0, unaccounted_bytes=int(0.9 * GIB), free_bytes=int(32.8 * GIB),
+    other_processes_bytes=64 * GIB - int(10.6 * GIB) - 96 * MIB - int(0.9 * GIB) - int(32.8 * GIB),
 )  # fmt: skip
 HOST = HostReading(64 * GIB, int(32.8 * GIB), 0, (70.0,) * 8)
 PROCESS = ProcessReading(4711, 812.0, 19, int(12.2 * GIB), int(1.5 * GIB), int(10.7 * GIB), 40 * MIB, 12, 0)
@@ -66,6 +67,7 @@ REQUESTS = (
     Request(1, "2026-11-21T13:01:02.000Z", 0, 7, 12_300, 12_000, 1100, 0.22, 790.0, 61.0, 0.2, 18.0, 18.2, 400, 352,
             2.6, (0.9, 0.86), "length"),
 )  # fmt: skip
+REQUESTS = tuple(replace(r, queue_seconds=0.0, slot_ttft_seconds=r.ttft_seconds) for r in REQUESTS)
 BYTES_PER_TOKEN = SPLIT.kv_bytes / 131_072 if SPLIT.kv_bytes else 0.0
 NOTHING = Throughput("down")
 
@@ -78,7 +80,7 @@ def snapshot(status: ServerStatus, at: float = 1000.0, **more: Any) -> Snapshot:
         "host": HOST,
         "process": PROCESS if up else None,
         "memory": (SPLIT, IN_RAM) if up else (empty_card(),),
-        "offload": OFFLOADED if up else Offload(),
+        "offload": OFFLOADED if up else Offload(bottleneck_reason="nothing runs"),
         "throughput": ANSWERING if status.state == "answering" else IDLE if up else _through(status.state),
         "slots": ((SLOT if status.state == "answering" else IDLE_SLOT),) if up else (),
         "requests": REQUESTS if up else (),
@@ -137,7 +139,7 @@ def session(count: int = 40) -> tuple[Request, ...]:
             Request(
                 -at, f"{when:%Y-%m-%dT%H:%M:%S}.000Z", 0, 7 - at, prompt, prompt - new, out, round(reading + 0.08, 2),
                 800.0 + at % 9, tg, reading, writing, reading + writing, drafted, accepted, 2.4, (0.95, 0.85),
-                "cancelled" if at == 5 else "stop",
+                "cancelled" if at == 5 else "stop", None, 0.0, round(reading + 0.08, 2),
             )
         )  # fmt: skip
     return tuple(found)

@@ -16,6 +16,7 @@ from gpubox.tui.cells import Line, cells
 from gpubox.tui.entries import Entry
 from gpubox.tui.screens.arrangement import shown
 from tests.tui.fake import BUSY, MINE, READY
+from tests.tui.scenes import SCENES
 from tests.tui.snapshots import (
     ANSWERING,
     GIB,
@@ -28,6 +29,7 @@ from tests.tui.snapshots import (
     SPLIT,
     snapshot,
 )
+from tests.unit.invariants import broken
 
 
 def words(line: Line) -> str:
@@ -170,3 +172,10 @@ def test_slots_that_share_one_cache_have_its_room_once() -> None:
     assert "4.0k of 4.1k" in words(memory_view.below(shared, 80))
     own = replace(shared, kv_cells=4 * 4096)
     assert "4.0k of 16K" in words(memory_view.below(own, 80))
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_the_pictures_keep_the_rules_of_every_reading(scene: str) -> None:
+    state = SCENES[scene]
+
+    assert broken(snapshot(state.status, **state.more)) == []
