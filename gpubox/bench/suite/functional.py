@@ -88,9 +88,7 @@ async def check_lru(code: str, sandbox: Sandbox) -> dict[str, bool] | None:
     """1.3: seven checks of the cache; ``None`` where the sandbox has no Node.js that runs TypeScript."""
     if not code.strip() or len(code) > LONGEST:
         return dict.fromkeys(LRU_CHECKS, False)
-    policy = Policy(
-        wall_seconds=240, cpu_seconds=60, memory_bytes=32 * units.GIB
-    )  # V8's WebAssembly reserves that much
+    policy = Policy(wall_seconds=240, cpu_seconds=60, memory_bytes=4 * units.GIB)
     found = await _told(_LRU, {"code": code, "driver": fixture("shim/lru.mjs")}, sandbox, policy)
     return None if found is None else {name: bool(found.get(name)) for name in LRU_CHECKS}
 

@@ -37,7 +37,8 @@ def node() -> list[str] | None:
     for text, name, way in trials:
         with open("trial.ts", "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text)
-        command = [f"/usr/bin/{name}", "--no-warnings", *way]
+        # Its type stripper is WebAssembly, whose trap handler reserves more addresses than a program may have.
+        command = [f"/usr/bin/{name}", "--no-warnings", "--disable-wasm-trap-handler", *way]
         done = subprocess.run([*command, "trial.ts"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode == 0 and done.stdout == b"3":
             return command
