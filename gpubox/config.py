@@ -9,7 +9,10 @@ from pathlib import Path
 
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from gpubox.regular import open_regular
 from gpubox.tables import Table, read_toml
+
+KEY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,12 @@ class Config:
     """``bubblewrap``, ``landlock`` or ``none``: the weakest that may confine the model's programs."""
     stall_seconds: float = 60.0
     """A load is given up after this long without any sign of progress."""
+    load_seconds: float = 3600.0
+    """A load is given up after this long, whatever it does."""
     stop_seconds: float = 15.0
-    """How long a server may take to leave after SIGTERM before it is killed."""
+    """How long an idle server may take to leave after SIGTERM before it is killed."""
+    wait_seconds: float = 600.0
+    """How long a change waits for requests that are being answered before it is given up."""
     keys: dict[str, Path] = field(default_factory=dict)
     """Address of a server that gpubox did not start -> the 0600 file with its API key."""
     price_dollars: float | None = None
@@ -54,7 +61,9 @@ def load_config(paths: Paths) -> Config:
         model_dirs=tuple(_expanded(table, "model-dirs", value) for value in table.texts("model-dirs")),
         allow_exposed=table.flag("allow-exposed"),
         stall_seconds=_patience(table, "stall-seconds", 60.0),
+        load_seconds=_patience(table, "load-seconds", 3600.0),
         stop_seconds=_patience(table, "stop-seconds", 15.0),
+        wait_seconds=_patience(table, "wait-seconds", 600.0),
         keys={address: _expanded(keys, address, value) for address, value in keys.text_map().items()},
         price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
     )
@@ -72,9 +81,12 @@ def _confinement(table: Table) -> str:
 
 def _there(path: Path) -> bool:
     try:
-        return path.exists()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:
-        return True  # a name too long, a folder that is closed: reading it says why
+        return True  # a name too long, a folder that is closed, links in a circle: reading it says why
+    return True
 
 
 def _expanded(table: Table, key: str, value: str) -> Path:
@@ -108,8 +120,9 @@ def key_in(path: Path) -> str | None:
     Raises UsageError when the file can be read by others: a key that leaked is no key.
     """
     try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="utf-8").strip()
+        with open_regular(path, KEY_BYTES) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read().decode().strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError):

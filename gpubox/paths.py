@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import PlatformDirs
-
 MAIN_SLOT = "main"
 """The slot of the active server. A companion profile runs in a slot named like the profile."""
 
@@ -24,12 +22,11 @@ class Paths:
     @classmethod
     def default(cls, config_file: Path | None = None) -> Paths:
         """The XDG folders; ``config_file`` or ``$GPUBOX_CONFIG`` names another config.toml."""
-        dirs = PlatformDirs("gpubox", appauthor=False)
         named = config_file or (Path(v) if (v := os.environ.get("GPUBOX_CONFIG")) else None)
         return cls(
-            config=dirs.user_config_path,
-            state=dirs.user_state_path,
-            cache=dirs.user_cache_path,
+            config=_xdg("CONFIG", ".config"),
+            state=_xdg("STATE", ".local/state"),
+            cache=_xdg("CACHE", ".cache"),
             config_override=named,
         )
 
@@ -85,8 +82,23 @@ class Paths:
         """Held by the server process itself for as long as it lives."""
         return self.state / "servers" / f"{slot}.life"
 
+    def slot_watch(self, slot: str) -> Path:
+        """Held by the watcher of the slot's server for as long as it watches."""
+        return self.state / "servers" / f"{slot}.watch"
+
     def slot_log(self, slot: str) -> Path:
         return self.logs / f"{slot}.log"
+
+    def failed_log(self, slot: str) -> Path:
+        """The log of the slot's last launch that failed or died; no slot's own log is called so."""
+        return self.logs / f"{slot}.log.failed"
+
+
+def _xdg(kind: str, default: str) -> Path:
+    """gpubox's folder of one kind, by the XDG base directory specification: a relative path in the variable is void."""
+    named = Path(os.environ.get(f"XDG_{kind}_HOME", ""))
+    home = os.path.expanduser("~")  # noqa: PTH111  pathlib raises where there is no home
+    return (named if named.is_absolute() else Path(home, default)) / "gpubox"
 
 
 def shipped_profiles() -> Path:

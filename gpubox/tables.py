@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpubox.errors import UsageError
+from gpubox.regular import NotRegular, read_text
+
+TOML_BYTES = 256 * 1024
+"""A larger file is nobody's settings, and costs a second of parsing for each megabyte."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -26,11 +31,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     import tomllib  # most starts read no TOML before the first paint
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a BOM
+        # Windows editors begin a file with a BOM, and end lines with \r\n.
+        return tomllib.loads(read_text(path, TOML_BYTES, "utf-8-sig").replace("\r\n", "\n"))
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not a text file.", "A TOML file is UTF-8 text.") from None
+    except NotRegular as error:
+        hint = "A TOML file of gpubox is a short text." if error.errno == errno.EFBIG else ""
+        raise UsageError(f"{path} is not read: {error.strerror}.", hint) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except tomllib.TOMLDecodeError as error:

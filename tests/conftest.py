@@ -29,6 +29,19 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # programs that tests start write as a
 _FOREIGN = ("GPUBOX_", "LLAMA_", "HF_", "HUGGINGFACE_")
 
 
+_TOGETHER = {"engine": "module", "hostile": "folder"}
+"""Folders whose tests share one box (a server, a machine's limits): each module, or all of it, in one worker."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Says to ``--dist loadgroup`` which tests belong to one worker."""
+    for item in items:
+        folder = item.path.parent.name
+        if how := _TOGETHER.get(folder):
+            item.add_marker(pytest.mark.xdist_group(folder if how == "folder" else f"{folder}-{item.path.stem}"))
+
+
 def until(true: Callable[[], object]) -> None:
     """Returns as soon as ``true()`` is; fails when that takes WAIT_SECONDS."""
     end = time.monotonic() + WAIT_SECONDS
@@ -66,6 +79,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     for name in list(os.environ):
         if name.startswith(_FOREIGN) or name in ("NO_COLOR", "FORCE_COLOR"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("GPUBOX_WATCHER", "0")  # the tests that mean it take this away
     return home
 
 

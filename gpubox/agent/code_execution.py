@@ -8,15 +8,6 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 
-_ENDED = {
-    "wall": "ended after {} s",
-    "cpu": "ended: it used {} s of CPU time",
-    "memory": "ended: it wanted more than {} MiB of memory",
-    "output": "ended: it printed too much",
-    "disk": "ended: it wrote too much",
-    "cancelled": "stopped by the owner",
-}
-
 
 class CodeExecution:
     """Runs ``code`` confined as ``policy`` says; each call is a fresh interpreter."""
@@ -61,16 +52,20 @@ class CodeExecution:
     def _words(self, outcome: Outcome) -> str:
         parts = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
         if outcome.ended_by:
-            policy = self._policy
-            numbers = {"wall": policy.wall_seconds, "cpu": policy.cpu_seconds, "memory": policy.memory_bytes >> 20}
-            why = _ENDED.get(outcome.ended_by, "ended: {}")
-            parts.append(f"[{why.format(f'{numbers.get(outcome.ended_by, 0):g}')}]")
+            parts.append(f"[ended: {outcome.why or 'stopped by the owner'}]")
         elif outcome.signal:
             parts.append(f"[killed by {outcome.signal}]")
         elif outcome.exit_code:
             parts.append(f"[exit code {outcome.exit_code}]")
         elif not parts:
             parts.append("[it printed nothing]")
+        if outcome.planted:
+            parts.append(
+                f"[moved out of the workspace to {outcome.quarantine}, because tools of the owner's would run it: "
+                f"{', '.join(outcome.planted[:20])}]"
+            )
+        if outcome.planted_left:
+            parts.append(f"[tools of the owner's run what was changed here: {', '.join(outcome.planted_left[:20])}]")
         if outcome.files_made:
             parts.append(f"[files: {', '.join(outcome.files_made[:20])}]")
         return "\n".join(parts)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpubox.agent.workspace import FILE_BYTES, Workspace, read_at, shown
 from gpubox.errors import GpuboxError
+from gpubox.sandbox.planted import REPOSITORY, is_bare_repository, runs_unasked
 
 DIFF_LINES = 400
 """A longer diff is shown by its head and its tail."""
@@ -152,9 +153,18 @@ def _writable(workspace: Workspace, path: str) -> tuple[str, ...]:
     names = workspace.parts(path)
     if not names or path.endswith("/"):
         raise GpuboxError(f"{shown(path) or '.'} is a folder: name a file.")
-    if any(name.casefold() == ".git" for name in names):
-        raise GpuboxError(f"{shown(path)} is git's own: what stands there may be run later.")
+    if REPOSITORY in runs_unasked(path) or _completes_repository(workspace, names):
+        raise GpuboxError(f"{shown(path)} is a repository's own: what stands there may be run later.")
     return names
+
+
+def _completes_repository(workspace: Workspace, names: tuple[str, ...]) -> bool:
+    """Whether a folder would be what git takes for a repository, or is one, whatever it is called."""
+    for depth in range(1, len(names) + 1):
+        with contextlib.suppress(GpuboxError), workspace.folder(names[: depth - 1]) as folder:
+            if is_bare_repository([*os.listdir(folder), names[depth - 1]]):  # noqa: PTH208 - by descriptor
+                return True
+    return False
 
 
 def _content(workspace: Workspace, names: tuple[str, ...]) -> bytes | None:

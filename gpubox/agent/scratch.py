@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
+from gpubox.sandbox.disk import remove_tree
 
 
 def make_scratch(paths: Paths) -> Path:
@@ -18,7 +18,7 @@ def make_scratch(paths: Paths) -> Path:
         paths.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         for left in paths.scratch.iterdir():
             if not _lives(left.name.partition("-")[0]):
-                shutil.rmtree(left, ignore_errors=True)
+                remove_tree(left)
         outer = paths.scratch / f"{os.getpid()}-{secrets.token_hex(4)}"
         outer.mkdir(mode=0o700)
         folder = outer / "work"
@@ -31,7 +31,7 @@ def make_scratch(paths: Paths) -> Path:
 
 def remove_scratch(folder: Path) -> None:
     """Removes what ``make_scratch`` made."""
-    shutil.rmtree(folder.parent, ignore_errors=True)
+    remove_tree(folder.parent)
 
 
 def _lives(pid: str) -> bool:

@@ -291,7 +291,13 @@ class Chat:
     async def _approve(self, call: ToolCall, diff: str) -> bool:
         if self.choices.approvals == "ask":
             return await self._ask_owner(call, diff)
-        return self.choices.approvals == "workspace"
+        if self.choices.approvals == "workspace":
+            from gpubox.sandbox.planted import runs_unasked
+
+            path = call.arguments.get("path")
+            started = isinstance(path, str) and any(runs_unasked(path))  # "allow" is about files, not about programs
+            return await self._ask_owner(call, diff) if started else True
+        return False
 
     def _open_file(self, text: str) -> None:
         if self._journal:

@@ -12,6 +12,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 
 if TYPE_CHECKING:
+    from gpubox.bench.report.history import History
     from gpubox.bench.report.model import Report
     from gpubox.bench.stand import Server, Stand
     from gpubox.sandbox.runner import Sandbox
@@ -39,6 +40,8 @@ class Benchmark(ABC):
         self.config = Config()
         """Says what may confine the model's code, where it is run to be scored."""
         self._sandbox: Sandbox | None = None
+        self.history: History | None = None
+        """What past runs of this box say of its noise, for ``summarise``."""
 
     @abstractmethod
     def items(self) -> Sequence[Item]:
@@ -90,12 +93,27 @@ class Benchmark(ABC):
         """
         return ""
 
+    def spare(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+        """Why ``item`` is not needed any more (a verdict is clear); empty: it is. Asked before ``skip``."""
+        return ""
+
+    def target_of(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+        """The name of the target that ``item`` is done on; what came before it may decide it."""
+        return item.target
+
     def cannot_load(self, target: Target, error: GpuboxError) -> str:
         """Why a target does not come up, where that is a result (its items are skipped with it); empty: the run ends.
 
         ``error`` is a ChangeFailed where an engine was started, a UsageError where its flags were refused before.
         """
         return ""
+
+
+def headline_of(benchmark: Benchmark, results: Sequence[tuple[Item, Result]]) -> str:
+    """The run so far in a few words, with the kinds of flags that make them doubtful."""
+    words = benchmark.headline(results)
+    kinds = dict.fromkeys(flag.kind for item, result in results if not item.warmup for flag in result.flags)
+    return f"{words}  ! {', '.join(kinds)}" if words and kinds else words
 
 
 def make_benchmark(plan: Plan) -> Benchmark:

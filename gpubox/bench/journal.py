@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpubox.errors import GpuboxError
+from gpubox.regular import open_regular
 
 T = TypeVar("T")
 
@@ -48,7 +49,8 @@ class Journal:
 def read_journal(path: Path, kind: type[T]) -> list[T]:
     """Every whole line that is a ``kind``; what is damaged or cut off is left out. Raises GpuboxError."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        with open_regular(path) as file:
+            lines = file.read().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -58,6 +58,8 @@ class Item:
     """Items that share a warm-up: resuming in the middle of a group executes its warm-up again."""
     weight: float = 1.0
     """What it costs beside the others (tokens, say): the time left is told by it."""
+    start: int = 0
+    """Which start of its server it belongs to: another number is another start. 0: any server of its target will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,17 @@ class Result:
     """Why it has no numbers; it counts as not measured, never as 0."""
     skipped: bool = False
     """Nothing was executed: an earlier item decided it (a sweep's cell that cannot load)."""
+    spared: bool = False
+    """Skipped because it is not needed: the verdict was clear before. Counts as no failure."""
 
     @property
     def ok(self) -> bool:
         return not self.error
+
+    @property
+    def failed(self) -> bool:
+        """It was wanted, and there are no numbers."""
+        return bool(self.error) and not self.spared
 
 
 @dataclass(frozen=True, slots=True)

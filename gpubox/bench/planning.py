@@ -23,11 +23,13 @@ class Outline:
 
     items: int
     starts: tuple[str, ...]
-    """The targets in the order in which they are brought up; a server that runs just so is not restarted."""
+    """The targets in the order in which they are brought up."""
     gives_back: str | None
     """The profile that runs again afterwards; ``None``: nothing runs now, and nothing will."""
     seconds: float | None
     """An estimate from the last finished run of the same kind and options; ``None`` where there is none."""
+    fresh: bool = False
+    """Each of the starts is one, also where its server runs already: starts are what is compared."""
 
 
 def outline(plan: Plan, paths: Paths) -> Outline:
@@ -35,11 +37,16 @@ def outline(plan: Plan, paths: Paths) -> Outline:
     items = make_benchmark(plan).items()
     urls = {target.name for target in plan.targets if target.url}
     starts: list[str] = []
+    last = ("", 0)
     for item in items:
-        if item.target not in urls and (not starts or starts[-1] != item.target):
+        if item.target not in urls and last != (item.target, item.start):
             starts.append(item.target)
+        last = (item.target, item.start)
     running = observe(paths, MAIN_SLOT).running
-    return Outline(len(items), tuple(starts), running.launch.profile if running else None, _as_before(plan, paths))
+    return Outline(
+        len(items), tuple(starts), running.launch.profile if running else None,
+        _as_before(plan, paths), any(item.start for item in items) and bool(starts),
+    )  # fmt: skip
 
 
 def _as_before(plan: Plan, paths: Paths) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from gpubox.bench.benchmark import Benchmark, make_benchmark
+from gpubox.bench.benchmark import Benchmark, headline_of, make_benchmark
 from gpubox.bench.debts import debt, settled
 from gpubox.bench.events import (
     Emit,
@@ -148,12 +148,15 @@ class Session:
 
     async def _execute_all(self) -> None:
         todo = pending(self.items, self.results)
-        for name, group in groupby(todo, key=lambda item: item.target):
+        last = ("", 0)
+        for (name, start), group in groupby(todo, key=lambda item: (item.target, item.start)):
             items = [item for item in group if not self._skipped(item)]
             if not items:
                 continue
+            name = self.benchmark.target_of(items[0], self._scored())
             target = self._targets[name]
-            if why := await self._revive(target):
+            fresh, last = bool(start) and last != (name, start), (name, start)
+            if why := await self._revive(target, fresh=fresh):
                 self.emit(Note(f"{name} is left out: {why}"))
                 for item in items:
                     self._keep(item, Result(item.id, error=why, skipped=True))
@@ -166,9 +169,11 @@ class Session:
                         await self._execute(item)
 
     def _skipped(self, item: Item) -> bool:
-        why = self.benchmark.skip(item, self._scored(), self.stand.up)
+        scored = self._scored()
+        unneeded = self.benchmark.spare(item, scored)
+        why = unneeded or self.benchmark.skip(item, scored, self.stand.up)
         if why:
-            self._keep(item, Result(item.id, error=why, skipped=True))
+            self._keep(item, Result(item.id, error=why, skipped=True, spared=bool(unneeded)))
         return bool(why)
 
     async def _together(self, items: Sequence[Item]) -> None:
@@ -222,13 +227,14 @@ class Session:
                     f"The run ends here: {chosen}.", f"`gpubox bench resume {self.run.id}` goes on from {item.id}."
                 )
             if error and server_gone(self.stand, error):
-                if self._targets[item.target].url:
+                target = self.stand.server.target
+                if target.url:
                     raise error
                 deaths.append(Flag("crash", f"the server died: {error.message}", item.id))
                 self._flag(deaths[-1])  # of the run as well: it may not come up again
                 if attempt < TRIES:
                     self.emit(Note("The server died; it is started again and the item done once more."))
-                if why := await self._revive(self._targets[item.target]):
+                if why := await self._revive(target):
                     error = GpuboxError(f"{error.message} It does not come up again: {why.rstrip('.')}.")
                 elif attempt < TRIES:
                     continue
@@ -243,10 +249,10 @@ class Session:
         self.run.add_raw(raw)
         await self._finish(item, raw)
 
-    async def _revive(self, target: Target) -> str:
+    async def _revive(self, target: Target, *, fresh: bool = False) -> str:
         """Has a target up. Returns why it does not come up, where that is a result; else raises."""
         try:
-            await self._serve(target)
+            await self._serve(target, fresh=fresh)
         except GpuboxError as error:
             why = "" if error.code == ExitCode.INTERRUPTED else self.benchmark.cannot_load(target, error)
             if not why:
@@ -254,9 +260,9 @@ class Session:
             return why
         return ""
 
-    async def _serve(self, target: Target) -> None:
+    async def _serve(self, target: Target, *, fresh: bool = False) -> None:
         assert self._guards is not None
-        await self.stand.serve(target)
+        await self.stand.serve(target, fresh=fresh)
         await self._guards.begin()
         if target.stopped:
             return
@@ -283,7 +289,7 @@ class Session:
                 len(self.results),
                 len(self.items),
                 self._seconds_left(),
-                self.benchmark.headline(self._scored()),
+                headline_of(self.benchmark, self._scored()),
             )
         )
 

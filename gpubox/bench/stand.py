@@ -158,13 +158,15 @@ class Stand:
             return f"another gpubox is changing what runs in the place of {name}"
         return f"{name} was stopped" if view.state.running is None else ""
 
-    async def serve(self, target: Target) -> bool:
+    async def serve(self, target: Target, *, fresh: bool = False) -> bool:
         """Has ``target`` up: restarts only where what runs differs from it. Returns whether it was started anew.
+
+        ``fresh``: starts it anew where gpubox can, also where it runs just so.
 
         Raises GpuboxError where it does not come up; what ran before is then owed.
         """
         async with self._serving:
-            if self._current and self._current.target == target and self.alive:
+            if self._current and self._current.target == target and self.alive and not (fresh and self.running):
                 return False
             await self._leave()
             self._target = target.name
@@ -175,7 +177,7 @@ class Stand:
                 await self._clear()
                 self._current = Server(target, "", None, None, "", "", {})
                 return True
-            return await self._bring_up(target)
+            return await self._bring_up(target, fresh=fresh)
 
     async def give_back(self) -> None:
         """What ran before runs again; where nothing ran, nothing runs. What somebody put there meanwhile stays.
@@ -207,7 +209,7 @@ class Stand:
         self._owed = True
         self._owe(self._before, self._lent)
 
-    async def _bring_up(self, target: Target) -> bool:
+    async def _bring_up(self, target: Target, *, fresh: bool) -> bool:
         profile = self.profile_of(target)
         self._lent = CHANGING
         self._borrow()
@@ -217,6 +219,7 @@ class Stand:
             go_now=self._go_now,
             allow_exposed=self.config.allow_exposed,
             restore=False,  # what the box gets back is decided at the end, not between two targets
+            fresh=fresh,
         )
         self._lent = running.launch.argv
         self._owe(self._before, self._lent)

@@ -21,6 +21,7 @@ from gpubox.bench.journal import Journal, no_room, read_journal
 from gpubox.bench.model import SCHEMA, Item, Plan, RawRecord, Result, RunInfo
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.regular import open_regular
 from gpubox.server.record import now
 
 T = TypeVar("T")
@@ -179,7 +180,11 @@ def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
 
 def list_runs(paths: Paths) -> list[Run]:
     """Every run that has a head, the newest last."""
-    folder = runs_folder(paths)
+    return runs_in(runs_folder(paths))
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """As ``list_runs``, of a folder."""
     if not folder.is_dir():
         return []
     return [Run(path) for path in sorted(folder.iterdir()) if (path / _HEAD).is_file()]
@@ -218,7 +223,8 @@ def _pretty(value: Any) -> bytes:
 
 def _decode(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        with open_regular(path) as file:
+            return msgspec.json.decode(file.read(), type=kind)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import sys
 import threading
@@ -108,6 +107,8 @@ def stderr_is_terminal() -> bool:
 
 def redraw(text: str) -> None:
     """Replaces the current terminal line, cut to its width."""
+    import shutil
+
     with contextlib.suppress(OSError):
         width = shutil.get_terminal_size().columns - 1
         stream = clean_stderr()

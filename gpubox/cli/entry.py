@@ -1,14 +1,21 @@
-"""The console script: straight to the screen for the bare ``gpubox``, else to the verbs.
+"""The console script: straight to the screen, straight to `status`, which is polled, else to the verbs.
 
-The short way leaves click and the verbs unimported; they would cost the screen a quarter of its first paint.
+The short ways leave click and the verbs unimported: they would be a quarter of the screen's first paint, and of
+`gpubox status`.
 """
-
-from __future__ import annotations
 
 import os
 import sys
 
-from gpubox.cli import diagnostics
+try:  # nothing is imported before this that Python has not imported itself
+    from gpubox.cli import interrupts
+
+    interrupts.leave_at_once()  # before all that takes time to import
+except KeyboardInterrupt:
+    os._exit(130)
+
+
+from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode
 
@@ -16,20 +23,25 @@ from gpubox.errors import ExitCode
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
     _open_streams()
-    if len(sys.argv) > 1:
-        import signal
+    code: int = ExitCode.INTERRUPTED
+    try:
+        if len(sys.argv) > 1:
+            import signal
 
-        from gpubox.cli.main import run
+            if sys.argv[1:] in (["status"], ["status", "--json"]):
+                run = _status
+            else:
+                from gpubox.cli.main import run
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
-        try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
+            interrupts.hear()
             code = run()
-            _deaf()
-        except KeyboardInterrupt:  # in the moment between the two
-            code = ExitCode.INTERRUPTED
-            _deaf()
-        sys.exit(code)
-    sys.exit(diagnostics.guarded(_screen, lambda: Context().paths.logs))
+        else:
+            code = diagnostics.guarded(_screen, lambda: Context().paths.logs)
+        interrupts.deaf()
+    except KeyboardInterrupt:  # in the moment between the two
+        interrupts.deaf()
+    sys.exit(code)
 
 
 def _open_streams() -> None:
@@ -40,12 +52,20 @@ def _open_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _deaf() -> None:
-    # Python's own leaving takes a moment: one more Ctrl-C then stops nothing, and must not hide the exit code.
-    import signal
+def _status() -> int:
+    as_json = sys.argv[-1] == "--json"
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    def show() -> int:
+        from gpubox.cli.commands.status import show_status
+
+        try:
+            return show_status(Context(), as_json)
+        except BrokenPipeError:
+            output.discard()  # `gpubox status | head -1`: the reader left
+            return ExitCode.OK
+
+    tell = output.emit_error if as_json else (lambda error: None)
+    return diagnostics.guarded(show, lambda: Context().paths.logs, tell)
 
 
 def _screen() -> int:

@@ -7,10 +7,12 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import click
+
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.resolve import model_of
 from gpubox.profiles.model import Profile
 from gpubox.server.events import Busy, Finished, LoadProgress, ServerEvent, StepDone, StepFailed, StepStarted
@@ -41,7 +43,10 @@ class Progress:
                 diagnostics.redraw(f"  {event.step} {event.profile} …")
         elif isinstance(event, Busy):
             if event.slots != self._waiting and (self.live or not self._waiting):
-                self._line(f"  {event.profile} is busy: {'; '.join(event.slots)}. Waiting; --now does not.")
+                limit = units.span(event.seconds_left)
+                self._line(
+                    f"  {event.profile} is busy: {'; '.join(event.slots)}. Waiting at most {limit}; --now does not."
+                )
             self._waiting = event.slots
         elif isinstance(event, StepDone):
             extra = f"  {event.note}" if event.note else ""
@@ -50,6 +55,8 @@ class Progress:
             # The sentence is the error's, told at the end; here stands the line of the log that it was read from.
             line = event.line if event.line not in event.sentence else ""
             self._line(f"✗ {event.step} {event.profile}  {line}".rstrip())
+            if event.logged:
+                self._line("  `gpubox logs --failed` shows its log.")
 
     def _line(self, text: str) -> None:
         if self.live:
@@ -59,8 +66,24 @@ class Progress:
 
 def _progress(event: LoadProgress) -> str:
     read = f"{units.file_size(event.bytes_read)} of {units.file_size(event.bytes_total)}"
-    left = f"  ~{units.seconds(event.seconds_left)} left" if event.seconds_left is not None else ""
+    left = f"  ~{units.span(event.seconds_left)} left" if event.seconds_left is not None else ""
     return f"{event.stage}  {read}{left}" if event.bytes_total else event.stage
+
+
+def waiting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--now`` and ``--wait`` to a verb that replaces a server which may be answering."""
+    from gpubox.config import Config
+
+    default = f"Wait at most so long for them, then give up (else wait-seconds, {Config().wait_seconds:.0f})."
+    now = click.option("--now", "-n", is_flag=True, help="Do not wait for requests that are being answered.")
+    wait = click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help=default)
+    return now(wait(command))
+
+
+def check_waiting(now: bool, wait: float | None) -> None:
+    """Raises UsageError where ``--now`` and ``--wait`` contradict each other."""
+    if now and wait is not None:
+        raise UsageError("--now does not wait, --wait does.", "Leave one of them out.")
 
 
 def operate(context: Context, slot: str, work: Operate, *, as_json: bool) -> None:

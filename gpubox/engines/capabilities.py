@@ -19,6 +19,7 @@ _NAME = re.compile(r"--?[A-Za-z][\w-]*")
 _ALLOWED = re.compile(r"allowed values: *([^()\n]+)")
 _BRACED = re.compile(r"^[\[{<]([\w+-]+(?:[|,][\w+-]+)+)[\]}>]$|^([a-z][\w+-]*(?:,[a-z][\w+-]*){2,})$")
 _ENV = re.compile(r"\(env: *(\w+)\)")
+_REPEATABLE = re.compile(r"can be repeated|specified multiple times")
 _REMOVED = re.compile(r"the argument has been removed\.? *(.*)", re.S)
 
 
@@ -107,6 +108,11 @@ def judge(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Re
             hint = advice or f"allowed: {', '.join(option.allowed)}"
             refusals.append(Refusal(name, f"does not take {bad!r}", hint, fork))
     return refusals
+
+
+def repeated_flags(capabilities: Capabilities) -> frozenset[str]:
+    """The flags that this engine wants once for each value, by its own help; newer builds take a list of them."""
+    return frozenset(option.long for option in capabilities.options if _REPEATABLE.search(option.help))
 
 
 def missing_defaults(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:

@@ -16,7 +16,9 @@ from gpubox.engines.find import Engine, check_runnable
 from gpubox.engines.process import Answer, ask, last_line
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
+from gpubox.regular import read_bytes
 
+CACHE_BYTES = 16 * 1024 * 1024
 _SCHEMA = 1
 _VERSION = re.compile(r"^version:\s*(.+?)\s*$", re.M)
 # The parser is part of what made the cached options: a changed parser must not meet old results.
@@ -93,7 +95,7 @@ def _key(engine: Engine) -> dict[str, list[int]]:
 
 def _read(cache: Path, key: Mapping[str, list[int]]) -> Capabilities | None:
     try:
-        stored: Any = json.loads(cache.read_bytes())
+        stored: Any = json.loads(read_bytes(cache, CACHE_BYTES))
         if stored["schema"] != _SCHEMA or stored["key"] != key:
             return None
         options = tuple(_option(fields) for fields in stored["options"])

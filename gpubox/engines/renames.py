@@ -1,43 +1,145 @@
-"""Flags that moved between builds and forks: offered, never guessed.
+"""Flags that moved between builds and forks: what takes their place today.
 
-Verified by running llama.cpp build 11434: what it refuses, and what it has instead.
+Verified by running llama.cpp build 11434: what it refuses, and what it has instead. How many values an old flag took
+and what it meant is in the history of llama.cpp's common/arg.cpp, what a fork's flag is in the ``--help`` of the fork.
 """
 
 from __future__ import annotations
 
-_OPTIONS = {
-    "no-mmap": "now: load-mode = \"none\"",
-    "mmap": "now: load-mode = \"mmap\"",
-    "mlock": "now: load-mode = \"mlock\"",
-    "direct-io": "now: load-mode = \"dio\"",
-    "draft-max": "now: spec-draft-n-max",
-    "draft": "now: spec-draft-n-max",
-    "draft-n": "now: spec-draft-n-max",
-    "draft-min": "now: spec-draft-n-min",
-    "draft-n-min": "now: spec-draft-n-min",
-    "checkpoint-every-nb": "nearest: checkpoint-min-step (tokens, not batches)",
-    "mtp": "now: spec-type = \"draft-mtp\"",
-    "log-json": "now: log-jsonl",
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of a flag."""
+
+    takes: int
+    """How many values it took."""
+    flag: str = ""
+    """The flag in its place; empty: none."""
+    value: str | None = None
+    """The value in its place; ``None``: the value stays as it was."""
+    why: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What to write instead, for a hint; empty where only leaving it out helps."""
+        if not self.flag:
+            return self.why
+        return f'now: {self.flag} = "{self.value}"' if self.value else f"now: {self.flag}"
+
+
+_NO_CHAT_PROGRAM = "a server asks nobody: it is llama-cli's"
+_SELF_EXTEND = "self-extend was removed from llama-server"
+_GONE = "it was removed from llama.cpp"
+
+MOVED: dict[str, Moved] = {
+    "no-mmap": Moved(0, "load-mode", "none"),
+    "mmap": Moved(0, "load-mode", "mmap"),
+    "mlock": Moved(0, "load-mode", "mmap+mlock"),
+    "direct-io": Moved(0, "load-mode", "dio"),
+    "dio": Moved(0, "load-mode", "dio"),
+    "no-direct-io": Moved(0, why="it is the default"),
+    "ndio": Moved(0, why="it is the default"),
+    "draft-max": Moved(1, "spec-draft-n-max"),
+    "draft": Moved(1, "spec-draft-n-max"),
+    "draft-n": Moved(1, "spec-draft-n-max"),
+    "draft-min": Moved(1, "spec-draft-n-min"),
+    "draft-n-min": Moved(1, "spec-draft-n-min"),
+    "ctx-size-draft": Moved(1, why="the draft model has the context of the model"),
+    "cd": Moved(1, why="the draft model has the context of the model"),
+    "spec-ngram-size-n": Moved(1, why="now: spec-ngram-simple-size-n and its kin, one for each spec-type"),
+    "spec-ngram-size-m": Moved(1, why="now: spec-ngram-simple-size-m and its kin, one for each spec-type"),
+    "spec-ngram-min-hits": Moved(1, why="now: spec-ngram-simple-min-hits and its kin, one for each spec-type"),
+    "spec-replace": Moved(2, why=_GONE),
+    "checkpoint-every-nb": Moved(1, why="nearest: checkpoint-min-step (tokens, not batches)"),
+    "checkpoint-every-n-tokens": Moved(1, "checkpoint-min-step"),
+    "cpent": Moved(1, "checkpoint-min-step"),
+    "mtp": Moved(0, "spec-type", "draft-mtp"),
+    "log-json": Moved(0, "log-jsonl"),
+    "log-format": Moved(1, why="the log has one format; log-jsonl is the other"),
+    "log-enable": Moved(0, why=_GONE),
+    "log-new": Moved(0, why=_GONE),
+    "log-append": Moved(0, why=_GONE),
+    "log-test": Moved(0, why=_GONE),
+    "verbose-prompt": Moved(0, why=_GONE),
+    "memory-f32": Moved(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
+    "no-memory-f16": Moved(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
+    "memory-f16": Moved(0, why="it is the default"),
+    "mul-mat-q": Moved(0, why="it is chosen when llama.cpp is built"),
+    "mmq": Moved(0, why="it is chosen when llama.cpp is built"),
+    "no-mul-mat-q": Moved(0, why="it is chosen when llama.cpp is built"),
+    "nommq": Moved(0, why="it is chosen when llama.cpp is built"),
+    "low-vram": Moved(0, why="nearest: no-kv-offload"),
+    "grp-attn-n": Moved(1, why=_SELF_EXTEND),
+    "gan": Moved(1, why=_SELF_EXTEND),
+    "grp-attn-w": Moved(1, why=_SELF_EXTEND),
+    "gaw": Moved(1, why=_SELF_EXTEND),
+    "system-prompt-file": Moved(1, why="clients give the system prompt; [chat] system is gpubox's own"),
+    "spf": Moved(1, why="clients give the system prompt; [chat] system is gpubox's own"),
+    "tfs": Moved(1, why="tail-free sampling was removed"),
+    "tfs-z": Moved(1, why="tail-free sampling was removed"),
+    "penalize-nl": Moved(0, why=_GONE),
+    "no-penalize-nl": Moved(0, why=_GONE),
+    "logits-all": Moved(0, why=_GONE),
+    "prompt": Moved(1, why=_NO_CHAT_PROGRAM),
+    "p": Moved(1, why=_NO_CHAT_PROGRAM),
+    "file": Moved(1, why=_NO_CHAT_PROGRAM),
+    "f": Moved(1, why=_NO_CHAT_PROGRAM),
+    "in-prefix": Moved(1, why=_NO_CHAT_PROGRAM),
+    "in-suffix": Moved(1, why=_NO_CHAT_PROGRAM),
+    "prompt-cache": Moved(1, why=_NO_CHAT_PROGRAM),
+    **{name: Moved(0, why=_NO_CHAT_PROGRAM) for name in (
+        "interactive", "i", "interactive-first", "if", "instruct", "ins", "color", "multiline-input", "mli",
+        "conversation", "cnv", "no-conversation", "no-cnv", "no-display-prompt", "simple-io", "prompt-cache-all",
+    )},
+    "model-vocoder": Moved(1, why="speech is llama-tts's"),
+    "mv": Moved(1, why="speech is llama-tts's"),
+    "tts-use-guide-tokens": Moved(0, why="speech is llama-tts's"),
 }  # fmt: skip
+"""Flags that llama.cpp itself had."""
+
+NEEDED_NO_VALUE = frozenset({"flash-attn", "log-colors"})
+"""Switches of older builds that take a value (``on``) today."""
 
 # llama.cpp's own MoE cache came after build 11434; the llama.cpp inside xllamacpp 2026.10.11549 knows the name.
-_FORK_OPTIONS = {"moe-cache-size": "only in a fork of llama.cpp; newer upstream builds have moe-cache-mib"}
+FORK_OPTIONS: dict[str, tuple[int, str]] = {
+    "moe-cache-size": (1, "only in a fork of llama.cpp; newer upstream builds have moe-cache-mib"),
+    **{name: (takes, "only in ik_llama.cpp") for takes, names in (
+        (0, ("fmoe", "fused-moe", "no-fmoe", "no-fused-moe", "rtr", "run-time-repack", "mqkv", "merge-qkv", "gr",
+             "graph-reuse", "ger", "grouped-expert-routing", "khad", "k-cache-hadamard", "muge",
+             "merge-up-gate-experts", "sas", "smgs", "ooae", "no-ooae", "thp")),
+        (1, ("mla", "mla-use", "amb", "attention-max-batch", "ser", "smart-expert-reduction", "offload-policy", "op",
+             "cuda-params", "cuda", "split-mode-graph-scheduling")),
+    ) for name in names},
+}  # fmt: skip
+"""Flags of forks: how many values each takes, and where it is."""
 
 _VALUES = {
-    ("spec-type", "mtp"): "now: draft-mtp",
-    ("cache-type-k", "fp16"): "write f16",
-    ("cache-type-v", "fp16"): "write f16",
+    ("spec-type", "mtp"): "draft-mtp",
+    ("spec-type", "eagle3"): "draft-eagle3",
+    ("spec-type", "draft"): "draft-simple",
+    ("cache-type-k", "fp16"): "f16",
+    ("cache-type-v", "fp16"): "f16",
+    ("cache-type-k", "fp32"): "f32",
+    ("cache-type-v", "fp32"): "f32",
 }
 
 _FORK_VALUES = {"turbo2": "TurboQuant", "turbo3": "TurboQuant", "turbo4": "TurboQuant"}
 
 
+def value_now(flag: str, value: str) -> str | None:
+    """What an old value of a flag is called today, or ``None``."""
+    return _VALUES.get((flag, value))
+
+
 def advice_for(flag: str, value: str | None) -> tuple[str, bool]:
     """What to write instead of a refused flag or value (``""``: nothing known), and whether it needs a fork."""
     if value is None:
-        if flag in _FORK_OPTIONS:
-            return _FORK_OPTIONS[flag], True
-        return _OPTIONS.get(flag, ""), False
+        if flag in FORK_OPTIONS:
+            return FORK_OPTIONS[flag][1], True
+        return MOVED[flag].advice if flag in MOVED else "", False
     if value in _FORK_VALUES:
         return f"only in a {_FORK_VALUES[value]} fork", True
-    return _VALUES.get((flag, value), ""), False
+    now = value_now(flag, value)
+    return f"now: {now}" if now else "", False

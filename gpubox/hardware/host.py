@@ -1,13 +1,11 @@
-"""The host: memory, cores, and what one process uses of them. psutil and /proc; Linux."""
+"""The host: memory, cores, and what one process uses of them, from /proc (man 5 proc). Linux."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import psutil
 
 from gpubox.hardware.process import Identity, boot_id
 
@@ -44,29 +42,36 @@ class ProcessReading:
     """Bytes really fetched from storage; ``None`` where the kernel hides it."""
     stopped: bool = False
     """Whether it is suspended (SIGSTOP, state T)."""
+    locked_bytes: int = 0
+    """Memory that the kernel may not push out (``mlock``; VmLck)."""
 
 
 class HostReader:
     """Reads the host; keeps the last reading, because a percentage is of the time between two."""
 
-    def __init__(self) -> None:
-        self._times: list[tuple[float, float]] = []
+    def __init__(self, proc: Path = _PROC) -> None:
+        self._proc = proc
+        self._times: list[tuple[int, int]] = []
         self._percent: tuple[float, ...] = ()
         self._last: HostReading | None = None
 
     def read(self) -> HostReading | None:
         """RAM and swap in bytes, each core's load in percent. Where the kernel hides them: the last reading, if any."""
         try:
-            memory, swap = psutil.virtual_memory(), psutil.swap_memory().used
+            memory = _fields((self._proc / "meminfo").read_bytes())
+            total, available = (_size(memory, name) for name in (b"MemTotal", b"MemAvailable"))
+            swap = _size(memory, b"SwapTotal") - _size(memory, b"SwapFree")
             percent = self._cpu_percent()
-        except (psutil.Error, OSError, RuntimeError, ValueError):
+        except (OSError, ValueError, IndexError):
             return self._last
-        self._last = HostReading(memory.total, memory.available, swap, percent)
+        if not total or b"MemAvailable" not in memory:
+            return self._last
+        self._last = HostReading(total, available, swap, percent)
         return self._last
 
     def _cpu_percent(self) -> tuple[float, ...]:
-        # Not psutil.cpu_percent: it keeps its last reading per process, and who calls it between spoils the interval.
-        times = [_busy_and_all(core) for core in psutil.cpu_times(percpu=True)]
+        lines = (self._proc / "stat").read_bytes().splitlines()
+        times = [_busy_and_all(line) for line in lines if re.match(rb"cpu\d", line)]
         before, self._times = self._times, times
         if len(before) != len(times):  # the first reading, or a core came or went
             self._percent = ()
@@ -75,13 +80,17 @@ class HostReader:
         return self._percent  # within one tick of the kernel's clock: as before
 
 
-def _busy_and_all(core: Any) -> tuple[float, float]:
-    """Seconds at work, and seconds at all. The guests' are in user and nice already; waiting for a disk is rest."""
-    everything = sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0)
-    return everything - core.idle - getattr(core, "iowait", 0.0), everything
+def _busy_and_all(line: bytes) -> tuple[int, int]:
+    """Clock ticks of one core at work, and at all: user nice system idle iowait irq softirq steal, then the guests'.
+
+    The guests' are in user and nice already; waiting for a disk is rest.
+    """
+    ticks = [int(word) for word in line.split()[1:9]]
+    everything = sum(ticks)
+    return everything - sum(ticks[3:5]), everything
 
 
-def _percent(now: tuple[float, float], then: tuple[float, float]) -> float:
+def _percent(now: tuple[int, int], then: tuple[int, int]) -> float:
     busy, everything = now[0] - then[0], now[1] - then[1]
     return round(min(max(100 * busy / everything, 0.0), 100.0), 1) if everything > 0 else 0.0
 
@@ -125,6 +134,7 @@ def _read_process(identity: Identity, folder: int) -> ProcessReading | None:
         major_faults=int(major_faults),
         read_bytes=read_bytes,
         stopped=state == b"T",  # t: a debugger has it, as ggml's own while it writes down where it crashed
+        locked_bytes=_size(sizes, b"VmLck"),
     )
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
-import psutil
+# psutil is imported where it is needed: it would cost every verb 50 ms.
 
 MARKER = "GPUBOX_SERVER"
 """Environment variable that every server started by gpubox carries: ``STATE|SLOT|PROFILE|LAUNCH``."""
+
+
+FAMILY = 64
+"""Processes of one launch that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ def find_marked(prefix: str) -> list[tuple[Identity, str]]:
 
 def activity(pid: int) -> Activity | None:
     """What ``pid`` has used so far, or ``None`` when it is gone or hidden."""
+    import psutil
+
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -113,6 +119,26 @@ def activity(pid: int) -> Activity | None:
     except (psutil.Error, OSError):
         return None
     return Activity(times.user + times.system, rss, file_rss, read_chars)
+
+
+def family_activity(pid: int) -> Activity | None:
+    """As ``activity``, of ``pid`` and all its children together: an engine may be wrapped in a script."""
+    total, found, ahead = activity(pid), {pid}, _children(pid)
+    while total and ahead and len(found) < FAMILY:
+        child = ahead.pop()
+        if child not in found and (more := activity(child)):
+            total = Activity(*(a + b for a, b in zip(astuple(total), astuple(more), strict=True)))
+        found.add(child)
+        ahead += _children(child)
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    """The children that the first thread of ``pid`` made: a shell and an interpreter have no other."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except OSError:  # gone, or a kernel without the file
+        return []
 
 
 def name_of(pid: int) -> str | None:
@@ -147,6 +173,8 @@ def output_moved(pid: int, path: Path) -> tuple[Path, str] | None:
 
 def command_of(pid: int) -> list[str]:
     """The argv of ``pid``; empty when it is gone."""
+    import psutil
+
     try:
         return psutil.Process(pid).cmdline()
     except psutil.Error:
@@ -155,6 +183,8 @@ def command_of(pid: int) -> list[str]:
 
 def port_owner(port: int) -> PortOwner | None:
     """Who listens on TCP ``port`` of this machine, on any address; ``None`` when it is free."""
+    import psutil
+
     try:
         connections = psutil.net_connections(kind="inet")
     except psutil.Error:
@@ -171,6 +201,8 @@ def port_owner(port: int) -> PortOwner | None:
 
 def listens(pid: int, port: int) -> bool | None:
     """Whether ``pid`` itself listens on ``port``; ``None`` when that cannot be seen."""
+    import psutil
+
     try:
         connections = psutil.Process(pid).net_connections(kind="inet")
     except (psutil.Error, OSError):
@@ -180,6 +212,8 @@ def listens(pid: int, port: int) -> bool | None:
 
 def descendants(pid: int) -> list[int]:
     """The pids of all children of ``pid`` and theirs; empty when it is gone."""
+    import psutil
+
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:

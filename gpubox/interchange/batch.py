@@ -5,40 +5,51 @@ from __future__ import annotations
 import re
 
 from gpubox.interchange.limits import Budget
-from gpubox.interchange.shell import Command
+from gpubox.interchange.shell import FOR_THE_SERVER, Command
 
 _SET = re.compile(r'@?set\s+(?:"([^"=]+)=([^"]*)"?|([^"=\s/][^=]*)=(.*))', re.I)
 _VARIABLE = re.compile(r"%([A-Za-z_]\w*)%|!([A-Za-z_]\w*)!|%~?[a-z]*[\d*]")
 _WORD = r'(?:"(?:\\"|[^"])*"?|\^.?|[^\s"&|<>^])+'
 _TOKEN = re.compile(rf"\s*(?:(\d?>>?(?:&\d)?|<)|(&&?|\|\|?)|({_WORD}))", re.S)
 _QUOTED = re.compile(r'"((?:\\"|[^"])*)"?|\^(.?)|([^"^]+)', re.S)
-_SILENT = re.compile(r"@?\s*(?:rem\b|::|echo\b|title\b|pause\b|setlocal\b|endlocal\b|chcp\b|cd\b|pushd\b|@?echo)", re.I)
-_FOR_THE_SERVER = re.compile(r"(?:CUDA|GGML|LLAMA|HF|HIP|HSA|ROCR|VK|GPU|OMP|NVIDIA|SYCL|ONEAPI)_", re.I)
-"""``set`` lines reach every program; these are meant for the server, the others are the script's own."""
+_SILENT = re.compile(r"@?\s*(?:rem\b|::|echo\s+off|(?:set|end)local\b|:\w+$)", re.I)
 
 
 def looks_like_batch(text: str) -> bool:
     """Whether a pasted text is Windows' rather than a POSIX shell's."""
-    return bool(re.search(r"\^[ \t]*\n|`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
+    return bool(re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
 
 
 def read_batch(text: str) -> list[Command]:
     """The commands of ``text`` in order. Raises UsageError where its variables grow without measure."""
+    return read_batch_file(text)[0]
+
+
+def read_batch_file(text: str) -> tuple[list[Command], list[str]]:
+    """The commands of ``text``, and the ``set`` lines in it that none of them uses."""
     budget = Budget()
     commands: list[Command] = []
     variables: dict[str, str] = {}
+    lines: dict[str, str] = {}
+    looked: set[str] = set()
     for line in re.sub(r"[\^`][ \t]*\n", " ", text).splitlines():
         if not line.strip() or _SILENT.match(line.strip()):
             continue
         unresolved: list[str] = []
-        line = _expand(line.strip(), variables, unresolved, budget)
+        written = line.strip().removeprefix("@")
+        looked |= {name.upper() for match in _VARIABLE.finditer(written) for name in match.groups() if name}
+        line = _expand(written, variables, unresolved, budget)
         if match := _SET.match(line):
             name, value = (match[1], match[2]) if match[1] else (match[3], match[4])
             variables[name.strip().upper()] = value.strip()
+            lines[name.strip().upper()] = written
             continue
-        env = {name: value for name, value in variables.items() if _FOR_THE_SERVER.match(name)}
-        commands += [Command(tuple(words), env, tuple(unresolved)) for words in _split(line) if words]
-    return commands
+        env = {name: value for name, value in variables.items() if FOR_THE_SERVER.match(name)}
+        for words, dropped in _split(line):
+            if words and words != [")"]:
+                commands.append(Command(tuple(words), env, tuple(unresolved), (), " ".join(words), tuple(dropped)))
+    unused = [text for name, text in lines.items() if name not in looked and not FOR_THE_SERVER.match(name)]
+    return commands, unused
 
 
 def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget: Budget) -> str:
@@ -55,19 +66,22 @@ def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget:
     return _VARIABLE.sub(value, line)
 
 
-def _split(line: str) -> list[list[str]]:
-    commands: list[list[str]] = [[]]
+def _split(line: str) -> list[tuple[list[str], list[str]]]:
+    """The commands of a line: the words of each, and where its output goes."""
+    commands: list[tuple[list[str], list[str]]] = [([], [])]
     skip = False
     for match in _TOKEN.finditer(line):
         redirection, end, word = match.groups()
         if redirection:
             skip = not redirection[-1].isdigit()  # "2>&1" names its target itself
+            commands[-1][1].append(redirection)
         elif end:
-            commands.append([])
+            commands.append(([], []))
         elif skip:
             skip = False
+            commands[-1][1][-1] += word
         else:
-            commands[-1].append(_unquoted(word))
+            commands[-1][0].append(_unquoted(word))
     return commands
 
 

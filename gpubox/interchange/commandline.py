@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpubox.engines.capabilities import judge
 from gpubox.engines.find import EMBEDDED
-from gpubox.interchange.recorded import long_name, long_names, option_of_variable, recorded
+from gpubox.interchange.leftovers import is_secret, left_out
+from gpubox.interchange.options import Given, read_options
+from gpubox.interchange.recorded import recorded, variable_words
+from gpubox.interchange.spelling import Target, respelled
 from gpubox.profiles.argv import SAMPLING_FLAGS, SECRET_NAME
 from gpubox.profiles.loader import SECRET_FLAGS
 from gpubox.profiles.model import Chat, FlagValue, Profile, is_loopback
+from gpubox.profiles.repeating import FIRST_MATCH, LARGEST, PAIRS, accumulates, rule_name, split_list
 
-_OPTION = re.compile(r"-{1,2}[A-Za-z]")
+RECORDED = Target("llama.cpp build 11434", recorded())
+"""What imports are written for where no engine of the owner's is known."""
 _SAMPLING = {recorded().canonical(flag): key for key, flag in SAMPLING_FLAGS.items()}
 _DEPENDENT = re.compile(r"\$[A-Za-z_{(]|`|%[A-Za-z_]\w*%")
-_TRUE, _FALSE = {"1", "true", "on", "enabled"}, {"0", "false", "off", "disabled"}
 _EVERYWHERE = {"PATH", "HOME", "PWD", "USER", "SHELL", "LANG", "TERM"}
 """Variables that belong to the machine, not to a profile."""
 
@@ -38,6 +42,7 @@ class Draft:
     """A profile in the making."""
 
     notes: list[str] = field(default_factory=list)
+    target: Target = RECORDED
     model: str = ""
     host: str = "127.0.0.1"
     port: int = 8080
@@ -46,6 +51,23 @@ class Draft:
     sampling: dict[str, float] = field(default_factory=dict)
     template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     port_word: str = ""
+    kept_in: dict[str, str] = field(default_factory=dict)
+    """One spelling of each flag -> its key in ``flags``."""
+    given: list[str] = field(default_factory=list)
+    """One spelling of each option, in the order they were given."""
+
+    def note_address(self) -> None:
+        """Says what is still to do about the model and the address, once they are what they will be."""
+        if not self.model:
+            self.notes.append("It names no model: write `model` into the profile, or give --model.")
+        elif re.match(r"[A-Za-z]:\\|\\\\", self.model):
+            self.notes.append(f"{self.model} is a path of Windows: correct `model`.")
+        elif "/" in self.model and not self.model.startswith(("/", "~", "hf:", "$")):
+            self.notes.append(f"{self.model} is relative to the folder it was started in: write the whole path.")
+        if not is_loopback(self.host):
+            self.notes.append(
+                f"host {self.host} lets other machines in: gpubox starts it only with an API key or --yes."
+            )
 
     def profile(self, name: str, **more: Any) -> Profile:
         return Profile(
@@ -56,40 +78,31 @@ class Draft:
             env=self.env,
             flags=self.flags,
             sampling=self.sampling,
-            chat=Chat(template_kwargs=self.template_kwargs),
+            chat=Chat(more.pop("system", ""), self.template_kwargs),
             **more,
         )
 
 
 def read_arguments(
-    args: Sequence[str], env: Mapping[str, str], notes: Sequence[str] = (), port_word: str = ""
+    args: Sequence[str],
+    env: Mapping[str, str],
+    notes: Sequence[str] = (),
+    port_word: str = "",
+    target: Target = RECORDED,
 ) -> Draft:
     """What the arguments after ``llama-server`` and the environment it was given say.
 
-    ``port_word`` is llama-swap's word for a port that it chooses at each start.
-
-    Short options take their long name, long ones stay as typed, unknown ones are kept. Never raises.
+    ``port_word`` is llama-swap's word for a port that it chooses at each start, ``target`` the engine that old
+    spellings are brought to. Short options take their long name, unknown ones are kept, several values of an option
+    become what the engine makes of them. Never raises.
     """
-    draft = Draft(notes=list(notes), port_word=port_word)
+    draft = Draft(notes=list(notes), port_word=port_word, target=target)
     args = [*_from_environment(env, draft), *args]
-    given: dict[str, str] = {}
-    for typed, value in _options(args, draft.notes):
-        name = _spelled(typed, draft.notes)
-        canonical = recorded().canonical(name)
-        switch = canonical.removeprefix("no-")
-        if switch in given:
-            draft.notes.append(f"--{name} is given more than once: the last one counts, as in llama-server.")
-            _forget(draft, switch, given[switch])
-        given[switch] = name
-        _take(draft, name, canonical, value)
-    if not draft.model:
-        draft.notes.append("It names no model: write `model` into the profile, or give --model.")
-    elif re.match(r"[A-Za-z]:\\|\\\\", draft.model):
-        draft.notes.append(f"{draft.model} is a path of Windows: correct `model`.")
-    elif "/" in draft.model and not draft.model.startswith(("/", "~", "hf:", "$")):
-        draft.notes.append(f"{draft.model} is relative to the folder it was started in: write the whole path.")
-    if not is_loopback(draft.host):
-        draft.notes.append(f"host {draft.host} lets other machines in: gpubox starts it only with an API key or --yes.")
+    options = read_options(args, target.capabilities, draft.notes)
+    for given in respelled(options, target, draft.notes):
+        _take(draft, given, target.capabilities.canonical(given.name))
+    _note_order(draft)
+    _note_refusals(draft)
     return draft
 
 
@@ -110,75 +123,112 @@ def typed_value(text: str) -> int | float | str:
     return text
 
 
-def _options(args: Sequence[str], notes: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Each option as typed (with its dashes) and its value."""
-    at = 0
-    while at < len(args):
-        word = re.sub(r"^[–—]", "--", args[at])  # web pages make one dash of two
-        at += 1
-        if not _OPTION.match(word):
-            if word not in {"", "--", "-"}:
-                notes.append(f"{word!r} belongs to no option and was left out.")
-            continue
-        word, joined, value = word.partition("=")
-        if joined and word.startswith("--"):
-            yield word, value
-            continue
-        word += joined + value  # "-x=y" is no form anybody has
-        option = recorded().option(word)
-        takes = None if option is None else option.value
-        following = args[at] if at < len(args) and not re.match(r"-{1,2}[A-Za-z]|[–—]", args[at]) else None
-        if takes == "START END":
-            notes.append(f"{word} takes two values, which a profile cannot hold: left out.")
-            at += 2
-        elif option is not None and takes is None:
-            yield word, None
-        else:
-            if following is not None:
-                at += 1
-            elif option is not None:
-                notes.append(f"{word} has no value here; llama.cpp's current builds want one ({takes}).")
-            yield word, following
-
-
-def _spelled(typed: str, notes: list[str]) -> str:
-    bare = typed.lstrip("-").replace("_", "-")
-    if typed.startswith("--"):
-        return bare
-    long = long_name(bare)
-    if long is None:
-        notes.append(f"{typed} is no short option gpubox knows; it is kept as --{bare}.")
-    return long or bare
-
-
-def _take(draft: Draft, name: str, canonical: str, value: str | None) -> None:
+def _take(draft: Draft, given: Given, canonical: str) -> None:
+    name, value = given.name, given.value
+    switch = canonical.removeprefix("no-")
+    first = switch not in draft.given
+    draft.given.append(switch)
     if canonical in SECRET_FLAGS:
         draft.notes.append(
             f"--{name} was left out, because profiles hold no secrets: set {SECRET_FLAGS[canonical]}"
             + (" or put the key into gpubox's api-key file (mode 0600)." if canonical == "api-key" else ".")
         )
+    elif canonical == "api-key-file":
+        draft.notes.append(
+            f"--api-key-file {value or ''} was left out: gpubox gives every engine its own key, and no other file's was"
+            " read. Put the key into gpubox's api-key file (mode 0600)."
+        )
+    elif is_secret(name) and value and recorded().option(name) is None:
+        draft.notes.append(f"--{name} was left out, because its name says that it is a secret.")
     elif canonical in {"model", "hf-repo"} and value:
         _take_model(draft, canonical, value)
     elif canonical == "host" and value:
+        _say_dropped(draft, given, "" if first else draft.host, value)
         draft.host = value
     elif canonical == "port" and value:
+        _say_dropped(draft, given, "" if first else str(draft.port), value)
         _take_port(draft, value)
     elif canonical in _SAMPLING and value is not None and (number := _number(value)) is not None:
+        _forget_flag(draft, given, switch)
+        old = draft.sampling.get(_SAMPLING[canonical])
+        _say_dropped(draft, given, "" if old is None else _text(old), value)
         draft.sampling[_SAMPLING[canonical]] = number
     elif canonical == "chat-template-kwargs" and value is not None and (kwargs := _flat_json(value)):
-        draft.template_kwargs = kwargs
+        for key in draft.template_kwargs.keys() & kwargs.keys():
+            _say_dropped(draft, given, json.dumps({key: draft.template_kwargs[key]}), json.dumps({key: kwargs[key]}))
+        draft.template_kwargs = {**draft.template_kwargs, **kwargs}
     else:
-        draft.flags[name] = True if value is None else typed_value(value)
-        for refusal in judge(recorded(), {name: draft.flags[name]}):
-            hint = f" ({refusal.hint})" if refusal.hint else ""
-            draft.notes.append(f"--{name} is kept as it is, but llama.cpp build 11434 refuses it: {refusal.why}{hint}.")
+        if canonical in _SAMPLING:
+            draft.sampling.pop(_SAMPLING[canonical], None)
+        _take_flag(draft, given, canonical)
+
+
+def _take_flag(draft: Draft, given: Given, canonical: str) -> None:
+    switch = canonical.removeprefix("no-")
+    old = draft.flags.get(draft.kept_in.get(switch, ""))
+    if old is not None and accumulates(canonical) and given.value is not None and not isinstance(old, bool):
+        items = old if isinstance(old, tuple) else tuple(split_list(canonical, _text(old)))
+        draft.flags[draft.kept_in[switch]] = (*items, *split_list(canonical, given.value))
+        return
+    value: FlagValue = True if given.value is None else typed_value(given.value)
+    if rule_name(canonical) in PAIRS and len(given.values) > 1:
+        value = tuple(map(typed_value, given.values))
+    if canonical in LARGEST and isinstance(old, int) and isinstance(value, int) and old != value:
+        draft.notes.append(f"--{given.name} is given as {old} and {value}: the larger one counts, as in llama-server.")
+        value = max(old, value)
+    else:
+        _forget_flag(draft, given, switch)
+    draft.flags[given.name] = value
+    draft.kept_in[switch] = given.name
+
+
+def _forget_flag(draft: Draft, given: Given, switch: str) -> None:
+    """Drops what stood before the last of several, and says so."""
+    name = draft.kept_in.pop(switch, "")
+    old = draft.flags.pop(name, None)
+    if old is not None and (old is not True or name != given.name):
+        before = f"--{name}" if isinstance(old, bool) else _text(old)
+        now = given.value if given.value is not None else f"--{given.name}"
+        known = recorded().option(given.name) or draft.target.capabilities.option(given.name)
+        _say_dropped(
+            draft, given, before, now, ", as in llama-server" if known else ", though its engine may add them up"
+        )
+
+
+def _say_dropped(draft: Draft, given: Given, old: str, new: str, but: str = ", as in llama-server") -> None:
+    if old and old != new:
+        last = f"--{given.name} is given more than once: the last one, {new}, counts"
+        draft.notes.append(f"{last}{but}; {old} was dropped.")
+
+
+def _note_order(draft: Draft) -> None:
+    """Says where a list that several flags fill got another order, because a flag stands in a profile only once."""
+    for family in FIRST_MATCH:
+        order = [rule_name(name) for name in draft.given if rule_name(name) in family]
+        runs = [name for at, name in enumerate(order) if at == 0 or order[at - 1] != name]
+        if len(runs) > len(set(runs)):
+            names = " and ".join(f"--{name}" for name in dict.fromkeys(runs))
+            draft.notes.append(
+                f"{names} take turns here; in the profile each stands once, so that their order changed."
+            )
+
+
+def _note_refusals(draft: Draft) -> None:
+    for refusal in judge(draft.target.capabilities, draft.flags):
+        hint = f" ({refusal.hint})" if refusal.hint else ""
+        kept = f"--{refusal.flag} is kept as it is"
+        draft.notes.append(f"{kept}, but {draft.target.name} refuses it: {refusal.why}{hint}.")
 
 
 def _take_model(draft: Draft, canonical: str, value: str) -> None:
-    if draft.model:
+    new = f"hf:{value}" if canonical == "hf-repo" else value
+    same_option = draft.given.count(canonical) > 1
+    if draft.model and not same_option:
         draft.notes.append(f"It names two models; {value} was left out.")
-    else:
-        draft.model = f"hf:{value}" if canonical == "hf-repo" else value
+        return
+    if draft.model and draft.model != new:
+        draft.notes.append(f"--{canonical} is given more than once: the last one counts; {draft.model} was dropped.")
+    draft.model = new
 
 
 def _take_port(draft: Draft, value: str) -> None:
@@ -190,43 +240,25 @@ def _take_port(draft: Draft, value: str) -> None:
         draft.notes.append(f"The port is written as {value}; the profile has {draft.port}.")
 
 
-def _forget(draft: Draft, switch: str, name: str) -> None:
-    draft.flags.pop(name, None)
-    draft.sampling.pop(_SAMPLING.get(switch, ""), None)
-    if switch in {"model", "hf-repo"}:
-        draft.model = ""
-    elif switch == "chat-template-kwargs":
-        draft.template_kwargs = {}
-
-
 def _from_environment(env: Mapping[str, str], draft: Draft) -> list[str]:
     """llama-server's own variables as arguments, which a later argument overrides; the others stay in ``env``."""
     words: list[str] = []
     for name, value in env.items():
-        option = option_of_variable(name)
         if SECRET_NAME.search(name):
             draft.notes.append(f"The variable {name} was left out, because profiles hold no secrets.")
-        elif option is not None and name.startswith("LLAMA_ARG_"):
-            words += flag_words(option.long, value)
+        elif (arguments := variable_words(name, value)) is not None:
+            words += arguments
+            if not arguments:
+                draft.notes.append(left_out(f"{name}={value}", "it is the default"))
         elif _DEPENDENT.search(value):
-            draft.notes.append(f"The variable {name} was left out: its value depends on others.")
-        elif name not in _EVERYWHERE:
+            draft.notes.append(left_out(f"{name}={value}", "its value depends on others"))
+        elif name in _EVERYWHERE:
+            draft.notes.append(left_out(f"{name}={value}", "it belongs to the machine, not to a profile"))
+        else:
             draft.env[name] = value
+            if name.startswith("LLAMA_ARG_"):
+                draft.notes.append(f"{name} stays in [env], but {draft.target.name} has no such variable.")
     return words
-
-
-def flag_words(name: str, value: str) -> list[str]:
-    """``name = value`` of an INI file or of the environment as llama-server's words for it."""
-    option = recorded().option(name)
-    dashed = f"-{name}" if option and name.replace("_", "-") not in long_names() else f"--{name}"
-    bare = option.value is None if option else value.lower() in {"true", "false"}
-    if not bare:
-        return [dashed, value]
-    if value.lower() in _TRUE:
-        return [dashed]
-    if value.lower() not in _FALSE:
-        return [dashed, value]
-    return [f"--no-{name}"] if option is None or option.negatives else []
 
 
 def _number(text: str) -> float | None:
@@ -235,6 +267,12 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) and abs(number) < 2**53 else None
+
+
+def _text(value: FlagValue) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _flat_json(text: str) -> dict[str, bool | int | float | str] | None:

@@ -203,6 +203,8 @@ _WRITERS: dict[str, Callable[[_Export], str]] = {
     "aider": _aider,
     "continue": _continue,
 }
+CLIENT_KINDS = frozenset({"opencode", "aider", "continue"})
+"""Settings of programs that talk to the server; the other kinds start it."""
 KINDS = tuple(_WRITERS)
 """What ``gpubox export --as`` takes."""
 

@@ -1,66 +1,82 @@
-"""Profiles out of what people have: a pasted command, a script, a unit, llama-swap, models.ini, a GGUF."""
+"""Profiles out of what people have: a pasted command, a script, a unit, other programs' settings, a GGUF."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.batch import looks_like_batch, read_batch
-from gpubox.interchange.commandline import Imported, engine_of, profile_name, read_arguments
+from gpubox.interchange.batch import looks_like_batch, read_batch_file
+from gpubox.interchange.commandline import Imported, profile_name, read_arguments
+from gpubox.interchange.compose import Server, is_compose, read_compose
+from gpubox.interchange.koboldcpp import is_kcpps, read_kcpps
+from gpubox.interchange.kubernetes import is_kubernetes, read_kubernetes
+from gpubox.interchange.leftovers import at_most
 from gpubox.interchange.limits import MAX_TEXT
-from gpubox.interchange.llama_swap import PORT_MACRO, read_llama_swap
-from gpubox.interchange.locate import Found, find_server, only_flags
+from gpubox.interchange.llama_swap import PORT_MACRO, broken_yaml, is_llama_swap, read_llama_swap
+from gpubox.interchange.llamafile import looks_like_args, read_args_file
+from gpubox.interchange.lmstudio import is_lmstudio, read_lmstudio
+from gpubox.interchange.modelfile import looks_like_modelfile, read_modelfile
 from gpubox.interchange.models_ini import read_models_ini
-from gpubox.interchange.shell import Command, read_shell
+from gpubox.interchange.powershell import looks_like_powershell, read_powershell
+from gpubox.interchange.quadlet import read_quadlet
+from gpubox.interchange.reading import Reading, Source, from_commands, imported_server
+from gpubox.interchange.shell import Command, read_script
 from gpubox.interchange.systemd import read_unit
+from gpubox.interchange.yamltext import Value, read_yaml
 from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.profiles.model import FlagValue, Profile
 
-Engines = Mapping[str, str]
-"""Engine name -> path of its binary, as config.toml has them."""
 _NOTHING = "There is nothing here that starts llama-server."
-_READS = "gpubox reads a command line, .sh, .bat, a systemd unit, llama-swap's config.yaml, models.ini and .gguf files."
+_READS = (
+    "gpubox reads a command line, .sh, .bat, .ps1, systemd and Quadlet units, compose files, Kubernetes manifests,"
+    " llama-swap's config.yaml, models.ini, Modelfile, LM Studio's JSON, .kcpps, .args and .gguf files."
+)
+_SUFFIXES = r"bat|cmd|sh|ps1|service|container|ya?ml|ini|gguf|txt|json|kcpps|args"
 _COMFORTABLE_CONTEXT = 32768
 _POOLED = {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "modern-bert", "gemma-embedding"}
 """Architectures that embed and do not answer."""
+_Reader = Callable[[str, Source], Reading]
 
 
-def import_source(source: str, *, name: str | None = None, engines: Engines | None = None) -> list[Imported]:
-    """The profiles in ``source``: a path, or the pasted text itself.
+def import_source(source: str, *, name: str | None = None, known: Source | None = None) -> list[Imported]:
+    """The profiles in ``source``: a path, or the pasted text itself. ``known`` has the owner's engines.
 
     Raises GpuboxError where the file is missing or unreadable or nothing in it starts llama-server.
     """
     path = _path(source)
     if path is None:
-        return import_text(source, name=name, engines=engines)
+        return import_text(source, name=name, known=known)
     if path.suffix.lower() == ".gguf":
-        return _chosen([import_gguf(path)], name)
-    return import_text(_read(path), name=name, engines=engines, file=path.name)
+        return _chosen(Reading([import_gguf(path)]), name)
+    return import_text(_read(path), name=name, known=known, file=str(path.absolute()))
 
 
-def import_text(
-    text: str, *, name: str | None = None, engines: Engines | None = None, file: str = ""
-) -> list[Imported]:
+def import_text(text: str, *, name: str | None = None, known: Source | None = None, file: str = "") -> list[Imported]:
     """The profiles in ``text``, whose format ``file``'s suffix tells, else its look.
 
-    ``name`` names the one profile, or picks one of several. Raises UsageError where it is broken or starts nothing.
+    ``name`` names the one profile, or picks one of several. What belongs to none of them is noted in the first. Raises
+    UsageError where the text is broken or starts nothing.
     """
+    path = Path(file)
     if len(text) > MAX_TEXT or "\0" in text:
-        raise UsageError(f"{file or 'This'} is no launch command: it is binary or far too long.", _READS)
+        raise UsageError(f"{path.name or 'This'} is no launch command: it is binary or far too long.", _READS)
     text = text.replace("\r\n", "\n").encode(errors="replace").decode()
-    read = _reader(text, Path(file).suffix.lower())
     try:
-        found = read(text, Path(file).stem, engines or {})
+        reading = _reader(text, path)(text, replace(known or Source(), name=path.stem, path=file))
     except RecursionError:
         raise UsageError(
             "This is nested too deeply to be a launch command.", "Paste the command line itself."
         ) from None
-    if not found:
+    if not reading.found:
         raise UsageError(_NOTHING, _READS)
-    return _chosen(found, name)
+    return _chosen(reading, name)
 
 
 def import_gguf(path: Path) -> Imported:
@@ -92,13 +108,18 @@ def _path(source: str) -> Path | None:
         return None
     try:
         path = Path(source.strip()).expanduser()
-        if path.is_file():
-            return path
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder.", "Name a file in it.")
-    except (OSError, RuntimeError):  # no path: too long a name, a user that is not there
-        return None
-    looks_like_file = re.fullmatch(r"\S+\.(?:bat|cmd|sh|service|ya?ml|ini|gguf|txt)", source.strip(), re.I)
+        mode = path.stat().st_mode
+    except (OSError, RuntimeError, ValueError):  # no path: too long a name, a user that is not there
+        path, mode = Path(source.strip()), 0
+    if stat.S_ISREG(mode):
+        return path
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{path} is a folder.", "Name a file in it.")
+    if mode:
+        raise UsageError(
+            f"{path} is no ordinary file (a pipe, a socket or a device).", "`gpubox import -` reads stdin."
+        )
+    looks_like_file = re.fullmatch(rf"\S+\.(?:{_SUFFIXES})|(?:\S*/)?Modelfile", source.strip(), re.I)
     if looks_like_file or ("/" in source and not re.search(r"\s", source.strip())):
         raise UsageError(f"{path} does not exist.", _READS)
     return None
@@ -106,26 +127,45 @@ def _path(source: str) -> Path | None:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > 4 * MAX_TEXT:
-            raise UsageError(f"{path} is far too long for a launch command.", _READS)
-        raw = path.read_bytes()
+        # A pipe that took the file's place since it was looked at must not be waited for.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"{path} is no ordinary file.", "`gpubox import -` reads stdin.")
+            raw = file.read(4 * MAX_TEXT + 1)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(raw) > 4 * MAX_TEXT:
+        raise UsageError(f"{path} is far too long for a launch command.", _READS)
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as Windows' editors save scripts
         return raw.decode("utf-16", errors="replace")
     return raw.decode("utf-8-sig", errors="replace")
 
 
-def _reader(text: str, suffix: str) -> Callable[[str, str, Engines], list[Imported]]:
-    if suffix in {".service"} or re.search(r"^\[(?:Service|Unit)\]\s*$", text, re.M):
+def _reader(text: str, path: Path) -> _Reader:
+    suffix = path.suffix.lower()
+    by_suffix: dict[str, _Reader] = {
+        ".service": _from_unit, ".container": _from_quadlet, ".yaml": _from_yaml, ".yml": _from_yaml,
+        ".ini": _from_ini, ".json": _from_json, ".kcpps": _from_json, ".bat": _from_batch, ".cmd": _from_batch,
+        ".ps1": _from_powershell, ".args": _from_args, ".sh": _from_shell, ".bash": _from_shell,
+        ".modelfile": _from_modelfile,
+    }  # fmt: skip
+    if re.search(r"^\[Container\]\s*$", text, re.M):
+        return _from_quadlet
+    if re.search(r"^\[(?:Service|Unit)\]\s*$", text, re.M):
         return _from_unit
-    if suffix in {".yaml", ".yml"} or re.search(r"^models:\s*(?:#.*)?$", text, re.M):
-        return _from_llama_swap
-    if suffix == ".ini" or _looks_like_ini(text):
-        return _from_ini
-    if suffix in {".bat", ".cmd"} or (suffix not in {".sh", ".bash"} and looks_like_batch(text)):
-        return _from_batch
-    return _from_shell
+    if suffix in by_suffix:
+        return by_suffix[suffix]
+    looks: list[tuple[bool, _Reader]] = [
+        (path.name.lower().startswith("modelfile") or looks_like_modelfile(text), _from_modelfile),
+        (bool(re.search(r"^(?:models|services|apiVersion):", text, re.M)), _from_yaml),
+        (text.lstrip().startswith("{"), _from_json),
+        (_looks_like_ini(text), _from_ini),
+        (looks_like_args(text), _from_args),
+        (looks_like_powershell(text), _from_powershell),
+        (looks_like_batch(text), _from_batch),
+    ]
+    return next((read for looks_so, read in looks if looks_so), _from_shell)
 
 
 def _looks_like_ini(text: str) -> bool:
@@ -136,60 +176,119 @@ def _looks_like_ini(text: str) -> bool:
     return False
 
 
-def _from_shell(text: str, name: str, engines: Engines) -> list[Imported]:
+def _from_shell(text: str, source: Source) -> Reading:
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("```"))
-    return _from_commands(read_shell("\n".join(lines)), name, engines)
+    return _scripted(*read_script("\n".join(lines)), source)
 
 
-def _from_batch(text: str, name: str, engines: Engines) -> list[Imported]:
-    return _from_commands(read_batch(text), name, engines)
+def _from_batch(text: str, source: Source) -> Reading:
+    return _scripted(*read_batch_file(text), source)
 
 
-def _from_unit(text: str, name: str, engines: Engines) -> list[Imported]:
-    commands, notes = read_unit(text)
-    found = _from_commands(commands, name, engines)
-    return [replace(imported, notes=(*imported.notes, *notes)) for imported in found]
+def _from_powershell(text: str, source: Source) -> Reading:
+    return _scripted(*read_powershell(text), source)
 
 
-def _from_llama_swap(text: str, name: str, engines: Engines) -> list[Imported]:
-    found: list[Imported] = []
-    for model in read_llama_swap(text):
-        for imported in _from_commands([model.command], model.name, engines, PORT_MACRO):
-            profile = replace(imported.profile, title=model.title, description=model.description)
-            found.append(Imported(profile, (*imported.notes, *model.notes)))
-    return found
+def _scripted(commands: list[Command], unused: list[str], source: Source) -> Reading:
+    reading = from_commands(commands, source)
+    reading.leave(unused, "nothing here uses it")
+    return reading
 
 
-def _from_ini(text: str, name: str, engines: Engines) -> list[Imported]:
+def _from_args(text: str, source: Source) -> Reading:
+    return from_commands(read_args_file(text), source)
+
+
+def _from_unit(text: str, source: Source) -> Reading:
+    unit = read_unit(text)
+    reading = from_commands(unit.commands, source)
+    reading.found = [_with(imported, title=unit.title, restart=unit.restart) for imported in reading.found]
+    reading.left += unit.notes
+    return reading
+
+
+def _from_quadlet(text: str, source: Source) -> Reading:
+    return _contained(*read_quadlet(text), source)
+
+
+def _from_yaml(text: str, source: Source) -> Reading:
+    documents: list[Value] = read_yaml(text)
+    if any(map(is_kubernetes, documents)):
+        return _contained(*read_kubernetes(documents), source)
+    reading = Reading()
+    for document in documents:
+        if is_llama_swap(document):
+            models, left = read_llama_swap(document)
+            reading.left += left
+            for model in models:
+                one = from_commands([model.command], source, name=model.name, port_word=PORT_MACRO)
+                reading.found += [
+                    replace(_with(i, title=model.title, description=model.description), notes=(*i.notes, *model.notes))
+                    for i in one.found
+                ]
+                if not one.found:
+                    reading.left += [f"{note} (models.{model.name})" for note in one.left]
+        elif is_compose(document):
+            part = _contained(*read_compose(document), source)
+            reading.found += part.found
+            reading.left += part.left
+        else:
+            raise broken_yaml(document)
+    if not documents:
+        raise broken_yaml(None)
+    return reading
+
+
+def _contained(servers: list[Server], left: list[str], source: Source) -> Reading:
+    found = []
+    for name, server, command, restart in servers:
+        imported = imported_server(server, command, source, name=name)
+        if restart:
+            imported = replace(
+                imported, notes=(*imported.notes, f"Its restart ({restart}) is restart = true in the profile.")
+            )
+        found.append(_with(imported, restart=bool(restart), title=server.container.title if server.container else ""))
+    return Reading(found, left)
+
+
+def _from_ini(text: str, source: Source) -> Reading:
     found = []
     for preset in read_models_ini(text):
-        draft = read_arguments(preset.args, {}, preset.notes)
+        draft = read_arguments(preset.args, {}, preset.notes, target=source.target(""))
+        draft.note_address()
         found.append(Imported(draft.profile(preset.name), tuple(draft.notes)))
-    return found
+    return Reading(found)
 
 
-def _from_commands(commands: Iterable[Command], name: str, engines: Engines, port_word: str = "") -> list[Imported]:
-    """``port_word`` is what stands for a port that another program chooses at each start."""
-    commands = list(commands)
-    found: list[Imported] = []
-    for server in filter(None, map(find_server, commands)):
-        engine, note = engine_of(server.binary, engines)
-        notes = (*server.notes, *_open_questions(server, port_word), *([note] if note else []))
-        draft = read_arguments(server.args, server.env, notes, port_word)
-        found.append(Imported(draft.profile(name, engine=engine), tuple(draft.notes)))
-    if not found and (flags := only_flags(commands)):
-        draft = read_arguments(flags.words, {})
-        found.append(Imported(draft.profile(name), tuple(draft.notes)))
-    return found
+def _from_modelfile(text: str, source: Source) -> Reading:
+    found = read_modelfile(text)
+    if not (found.args or found.notes or found.system):
+        return Reading()
+    draft = read_arguments(found.args, {}, found.notes, target=source.target(""))
+    draft.note_address()
+    name = "" if source.name.lower() in {"modelfile", ""} else source.name
+    return Reading([Imported(draft.profile(name, system=found.system), tuple(draft.notes))])
 
 
-def _open_questions(server: Found, port_word: str) -> Iterator[str]:
-    if raws := [raw for raw in server.unresolved if raw != port_word]:
-        shown = ", ".join(raw if len(raw) < 40 else f"{raw[:36]}..." for raw in raws[:5])
-        yield f"Not resolved, because gpubox runs nothing: {shown}."
-    if server.branched:
-        names = ", ".join(server.branched)
-        yield f"The script sets {names} in branches (if, case); the last value written was taken: check it."
+def _from_json(text: str, source: Source) -> Reading:
+    try:
+        values: Any = json.loads(text)
+    except ValueError:
+        raise UsageError("This is not valid JSON.", "Is the file whole?") from None
+    if is_kcpps(values):
+        return Reading([imported_server(read_kcpps(values), Command((), {}), source)])
+    if not is_lmstudio(values):
+        raise UsageError("This JSON holds settings of no program that gpubox knows.", _READS)
+    settings = read_lmstudio(values, source.path)
+    draft = read_arguments(settings.args, {}, settings.notes, target=source.target(""))
+    draft.note_address()
+    profile = draft.profile(settings.name or source.name.removesuffix(".preset"), system=settings.system)
+    return Reading([Imported(profile, tuple(draft.notes))])
+
+
+def _with(imported: Imported, **changes: Any) -> Imported:
+    """``imported`` with what ``changes`` say, as far as they say anything."""
+    return replace(imported, profile=replace(imported.profile, **{k: v for k, v in changes.items() if v}))
 
 
 def _distinct(found: list[Imported]) -> list[Imported]:
@@ -205,13 +304,15 @@ def _distinct(found: list[Imported]) -> list[Imported]:
     return kept
 
 
-def _chosen(found: list[Imported], name: str | None) -> list[Imported]:
-    found = _distinct(found)
-    if name is None:
-        return found
-    if len(found) == 1:
-        return [replace(found[0], profile=replace(found[0].profile, name=name))]
-    if picked := [imported for imported in found if imported.profile.name == profile_name(name)]:
-        return picked
-    names = ", ".join(imported.profile.name for imported in found[:12])
-    raise UsageError(f"There is no {name!r} in it.", f"It has {len(found)} profiles: {names}.")
+def _chosen(reading: Reading, name: str | None) -> list[Imported]:
+    found = _distinct(reading.found)
+    if name is not None and len(found) == 1:
+        found = [replace(found[0], profile=replace(found[0].profile, name=name))]
+    elif name is not None:
+        picked = [imported for imported in found if imported.profile.name == profile_name(name)]
+        if not picked:
+            names = ", ".join(imported.profile.name for imported in found[:12])
+            raise UsageError(f"There is no {name!r} in it.", f"It has {len(found)} profiles: {names}.")
+        found = picked
+    first = replace(found[0], notes=(*found[0].notes, *reading.left))
+    return [replace(imported, notes=at_most(imported.notes)) for imported in (first, *found[1:])]

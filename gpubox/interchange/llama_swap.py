@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import yaml
 
 from gpubox.errors import UsageError
 from gpubox.interchange.batch import read_batch
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import Command
+from gpubox.interchange.split import split_words
+from gpubox.interchange.yamltext import Value, leaves, table, texts
 
 PORT_MACRO = "${PORT}"
 """The port that llama-swap chooses at each start."""
 _MACRO = re.compile(r"\$\{([A-Za-z][\w.-]*)\}")
 _MACRO_DEPTH = 16
-_READ = {"cmd", "macros", "name", "description", "env", "aliases", "metadata", "proxy", "checkEndpoint", "cmdStop"}
+_READ = {"cmd", "macros", "name", "description", "env", "aliases"}
+_OWN = "llama-swap's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,42 +33,69 @@ class SwapModel:
     notes: tuple[str, ...]
 
 
-def read_llama_swap(text: str) -> list[SwapModel]:
-    """The models of the file. Raises UsageError where it is no YAML or has no ``models``."""
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise UsageError(
-            f"This is not valid YAML{where}: {getattr(error, 'problem', None) or 'it does not parse'}."
-        ) from None
-    except ValueError as error:  # a date or a number that Python cannot hold
-        raise UsageError(f"This is not valid YAML: {error}.") from None
-    models = values.get("models") if isinstance(values, dict) else None
-    if not isinstance(models, dict) or not models:
-        raise UsageError("There is no `models` table in this YAML.", "gpubox reads llama-swap's config.yaml.")
+def is_llama_swap(value: Value) -> bool:
+    """Whether a YAML document is llama-swap's configuration."""
+    return isinstance(table(value).get("models"), dict)
+
+
+def read_llama_swap(value: Value) -> tuple[list[SwapModel], list[str]]:
+    """The models of the file, and a note for each line of it that belongs to none of them.
+
+    Raises UsageError where its macros grow without measure.
+    """
     budget = Budget()
+    values = table(value)
     common = _macros(values.get("macros"))
-    return [
-        _model(str(name), entry, common, budget)
-        for name, entry in models.items()
-        if isinstance(entry, dict) and isinstance(entry.get("cmd"), str)
-    ]
+    used: set[str] = set()
+    models: list[SwapModel] = []
+    left: list[str] = []
+    for name, content in table(values.get("models")).items():
+        entry = table(content)
+        if isinstance(entry.get("cmd"), str):
+            models.append(_model(name, entry, common, budget, used))
+        else:
+            left += [left_out(f"models.{path} {text}", "it has no cmd") for path, text in leaves(content, name)]
+    for key, content in values.items():
+        if key == "macros":
+            left += [
+                left_out(f"macros.{path} {text}", "no cmd uses it")
+                for path, text in leaves(content)
+                if path.partition(".")[0] not in used
+            ]
+        elif key != "models":
+            left += [left_out(f"{path} {text}", _OWN) for path, text in leaves(content, key)]
+    return models, left
 
 
-def _model(name: str, entry: Mapping[str, Any], common: Mapping[str, str], budget: Budget) -> SwapModel:
-    macros = {"MODEL_ID": name, **common, **_macros(entry.get("macros"))}
-    text = _expand(entry["cmd"], macros, budget).replace("${env.HOME}/", "~/")
-    env = [_expand(line, macros, budget).partition("=") for line in _texts(entry.get("env"))]
+def broken_yaml(value: Value) -> UsageError:
+    """What to say of a YAML file that is none of those gpubox reads."""
+    keys = ", ".join(list(table(value))[:6])
+    return UsageError(
+        "There are no models, services or manifests in this YAML" + (f" (it has {keys})." if keys else "."),
+        "gpubox reads llama-swap's config.yaml (`models`), compose files and Kubernetes manifests.",
+    )
+
+
+def _model(
+    name: str, entry: Mapping[str, Value], common: Mapping[str, str], budget: Budget, used: set[str]
+) -> SwapModel:
+    own = _macros(entry.get("macros"))
+    macros = {"MODEL_ID": name, **common, **own}
+    mine: set[str] = set()
+    text = _expand(str(entry["cmd"]), macros, budget, mine).replace("${env.HOME}/", "~/")
+    env = [_expand(line, macros, budget, mine).partition("=") for line in texts(entry.get("env"))]
     unresolved = tuple(dict.fromkeys(match[0] for match in _MACRO.finditer(text)))
-    command = Command(tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved)
-    notes = []
-    if aliases := _texts(entry.get("aliases")):
+    command = Command(tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved, text=text)
+    notes = [left_out(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
+    notes += [
+        left_out(f"macros.{key} {value}", "its cmd does not use it") for key, value in own.items() if key not in mine
+    ]
+    used |= mine
+    if aliases := texts(entry.get("aliases")):
         notes.append(f"llama-swap also calls it {', '.join(aliases)}.")
-    if others := sorted(str(key) for key in entry.keys() - _READ):
-        notes.append(f"llama-swap's own settings were left out: {', '.join(others)}.")
-    return SwapModel(name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(notes))
+    for key in entry.keys() - _READ:
+        notes += [left_out(f"{path} {text}", _OWN) for path, text in leaves(entry[key], key)]
+    return SwapModel(name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes)))
 
 
 def _words(text: str) -> list[str]:
@@ -76,42 +104,21 @@ def _words(text: str) -> list[str]:
     text = re.sub(r"\\[ \t]*\n", " ", "\n".join(lines))
     if re.search(r"[A-Za-z]:\\", text):
         return [word for command in read_batch(text) for word in command.words]
-    return _split(text)
+    return split_words(text)
 
 
-def _split(text: str) -> list[str]:
-    # shlex's rules, but an open quote is not an error: it ends with the text.
-    pieces = re.finditer(r"""\s+|'([^']*)'?|"((?:\\.|[^"\\])*)"?|\\(.)|([^\s'"\\]+|\\)""", text, re.S)
-    words: list[str] = []
-    open_word = False
-    for piece in pieces:
-        if piece[0].isspace():
-            open_word = False
-            continue
-        single, double, escaped, plain = piece.groups()
-        if double is not None:
-            double = re.sub(r'\\(["\\$`])', r"\1", double)
-        part = next(part for part in (single, double, escaped, plain) if part is not None)
-        words[-1:] = [words[-1] + part] if open_word else [*words[-1:], part]
-        open_word = True
-    return words
+def _macros(value: Value) -> dict[str, str]:
+    return {name: text for name, text in table(value).items() if isinstance(text, str)}
 
 
-def _macros(values: Any) -> dict[str, str]:
-    if not isinstance(values, dict):
-        return {}
-    return {str(name): _plain(value) for name, value in values.items() if isinstance(value, (str, int, float))}
-
-
-def _plain(value: str | int | float) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _expand(text: str, macros: Mapping[str, str], budget: Budget) -> str:
+def _expand(text: str, macros: Mapping[str, str], budget: Budget, used: set[str]) -> str:
     def value(match: re.Match[str]) -> str:
         found = macros.get(match[1])
-        budget.spend(len(found or ""))
-        return match[0] if found is None else found
+        if found is None:
+            return match[0]
+        used.add(match[1])
+        budget.spend(len(found))
+        return found
 
     for _ in range(_MACRO_DEPTH):
         expanded = _MACRO.sub(value, text)
@@ -121,10 +128,5 @@ def _expand(text: str, macros: Mapping[str, str], budget: Budget) -> str:
     return text
 
 
-def _texts(value: Any) -> list[str]:
-    # Never str() of a list: YAML's aliases make lists whose text is without end.
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
+def _text(value: Value) -> str:
     return value.strip() if isinstance(value, str) else ""

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubox.interchange.batch import looks_like_batch, read_batch
+from gpubox.interchange.containers import Container, read_run
+from gpubox.interchange.leftovers import is_secret, left_out, words_shown
 from gpubox.interchange.shell import Command, read_shell
 
 _BINARY = re.compile(r"llama[-_]server(?:[-_.][\w.-]*)?", re.I)
-_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(server|full)")
 _NOT_A_PROGRAM = re.compile(r"\.(?:service|log|sh|bat|cmd|py|conf|toml|txt|pid|env|ya?ml|json|md)$", re.I)
 _ASSIGNMENT = re.compile(r"(?s)([A-Za-z_]\w*)=(.*)")
 _SHELLS = {"sh", "bash", "zsh", "dash", "cmd"}
@@ -20,7 +21,7 @@ _OTHER_VERBS = {
     "systemctl", "service", "pkill", "killall", "kill", "pgrep", "which", "type", "where", "cmake", "make",
     "ninja", "cp", "mv", "ln", "rm", "chmod", "chown", "ls", "echo", "printf", "cd", "tail", "cat", "grep",
     "git", "journalctl", "test", "[", "[[", "apt", "apt-get", "brew", "winget", "taskkill", "tasklist", "title",
-    "man", "curl", "wget", "install", "pip", "ps", "export",
+    "man", "curl", "wget", "install", "pip", "ps", "export", "pushd", "popd", "chcp", "pause", "tee", "mkdir",
 }  # fmt: skip
 """Commands that speak of llama-server without starting it."""
 
@@ -44,36 +45,79 @@ class Found:
     binary: str
     args: tuple[str, ...]
     env: Mapping[str, str]
-    notes: tuple[str, ...]
-    unresolved: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
     """Expansions that only a shell or another program could have done, as written."""
-    branched: tuple[str, ...]
+    branched: tuple[str, ...] = ()
     """Variables that the script sets in branches, and that the command uses."""
+    container: Container | None = None
+    """The container it runs in: its paths and its address are those inside."""
 
 
 def find_server(command: Command, depth: int = 0) -> Found | None:
     """The server that ``command`` starts, or ``None``. Raises UsageError where its text grows without measure."""
     words = command.words
-    if not words or _base(words[0]) in _OTHER_VERBS:
+    if starts_nothing(command):
         return None
-    for inner in _inner(words) if depth < 3 else ():
-        for nested in read_batch(inner) if looks_like_batch(inner) else read_shell(inner):
+    if found := _nested(command, depth) if depth < 3 else None:
+        return found
+    if run := read_run(words):
+        return _in_container(command, *run, depth)
+    return _plain(command, sure=True) or _plain(command, sure=False)
+
+
+def starts_nothing(command: Command) -> bool:
+    """Whether a command only speaks of programs: ``chmod +x llama-server``, ``title llama-server``."""
+    return not command.words or _base(command.words[0]) in _OTHER_VERBS
+
+
+def _nested(command: Command, depth: int) -> Found | None:
+    """The server in a text that the command hands to a shell; what else is in that text is named."""
+    public = {name: value for name, value in command.env.items() if not is_secret(name)}
+    for inner in _inner(command.words):
+        found: Found | None = None
+        beside: list[str] = []
+        for nested in read_batch(inner) if looks_like_batch(inner) else read_shell(inner, public):
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
-            if found := find_server(merged, depth + 1):
-                return found
-    return _plain(command, sure=True) or _plain(command, sure=False)
+            if found is None and (server := find_server(merged, depth + 1)):
+                found = server
+                beside += [left_out(word) for word in nested.dropped]
+            else:
+                beside.append(left_out(nested.text))
+        if found is not None:
+            # "cmd /c" takes all words after it, the others one
+            around = [word for word in command.words if word != inner and word not in inner.split()]
+            notes = (*_before(around), *beside, *found.notes)
+            return replace(found, notes=notes)
+    return None
+
+
+def container_server(container: Container, unresolved: tuple[str, ...], depth: int = 0) -> Found | None:
+    """The server that ``container`` runs, or ``None``; its notes name what of the container no profile has."""
+    words = container.server_words()
+    if words is None:
+        return None
+    found = find_server(Command(tuple(words), container.env, unresolved), depth + 1) if depth < 3 else None
+    if found is None:
+        return None
+    where = f"It ran in the container image {container.image}."
+    return replace(found, binary="", notes=(where, *container.notes, *found.notes), container=container)
+
+
+def _in_container(command: Command, container: Container, start: int, depth: int) -> Found | None:
+    found = container_server(container, command.unresolved, depth)
+    if found is None:
+        return None
+    outside = [left_out(f"{name}={value}", "it is outside the container") for name, value in command.env.items()]
+    notes = (*_before(command.words[:start]), *outside, *found.notes)
+    return replace(found, notes=notes, branched=command.branched)
 
 
 def _plain(command: Command, *, sure: bool) -> Found | None:
     """The server among the words themselves; with ``sure`` not one that may be the value of an option before it."""
     words = command.words
     for at, word in enumerate(words):
-        if match := _IMAGE.search(word):
-            rest = words[at + 1 :]
-            rest = rest[1:] if match[1] == "full" and rest[:1] in (("--server",), ("-s",)) else rest
-            notes = (f"It ran in the container image {word}: paths and port are those inside it.",)
-            return Found("", rest, _container_env(words[:at]), notes, command.unresolved, command.branched)
         if end := _program(words, at, sure=sure):
             env = _assigned(words[:at], command.env)
             return Found(word, words[end:], env, _before(words[:at]), command.unresolved, command.branched)
@@ -112,8 +156,8 @@ def _base(word: str) -> str:
 def _inner(words: Sequence[str]) -> list[str]:
     """The texts that ``sh -c TEXT`` and ``tmux new TEXT`` run."""
     for at, word in enumerate(words[:-2]):
-        if _base(word).lower() in _SHELLS and re.fullmatch(r"-[a-z]*c|/c", words[at + 1], re.I):
-            return [words[at + 2] if words[at + 1] != "/c" else " ".join(words[at + 2 :])]
+        if _base(word).lower() in _SHELLS and re.fullmatch(r"-[a-z]*c|/[ck]", words[at + 1], re.I):
+            return [words[at + 2] if not words[at + 1].startswith("/") else " ".join(words[at + 2 :])]
     launcher = next((word for word in words if not (_ASSIGNMENT.fullmatch(word) or _silent(word))), "")
     if _base(launcher) == "sudo":
         launcher = next((word for word in words if _base(word) in _CARRIERS), "")
@@ -124,22 +168,14 @@ def _assigned(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     return {**env, **{match[1]: match[2] for word in words if (match := _ASSIGNMENT.fullmatch(word))}}
 
 
-def _container_env(words: Sequence[str]) -> dict[str, str]:
-    inside = [
-        word.removeprefix("--env=")
-        for before, word in zip(("", *words), words, strict=False)
-        if before in {"-e", "--env"} or word.startswith("--env=")
-    ]
-    return _assigned(inside, {})
-
-
 def _before(words: Sequence[str]) -> tuple[str, ...]:
+    """The note for what stands before the server, where that is more than words which change nothing."""
     if words[-2:-1] and words[-1] == "-m":
         return ()  # python -m
-    launcher = next((word for word in words if not (_ASSIGNMENT.fullmatch(word) or _silent(word))), None)
-    # Only its name is said: what follows it may be a password.
-    return (f"What stands before the server was left out: {_base(launcher)!r} and its options.",) if launcher else ()
+    rest = [word for word in words if not _ASSIGNMENT.fullmatch(word)]
+    return (left_out(words_shown(rest), "it stands before the server"),) if not all(map(_silent, rest)) else ()
 
 
 def _silent(word: str) -> bool:
-    return not word or _base(word) in _SILENT or bool(re.fullmatch(r"/[a-z]{1,5}", word, re.I))
+    shell = _base(word).lower() in _SHELLS or re.fullmatch(r"-[a-z]*c", word)
+    return not word or bool(shell) or _base(word) in _SILENT or bool(re.fullmatch(r"/[a-z]{1,5}", word, re.I))

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from gpubox.errors import UsageError
-from gpubox.interchange.commandline import flag_words
-from gpubox.interchange.recorded import option_of_variable, recorded
+from gpubox.interchange.leftovers import left_out
+from gpubox.interchange.recorded import flag_words, option_of_variable, recorded
 
 _SECTION = re.compile(r"\[([^\]]+)\]")
 _ROUTERS_OWN = {"load-on-startup", "stop-timeout", "dedup-cache-models"}
@@ -28,24 +28,35 @@ class Preset:
 def read_models_ini(text: str) -> list[Preset]:
     """The presets of the file. Raises UsageError with the line that is none of section, key and comment."""
     sections: dict[str, _Keys] = {}
+    dropped: dict[str, list[str]] = {}
+    before: list[str] = []
     current: _Keys | None = None
+    section = ""
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line.startswith(("#", ";")):
             continue
         if match := _SECTION.fullmatch(line):
-            current = sections.setdefault(match[1].strip(), {})
+            section = match[1].strip()
+            current = sections.setdefault(section, {})
             continue
         key, equals, value = line.partition("=")
         if not equals:
             raise UsageError(f"Line {number} of this models.ini is no section and no key: {line[:60]!r}.")
-        if current is not None:  # what stands before the first section is the file's version
-            name = _name(key.strip())
-            current[recorded().canonical(name)] = (name, value.strip())
+        name = _name(key.strip())
+        canonical = recorded().canonical(name)
+        if current is None:
+            before += [left_out(line, "it stands before the first section")] if name != "version" else []
+            continue
+        if canonical in current and current[canonical][1] != value.strip():
+            old = left_out(f"{name} = {current[canonical][1]}", "the last one of a section counts, as in llama-server")
+            dropped.setdefault(section, []).append(old)
+        current[canonical] = (name, value.strip())
     common = sections.pop("*", {})
     if not sections:
         raise UsageError("This models.ini has no section for a model.", "Each model is a section: [name].")
-    return [_preset(name, {**common, **own}) for name, own in sections.items()]
+    notes = [*before, *dropped.get("*", [])]
+    return [_preset(name, {**common, **own}, [*notes, *dropped.get(name, [])]) for name, own in sections.items()]
 
 
 def _name(key: str) -> str:
@@ -54,7 +65,7 @@ def _name(key: str) -> str:
     return option.long if option else key.lstrip("-").replace("_", "-")
 
 
-def _preset(name: str, keys: _Keys) -> Preset:
+def _preset(name: str, keys: _Keys, notes: list[str]) -> Preset:
     args: list[str] = []
     own = sorted(key for key in keys if key in _ROUTERS_OWN)
     for key, (typed, value) in keys.items():
@@ -64,5 +75,5 @@ def _preset(name: str, keys: _Keys) -> Preset:
         r"[\w.-]+/[\w.-]+(?::[\w.-]+)?", name
     ):
         args = ["--hf-repo", name, *args]  # a section may be called like the repository it loads
-    notes = (f"The router's own settings were left out: {', '.join(own)}.",) if own else ()
-    return Preset(name, tuple(args), notes)
+    notes = [*notes, *(left_out(f"{key} = {keys[key][1]}", "the router's own") for key in own)]
+    return Preset(name, tuple(args), tuple(notes))

@@ -7,7 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from gpubox.engines.capabilities import Capabilities, Option, parse_help
+from gpubox.engines.renames import MOVED
 
+TRUE, FALSE = {"1", "true", "on", "enabled"}, {"0", "false", "off", "disabled"}
 _HELP = Path(__file__).parent / "data" / "llama-server.help.txt"
 
 
@@ -38,6 +40,41 @@ def long_names() -> frozenset[str]:
 def option_of_variable(variable: str) -> Option | None:
     """The option that an environment variable such as ``LLAMA_ARG_CTX_SIZE`` sets, or ``None``."""
     return next((option for option in recorded().options if option.env == variable), None)
+
+
+def variable_words(variable: str, value: str) -> list[str] | None:
+    """llama-server's arguments for one of its variables, or ``None`` where it reads no such variable.
+
+    ``LLAMA_ARG_NO_X`` switches off whatever its value is (common/arg.cpp ``get_value_from_env``); variables of options
+    that moved mean the old option.
+    """
+    if not variable.startswith("LLAMA_ARG_"):
+        return None
+    if option := option_of_variable(variable):
+        return flag_words(option.long, value)
+    if (option := option_of_variable(variable.replace("LLAMA_ARG_NO_", "LLAMA_ARG_", 1))) and option.negatives:
+        return [f"--no-{option.long}"]
+    name = variable.removeprefix("LLAMA_ARG_").lower().replace("_", "-")
+    if name not in MOVED:
+        return None
+    if MOVED[name].takes:
+        return [f"--{name}", value]
+    off = name if value.lower() in TRUE else f"no-{name}"
+    return [f"--{off}"] if off in MOVED else []
+
+
+def flag_words(name: str, value: str) -> list[str]:
+    """``name = value`` of an INI file or of the environment as llama-server's words for it."""
+    option = recorded().option(name)
+    dashed = f"-{name}" if option and name.replace("_", "-") not in long_names() else f"--{name}"
+    bare = option.value is None if option else value.lower() in {"true", "false"}
+    if not bare:
+        return [dashed, value]
+    if value.lower() in TRUE:
+        return [dashed]
+    if value.lower() not in FALSE:
+        return [dashed, value]
+    return [f"--no-{name}"] if option is None or option.negatives else []
 
 
 def model_argv(model: str) -> list[str]:

@@ -20,6 +20,8 @@ _BRACED = re.compile(r"([A-Za-z_]\w*|[@*]|\d+)(\[[@*]\])?(?::?[-=](.*))?", re.S)
 _NAMED = re.compile(r"\$([A-Za-z_]\w*|[@*#?\d])")
 _RESERVED = {"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"}
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
+FOR_THE_SERVER = re.compile(r"(?:CUDA|GGML|LLAMA_ARG|HF|HIP|HSA|ROCR|VK|OMP|NVIDIA|SYCL|ONEAPI|ZES)_|LD_", re.I)
+"""Variables that programs read and scripts do not name for themselves."""
 _ENDS = "\n;|&()"
 _BREAKS = " \t\r<>" + _ENDS
 
@@ -35,20 +37,40 @@ class Command:
     """The expansions that only a shell could have done, as written."""
     branched: tuple[str, ...] = ()
     """Variables in it that the script sets in a branch (``if``, ``case``): every branch is read as if it were taken."""
+    text: str = ""
+    """As written."""
+    dropped: tuple[str, ...] = ()
+    """Where its output goes, and what else of it is the shell's."""
 
 
-def read_shell(text: str) -> list[Command]:
-    """The commands of ``text`` in order. Raises UsageError where its variables grow without measure."""
-    return _Shell(text, {}, Budget()).commands()
+def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[Command]:
+    """The commands of ``text`` in order; ``env`` is what it finds in its environment.
+
+    Raises UsageError where its variables grow without measure.
+    """
+    return _Shell(text, dict(env or {}), Budget()).commands()
+
+
+def read_script(text: str) -> tuple[list[Command], list[str]]:
+    """The commands of ``text``, and the assignments in it that none of them uses, as written."""
+    shell = _Shell(text, {}, Budget())
+    commands = shell.commands()
+    unused = [raw for name, raw in shell.assigned.items() if name not in shell.looked | shell.exported]
+    return commands, unused
 
 
 class _Shell:
-    def __init__(self, text: str, variables: dict[str, Value], budget: Budget) -> None:
+    def __init__(self, text: str, variables: dict[str, Value], budget: Budget, looked: set[str] | None = None) -> None:
         self.text = text
         self.at = 0
         self.variables = variables
         self.budget = budget
         self.exported: set[str] = set()
+        self.assigned: dict[str, str] = {}
+        """Each variable, and the last assignment to it as written."""
+        self.looked: set[str] = set() if looked is None else looked
+        """The variables that were asked for."""
+        self.dropped: list[str] = []
         self.own: dict[str, Value] = {}
         self.unresolved: list[str] = []
         self.depth = 0
@@ -67,26 +89,30 @@ class _Shell:
 
     def _command(self) -> Command | None:
         words: list[str] = []
-        self.own, self.unresolved = {}, []
+        self.own, self.unresolved, self.dropped = {}, [], []
         self.used = set()
+        self._blanks()
+        start = self.at
         made_of: dict[str, set[str]] = {}
         while True:
             self._blanks()
             if self.at >= len(self.text):
                 break
             if match := _REDIRECTION.match(self.text, self.at):
-                self.at = match.end()
+                begin, self.at = self.at, match.end()
                 self._blanks()
                 used = set(self.used)
                 self.word()
                 self.used = used  # where its output goes is nothing of the server's
+                self.dropped.append(self.text[begin : self.at])
             elif self.text[self.at] in _ENDS:
                 self.at += 1
                 break
             elif (not words or words[0] in _DECLARES) and (match := _ASSIGNMENT.match(self.text, self.at)):
-                self.at = match.end()
+                begin, self.at = self.at, match.end()
                 used, self.used = self.used, set()
                 value = self._value()
+                self.assigned[match[1]] = self.text[begin : self.at]
                 self.own[match[1]] = _joined(self._lookup(match[1]), value) if match[2] == "+=" else value
                 made_of[match[1]], self.used = self.used, used
                 if match[2] == "+=":
@@ -103,10 +129,23 @@ class _Shell:
             if words and (words[0] == "export" or "-x" in words):
                 self.exported |= self.own.keys() | set(words[1:])
             return None
-        values = {name: self.variables[name] for name in sorted(self.exported & self.variables.keys())} | self.own
+        exported = {name for name in self.exported & self.variables.keys() if self._is_for_programs(name)}
+        values = {name: self.variables[name] for name in sorted(exported)} | self.own
         env = {name: value for name, value in values.items() if isinstance(value, str)}
         sets = [self.used, *(made_of.get(name) or self.branched.get(name, set()) for name in env)]
-        return Command(tuple(words), env, tuple(dict.fromkeys(self.unresolved)), tuple(sorted(set().union(*sets))))
+        self.looked |= self.own.keys()
+        return Command(
+            tuple(words),
+            env,
+            tuple(dict.fromkeys(self.unresolved)),
+            tuple(sorted(set().union(*sets))),
+            self.text[start : self.at].strip(" \t\n;&|"),
+            tuple(self.dropped),
+        )
+
+    def _is_for_programs(self, name: str) -> bool:
+        """Whether an exported variable is more than a name that the script itself uses."""
+        return name not in self.looked or bool(FOR_THE_SERVER.match(name))
 
     def _blanks(self) -> None:
         while self.at < len(self.text):
@@ -190,7 +229,7 @@ class _Shell:
         if name == "HOME" and value is None and not fields.current:
             value = "~"
         if not value and default is not None:
-            value = "".join(_Shell(default, dict(self.variables), self.budget).word(split=False))
+            value = "".join(_Shell(default, dict(self.variables), self.budget, self.looked).word(split=False))
         if value is None:
             fields.add(raw)
             if raw != "$":
@@ -222,6 +261,7 @@ class _Shell:
     def _lookup(self, name: str) -> Value | None:
         if name in {"@", "*"}:
             return []  # the script's own arguments: none here
+        self.looked.add(name)
         return self.own.get(name, self.variables.get(name))
 
 

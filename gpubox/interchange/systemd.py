@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
+from gpubox.interchange.leftovers import left_out
 from gpubox.interchange.limits import Budget
 from gpubox.interchange.shell import Command
 
@@ -11,53 +13,87 @@ _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
-def read_unit(text: str) -> tuple[list[Command], list[str]]:
-    """The commands that the unit starts, and what of it cannot be followed. Raises UsageError beyond all measure."""
-    commands: list[Command] = []
-    notes: list[str] = []
+_RESTARTS = {"always", "on-failure", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
+
+
+@dataclass(slots=True)
+class Unit:
+    """What a service unit says."""
+
+    commands: list[Command] = field(default_factory=list)
+    title: str = ""
+    restart: bool = False
+    notes: list[str] = field(default_factory=list)
+    """What of it cannot be followed, and what has no place in a profile."""
+
+
+def read_unit(text: str) -> Unit:
+    """The commands that the unit starts, and the rest of it by name. Raises UsageError beyond all measure."""
+    unit = Unit()
     env: dict[str, str] = {}
     lines: list[str] = []
     budget = Budget()
-    for key, value in _assignments(text):
-        if key == "Environment":
-            for word in _words(value) if value else ():
+    for section, key, value in assignments(text):
+        if key == "Environment" and section:
+            for word in unit_words(value) if value else ():
                 name, equals, content = word.partition("=")
                 if equals:
                     env[name] = _specifiers(content)
         elif key == "EnvironmentFile":
-            notes.append(f"The variables in {value.removeprefix('-')} are not in the profile.")
+            unit.notes.append(f"EnvironmentFile={value}: its variables are not in the profile.")
         elif key == "WorkingDirectory":
-            notes.append(f"It ran in {_specifiers(value)}: relative paths are meant from there.")
+            unit.notes.append(f"WorkingDirectory={_specifiers(value)}: relative paths are meant from there.")
         elif key == "ExecStart":
             lines = [*lines, value] if value else []  # an empty one takes back those before
+        elif key == "Description" and value and not unit.title:
+            unit.title = value.replace("%%", "%").removeprefix("llama-server: ")
+        elif key == "Restart" and value in _RESTARTS:
+            unit.restart = True
+            unit.notes.append(f"Restart={value} is restart = true in the profile.")
+        else:
+            unit.notes.append(left_out(f"{key}={value}" if section else f"{key} {value}".strip(), _why(section, key)))
     for line in lines:
         unresolved: list[str] = []
         words: list[str] = []
-        for raw in _words(line.lstrip("-@:+!|")):
+        for raw in unit_words(line.lstrip("-@:+!|")):
             words += _expanded(_specifiers(raw), env, unresolved, budget)
-        commands.append(Command(tuple(words), env, tuple(unresolved)))
-    return commands, notes
+        unit.commands.append(Command(tuple(words), env, tuple(unresolved), text=line))
+    return unit
 
 
-def _assignments(text: str) -> list[tuple[str, str]]:
-    """``Key=value`` of each line; a line that ends with a backslash goes on, comments between do not end it."""
-    found: list[tuple[str, str]] = []
+def _why(section: str, key: str) -> str:
+    return "the service manager's own" if section else "" if key else "it is no line of a unit"
+
+
+def assignments(text: str) -> list[tuple[str, str, str]]:
+    """(section, key, value) of each line; one that ends with a backslash goes on, comments between do not end it.
+
+    A line that is no assignment has no section and no value.
+    """
+    found: list[tuple[str, str, str]] = []
+    section = ""
     pending = ""
     for line in text.splitlines():
-        if line.lstrip().startswith(("#", ";")):
+        if line.lstrip().startswith(("#", ";")) or not (pending or line.strip()):
             continue
         line = pending + line
         if line.endswith("\\"):
             pending = line[:-1] + " "
             continue
         pending = ""
+        if match := re.fullmatch(r"\s*\[([\w -]+)\]\s*", line):
+            section = match[1]
+            continue
         key, equals, value = line.partition("=")
-        if equals and re.fullmatch(r"\s*\w+\s*", key):
-            found.append((key.strip(), value.strip()))
+        if equals and section and re.fullmatch(r"\s*[\w-]+\s*", key):
+            found.append((section, key.strip(), value.strip()))
+        else:
+            found.append(("", line.strip(), ""))
     return found
 
 
-def _words(text: str) -> list[str]:
+def unit_words(text: str) -> list[str]:
+    """The words of a value as systemd splits them (systemd.syntax(7), "Quoting")."""
     words: list[str] = []
     current: list[str] | None = None
     quote = ""

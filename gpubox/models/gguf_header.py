@@ -107,6 +107,8 @@ class _Reader:
         found: dict[str, Scalar] = {}
         for _ in range(pairs):
             key = self.string("a metadata key", 1 << 16)
+            if not key:  # of zeros one could be read for ever
+                raise MalformedError("a metadata key has no name")
             kind = self.number("<I")
             if form := _SCALARS.get(kind):
                 found[key] = self.scalar(form, self.position)

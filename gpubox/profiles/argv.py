@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from gpubox.profiles.model import FlagValue, Profile
+from gpubox.profiles.repeating import list_argv
 
 SAMPLING_FLAGS = {
     "temperature": "temp",
@@ -33,14 +34,17 @@ def public_env(env: Mapping[str, str]) -> dict[str, str]:
     return {name: "***" if SECRET_NAME.search(name) else value for name, value in env.items()}
 
 
-def flag_argv(name: str, value: FlagValue) -> list[str]:
-    """One flag: ``ctx-size, 4096`` -> ``--ctx-size 4096``; True bare; False ``--no-``; tuple comma list."""
+def flag_argv(name: str, value: FlagValue, again: frozenset[str] = frozenset()) -> list[str]:
+    """One flag: ``ctx-size, 4096`` -> ``--ctx-size 4096``; True bare; False ``--no-``; a tuple all its values.
+
+    ``again`` names the flags that the engine wants repeated where newer builds take a list.
+    """
     if value is True:
         return [f"--{name}"]
     if value is False:
         return [f"--{name.removeprefix('no-')}" if name.startswith("no-") else f"--no-{name}"]
     if isinstance(value, tuple):
-        return [f"--{name}", ",".join(_word(v) for v in value)]
+        return list_argv(name, map(_word, value), again)
     return [f"--{name}", _word(value)]
 
 
@@ -50,17 +54,19 @@ def server_argv(
     *,
     port: int | None = None,
     defaults: Mapping[str, FlagValue] | None = None,
+    again: frozenset[str] = frozenset(),
 ) -> list[str]:
     """The arguments after the binary's name.
 
     ``model`` is what stands for the model (``["--model", PATH]``), ``port`` the one really used where the
     profile says 0, ``defaults`` the flags that gpubox adds because the engine has them and the profile is
-    silent. Order: model, address, the profile's flags as written, sampling, template kwargs, defaults.
+    silent, ``again`` the flags that the engine wants once for each of several values. Order: model, address,
+    the profile's flags as written, sampling, template kwargs, defaults.
     """
     argv = [*model, "--host", profile.host, "--port", str(profile.port if port is None else port)]
     for name, value in profile.flags.items():
         if value is not False or name not in ONLY_ON:
-            argv += flag_argv(name, value)
+            argv += flag_argv(name, value, again)
     for key, number in profile.sampling.items():
         if SAMPLING_FLAGS[key] not in profile.flags:
             argv += flag_argv(SAMPLING_FLAGS[key], number)

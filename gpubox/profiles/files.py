@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpubox.profiles.model import FlagValue
+from gpubox.profiles.repeating import list_argv, split_list
 
 GGUF_FLAGS = {"model-draft", "spec-draft-model", "md", "mmproj", "mm"}
 FILE_FLAGS = {
@@ -25,7 +26,9 @@ def map_paths(name: str, value: FlagValue, change: Callable[[str], str]) -> Flag
     if name in _ADAPTER_FLAGS:
         if isinstance(value, tuple):
             return tuple(_scaled(item, change) if isinstance(item, str) else item for item in value)
-        return ",".join(_scaled(item, change) for item in value.split(",")) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return list_argv(name, [_scaled(item, change) for item in split_list(name, value)])[1]
+        return value
     if isinstance(value, str) and value and name in GGUF_FLAGS | FILE_FLAGS | _PLACE_FLAGS:
         return change(value)
     return value

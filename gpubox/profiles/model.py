@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FlagValue = bool | int | float | str | tuple[str | int | float, ...]
-"""``True`` is a bare flag, ``False`` its ``--no-`` form, a tuple llama-server's comma list."""
+"""``True`` is a bare flag, ``False`` its ``--no-`` form, a tuple several values (see profiles/repeating.py)."""
 
 TOP_LEVEL_FLAGS = {
     "model": "model",
@@ -69,7 +69,7 @@ class Profile:
     companion: bool = False
     """Runs beside the active profile in a slot of its own instead of replacing it."""
     restart: bool = False
-    """Started again when it dies, by the gpubox screen that sees it: at most 3 times in 15 minutes."""
+    """Started again when it dies, by the watcher beside it: at most 3 times in 15 minutes."""
     env: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     sampling: Mapping[str, float] = field(default_factory=dict)

@@ -11,35 +11,25 @@ MYPY = False
 if MYPY:
     from types import TracebackType
     from typing import Any
+_QUICK_SECONDS = 0.01
 if "CONFIG" not in globals():  # imported for its text
     CONFIG: "dict[str, Any]" = {}
 
 
-def _supervise(pid: int) -> None:
-    """Waits for the program, reports its status and CPU seconds, and takes everything with it."""
+def _wait(pid: int) -> None:
+    """Reports how a quick program ended; what takes longer is for the supervisor, which takes a while to compile."""
     import _signal  # type: ignore[import-not-found]
 
-    def end(*_: object) -> None:
-        os.killpg(0, 9)
-        os._exit(1)  # the first process of a namespace: the kernel spares it, and ends the others with it
-
-    # Should gpubox be gone or stuck: this process ends what is left.
-    _signal.signal(_signal.SIGALRM, end)
-    _signal.signal(_signal.SIGTERM, end)
-    _signal.alarm(CONFIG["alarm"])
-    if CONFIG.get("group"):
-        _call("prctl", 1, _signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
-        _call("prctl", 36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a daemon is still below it
-        if os.getppid() != CONFIG["parent"]:
-            end()
-    while True:
-        done, status, usage = os.wait4(-1, 0)
-        if done == pid:
-            break
-    os.write(CONFIG["status_fd"], b"%d %f\n" % (status, usage.ru_utime + usage.ru_stime))
-    if CONFIG.get("group"):
-        end()
-    os._exit(0)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGCHLD])  # it stays pending until it is waited for
+    done, status, usage = os.wait4(pid, os.WNOHANG)
+    if not done and not CONFIG.get("group") and _signal.sigtimedwait([_signal.SIGCHLD], _QUICK_SECONDS):
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+    if done and not CONFIG.get("group"):
+        os.write(CONFIG["status_fd"], b"%d %f\n" % (status, usage.ru_utime + usage.ru_stime))
+        os._exit(0)
+    ended = (status, usage) if done else None
+    given = {"CONFIG": CONFIG, "PROGRAM": pid, "ENDED": ended, "call": _call}
+    exec(compile(CONFIG["supervisor"], "supervisor", "exec"), given)
 
 
 def _call(name: str, *arguments: object) -> int:
@@ -51,7 +41,7 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def _lock() -> None:
-    """Opens /proc/self to the program again where the user changed, then gives away all that it must not have."""
+    """Opens /proc/self to the program again, then gives away all that it must not have."""
     from struct import pack
 
     _call("prctl", 4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
@@ -135,9 +125,13 @@ def _prepare() -> None:
 
 def _main() -> "Any":
     """The compiled program, in the process that is to run it."""
+    for fd in CONFIG.get("close", ()):
+        os.close(fd)
+    # A process of the same user could else open this one's end of the pipe in /proc and report for it.
+    _call("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     pid = os.fork()
     if pid:
-        _supervise(pid)
+        _wait(pid)
     uid = CONFIG.get("uid")
     if uid:  # this process alone: the kernel lets no bwrap of root's end a supervisor of another user's
         os.setgroups([])
@@ -152,6 +146,9 @@ def _main() -> "Any":
     with open(CONFIG["main"], "rb") as file:  # noqa: PTH123
         source = file.read()
     _limit()
+    if CONFIG.get("go_fd") is not None:
+        os.read(CONFIG["go_fd"], 1)  # it comes once this process is in its cgroup
+        os.close(CONFIG["go_fd"])
     _lock()
     return compile(source, CONFIG["main"], "exec", dont_inherit=True)
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from gpubox.sandbox.interpreter import INSIDE, Interpreter
 from gpubox.sandbox.policy import MOUNT, Policy
 
 BOOT, MAIN = "/run/boot.py", "/run/main.py"
-REPOSITORY = ".git"
-"""Its hooks and settings are programs that the owner's next git command runs, its objects the owner's history."""
 ENV = {
     "PATH": "/run/bin:/usr/bin:/bin",
     "HOME": MOUNT,
@@ -36,8 +32,8 @@ class Fds:
 
     boot: int
     main: int
-    repository: int | None = None
-    """The workspace's own ``.git``, which a program may read and nothing else."""
+    guarded: tuple[tuple[int, str], ...] = ()
+    """What a program may read in the workspace and nothing else: opened, and its path there. boot.py closes them."""
 
 
 def installed() -> list[str]:
@@ -50,13 +46,6 @@ def installed() -> list[str]:
     except (ImportError, RuntimeError):
         pass
     return list(dict.fromkeys(found))
-
-
-@cache
-def binds_open_files(program: str) -> bool:
-    """Whether this bwrap has ``--ro-bind-fd`` (0.10; 0.8 where it was patched). By name a bind could be raced."""
-    told = subprocess.run([program, "--help"], capture_output=True, stdin=subprocess.DEVNULL, timeout=10, check=False)
-    return b"--ro-bind-fd" in told.stdout + told.stderr
 
 
 def arguments(
@@ -72,8 +61,8 @@ def arguments(
     words += ["--perms", "0444", "--ro-bind-data", str(fds.boot), BOOT]
     words += ["--perms", "0444", "--ro-bind-data", str(fds.main), MAIN]
     words += [*_scratch(policy, "/tmp"), *_workspace(policy, masked)]
-    if fds.repository is not None:
-        words += ["--ro-bind-fd", str(fds.repository), f"{MOUNT}/{REPOSITORY}"]
+    for fd, path in fds.guarded:  # --ro-bind-fd does the same, where a bwrap has it; by name it could be raced
+        words += ["--ro-bind", f"/proc/self/fd/{fd}", f"{MOUNT}/{path}"]
     # bwrap's own root is a tmpfs without a bound.
     words += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", MOUNT]
     for name, value in (ENV | python.env).items():
@@ -127,6 +116,11 @@ def _proc(root: Path) -> list[str]:
         if (root / "proc" / name).exists():
             words += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     return [*words, "--remount-ro", "/proc"]
+
+
+def scratch_folders(policy: Policy) -> list[str]:
+    """The folders of a run that die with it: each a tmpfs of bounded size, but of any number of files."""
+    return ["/tmp", "/dev/shm", *([MOUNT] if policy.workspace is None else [])]
 
 
 def _scratch(policy: Policy, folder: str) -> list[str]:

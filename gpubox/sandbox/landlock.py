@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpubox.sandbox.disk import remove_tree
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.policy import Policy
 
@@ -55,7 +55,7 @@ class Place:
     """Whether ``work`` may only be read."""
 
     def remove(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_tree(self.root)
 
 
 def _remove_left() -> None:
@@ -64,7 +64,7 @@ def _remove_left() -> None:
         pid = path.name.split("-")[2]
         with contextlib.suppress(OSError):
             if pid.isdecimal() and not Path("/proc", pid).exists() and path.lstat().st_uid == os.geteuid():
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
 
 def make_place(policy: Policy, code: bytes, uid: int) -> Place:

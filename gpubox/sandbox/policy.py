@@ -19,12 +19,13 @@ MOUNT = "/workspace"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What one program may touch and use. It never has a network, and never more of the files than these."""
+    """What one program may touch and use. It has no socket but pairs of its own and no files but these."""
 
     workspace: Path | None = None
     """The one folder it may write and that outlives it; None: an empty one that dies with the run.
 
-    What lies in its own ``.git`` can only be read where bwrap has ``--ro-bind-fd``; Landlock cannot except a folder.
+    What tools of the owner's run there unasked (``.git``, ``.envrc``, ``.vscode``...) can only be read, and what a
+    program makes of the kind is moved out. Landlock cannot except a folder: what was changed is told afterwards.
     """
     read_only: bool = False
     """Whether even the workspace may only be read: the owner wants to see each change first."""
@@ -46,6 +47,11 @@ class Policy:
     """Size of each folder that dies with the run: /tmp, /dev/shm, and the workspace where none was given."""
     scratch_files: int = 20_000
     """Files in each of those."""
+    kernel_bytes: int = 128 * units.MIB
+    """What the kernel may hold for all of them beyond that memory: page tables, sockets, locks, names. Looked at
+    every 10 ms; about as much again can be taken between two looks."""
+    own_filters: bool = False
+    """Whether it may add seccomp filters of its own: gpubox's judge does, before it runs a stranger's program."""
     output_bytes: int = 256 * units.KIB
     """What is kept of stdout and stderr; more ends the run."""
 
@@ -68,6 +74,14 @@ class Outcome:
     """Made or changed regular files, relative to the workspace, sorted; empty without a workspace."""
     dropped_bytes: int = 0
     """Output that was read but not kept."""
+    planted: tuple[str, ...] = ()
+    """What it made that tools of the owner's would have run: moved out of the workspace. ``.git (a repository)``"""
+    planted_left: tuple[str, ...] = ()
+    """What it made or changed of the kind that is there still."""
+    quarantine: str = ""
+    """The folder that ``planted`` lies in now; empty where there is none."""
+    why: str = ""
+    """Which limit that was, in a few words: ``files: more than 20,000 were made in /tmp``; empty where none was."""
 
     @property
     def ok(self) -> bool:
@@ -91,3 +105,24 @@ class Confinement:
     """Path of the bwrap that works; empty at the other tiers."""
     as_root: bool = False
     """Whether bwrap itself runs as root; the program never does."""
+    cgroup: int = 0
+    """Version of the cgroup that bounds memory; 0 where this box has none for gpubox."""
+
+    @property
+    def memory(self) -> str:
+        """How memory, the kernel's own included, is bounded: for the owner."""
+        if self.cgroup:
+            return f"memory bounded by a cgroup (version {self.cgroup})"
+        return "no cgroup here: memory is watched, and the kernel's own a hundred times a second"
+
+    @property
+    def weaker(self) -> str:
+        """What this tier cannot hold that bubblewrap does: for the owner."""
+        if self.tier == "landlock":
+            return (
+                "it cannot keep a program from changing the .git of its work folder (a change is told afterwards),"
+                " nor from seeing the host's processes and the names of its files"
+            )
+        if self.tier == "none":
+            return "a program can read and change all that you can, your running programs included"
+        return ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import advice, bubblewrap, landlock
+from gpubox.sandbox import advice, bubblewrap, cgroup, landlock
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import TIERS, Confinement, Policy
 
@@ -35,6 +35,8 @@ async def _probe(accepted: str, root: Path) -> Confinement:
             weaker = candidate.tier != "bubblewrap"
             detail = f"{_name(candidate)}, Python {find_interpreter().version}"
             hint = advice.hint(problems, root) if weaker else ""
+            group = cgroup.find()
+            candidate = replace(candidate, cgroup=group.version if group else 0)
             return replace(candidate, detail=detail, problem="; ".join(problems) if weaker else "", hint=hint)
         problems.append(why)
     return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=advice.hint(problems, root))

@@ -8,15 +8,17 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.sandbox import spawn
+from gpubox.sandbox.disk import DiskWatch
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
+from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
-from gpubox.sandbox.workspace import MOST_ENTRIES, Scan, made, scan, started, usable
+from gpubox.sandbox.workspace import Scan, made, scan, started, usable
+from gpubox.units import MIB
 
 _CHUNK = 65536
 _WATCH_SECONDS = 0.1
@@ -65,14 +67,17 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
         folder = usable(policy.workspace)
         policy = replace(policy, workspace=folder)
         before = await asyncio.to_thread(started, folder)
+    quarantine = None
+    if policy.workspace is not None and not policy.read_only:
+        guards = confinement.tier == "bubblewrap"
+        quarantine = await asyncio.to_thread(Quarantine.opened, policy.workspace, guards=guards)
     try:
-        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors, stdin)
-    except OSError as error:
-        why = f"The sandbox could not be started: {error.strerror}."
-        raise GpuboxError(why, "`gpubox doctor` says more.") from None
-    run = _Run(process, policy, before)
-    await run.until_dead(began)
-    exit_code, signal_name, ended_by = run.verdict()
+        run = _Run(_started(confinement, code, policy, before, stdin, quarantine), policy, before, quarantine)
+        await run.until_dead(began)
+    finally:
+        if quarantine:
+            await _finished(asyncio.create_task(asyncio.to_thread(quarantine.settle)))
+    exit_code, signal_name = run.verdict()
     files: tuple[str, ...] = ()
     if policy.workspace is not None:
         files = made(before, await asyncio.to_thread(scan, policy.workspace))
@@ -80,12 +85,31 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
         exit_code=exit_code,
         signal=signal_name,
         output=run.kept.decode("utf-8", "replace"),
-        ended_by=ended_by,
+        ended_by=run.ended_by,
         seconds=time.monotonic() - began,
         tier=confinement.tier,
         files_made=files,
         dropped_bytes=run.dropped,
+        planted=tuple(map(str, quarantine.moved)) if quarantine else (),
+        planted_left=tuple(map(str, quarantine.left)) if quarantine else (),
+        quarantine=str(quarantine.place) if quarantine and quarantine.moved else "",
+        why=run.why,
     )
+
+
+def _started(
+    confinement: Confinement, code: str, policy: Policy, before: Scan, stdin: bytes, quarantine: Quarantine | None
+) -> spawn.Process:
+    guarded = quarantine.guarded if quarantine else ()
+    try:
+        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors, stdin, guarded)
+    except OSError as error:
+        why = f"The sandbox could not be started: {error.strerror}."
+        raise GpuboxError(why, "`gpubox doctor` says more.") from None
+    for one in guarded:
+        if quarantine and one not in process.guarded:
+            quarantine.unguarded(one)
+    return process
 
 
 def _bytes(code: str) -> bytes:
@@ -94,27 +118,6 @@ def _bytes(code: str) -> bytes:
         return code.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return code.encode("utf-8", "replace")
-
-
-def _free(folder: Path) -> tuple[int, int]:
-    """Bytes and inodes that its disk has left."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize, found.f_favail
-
-
-def _too_many_files(pid: int, policy: Policy) -> bool:
-    """Whether a folder that dies with the run holds more files than allowed; ``pid`` is a process of the namespace.
-
-    While bwrap still prepares it, its /tmp is the host's: the size tells them apart.
-    """
-    size = -(-policy.scratch_bytes // 4096) * 4096
-    for folder in ("tmp", "dev/shm", "work"):
-        with contextlib.suppress(OSError):
-            found = os.statvfs(f"/proc/{pid}/root/{folder}")
-            ours = found.f_blocks * found.f_frsize == size
-            if ours and found.f_files - found.f_ffree > policy.scratch_files:
-                return True
-    return False
 
 
 async def _finished(task: asyncio.Task[None]) -> None:
@@ -136,30 +139,39 @@ class _Run:
     process: spawn.Process
     policy: Policy
     before: Scan
+    quarantine: Quarantine | None = None
     kept: bytearray = field(default_factory=bytearray)
     dropped: int = 0
     ended_by: EndedBy = ""
+    why: str = ""
+    """Which limit that was, in a few words."""
     _status: bytes = b""
-    _free_at_start: tuple[int, int] = (0, 0)
+    _was_full: bool = False
+    """Whether the cgroup had no memory left."""
     _dying: list[int] = field(default_factory=list)
 
     async def until_dead(self, began: float) -> None:
         """Reads, watches and, at a limit or when cancelled, kills; afterwards no process and no open file is left."""
         loop = asyncio.get_running_loop()
         popen, output = self.process.popen, self.process.output_fd
-        if self.policy.workspace is not None:
-            self._free_at_start = _free(self.policy.workspace)
         exited, closed = asyncio.Event(), asyncio.Event()
         pidfd = os.pidfd_open(popen.pid)
         loop.add_reader(pidfd, exited.set)
         loop.add_reader(output, self._read, closed)
+        group = self.process.group
+        admitting = (
+            asyncio.create_task(asyncio.to_thread(group.admit, popen.pid, self.process.go_fd)) if group else None
+        )
         try:
             await self._watch(exited, began)
         finally:
             self._kill()
+            if admitting:
+                await _finished(admitting)
+                os.close(self.process.go_fd)
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            if self._dying or popen.poll() is None or self.process.scratch:
+            if self._dying or popen.poll() is None or self.process.scratch or group:
                 await _finished(asyncio.create_task(asyncio.to_thread(self._bury)))
             else:
                 self._bury()
@@ -174,44 +186,32 @@ class _Run:
         if self.process.scratch:
             wait_group_dead(self.process.popen.pid, _GROUP_SECONDS)
         self.process.release()
+        if self.process.group:
+            self._was_full = self.process.group.was_full()
+            self.process.group.remove()
 
     async def _watch(self, exited: asyncio.Event, began: float) -> None:
+        policy, disk = self.policy, DiskWatch(self.policy, self.process.scratch, self.before.files)
         while not self.ended_by:
-            left = began + self.policy.wall_seconds - time.monotonic()
+            left = began + policy.wall_seconds - time.monotonic()
             if left <= 0:
-                self.ended_by = "wall"
+                self._ended("wall", f"time: longer than {policy.wall_seconds:g} s")
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(exited.wait(), min(left, _WATCH_SECONDS))
                 return
+            if self.quarantine:
+                await asyncio.to_thread(self.quarantine.sweep)
             pids = descendants(self.process.popen.pid)
-            if memory_bytes(pids, self.policy.memory_bytes) > self.policy.memory_bytes:
-                self.ended_by = "memory"
-            elif await self._disk_is_over(pids):
-                self.ended_by = "disk"
+            if memory_bytes(pids, policy.memory_bytes) > policy.memory_bytes:
+                self._ended("memory", _memory_words(policy))
+            elif excess := await asyncio.to_thread(disk.excess, pids):
+                self._ended("disk", excess)
 
-    async def _disk_is_over(self, pids: list[int]) -> bool:
-        """Whether there are too many files in /tmp, or too much was written into the workspace.
-
-        Not asked of the program: bubblewrap bounds the size of a tmpfs, but not its number of files.
-        """
-        if self.process.scratch:
-            now = await asyncio.to_thread(scan, self.process.scratch)
-            if len(now.files) > self.policy.scratch_files or now.size_bytes > self.policy.scratch_bytes:
-                return True
-        elif pids and _too_many_files(pids[0], self.policy):
-            return True
-        if self.policy.workspace is None:
-            return False
-        free_bytes, free_files = _free(self.policy.workspace)
-        used_bytes, used_files = self._free_at_start[0] - free_bytes, self._free_at_start[1] - free_files
-        if used_bytes <= self.policy.disk_bytes and used_files <= self.policy.disk_files:
-            return False
-        # Somebody filled the disk; whoever downloads a model meanwhile is not our program.
-        now = await asyncio.to_thread(scan, self.policy.workspace)
-        more = now.entries - self.before.entries
-        many = more > self.policy.disk_files or (more and now.entries >= MOST_ENTRIES)
-        return bool(many) or now.size_bytes - self.before.size_bytes > self.policy.disk_bytes
+    def _ended(self, limit: EndedBy, why: str) -> None:
+        """The first limit that was passed is the one that is told."""
+        if not self.ended_by:
+            self.ended_by, self.why = limit, why
 
     def _read(self, closed: asyncio.Event) -> None:
         """One piece of output; too much of it ends the run."""
@@ -229,7 +229,7 @@ class _Run:
         self.kept += data[:room]
         self.dropped += max(0, len(data) - room)
         if self.dropped and not self.ended_by:
-            self.ended_by = "output"
+            self._ended("output", f"output: more than {self.policy.output_bytes:,} bytes were printed")
             self._kill()
 
     def _kill(self) -> None:
@@ -246,20 +246,29 @@ class _Run:
             while data := os.read(self.process.output_fd, _CHUNK):
                 self._keep(data)
         with contextlib.suppress(BlockingIOError):
-            self._status = os.read(self.process.status_fd, 100)
+            self._status = os.read(self.process.status_fd, 400)
         os.close(self.process.status_fd)
 
-    def verdict(self) -> tuple[int | None, str | None, EndedBy]:
-        """Exit code, signal, and the limit that ended the program."""
+    def verdict(self) -> tuple[int | None, str | None]:
+        """Exit code and signal, as the process that waited for the program told them."""
+        if self._was_full:
+            self._ended("memory", f"{_memory_words(self.policy)}, the kernel's own counted in")
         try:
-            status, cpu = int(self._status.split()[0]), float(self._status.split()[1])
-        except (IndexError, ValueError):  # killed before it could say
-            return None, "SIGKILL", self.ended_by
+            number, cpu, *words = self._status.decode().split()
+            status, seconds, excess = int(number), float(cpu), " ".join(words)
+        except ValueError:  # killed before it could say
+            return None, "SIGKILL"
+        if excess:
+            self._ended("disk" if excess.startswith("files") else "memory", excess)
         if not os.WIFSIGNALED(status):
-            if not self.ended_by and status and self.kept.rpartition(b"\n")[0].rpartition(b"\n")[2] == b"MemoryError":
-                self.ended_by = "memory"  # the limit of its address space, as Python tells it
-            return os.waitstatus_to_exitcode(status), None, self.ended_by
-        number = os.WTERMSIG(status)
-        if not self.ended_by and (number == signal.SIGXCPU or cpu >= self.policy.cpu_seconds):
-            self.ended_by = "cpu"
-        return None, signal.Signals(number).name, self.ended_by
+            if status and self.kept.rpartition(b"\n")[0].rpartition(b"\n")[2] == b"MemoryError":
+                self._ended("memory", _memory_words(self.policy))  # the limit of its address space, as Python tells it
+            return os.waitstatus_to_exitcode(status), None
+        killed_by = os.WTERMSIG(status)
+        if killed_by == signal.SIGXCPU or seconds >= self.policy.cpu_seconds:
+            self._ended("cpu", f"processor: more than {self.policy.cpu_seconds} s were used")
+        return None, signal.Signals(killed_by).name
+
+
+def _memory_words(policy: Policy) -> str:
+    return f"memory: more than {policy.memory_bytes // MIB:,} MiB"

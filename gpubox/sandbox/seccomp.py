@@ -1,8 +1,8 @@
 """The system calls that a confined program has no business with, as a BPF program for the kernel. Pure.
 
 A second lock behind the namespaces: it takes away what has been used to break out of them (io_uring, bpf, userfaultfd,
-new user namespaces, keyrings), what memory limits do not see (memfd, System V), unix sockets that lie in the
-workspace, and files with a set-user-ID bit, which would outlive the run.
+new user namespaces, keyrings), every socket but a pair, what memory limits do not see (memfd, System V, longer pipes
+and socket buffers), and files with a set-user-ID bit, which would outlive the run.
 
 Numbers: the kernel's asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64); both name what is newer alike.
 """
@@ -24,15 +24,19 @@ _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (NEWTIME is not clone's)."""
 _SET_ID, _MAY_CREATE = 0o6000, 0o100 | 0o20000000
 """S_ISUID and S_ISGID; O_CREAT and the bit that is only O_TMPFILE's."""
-_RLIMIT_CORE, _SOCK_TYPE, _SOCK_STREAM = 4, 0xF, 1
-_INET, _INET6 = 2, 10
+_RLIMIT_CORE, _AF_UNIX, _SOCK_TYPE, _SOCK_STREAM = 4, 1, 0xF, 1
+_SOL_SOCKET, _SO_SNDBUF, _SO_SNDBUFFORCE = 1, 7, 32
+_F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = 1024, 1026, 1031
+_PR_SET_SECCOMP, _MAP_HUGETLB = 22, 0x40000
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 _ALIKE = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437,
     "pidfd_send_signal": 424, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
-    "memfd_secret": 447, "set_mempolicy_home_node": 450, "fchmodat2": 452,
+    "memfd_secret": 447, "set_mempolicy_home_node": 450, "fchmodat2": 452, "landlock_create_ruleset": 444,
+    "landlock_add_rule": 445, "landlock_restrict_self": 446,
 }  # fmt: skip
 _X86_64 = _ALIKE | {
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "perf_event_open": 298, "bpf": 321,
@@ -47,7 +51,10 @@ _X86_64 = _ALIKE | {
     "set_mempolicy": 238, "fanotify_init": 300, "fanotify_mark": 301, "mknod": 133, "mknodat": 259, "clone": 56,
     "socket": 41, "socketpair": 53, "ioctl": 16, "chmod": 90, "fchmod": 91, "fchmodat": 268, "open": 2, "openat": 257,
     "creat": 85, "setrlimit": 160, "prlimit64": 302, "setsid": 112, "setpgid": 109, "kill": 62, "tkill": 200,
-    "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
+    "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "setsockopt": 54, "fcntl": 72, "vmsplice": 278,
+    "inotify_init": 253, "inotify_init1": 294, "io_setup": 206, "seccomp": 317, "prctl": 157, "fallocate": 285,
+    "mmap": 9, "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
+    "setpriority": 141, "ioprio_set": 251,
 }  # fmt: skip
 _AARCH64 = _ALIKE | {
     "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "perf_event_open": 241, "bpf": 280,
@@ -61,18 +68,24 @@ _AARCH64 = _ALIKE | {
     "move_pages": 239, "mbind": 235, "set_mempolicy": 237, "fanotify_init": 262, "fanotify_mark": 263, "mknodat": 33,
     "clone": 220, "socket": 198, "socketpair": 199, "ioctl": 29, "fchmod": 52, "fchmodat": 53, "openat": 56,
     "setrlimit": 164, "prlimit64": 261, "setsid": 157, "setpgid": 154, "kill": 129, "tkill": 130, "tgkill": 131,
-    "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240,
+    "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "setsockopt": 208, "fcntl": 25, "vmsplice": 75,
+    "inotify_init1": 26, "io_setup": 0, "seccomp": 277, "prctl": 167, "fallocate": 47, "mmap": 222,
+    "sched_setaffinity": 122, "sched_setscheduler": 119, "sched_setparam": 118, "sched_setattr": 274,
+    "setpriority": 140, "ioprio_set": 30,
 }  # fmt: skip
 TABLES: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (0xC000003E, _X86_64),
     "aarch64": (0xC00000B7, _AARCH64),
 }
 """Machine -> (its AUDIT_ARCH number, name -> number)."""
-_SOFT = {"clone3": errno.ENOSYS, "openat2": errno.ENOSYS, "memfd_create": errno.ENOSYS}
-"""libraries fall back to the older call after ENOSYS, and only then."""
+_SOFT = {"clone3": errno.ENOSYS, "openat2": errno.ENOSYS, "memfd_create": errno.ENOSYS, "io_setup": errno.ENOSYS}
+_SOFT |= {"inotify_init": errno.ENOSYS, "inotify_init1": errno.ENOSYS, "fallocate": errno.EOPNOTSUPP}
+_SOFT |= {name: errno.ENOSYS for name in _ALIKE if name.startswith("landlock")}
+"""libraries fall back to the older call after ENOSYS, and only then; from fallocate to writing."""
 _BY_ARGUMENT = frozenset(
-    {"clone", "socket", "socketpair", "ioctl", "open", "openat", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2"}
-    | {"setrlimit", "prlimit64"}
+    {"clone", "socketpair", "ioctl", "open", "openat", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2"}
+    | {"setrlimit", "prlimit64", "setsockopt", "fcntl", "prctl", "mmap", "setpriority", "ioprio_set"}
+    | {"sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"}
 )
 GROUP_LEAVING = frozenset({"setsid", "setpgid"})
 SIGNALLING = frozenset({"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"})
@@ -125,11 +138,11 @@ def supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in TABLES
 
 
-def compiled(machine: str | None = None, *, shared: bool = False, signals: bool = True) -> bytes:
+def compiled(machine: str | None = None, *, shared: bool = False, signals: bool = True, filters: bool = False) -> bytes:
     """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
 
-    ``shared``: no namespace keeps the network and other processes away, so no socket at all, and nothing may leave
-    its process group. ``signals=False`` forbids signals too. Raises KeyError where ``supported`` says no.
+    ``shared``: no namespace keeps other processes away, so nothing may leave its process group. ``signals=False``
+    forbids signals too, ``filters`` lets a program add filters of its own. Raises KeyError where ``supported`` says no.
     """
     arch, numbers = TABLES[machine or platform.machine()]
     program = _Program(numbers)
@@ -147,19 +160,30 @@ def compiled(machine: str | None = None, *, shared: bool = False, signals: bool 
         if name in _BY_ARGUMENT or (name in GROUP_LEAVING | SIGNALLING and not (shared and name in only_shared)):
             continue
         program.refuse(name, _SOFT.get(name, errno.EPERM))
-    _by_argument(program, shared)
+    _by_argument(program)
+    if not filters:
+        program.when("prctl", [(0, _JEQ, _PR_SET_SECCOMP)])
     program.add(_RET, _ALLOW)
     return program.packed()
 
 
-def _by_argument(program: _Program, shared: bool) -> None:
+def _by_argument(program: _Program) -> None:
     program.when("clone", [(0, _JSET, _NEW_NAMESPACES)])
-    if shared:
-        program.refuse("socket")
-    else:
-        program.only("socket", 0, (_INET, _INET6))
     # A datagram socket of a pair can still send to any unix socket it can name.
+    program.only("socketpair", 0, (_AF_UNIX,))
     program.only("socketpair", 1, (_SOCK_STREAM,), _SOCK_TYPE)
+    # What a socket or a pipe holds is memory that no limit counts: their buffers stay as long as they are at first.
+    for option in (_SO_SNDBUF, _SO_SNDBUFFORCE):
+        program.when("setsockopt", [(1, _JEQ, _SOL_SOCKET), (2, _JEQ, option)])
+    for request in (_F_SETPIPE_SZ, _F_SETLEASE, _F_NOTIFY):
+        program.when("fcntl", [(1, _JEQ, request)])
+    program.when("mmap", [(3, _JSET, _MAP_HUGETLB)], errno.ENOMEM)
+    # A process may be slowed by itself alone: the one that watches it is of the same user.
+    for name in ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
+        program.only(name, 0, (0,))
+    for name, kind in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
+        program.only(name, 0, (kind,))
+        program.only(name, 1, (0,))
     for request in (_TIOCSTI, _TIOCLINUX):
         program.when("ioctl", [(1, _JEQ, request)])
     for name, argument in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2), ("creat", 1)):

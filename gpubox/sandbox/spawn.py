@@ -14,12 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import boot, bubblewrap, landlock, seccomp
+from gpubox.sandbox import boot, bubblewrap, cgroup, landlock, seccomp, supervisor
+from gpubox.sandbox.cgroup import Group
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.lending import Lending
+from gpubox.sandbox.planted import Runnable
 from gpubox.sandbox.policy import MOUNT, Confinement, Policy
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
+_SUPERVISOR_TEXT = Path(supervisor.__file__).read_text(encoding="utf-8")
 _GRACE_SECONDS = 5
 _PREFERRED_UIDS = (1_900_000_000, 65_534)
 MOST_STDIN = 1 << 20
@@ -39,6 +42,12 @@ class Process:
     status_fd: int
     release: Callable[[], None] = lambda: None
     """To be called once it is dead."""
+    group: Group | None = None
+    """Its cgroup, to be removed once it is dead."""
+    go_fd: int = -1
+    """The program begins when something is written here."""
+    guarded: tuple[Runnable, ...] = ()
+    """What it may only read in the workspace."""
     scratch: Path | None = None
     """The host folder that stands for /tmp where no namespace holds the run together, but its process group."""
 
@@ -63,9 +72,16 @@ def limits(policy: Policy) -> dict[str, tuple[int, int]]:
     }
 
 
-def boot_text(policy: Policy, config: Mapping[str, object]) -> bytes:
-    """boot.py with its CONFIG ahead of it."""
-    common = {"alarm": int(policy.wall_seconds) + _GRACE_SECONDS, "limits": limits(policy), "parent": os.getpid()}
+def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[str] = ()) -> bytes:
+    """boot.py with its CONFIG ahead of it; ``folders`` are those that die with the run and have a size of their own."""
+    watch = {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes}
+    common = {
+        "alarm": int(policy.wall_seconds) + _GRACE_SECONDS,
+        "limits": limits(policy),
+        "parent": os.getpid(),
+        "watch": watch,
+        "supervisor": _SUPERVISOR_TEXT,
+    }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
 
 
@@ -87,23 +103,33 @@ def start(
     policy: Policy,
     doors: Sequence[str],
     stdin: bytes = b"",
+    guarded: Sequence[Runnable] = (),
 ) -> Process:
     """The program at the tier of ``confinement``; ``doors``: names in the workspace that stay closed to it.
+
+    ``guarded``: what it may only read there; bubblewrap alone can do that.
 
     ``stdin`` is what it can read there, at most MOST_STDIN, in a pipe that is empty once it is read. Raises
     OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
     """
     uid = unused_uid() if os.geteuid() == 0 else 0
 
+    group = cgroup.make(policy)
+
     def begin() -> Process:
         if confinement.tier == "bubblewrap":
-            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin)
-        return _start_in_place(confinement, python, code, policy, doors, uid, stdin)
+            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin, group, guarded)
+        return _start_in_place(confinement, python, code, policy, doors, uid, stdin, group)
 
-    if not uid or policy.workspace is None:
-        return begin()
-    lending = Lending(policy.workspace, uid, begin)
-    process = lending.begin()
+    try:
+        if not uid or policy.workspace is None:
+            return begin()
+        lending = Lending(policy.workspace, uid, begin)
+        process = lending.begin()
+    except BaseException:
+        if group:
+            group.remove()
+        raise
 
     def release() -> None:
         lending.end()
@@ -120,41 +146,51 @@ def _start_bubblewrap(
     doors: Sequence[str],
     uid: int,
     stdin: bytes,
+    group: Group | None,
+    guarded: Sequence[Runnable],
 ) -> Process:
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(), "status_fd": status_end}
-        text = boot_text(policy, config | {"uid": uid if confinement.as_root else 0})
-        repository = _repository(theirs, policy, confinement.program)
-        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), repository)
+        config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(policy), "status_fd": status_end}
+        closed = _guarded(theirs, policy.workspace, guarded)
+        config["close"] = [fd for fd, _ in closed]
+        go_fd, go_end = _gate(ours, theirs, group)
+        config["go_fd"] = go_end
+        text = boot_text(
+            policy, config | {"uid": uid if confinement.as_root else 0}, bubblewrap.scratch_folders(policy)
+        )
+        shown = tuple((fd, one.path) for fd, one in closed)
+        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), shown)
         words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=doors)
         # As a file: what stands in argv is read in /proc/1/cmdline by whoever is confined.
         options = _memory_file(theirs, b"\0".join(os.fsencode(word) for word in words) + b"\0")
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
-            (status_end, fds.boot, fds.main, options, *([] if repository is None else [repository])),
+            (status_end, fds.boot, fds.main, options, *(fd for fd, _ in shown), *([] if go_end is None else [go_end])),
             stdin=_stdin(theirs, stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
-        return Process(popen, output_fd, status_fd)
+        kept = tuple(one for _, one in closed)
+        return Process(popen, output_fd, status_fd, group=group, go_fd=go_fd, guarded=kept)
 
 
-def _repository(stack: contextlib.ExitStack, policy: Policy, program: str) -> int | None:
-    """The ``.git`` of a workspace that may be written, as an open file: an earlier program may have made it a link."""
-    if policy.workspace is None or policy.read_only:
-        return None
-    try:
-        fd = os.open(policy.workspace / bubblewrap.REPOSITORY, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    stack.callback(os.close, fd)
-    kind = os.fstat(fd).st_mode
-    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)) or not bubblewrap.binds_open_files(program):
-        return None
-    return fd
+def _guarded(
+    stack: contextlib.ExitStack, workspace: Path | None, guarded: Sequence[Runnable]
+) -> list[tuple[int, Runnable]]:
+    """Each opened: what an earlier program, or one beside this, put in its place is another file and left out."""
+    found: list[tuple[int, Runnable]] = []
+    for one in guarded if workspace else ():
+        with contextlib.suppress(OSError):
+            fd = os.open(workspace / one.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # type: ignore[operator]
+            stack.callback(os.close, fd)
+            facts = os.fstat(fd)
+            ordinary = stat.S_ISDIR(facts.st_mode) or stat.S_ISREG(facts.st_mode)
+            if ordinary and (facts.st_dev, facts.st_ino) == one.identity:
+                found.append((fd, one))
+    return found
 
 
 def _start_in_place(
@@ -165,6 +201,7 @@ def _start_in_place(
     doors: Sequence[str],
     uid: int,
     stdin: bytes,
+    group: Group | None,
 ) -> Process:
     """Without namespaces: boot.py locks itself up, and its process group is what dies together."""
     if confinement.tier == "landlock" and any(not (policy.workspace or Path()).joinpath(d).is_socket() for d in doors):
@@ -180,18 +217,22 @@ def _start_in_place(
         abi = landlock.version() if confinement.tier == "landlock" else 0
         config = {"main": str(place.main), "work": str(place.work), "status_fd": status_end, "uid": uid, "group": True}
         config |= {"landlock": (abi, landlock.rules(place, python)) if abi else None}
-        config["filter"] = _filter(shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
+        config["filter"] = _filter(policy, shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.own_threads())
+        go_fd, config["go_fd"] = _gate(ours, theirs, group)
         boot_fd = _memory_file(theirs, boot_text(counted, config))
         env = bubblewrap.ENV | {"HOME": str(place.work), "TMPDIR": str(place.tmp)}
         argv = python.command(f"/proc/self/fd/{boot_fd}", on_host=True)
-        popen = _popen(argv, output_end, (status_end, boot_fd), stdin=_stdin(theirs, stdin), env=env)
+        passed = (status_end, boot_fd, *(fd for fd in [config["go_fd"]] if isinstance(fd, int)))
+        popen = _popen(argv, output_end, passed, stdin=_stdin(theirs, stdin), env=env)
         ours.pop_all()
-        return Process(popen, output_fd, status_fd, release=place.remove, scratch=place.root)
+        return Process(popen, output_fd, status_fd, group=group, go_fd=go_fd, release=place.remove, scratch=place.root)
 
 
-def _filter(*, shared: bool = False, signals: bool = True) -> bytes:
-    return seccomp.compiled(shared=shared, signals=signals) if seccomp.supported() else b""
+def _filter(policy: Policy, *, shared: bool = False, signals: bool = True) -> bytes:
+    if not seccomp.supported():
+        return b""
+    return seccomp.compiled(shared=shared, signals=signals, filters=policy.own_filters)
 
 
 def _popen(
@@ -228,6 +269,16 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int
     ours.callback(os.close, reader)
     theirs.callback(os.close, writer)
     return reader, writer
+
+
+def _gate(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, group: Group | None) -> tuple[int, int | None]:
+    """A pipe on which the program waits until it is in its cgroup: the end to write, and the end to read."""
+    if group is None:
+        return -1, None
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, writer)
+    theirs.callback(os.close, reader)
+    return writer, reader
 
 
 def _stdin(stack: contextlib.ExitStack, data: bytes) -> int:

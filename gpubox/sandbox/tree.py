@@ -70,9 +70,10 @@ def wait_dead(fds: list[int], seconds: float) -> None:
 
 
 def memory_bytes(pids: list[int], more_than: int) -> int:
-    """Memory the processes hold together; shared pages count once, but only once the quick sum is ``more_than``."""
-    quick = sum(_field_sum(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids)
-    return quick if quick <= more_than else sum(_field_sum(pid, "smaps_rollup", ("Pss:",)) for pid in pids)
+    """Memory the processes hold together, swapped out or not; shared pages count once, but only once the quick sum
+    is ``more_than``."""
+    quick = sum(_field_sum(pid, "status", ("RssAnon:", "RssShmem:", "VmSwap:")) for pid in pids)
+    return quick if quick <= more_than else sum(_field_sum(pid, "smaps_rollup", ("Pss:", "SwapPss:")) for pid in pids)
 
 
 def _field_sum(pid: int, name: str, fields: tuple[str, ...]) -> int:

@@ -2,7 +2,8 @@
 
 Nearly every failure of llama-server exits with code 1, so the text decides; the lines are those of llama.cpp
 build 11434 (those marked CUDA read in its source: ggml-cuda.cu, ggml-alloc.c, llama-model.cpp). The terminal
-lines are looked for first: an allocation that is retried is not what killed the server.
+lines are looked for first: an allocation that is retried is not what killed the server. Where no rule knows the
+failure, the first error of it is told, not the last: what follows are the callers that gave up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpubox.errors import ExitCode
-from gpubox.server.log import parse_line
+from gpubox.server.log import LogLine, parse_line
 
 
 class Kind(StrEnum):
@@ -56,7 +57,8 @@ class Cause:
 
 _SMALLER = "Try a higher n-cpu-moe, a smaller ctx-size or cache-type-k/v q8_0."
 _LESS_CONTEXT = "Try a smaller ctx-size, cache-type-k/v q8_0 or parallel 1."
-_LAST_LINES = "`gpubox logs` has its last lines."
+_LAST_LINES = "`gpubox logs --failed` has its last lines."
+_AGAIN = "Download it again."
 _CUDA_SIZE = re.compile(r"allocating ([\d.]+) MiB on device (\d+): cudaMalloc failed")
 _HOST_SIZE = re.compile(r"attempted to allocate ([\d.]+) MB")
 _BUFFER_SIZE = re.compile(r"failed to allocate (\S+) buffer of size (\d+)")
@@ -96,7 +98,11 @@ def _say(kind: Kind, sentence: str, hint: str = "") -> Callable[[re.Match[str], 
 
 
 _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Cause]], ...] = (
-    (r"error while handling argument \"-*([^\"]+)\": (.+)", _say(Kind.FLAG, "the engine refuses {0}: {1}")),
+    (
+        r"error while handling argument \"-*([^\"]+)\": sto(?:i|f|l|d|ul|ull|ll)(?=\n|$)",
+        _say(Kind.FLAG, "the engine refuses {0}: its value is not a number, or too large a one"),
+    ),
+    (r"error while handling argument \"-*([^\"]+)\": (?:error: )?(.+)", _say(Kind.FLAG, "the engine refuses {0}: {1}")),
     (r"error: invalid argument: -*(\S+)", _say(Kind.FLAG, "the engine has no option {0}")),
     (r"error: the argument has been removed\.? *(.*)", _say(Kind.FLAG, "a flag was removed from the engine: {0}")),
     (r"option '([^']+)' not recognized in preset", _say(Kind.FLAG, "the engine has no option {0}")),
@@ -106,24 +112,81 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Cause]], ...] = (
     (r"unable to allocate (\S+) buffer", _oom("weights", "Try a smaller quant or load-mode mmap.")),
     (r"CUDA error: out of memory", _say(Kind.OOM, "out of VRAM while running", _SMALLER)),
     (
-        r"(?:cannot|can't|failed to) allocate memory|std::bad_alloc",
+        r"(?:[Cc]annot|can't|failed to) allocate memory|std::bad_alloc",
         _say(Kind.OOM, "out of RAM: an allocation failed", _LESS_CONTEXT),
     ),
     (
         r"couldn't bind HTTP server socket, hostname: (\S+), port: (\d+)",
-        _say(Kind.PORT, "port {1} on {0} is taken", "Give the profile another port, or stop the other program."),
+        _say(
+            Kind.PORT,
+            "it could not listen on {0}, port {1}",
+            "Another program has the port, the host is none of this machine's, or a TLS file cannot be read.",
+        ),
     ),
     (
         r"failed to open GGUF file '?([^'\n]+?)'? \(?No such file",
         _say(Kind.MISSING, "the model file {0} is missing"),
     ),
     (
-        r"tensor '([^']+)' data is not within the file bounds",
-        _say(Kind.CORRUPT, "the GGUF is incomplete (tensor {0} lies beyond its end)", "Download it again."),
+        r"HTTPLIB failed: ([^\n]+)",
+        _say(Kind.MISSING, "the model could not be downloaded: {0}", "Give the profile a model that is here."),
     ),
     (
-        r"invalid magic|bad magic|failed to read magic",
-        _say(Kind.CORRUPT, "the model file is not a GGUF", "Download it again."),
+        r"tensor '([^']+)' data is not within the file bounds",
+        _say(Kind.CORRUPT, "the GGUF is incomplete (tensor {0} lies beyond its end)", _AGAIN),
+    ),
+    (r"invalid magic|bad magic|failed to read magic", _say(Kind.CORRUPT, "the model file is not a GGUF", _AGAIN)),
+    (
+        r"this GGUF file is version (\d+) but this software only supports up to version (\d+)",
+        _say(Kind.UNSUPPORTED, "the GGUF has version {0}, this engine reads up to {1}", "Use a newer llama.cpp."),
+    ),
+    (
+        r"gguf_init_from_\w+: (failed to read [^\n]+)",
+        _say(Kind.CORRUPT, "the GGUF is damaged or incomplete: {0}", _AGAIN),
+    ),
+    (
+        r"key not found in model: (\S+)",
+        _say(Kind.UNSUPPORTED, "the model file lacks {0}", "It was made for another llama.cpp, or by a broken tool."),
+    ),
+    (
+        r"(?:missing tensor|check_tensor_dims: tensor) '([^']+)'(?: not found)?(?=\n|$)",
+        _say(Kind.UNSUPPORTED, "the model file lacks the tensor {0}", "It was made for another llama.cpp."),
+    ),
+    (
+        r"check_tensor_dims: tensor '([^']+)' has wrong shape; (expected [^\n]+)",
+        _say(Kind.UNSUPPORTED, "the tensor {0} has a shape that the engine does not take: {1}", _AGAIN),
+    ),
+    (
+        r"unknown (?:pre-)?tokenizer(?: type)?: '([^']+)'",
+        _say(Kind.UNSUPPORTED, "this engine does not know the tokenizer {0}", "Use a newer llama.cpp."),
+    ),
+    (
+        r"mismatch between text model \(([^)]+)\) and mmproj \(([^)]+)\)",
+        _say(Kind.UNSUPPORTED, "the mmproj is another model's: {1}, not {0}", "Use the mmproj of this very model."),
+    ),
+    (
+        r"[Ff]ailed to load CLIP model from ([^\n]+?)(?:\. Does this file exist\?)?(?=\n|$)",
+        _say(Kind.UNSUPPORTED, "{0} is no mmproj that the engine can load", "Use the mmproj GGUF of this very model."),
+    ),
+    (
+        r"llama_adapter_lora_init: failed to open '([^']+)'",
+        _say(Kind.MISSING, "the LoRA adapter {0} is missing"),
+    ),
+    (
+        r"failed to apply lora adapter: ([^\n]+)",
+        _say(Kind.UNSUPPORTED, "the LoRA adapter cannot be applied: {0}", "It must be made for this very model."),
+    ),
+    (
+        r"common_chat_templates_init: error: ([^\n]+)",
+        _say(Kind.FLAG, "the chat template cannot be read: {0}", "Correct chat-template or chat-template-file."),
+    ),
+    (
+        r"the supplied chat template is not supported: ([^\n]{0,80})",
+        _say(Kind.FLAG, "the engine does not take the chat template {0}", "Correct it, or set jinja."),
+    ),
+    (
+        r"parse: error parsing grammar: ([^\n]+)",
+        _say(Kind.FLAG, "the grammar cannot be read: {0}", "Correct grammar or grammar-file."),
     ),
     (
         r"unknown model architecture: '([^']+)'",
@@ -134,7 +197,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Cause]], ...] = (
         _say(Kind.UNSUPPORTED, "the model has no MTP head", "Drop spec-type draft-mtp, or use an MTP GGUF."),
     ),
     (
-        r"(?:V cache quantization requires flash_attn[^\n]*)",
+        r"(?:V cache quantization|quantized V cache) requires flash_attn",
         _say(Kind.FLAG, "a quantized cache-type-v needs flash-attn on"),
     ),
     (r"invalid device: (\S+)", _say(Kind.FLAG, "the engine has no device {0}", "`gpubox engines` lists them.")),
@@ -162,16 +225,16 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
     """
     if exit_code in (None, 0) and _told_to_leave(log):
         return Cause(Kind.STOPPED, "it was told to stop from outside gpubox")
+    first = first_error(log)
     log = "\n".join(line for line in log.splitlines() if parse_line(line).level in (None, "E"))
     for pattern, build in _RULES:
         if found := list(re.finditer(pattern, log)):
             cause = build(found[-1], log)
             return Cause(cause.kind, cause.sentence, cause.hint, _line_of(log, found[-1].start()))
-    if exit_code is not None and exit_code < 0:
-        return Cause(Kind.CRASH, f"the engine was killed by {_signal(-exit_code)}", _signal_hint(-exit_code))
-    last = last_error(log)
-    if last:
-        return Cause(Kind.CRASH, f"the engine said: {last}", "`gpubox logs` has the rest.", last)
+    if exit_code is not None and exit_code < 0 and not (first and -exit_code == signal.SIGABRT):
+        return Cause(Kind.CRASH, f"the engine was killed by {_signal(-exit_code)}", _signal_hint(-exit_code), first)
+    if first:
+        return Cause(Kind.CRASH, f"the engine said: {_bare(first)}", "`gpubox logs --failed` has the rest.", first)
     if exit_code is None:
         hint = "A `kill -9` or the kernel's out-of-memory killer leaves no word: see `dmesg`."
         return Cause(Kind.CRASH, "the engine ended without saying why", hint)
@@ -185,12 +248,57 @@ def _told_to_leave(log: str) -> bool:
     return bool(cleaning) and not failed and not any(re.search(pattern, after) for pattern, _ in _RULES)
 
 
-def last_error(log: str) -> str:
-    """The last error line of the log without its prefix; the last bare ``error:`` line; else empty."""
+def first_error(log: str) -> str:
+    """The line, without its prefix, with which the failure at the end of ``log`` began; empty where there is none.
+
+    Of a server that never listened: the first error, but not of the attempts to fit it into memory, which it goes on
+    after. Of one that did: the first of the errors that stand together at the end, since it goes on after all others.
+    """
     lines = [parse_line(line) for line in log.splitlines()]
-    errors = [line.text for line in lines if line.level == "E" and "exiting due to" not in line.text]
-    bare = [line.text for line in lines if line.level is None and re.match(r"(?i)(fatal|error|traceback)\b", line.text)]
-    return (errors or bare or [""])[-1][:300]
+    began = max((i for i, line in enumerate(lines) if _LISTENS in line.text), default=None)
+    lines = lines[began or 0 :]
+    errors = [i for i, line in enumerate(lines) if _is_error(line)]
+    if began is None:
+        fitting = [i for i, line in enumerate(lines) if _FITTING.search(line.text)] or [-1]
+        errors = [i for i in errors if not fitting[0] <= i <= fitting[-1]] or errors
+    else:
+        errors = _last_burst(errors)
+    told = [lines[i].text.strip() for i in errors]
+    return next((text for text in told if not _FOLLOWS.search(text)), (told or [""])[0])[:300]
+
+
+_LISTENS = "listening on http"
+_NEAR = 20
+"""Lines between two errors of one failure."""
+_FITTING = re.compile(r"fitting params to device memory|common_fit_params: |failed to measure the memory of")
+_FOLLOWS = re.compile(
+    r"exiting due to|failed to load (?:the )?model|failed to load model from|error loading model: llama_model_loader"
+    r"|failed to create[_ ]context with|failed to initialize the server|send_error: task id"
+)
+"""What callers say after something failed; and a request that was refused, which ends no server."""
+_BARE_ERROR = re.compile(r"(?i)(?:[\w./-]+: )?(?:fatal|error|failed|traceback|exception|terminate called|panic)\b")
+_PLACE = re.compile(r"(?i)^(?!fatal|error|failed|traceback|panic)(?:\w{3,4} +)?\w+(?:\(\))?: (?=\S)")
+
+
+def _is_error(line: LogLine) -> bool:
+    if line.level is None:
+        return bool(_BARE_ERROR.match(line.text))
+    return line.level == "E"
+
+
+def _last_burst(positions: list[int]) -> list[int]:
+    """The positions at the end that are no more than _NEAR apart."""
+    burst: list[int] = []
+    for position in reversed(positions):
+        if burst and burst[-1] - position > _NEAR:
+            break
+        burst.append(position)
+    return burst[::-1]
+
+
+def _bare(text: str) -> str:
+    """An error line without the function of llama.cpp that says it."""
+    return _PLACE.sub("", text, count=1) or text
 
 
 def _line_of(log: str, position: int) -> str:

@@ -5,6 +5,7 @@ printf formats of build 11434 (tools/server/server-context.cpp, server-task.cpp)
   selected slot by LRU, t_last = 669932189      -1: a slot that nobody had yet
   selected slot by id (1)                       the client named it
   clearing prompt with 304 tokens; purging slot 2 with 304 tokens
+  llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells
   forcing full prompt re-processing due to lack of cache data (likely due to SWA or hybrid/recurrent memory, ...)
 """
 
@@ -65,17 +66,43 @@ class Reread(NamedTuple):
     reason: str
 
 
+class SwaCache(NamedTuple):
+    """The model has sliding-window attention, and keeps no more ``cells`` of those layers than the window needs."""
+
+    cells: int
+
+
+class Arrived(NamedTuple):
+    """An HTTP request for tokens arrived. ``named``: whether the client named its conversation."""
+
+    named: bool
+
+
+class SlotBusy(NamedTuple):
+    """A slot that was looked at for a task works on another one."""
+
+    slot: int
+
+
+class Idle(NamedTuple):
+    """No slot works and no request waits. ``all_slots``: always."""
+
+    all_slots: bool = True
+
+
 class Failed(NamedTuple):
     """A request ended in an error."""
 
     task: int
 
 
-ChoiceEvent = Chosen | FoundCached | Cleared | Purged | Saved | Reread | Failed
+ChoiceEvent = Chosen | FoundCached | Cleared | Purged | Saved | Reread | SwaCache | Arrived | SlotBusy | Idle | Failed
 
 
 TABLE: tuple[tuple[str, str, Callable[[re.Match[str]], ChoiceEvent]], ...] = (
     # as in logevents: a needle, a pattern, a builder
+    ("conv_id=", r"server_strea\w*: conv_id=.*\(empty=([01])\)$", lambda m: Arrived(m[1] == "0")),
+    ("skipping, is_processing", rf"{TASK}- skipping, is_processing = 1", lambda m: SlotBusy(int(m[1]))),
     (
         "selected slot by",
         rf"{TASK}selected slot by (?i:lcp) similarity, (?:f_)?sim_best = {NUM}",
@@ -100,5 +127,6 @@ TABLE: tuple[tuple[str, str, Callable[[re.Match[str]], ChoiceEvent]], ...] = (
         rf"{TASK}(forcing full prompt re-processing.*)",
         lambda m: Reread(int(m[1]), int(m[2]), m[3]),
     ),
+    ("SWA KV cache", r"creating +SWA KV cache, size = (\d+) cells", lambda m: SwaCache(count(m[1]))),
     ("send_error: task id", r"send_error: task id = (\d+), error:", lambda m: Failed(int(m[1]))),
 )

@@ -10,27 +10,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# httpx's own command line drags in rich: a third of its import time, for every verb that asks a server.
-# httpx does without when the import fails, as it does where its `cli` extra is not installed.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.server.answers import DEFERRED, PROCESSING, Health, Slot
+from gpubox.server.get import Address, Getter, TooLong, Unanswered
+from gpubox.threads import in_thread
 
-import httpx  # noqa: E402
+if TYPE_CHECKING:
+    import httpx
 
-from gpubox.errors import ExitCode, GpuboxError, UsageError  # noqa: E402
-
-DEFERRED, PROCESSING = "requests_deferred", "requests_processing"
-"""Requests that wait for a slot, and those that have one: the two gauges that no scrape resets."""
 ANSWER_BYTES = 8 * 1024 * 1024
 """The longest answer that is read: 256 slots are a tenth of it. What sends more is no llama-server, or is broken."""
-
-
-class TooLong(httpx.HTTPError):
-    """An answer of more than ANSWER_BYTES. Its text is one sentence for the owner."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} answers with more than {ANSWER_BYTES >> 20} MiB: that is no llama-server's")
 
 
 _GAUGES = (f"llamacpp:{DEFERRED}", f"llamacpp:{PROCESSING}")
@@ -60,35 +51,6 @@ class Reply:
             return json.loads(self.body)
         except (ValueError, RecursionError):
             return None
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What ``/health`` answered: ``ok``, ``loading``, ``unreachable`` or ``error``, and why."""
-
-    status: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One item of ``/slots`` (tools/server/server-context.cpp)."""
-
-    index: int
-    busy: bool
-    context_size_tokens: int | None
-    context_used_tokens: int | None
-    generated_tokens: int | None
-    task: int | None = None
-    processed_tokens: int | None = None
-    """Prompt tokens read for this request so far, without the reused ones."""
-    predict_limit: int | None = None
-    """The request's ``n_predict``; -1 or ``None``: no limit."""
-
-    def __str__(self) -> str:
-        if not self.generated_tokens:
-            return f"slot {self.index} is reading a prompt ({self.context_used_tokens or 0:,} tokens so far)"
-        return f"slot {self.index} is answering ({self.generated_tokens:,} tokens so far)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +86,14 @@ class LlamaClient:
         """``dialect`` and ``model``: of a server that is no llama-server; requests name the model there."""
         headers = {"Accept-Encoding": "identity"}  # so that what is counted is what is sent
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
-        # trust_env=False: a proxy in the environment must never see what goes to the box.
-        secure = base_url.startswith("https:")  # reading the certificate store costs 20 ms nobody needs on http
         try:
-            self._http = httpx.AsyncClient(
-                base_url=base_url, headers=headers, timeout=timeout, trust_env=False, verify=secure
-            )
-        except httpx.InvalidURL as error:
+            self._getter = Getter(Address(base_url), headers, timeout)
+        except ValueError as error:
             raise UsageError(
                 f"{base_url!r} is not the address of a server: {error}.", "Write http://HOST:PORT."
             ) from None
+        self._headers, self._timeout = headers, timeout
+        self._http: httpx.AsyncClient | None = None
         self.base_url = base_url
         self.dialect, self.model = dialect, model
         self._limit = 2 * timeout
@@ -144,23 +104,36 @@ class LlamaClient:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """Its connections, for ``server.stream``."""
+        """Its connections, for ``server.stream`` and whatever else is no GET; httpx is imported for them alone."""
+        if self._http is None:
+            # httpx's own command line drags in rich: a third of its import time.
+            # httpx does without when the import fails, as it does where its `cli` extra is not installed.
+            sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+            import httpx
+
+            # trust_env=False: a proxy in the environment must never see what goes to the box.
+            secure = self.base_url.startswith("https:")  # the certificate store costs 20 ms nobody needs on http
+            self._http = httpx.AsyncClient(
+                base_url=self.base_url, headers=self._headers, timeout=self._timeout, trust_env=False, verify=secure
+            )
         return self._http
 
     async def close(self) -> None:
         """Closes its connections."""
-        await self._http.aclose()
+        self._getter.close()
+        if self._http:
+            await self._http.aclose()
 
     async def health(self) -> Health:
         """Whether it is up. Never raises: a server that cannot be asked is a fact, not an error."""
         try:
             reply = await self._fetch("/health")
         except TooLong as error:
-            return Health("error", str(error))
-        except (httpx.HTTPError, TimeoutError) as error:
-            return Health("unreachable", type(error).__name__)
-        except (httpx.InvalidURL, ValueError) as error:
-            return Health("unreachable", str(error))
+            return Health("error", error.sentence)
+        except Unanswered as error:
+            return Health("unreachable", error.kind)
+        except TimeoutError:
+            return Health("unreachable", "ReadTimeout")
         if reply.status == 200:
             # Other servers that are well say nothing, or a plain word.
             odd = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
@@ -218,33 +191,32 @@ class LlamaClient:
         body = {"input": "hi"} if embeddings else {"prompt": "hi", "n_predict": 1, "cache_prompt": False}
         began = time.monotonic()
         try:
-            reply = await self._send("POST", path, json=body, timeout=timeout)
+            reply = await self._post(path, body, timeout)
         except TooLong as error:
             raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
-        except httpx.HTTPError as error:
-            raise GpuboxError(
-                f"It does not answer a one-token request ({type(error).__name__}).", code=ExitCode.UNHEALTHY
-            ) from None
+        except Unanswered as error:
+            raise GpuboxError(f"It does not answer a one-token request ({error}).", code=ExitCode.UNHEALTHY) from None
         seconds, values = time.monotonic() - began, reply.table
         proven = "data" in values if embeddings else "content" in values
         if reply.status != 200 or not proven:
             raise GpuboxError(f"It answers a one-token request with: {error_text(reply)}.", code=ExitCode.UNHEALTHY)
         timings = values.get("timings")
         timings = timings if isinstance(timings, dict) else {}
-        counts = (_whole(timings.get("prompt_n")) or 0, _whole(timings.get("predicted_n")) or 0)
+        usage = values.get("usage")
+        usage = usage if isinstance(usage, dict) else {}  # an embedding has no timings
+        read = _whole(timings.get("prompt_n")) or _whole(usage.get("prompt_tokens")) or 0
+        counts = (read, _whole(timings.get("predicted_n")) or 0)
         return Proof(seconds, counts)
 
     async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> Answer:
         """One chat answer, not streamed. Raises GpuboxError when the server refuses or leaves."""
         body = {"messages": messages, "max_tokens": max_tokens}
         try:
-            reply = await self._send("POST", "/v1/chat/completions", json=body, timeout=timeout)
+            reply = await self._post("/v1/chat/completions", body, timeout)
         except TooLong as error:
             raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
-        except httpx.HTTPError as error:
-            raise GpuboxError(
-                f"{self.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
-            ) from None
+        except Unanswered as error:
+            raise GpuboxError(f"{self.base_url} does not answer ({error}).", code=ExitCode.NOT_RUNNING) from None
         values = reply.table
         try:
             choice = values["choices"][0]
@@ -269,32 +241,34 @@ class LlamaClient:
         )
 
     async def _fetch(self, path: str) -> Reply:
-        # httpx limits each read, not the whole: an answer that never ends must not hold a verb for ever.
+        # http.client limits each read, not the whole: an answer that never ends must not hold a verb for ever.
         async with asyncio.timeout(self._limit):
-            try:
-                return await self._send("GET", path)
-            except (httpx.RemoteProtocolError, httpx.ReadError):
-                # A kept connection that the server closed meanwhile: build 11434 does so after each stream.
-                return await self._send("GET", path)
+            return Reply(*await in_thread(self._getter.get, path, ANSWER_BYTES))
 
-    async def _send(self, method: str, path: str, **more: Any) -> Reply:
-        async with self._http.stream(method, path, **more) as response:
-            parts, size = [], 0
-            async for part in response.aiter_bytes():
-                size += len(part)
-                if size > ANSWER_BYTES:  # leaving the block closes the connection
-                    raise TooLong(path)
-                parts.append(part)
-            return Reply(response.status_code, b"".join(parts))
+    async def _post(self, path: str, body: dict[str, Any], timeout: float) -> Reply:
+        http = self.http
+        import httpx
+
+        try:
+            async with http.stream("POST", path, json=body, timeout=timeout) as response:
+                parts, size = [], 0
+                async for part in response.aiter_bytes():
+                    size += len(part)
+                    if size > ANSWER_BYTES:  # leaving the block closes the connection
+                        raise TooLong(path, ANSWER_BYTES)
+                    parts.append(part)
+                return Reply(response.status_code, b"".join(parts))
+        except httpx.HTTPError as error:
+            raise Unanswered(type(error).__name__) from None
 
     async def _ask(self, path: str) -> Reply | None:
         """The answer where there is a good one; else ``None``, and why in ``denied`` and ``problem``."""
         try:
             reply = await self._fetch(path)
         except TooLong as error:
-            self.problem = str(error)
+            self.problem = error.sentence
             return None
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError):
+        except (Unanswered, TimeoutError):
             return None
         self.denied = self.denied or reply.status == 401
         return reply if reply.status == 200 else None

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpubox.server.client import LlamaClient
 from gpubox.server.peer import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, PeerModel, PeerReading
+
+if TYPE_CHECKING:
+    from gpubox.server.client import LlamaClient
 
 NOT_TOLD = {
     OLLAMA: "Ollama does not tell what runs or waits, tok/s, TTFT or token counts",

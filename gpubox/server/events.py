@@ -42,6 +42,8 @@ class Busy:
 
     profile: str
     slots: tuple[str, ...]
+    seconds_left: float
+    """Until the change is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class StepFailed:
     sentence: str
     hint: str = ""
     line: str = ""
+    logged: bool = False
+    """Whether its log is kept as that of the last failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,28 @@
 """What happens after a server died: a post-mortem file, and a restart where the profile wants one.
 
-Used by whoever watches all the time (the screen). Bounded: RESTARTS in RESTART_SECONDS, never into a lost GPU.
+Used by the watcher beside the server, and by the screen to tell of it. Bounded: RESTARTS in RESTART_SECONDS, never into
+a lost GPU.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+import tempfile
+from datetime import datetime
 from pathlib import Path
 
 from gpubox import units
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
+from gpubox.profiles.model import is_loopback
 from gpubox.server.log import tail_text
-from gpubox.server.record import Running, SlotState, load_state, now, save_state
+from gpubox.server.logfold import folded
+from gpubox.server.record import RESTART_SECONDS, Running, lately, now
 from gpubox.server.slot import SlotView, cause_of
 
 RESTARTS = 3
-RESTART_SECONDS = 15 * 60
 LAST_LINES = 60
+LOG_BYTES = 4 * 1024 * 1024
 
 
 def post_mortem(paths: Paths, view: SlotView, driver: DriverReading, series: str = "") -> Path | None:
@@ -35,7 +38,9 @@ def post_mortem(paths: Paths, view: SlotView, driver: DriverReading, series: str
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_text(paths, view, dead, driver, series), encoding="utf-8", errors="replace")
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+            file.write(_text(paths, view, dead, driver, series).encode(errors="replace"))
+        Path(file.name).replace(path)  # who writes it may be killed in the middle
     except OSError:
         return None
     return path
@@ -53,7 +58,7 @@ def _text(paths: Paths, view: SlotView, dead: Running, driver: DriverReading, se
         "\n".join([*cards, driver.problem]).strip(),
         series,
         f"The last {LAST_LINES} lines of its log:",
-        "\n".join(tail_text(paths.slot_log(view.slot)).splitlines()[-LAST_LINES:]),
+        "\n".join(list(folded(tail_text(paths.slot_log(view.slot), LOG_BYTES).splitlines()))[-LAST_LINES:]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -64,33 +69,23 @@ def _use(gpu: Gpu) -> str:
     return f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} in use"
 
 
-def may_restart(view: SlotView, driver: DriverReading, at: datetime | None = None) -> str | None:
-    """``None`` when the dead server is to be started again; else why not, in a sentence (empty: it never wanted to)."""
+def may_restart(
+    view: SlotView, driver: DriverReading, at: datetime | None = None, *, keyed: bool = True, told: bool = False
+) -> str | None:
+    """``None`` when the dead server is to be started again; else why not, in a sentence (empty: it never wanted to).
+
+    ``keyed``: there is an API key today. A server that had one is not opened to others without. ``told``: it did not
+    die by itself, somebody sent it SIGTERM.
+    """
     dead = view.state.running
     if not view.crashed or dead is None or not dead.launch.restart:
         return ""
     if any(gpu.lost for gpu in driver.gpus):
         return "It is not started again: a GPU is lost."
+    if told:
+        return "It is not started again: it was told to stop."
+    if dead.keyed and not keyed and not is_loopback(dead.launch.host):
+        return "It is not started again: it was started with an API key, and there is none any more."
     if len(lately(view.state, at)) >= RESTARTS:
         return f"It is not started again: it died {RESTARTS} times in {RESTART_SECONDS // 60} minutes."
     return None
-
-
-def lately(state: SlotState, at: datetime | None = None) -> tuple[str, ...]:
-    """The restarts that still count."""
-    since = (at or datetime.now(UTC)) - timedelta(seconds=RESTART_SECONDS)
-    return tuple(when for when in state.restarts if _is_after(when, since))
-
-
-def note_restart(paths: Paths, slot: str) -> None:
-    """Records that a restart is made now. Raises GpuboxError when it cannot be recorded: unbounded is worse."""
-    path = paths.slot_state(slot)
-    state = load_state(path)
-    save_state(path, replace(state, restarts=(*lately(state), now())))
-
-
-def _is_after(when: str, since: datetime) -> bool:
-    try:
-        return datetime.fromisoformat(when) > since
-    except ValueError:
-        return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.config import Config, api_key
-from gpubox.engines.capabilities import Capabilities, judge, missing_defaults, shown_version
+from gpubox.engines.capabilities import Capabilities, judge, missing_defaults, repeated_flags, shown_version
 from gpubox.engines.find import choose_engine
 from gpubox.engines.probe import probe, validate
 from gpubox.errors import ExitCode, GpuboxError, UsageError
@@ -56,7 +56,8 @@ def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
     except GpuboxError as error:
         argv = server_argv(profile, model)
         return Preview(("llama-server", *argv), "", path, error)
-    argv = server_argv(profile, model, defaults=missing_defaults(capabilities, profile.flags))
+    again = repeated_flags(capabilities)
+    argv = server_argv(profile, model, defaults=missing_defaults(capabilities, profile.flags), again=again)
     shown = Preview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
     try:
         check_flags(profile, capabilities)
@@ -101,7 +102,8 @@ def prepare(
     if held is None or port != held.port:
         check_port(profile.host, port)
     _check_disk(paths)
-    argv = server_argv(profile, source.argv, port=port, defaults=missing_defaults(capabilities, profile.flags))
+    defaults, again = missing_defaults(capabilities, profile.flags), repeated_flags(capabilities)
+    argv = server_argv(profile, source.argv, port=port, defaults=defaults, again=again)
     if refusal := validate(engine, _checkable(argv), profile.env):
         raise _refused(profile, engine.name, refusal)
     checked("flags accepted")

@@ -1,18 +1,25 @@
-"""Watching one launch come up: load, then one proven token. Only *no progress* ends a load."""
+"""Watching one launch come up: load, then one proven token. What ends a load is *no progress*, or too much of it.
+
+Progress is a stage, bytes read, memory, and a line of a kind that was not there before. More of the same lines is none.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gpubox import units
+from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import Activity, Identity, activity, descendants, identity_of, is_alive, listens
+from gpubox.hardware.process import Activity, Identity, descendants, family_activity, identity_of, is_alive, listens
 from gpubox.server.causes import Cause, Kind, find_cause
 from gpubox.server.client import LlamaClient, Proof, connect
 from gpubox.server.events import LoadProgress, ServerEvent
-from gpubox.server.log import LogReader, stage_of, tail_text
+from gpubox.server.log import CUT, LogReader, parse_line, stage_of, tail_text
+from gpubox.server.logcut import is_long, trim
 from gpubox.server.record import Running
 from gpubox.server.spawn import exit_code
 
@@ -22,6 +29,11 @@ PROVE_SECONDS = 120.0
 BUSY_CPU_PATIENCE = 10
 """A process that only burns CPU (a kernel being compiled) is waited for this many times longer."""
 _LAUNCH_LOG = 1024 * 1024
+FLOOD_BYTES = 256 * 1024 * 1024
+"""A load that writes more into its log writes nothing of use: llama-server at its most talkative stays below 10 MiB."""
+KINDS = 1000
+"""A log of more kinds of lines holds noise, which is no progress."""
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 class LaunchError(GpuboxError):
@@ -41,21 +53,62 @@ class StallWatch:
         self._cpu = 0.0
         self._moved = self._ran = at
 
-    def stalled(self, reading: Activity | None, log_bytes: int, at: float) -> bool:
-        """Whether nothing has moved for too long: log, file reads, memory; CPU time alone counts for a while."""
-        signs: tuple[int, ...] = (log_bytes,)
+    def stalled(self, reading: Activity | None, kinds: int, at: float) -> bool:
+        """Whether nothing has moved for too long: kinds of lines in the log, file reads, memory.
+
+        CPU time alone counts for a while.
+        """
+        signs: tuple[int, ...] = (kinds,)
         if reading:
-            signs = (log_bytes, reading.read_chars, reading.rss_bytes >> 20, reading.file_rss_bytes >> 20)
+            signs = (kinds, reading.read_chars, reading.rss_bytes >> 20, reading.file_rss_bytes >> 20)
             if reading.cpu_seconds - self._cpu > 0.05:
                 self._cpu, self._ran = reading.cpu_seconds, at
-        if signs != self._signs:
-            self._signs, self._moved = signs, at
+        best = tuple(map(max, signs, self._signs)) if len(signs) == len(self._signs) else signs
+        if best != self._signs:  # what only goes down and up again is no progress
+            self._signs, self._moved = best, at
         quiet = at - max(self._moved, self._ran)
         return quiet > self._stall or at - self._moved > self._stall * BUSY_CPU_PATIENCE
 
 
+class LoadLog:
+    """What the log of a load tells while it is written. Cuts it where it floods."""
+
+    def __init__(self, path: Path) -> None:
+        self.stage = "starting"
+        self.written = 0
+        """Bytes since the start, with those that were cut out since."""
+        self.last = ""
+        self._path, self._reader, self._size = path, LogReader(path), 0
+        self._kinds: set[str] = set()
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds of lines there are: lines that differ only in numbers are of one."""
+        return len(self._kinds)
+
+    def read(self) -> None:
+        """Takes in what is new. Where it floods, only the end of that."""
+        self._reader.skip(_LAUNCH_LOG)
+        for line in self._reader.read(_LAUNCH_LOG):
+            text = parse_line(line).text.strip()
+            if text.startswith(CUT):
+                continue
+            self.stage, self.last = stage_of(text) or self.stage, text or self.last
+            if len(self._kinds) < KINDS:
+                self._kinds.add(_NUMBER.sub("#", text[:200]))
+        size = _size(self._path)
+        self.written += max(0, size - self._size)
+        self._size = size
+
+    def cut(self) -> None:
+        """Keeps the file within its bound. What is cut out is more of the same: it is not kept."""
+        if is_long(self._path):
+            trim(self._path, keep=False)
+            self._size = _size(self._path)
+
+
 async def wait_loaded(
-    running: Running, log: Path, key: str | None, stall_seconds: float, emit: Callable[[ServerEvent], None]
+    running: Running, log: Path, key: str | None, config: Config, emit: Callable[[ServerEvent], None]
 ) -> Identity:
     """Returns the process that holds the port, when the server says that it is up. Raises LaunchError.
 
@@ -63,23 +116,22 @@ async def wait_loaded(
     """
     assert running.process is not None
     began = reported = time.monotonic()
-    watch = StallWatch(stall_seconds, began)
-    reader, stage, read = LogReader(log), "starting", 0
+    watch, told, read = StallWatch(config.stall_seconds, began), LoadLog(log), 0
     launch = running.launch
     async with connect(launch.base_url, key, timeout=1.0) as client:
         while (await client.health()).status != "ok" or (serving := _serving(running)) is None:
             at = time.monotonic()
             _check_alive(running.process, log)
-            for line in reader.read():
-                stage = stage_of(line) or stage
-            if at - reported >= REPORT_SECONDS:
+            told.read()
+            told.cut()
+            if told.written > FLOOD_BYTES or at - reported >= REPORT_SECONDS:
                 reported = at
-                reading = activity(running.process.pid)
-                if watch.stalled(reading, _size(log), at):
-                    raise LaunchError(_hang(stage, stall_seconds))
+                reading = family_activity(running.process.pid)
+                if cause := _given_up(told, watch.stalled(reading, told.kinds, at), at - began, config):
+                    raise LaunchError(cause)
                 read = max(read, max(reading.read_chars, reading.file_rss_bytes) if reading else 0)
                 total = launch.model_bytes
-                emit(LoadProgress(launch.profile, stage, min(read, total) if total else None, total, at - began))
+                emit(LoadProgress(launch.profile, told.stage, min(read, total) if total else None, total, at - began))
             await asyncio.sleep(POLL_SECONDS)
     _check_alive(serving, log)
     return serving
@@ -105,6 +157,7 @@ async def prove(running: Running, log: Path, key: str | None) -> Proof:
                 await asyncio.wait({asking}, timeout=0.2)
                 if not asking.done():
                     _check_alive(running.process, log)
+                    trim(log, keep=False)
             proof = asking.result()
         except GpuboxError as error:
             await _check_not_dying(running.process, log)
@@ -132,12 +185,19 @@ async def _check_not_dying(process: Identity, log: Path) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _hang(stage: str, seconds: float) -> Cause:
-    return Cause(
-        Kind.HANG,
-        f"the engine hung: nothing moved for {seconds:.0f} s (stage: {stage})",
-        "`gpubox logs` has its last lines; stall-seconds in config.toml sets the patience.",
-    )
+def _given_up(told: LoadLog, stalled: bool, seconds: float, config: Config) -> Cause | None:
+    """Why the load is not waited for any longer; ``None``: it is."""
+    if told.written > FLOOD_BYTES:
+        sentence = f"the engine floods its log: {units.memory(told.written)} in {seconds:.0f} s (stage: {told.stage})"
+        return Cause(Kind.HANG, sentence, "`gpubox logs --failed` has its first and last lines.", told.last[:300])
+    if stalled:
+        sentence = f"the engine hung: nothing moved for {config.stall_seconds:.0f} s (stage: {told.stage})"
+        hint = "`gpubox logs --failed` has its last lines; stall-seconds in config.toml sets the patience."
+        return Cause(Kind.HANG, sentence, hint, told.last[:300])
+    if seconds > config.load_seconds:
+        sentence = f"the load was not over after {units.span(config.load_seconds)} (stage: {told.stage})"
+        return Cause(Kind.HANG, sentence, "load-seconds in config.toml sets how long it may take.", told.last[:300])
+    return None
 
 
 def _size(path: Path) -> int:

@@ -6,12 +6,14 @@ continuation line and the messages of the argument parser carry no prefix.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
+from gpubox.regular import open_regular
 
 KEEP = 5
 HEAD_BYTES = 512 * 1024
@@ -81,10 +83,22 @@ def rotate(path: Path) -> None:
         raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
 
 
+def keep_failed(path: Path, aside: Path) -> None:
+    """Keeps the log of a launch that failed as ``aside``, whatever becomes of it in its rotation. Never raises."""
+    with contextlib.suppress(OSError):
+        aside.unlink(missing_ok=True)
+        try:
+            os.link(path, aside)  # no second copy of it on the disk
+        except OSError:
+            import shutil
+
+            shutil.copyfile(path, aside)
+
+
 def tail_text(path: Path, size: int = 64 * 1024) -> str:
     """The last ``size`` bytes of the log as text; empty where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - size))
             return file.read().decode("utf-8", errors="replace")
@@ -112,7 +126,7 @@ class LogReader:
     def read(self, limit: int = 1024 * 1024) -> list[str]:
         """The lines written since the last call, at most ``limit`` bytes of them, each at most LINE_BYTES long."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 found = os.fstat(file.fileno())  # the path may name another file by now
                 if found.st_ino != self._inode or found.st_size < self._offset:
                     same = found.st_ino == self._inode
@@ -134,6 +148,11 @@ class LogReader:
             lines.append(self._partial)
             self._partial, self._cut = b"", True
         return [line[:LINE_BYTES].decode("utf-8", errors="replace").rstrip("\r") for line in lines]
+
+    @property
+    def offset(self) -> int:
+        """Where in the file it reads on."""
+        return self._offset
 
     def behind(self) -> int:
         """Bytes that are written and not read yet."""

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.server.log import CUT, HEAD_BYTES, numbered
+from gpubox.server.logtally import ended_before_cut, ended_in
 
 ROTATE_BYTES = 64 * 1024 * 1024
 COPY_SECONDS = 60.0
 """A log that floods is cut as often as it takes, but copied aside no more often than this."""
+UNLOADED_BYTES = 64 * 1024
 _LOADED = b"listening on http"
 
 
@@ -28,11 +29,12 @@ def is_long(path: Path) -> bool:
         return False
 
 
-def trim(path: Path) -> None:
-    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1``.
+def trim(path: Path, *, keep: bool = True) -> None:
+    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1`` where ``keep`` says so.
 
     Its first lines, up to the one that says that the server listens, stay: they alone tell where the memory went.
-    A line that begins with CUT comes after them. Never raises.
+    Of a server that never said so the first UNLOADED_BYTES stay. A line that begins with CUT comes after them, and
+    says how many requests had ended. Never raises.
     """
     if not is_long(path):
         return
@@ -42,20 +44,31 @@ def trim(path: Path) -> None:
             if os.fstat(file.fileno()).st_size <= ROTATE_BYTES:
                 return
             head = _head(file.read(HEAD_BYTES))
-            aside = _keep(path)
+            aside = _keep(path) if keep else None
+            ended = _ended(path)
             file.truncate(len(head))
         with path.open("ab") as file:
-            where = f"what was here is in {aside.name}" if aside else "what was here is gone, it could not be kept"
-            file.write(f"{CUT}{datetime.now(UTC).isoformat(timespec='seconds')}: {where}\n".encode())
+            where = f"what was here is in {aside.name}" if aside else "what was here is gone"
+            after = f", after {ended} requests" if ended is not None else ""
+            file.write(f"{CUT}{datetime.now(UTC).isoformat(timespec='seconds')}{after}: {where}\n".encode())
     except OSError:
         return
 
 
+def _ended(path: Path) -> int | None:
+    """Requests that ended in all of this launch's log so far; ``None`` where that is not known any more."""
+    before = ended_before_cut(path)
+    since = ended_in(path, before[1], path.stat().st_size) if before else None
+    return before[0] + since if before and since is not None else None
+
+
 def _head(start: bytes) -> bytes:
-    """The lines of the load; empty where there are none."""
+    """The lines of the load, without those of an earlier cut."""
+    cut = start.find(f"\n{CUT}".encode())
+    start = start if cut < 0 else start[: cut + 1]
     found = start.find(_LOADED)
-    end = start.find(b"\n", found)
-    return start[: end + 1] if found >= 0 and end >= 0 else b""
+    end = start.find(b"\n", found) if found >= 0 else start.rfind(b"\n", 0, UNLOADED_BYTES)
+    return start[: end + 1]
 
 
 def _keep(path: Path) -> Path | None:
@@ -66,6 +79,8 @@ def _keep(path: Path) -> Path | None:
             return aside
     except OSError:
         pass
+    import shutil
+
     try:
         shutil.copyfile(path, aside)
     except OSError:

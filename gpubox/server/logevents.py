@@ -39,8 +39,13 @@ class Section(NamedTuple):
         "draft",
         "listening",
         "exit",
-        "cut",
     ]
+
+
+class Cut(NamedTuple):
+    """The line that stands for what was cut out of the log. ``ended``: requests until there, where it tells."""
+
+    ended: int | None
 
 
 class BreakdownRow(NamedTuple):
@@ -92,10 +97,11 @@ class Threads(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A slot took a request."""
+    """A slot took a request. ``child``: one of several answers to the same prompt, but the first."""
 
     slot: int
     task: int
+    child: bool = False
 
 
 class NewPrompt(NamedTuple):
@@ -213,7 +219,7 @@ class Sleeping(NamedTuple):
 
 
 Event = (
-    Section | BreakdownRow | Buffer | Device | Layers | KvCache | Threads | Taken | NewPrompt | CachedTo
+    Section | Cut | BreakdownRow | Buffer | Device | Layers | KvCache | Threads | Taken | NewPrompt | CachedTo
     | PromptProgress | GenerationProgress | TimingsOf | Timing | Drafted | PerPosition | Released | Cancelled
     | CacheState | Checkpoint | Sleeping | ChoiceEvent
 )  # fmt: skip
@@ -243,6 +249,7 @@ def _row(m: re.Match[str]) -> Event:
 _DEVICE = r"(?<!\S)(\S+(?: \([^()]*\))?)"
 _TABLE: tuple[tuple[str, str, _Build], ...] = (
     # needle that must be in the line (cheap), pattern, builder
+    ("all slots are idle", r"update_slots: all slots are idle", lambda m: choiceevents.Idle()),  # the most frequent one
     ("load_model: loading model '", r"load_model: loading model '", _section("model")),
     ("initial parameters", r"getting device memory data for initial parameters", _section("measure-main")),
     ("extra model", r"getting device memory data for the extra model", _section("measure-extra")),
@@ -255,7 +262,7 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("MTP draft context", r"creating MTP draft context", _section("draft")),
     ("loading draft model", r"loading draft model", _section("draft")),
     ("listening on", r"listening on http", _section("listening")),
-    (CUT, rf"^{CUT}", _section("cut")),
+    (CUT, rf"^{CUT}(?:[^,]*, after (\d+) requests:)?", lambda m: Cut(count(m[1]) if m[1] else None)),
     ("cleaning up before exit", r"cleaning up before exit", _section("exit")),
     ("model buffer size", rf"{_DEVICE} model buffer size = +{NUM} MiB", _buffer("model")),
     ("KV buffer size", rf"{_DEVICE} KV buffer size = +{NUM} MiB", _buffer("kv")),
@@ -279,7 +286,11 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
         lambda m: KvCache(mib(m[1]), count(m[2]), count(m[3])),
     ),
     ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: Threads(count(m[1]))),
-    ("processing task", rf"{_TASK}processing task", lambda m: Taken(int(m[1]), int(m[2]))),
+    (
+        "processing task",
+        rf"{_TASK}processing task(?:, is_child = ([01]))?",
+        lambda m: Taken(int(m[1]), int(m[2]), m[3] == "1"),
+    ),
     (
         "new prompt",
         rf"{_TASK}new prompt, n_ctx_slot = (\d+),[^=]*= -?\d+, (?:task\.n_tokens|n_prompt_tokens) = (\d+)",

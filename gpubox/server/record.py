@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import Identity
+from gpubox.regular import NotRegular, read_text
 
 SCHEMA = 1
+STATE_BYTES = 4 * 1024 * 1024
+RESTART_SECONDS = 15 * 60
+"""A restart counts for so long."""
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,18 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """The last launch of a slot that failed or died; its log is kept beside the slot's."""
+
+    profile: str
+    launch_id: str
+    at: str
+    sentence: str
+    hint: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SlotState:
     """The whole file of one slot."""
 
@@ -94,6 +111,7 @@ class SlotState:
     """Why nothing runs, in a sentence."""
     restarts: tuple[str, ...] = ()
     """When it was started again after a crash, lately: ISO-8601 UTC."""
+    failed: Failure | None = None
     damaged: bool = False
     """The file could not be read: what it said is lost."""
 
@@ -103,26 +121,46 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def lately(state: SlotState, at: datetime | None = None) -> tuple[str, ...]:
+    """The restarts of ``state`` that still count."""
+    since = (at or datetime.now(UTC)) - timedelta(seconds=RESTART_SECONDS)
+    return tuple(when for when in state.restarts if _is_after(when, since))
+
+
+def _is_after(when: str, since: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(when) > since
+    except ValueError:
+        return False
+
+
 def load_state(path: Path) -> SlotState:
     """The state in ``path``. An absent file is an empty state; a damaged one too, with a message that says so."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path, STATE_BYTES))
         return _state(values)
     except FileNotFoundError:
         return SlotState()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return SlotState(message=f"The state file {path} was damaged ({type(error).__name__}).", damaged=True)
+        why = error.strerror if isinstance(error, NotRegular) else type(error).__name__
+        return SlotState(message=f"The state file {path} was damaged ({why}).", damaged=True)
 
 
 def save_state(path: Path, state: SlotState) -> None:
-    """Writes ``state`` atomically, readable by the owner only. Raises GpuboxError when the disk refuses."""
-    values = {"schema_version": SCHEMA, **asdict(state)}
+    """Writes ``state`` atomically, readable by the owner only. Raises GpuboxError when the disk refuses.
+
+    On a full disk it is written into the space that the file has already, where that is enough: it is better that
+    a stop is on record than that the record is written in one step.
+    """
+    import tempfile
+
+    text = json.dumps({"schema_version": SCHEMA, **asdict(state)}, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(values, file, indent=1)
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             Path(name).replace(path)
@@ -131,19 +169,46 @@ def save_state(path: Path, state: SlotState) -> None:
                 Path(name).unlink()
             raise
     except OSError as error:
-        raise GpuboxError(
-            f"The state file {path} cannot be written: {error.strerror}.", "Free some disk space, then try again."
-        ) from None
+        if error.errno in _FULL and _overwritten(path, text.encode()):
+            return
+        raise GpuboxError(f"The state file {path} cannot be written: {error.strerror}.", disk_hint(error)) from None
+
+
+def disk_hint(error: OSError) -> str:
+    """What the owner can do about a state folder that refuses."""
+    if error.errno == errno.EROFS:
+        return "Its file system is mounted read-only: `dmesg` may say why. `gpubox stop` works all the same."
+    return f"{'Free some disk space' if error.errno in _FULL else 'Make its folder one to write in'}, then try again."
+
+
+def _overwritten(path: Path, text: bytes) -> bool:
+    """Whether ``text`` could be written over the blocks that the file holds; blanks fill what is left of it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            found = os.fstat(descriptor)
+            if len(text) > max(found.st_size, found.st_blocks * 512):
+                return False
+            os.pwrite(descriptor, text.ljust(found.st_size), 0)
+            with contextlib.suppress(OSError):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _state(values: dict[str, Any]) -> SlotState:
     running, operation, last = values.get("running"), values.get("operation"), values.get("last_good")
+    failed = values.get("failed")
     return SlotState(
         running=_running(running) if running else None,
         operation=Operation(**{**operation, "owner": Identity(**operation["owner"])}) if operation else None,
         last_good=_launch(last) if last else None,
         message=str(values.get("message", "")),
         restarts=tuple(str(at) for at in values.get("restarts", ())),
+        failed=Failure(**failed) if failed else None,
     )
 
 

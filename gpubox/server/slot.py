@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import Identity, boot_id, command_of, find_marked, is_alive
 from gpubox.paths import Paths
 from gpubox.server.causes import Cause, find_cause
 from gpubox.server.log import tail_text
-from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, now
+from gpubox.server.record import Launch, Operation, Running, SlotState, lately, load_state, now
 from gpubox.server.spawn import exit_code, life_held, marker
 
 
@@ -44,6 +46,9 @@ def observe(paths: Paths, slot: str) -> SlotView:
         message, crashed = _why_gone(paths, slot, state, operation)
     elif state.operation and not operation and running.proven_at is None:
         message = f"The gpubox that started it is gone (it was at {state.operation.step!r})."
+    elif restarts := lately(state):
+        times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
+        message = f"It died {times} lately and was started again; `gpubox logs --failed` shows the last time."
     return SlotView(slot, running, operation, message, crashed, state)
 
 
@@ -74,6 +79,17 @@ def _living(paths: Paths, slot: str, state: SlotState) -> Running | None:
         _, _, profile, launch_id = mark.rsplit("|", 3)  # from the right: the state folder may hold a bar
         return Running(_launch_from(identity.pid, profile), launch_id, now(), identity)
     return None
+
+
+def failed_log(paths: Paths, slot: str) -> tuple[Path, str]:
+    """The log of the slot's last launch that failed or died, and what it was. Raises GpuboxError."""
+    view = observe(paths, slot)
+    if view.crashed:  # nothing was started since: its log still stands in its place
+        return paths.slot_log(slot), view.message
+    path, failure = paths.failed_log(slot), view.state.failed
+    if failure is None or not path.exists():
+        raise GpuboxError("No start has failed here, and no server died.", code=ExitCode.NOT_RUNNING)
+    return path, f"{failure.profile}, {failure.at}: {failure.sentence}."
 
 
 def cause_of(paths: Paths, slot: str, process: Identity | None) -> Cause:
@@ -122,5 +138,8 @@ def _why_gone(paths: Paths, slot: str, state: SlotState, operation: Operation | 
     name = state.running.launch.profile
     if state.running.process and state.running.process.boot_id not in ("", boot_id()):
         return f"The machine was restarted; {name} is not running.", False
+    folder = paths.slot_state(slot).parent
+    if not os.access(folder, os.W_OK):  # also of a folder on a read-only mount, also for root
+        return f"{name} is gone. Whether it was stopped or died is not on record: {folder} cannot be written.", False
     cause = cause_of(paths, slot, state.running.process)
     return f"{name} died: {cause.sentence}.", True

@@ -19,6 +19,10 @@ from gpubox.hardware.process import MARKER, Identity, find_marked, identity_of, 
 from gpubox.server.record import Launch
 
 POLL_SECONDS = 0.02
+NOW_SECONDS = 1.0
+"""The grace of a server whose requests are to be cut off: llama-server otherwise answers them first (build 11434)."""
+KILL_SECONDS = 15.0
+"""How long the kernel may take to bury a killed process: a driver gives back tens of GiB first."""
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """The servers this very process started: only a parent can see an exit code, and must reap."""
 _started: dict[int, Identity] = {}
@@ -70,6 +74,11 @@ def exit_code(process: Identity) -> int | None:
     return None
 
 
+def note_exit(process: Identity, code: int) -> None:
+    """Remembers how ``process`` ended, for who learnt it another way."""
+    _exits[process] = code
+
+
 def reap() -> None:
     """Collects the servers of ours that ended, so that no zombie is left under a long-running screen."""
     for pid, child in list(_children.items()):
@@ -82,16 +91,17 @@ async def terminate(process: Identity, mark: str, grace: float) -> str:
     """Ends a server: one SIGTERM, ``grace`` seconds, then SIGKILL to whatever still carries its marker.
 
     Never a second SIGTERM: llama-server deadlocks on it (research, build 11434). Returns how it went.
+    Raises GpuboxError where it does not die.
     """
     began = time.monotonic()
     _signal(process, signal.SIGTERM)
     while is_alive(process) and time.monotonic() - began < grace:
         await asyncio.sleep(POLL_SECONDS)
-    how = "SIGKILL after it ignored SIGTERM" if is_alive(process) else ""
+    how = f"SIGKILL, it did not leave in {grace:g} s" if is_alive(process) else ""
     _signal(process, signal.SIGKILL)
     for leftover, _ in find_marked(mark):
         _signal(leftover, signal.SIGKILL)
-    while is_alive(process) and time.monotonic() - began < grace + 5:
+    while is_alive(process) and time.monotonic() - began < grace + KILL_SECONDS:
         await asyncio.sleep(POLL_SECONDS)
     if is_alive(process):
         raise GpuboxError(
@@ -122,16 +132,23 @@ def _appended(log: Path) -> BinaryIO:
 
 
 def life_held(path: Path) -> bool:
-    """Whether some process holds the life lock ``path``, seen in /proc/locks: looking must not take it.
+    """Whether some process holds the life lock ``path``."""
+    return lock_holder(path) is not None
 
-    Only the inode is compared: btrfs and overlayfs give another device there than stat does.
+
+def lock_holder(path: Path) -> int | None:
+    """The process that took the lock on ``path``, seen in /proc/locks: looking must not take it. ``None``: it is free.
+
+    One that is dead, or of another container, may have handed it on. Only the inode is compared: btrfs and overlayfs
+    give another device there than stat does.
     """
     try:
         inode = str(path.stat().st_ino)
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
-        return False
-    return any("FLOCK" in line and line.split()[5].rpartition(":")[2] == inode for line in lines if "->" not in line)
+        return None
+    found = (line.split() for line in lines if "FLOCK" in line and "->" not in line)
+    return next((int(words[4]) for words in found if words[5].rpartition(":")[2] == inode), None)
 
 
 @contextmanager

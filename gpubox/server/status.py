@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gpubox.config import Config, api_key
 from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
-from gpubox.server.address import KEY_HINT
-from gpubox.server.client import LlamaClient, Slot, connect
+from gpubox.server.answers import Slot
 from gpubox.server.logcut import trim
 from gpubox.server.peer import LLAMA, PeerReading
 from gpubox.server.record import Launch
 from gpubox.server.slot import SlotView, observe
 from gpubox.threads import in_thread
+
+if TYPE_CHECKING:
+    from gpubox.server.client import LlamaClient
 
 DENIED = "It wants an API key that gpubox does not have."
 
@@ -69,6 +72,8 @@ async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
     view = await in_thread(_look, paths, slot)
     if view.running is None:
         return _gone(view)
+    from gpubox.server.client import connect  # httpx only where there is a server to ask
+
     launch = view.running.launch
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
         state, found = await _ask(client, not may_sleep(launch.argv))
@@ -106,6 +111,7 @@ def from_view(
 
 async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     """A server that somebody else runs, by its URL; read only."""
+    from gpubox.server.client import connect
     from gpubox.server.dialect import of_llama, read_peer, recognise
 
     async with connect(base_url, key, timeout=5.0) as client:
@@ -118,7 +124,7 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
             if dialect not in ("", LLAMA) and (peer := await read_peer(client, dialect)):
                 return from_peer(base_url, peer, denied=client.denied)
     state = _state(health.status, found)
-    message = f"{DENIED} {KEY_HINT}" if client.denied else ""
+    message = _denied() if client.denied else ""
     if state == "unreachable":
         message = f"Nothing answers at {base_url}."
     elif state == "error":
@@ -144,8 +150,14 @@ def from_peer(base_url: str, peer: PeerReading, *, denied: bool) -> ServerStatus
         base_url=base_url,
         model_path=", ".join(loaded[:4]) or None,
         engine_version=peer.engine,
-        message=f"{DENIED} {KEY_HINT}" if denied else peer.summary,
+        message=_denied() if denied else peer.summary,
     )
+
+
+def _denied() -> str:
+    from gpubox.server.address import KEY_HINT
+
+    return f"{DENIED} {KEY_HINT}"
 
 
 def _look(paths: Paths, slot: str) -> SlotView:

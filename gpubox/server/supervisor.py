@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from gpubox import units
 from gpubox.config import Config, api_key
@@ -18,17 +19,18 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive, own_identity
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.profiles.model import Profile
-from gpubox.server import record
+from gpubox.server import record, watcher
 from gpubox.server.causes import Cause, Kind
 from gpubox.server.client import connect
 from gpubox.server.events import Busy, Finished, ServerEvent, Step, StepDone, StepFailed, StepStarted
 from gpubox.server.launch import check_port, prepare
 from gpubox.server.loading import LaunchError, prove, wait_loaded
-from gpubox.server.log import rotate
-from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
+from gpubox.server.log import keep_failed, rotate
+from gpubox.server.logcut import trim
+from gpubox.server.record import Failure, Launch, Operation, Running, SlotState, lately, save_state
 from gpubox.server.settle import loaded_vram, settle
-from gpubox.server.slot import SlotView, observe, slot_marker
-from gpubox.server.spawn import reap, spawn, terminate
+from gpubox.server.slot import SlotView, cause_of, observe, slot_marker
+from gpubox.server.spawn import NOW_SECONDS, reap, spawn, terminate
 
 BUSY_POLL_SECONDS = 0.5
 PORT_TRIES, PORT_SECONDS = 20, 0.1
@@ -60,6 +62,11 @@ class Supervisor:
     ) -> None:
         self.paths, self.config, self.slot, self.emit = paths, config, slot, emit
         self._state = SlotState()
+        self._unrecorded = ""
+        """Why the last change is not on record; empty: it is."""
+        self._unrecorded_hint = self._since = ""
+        self._crashed: SlotView | None = None
+        """The slot as a server that died left it."""
 
     def view(self) -> SlotView:
         """What is so now; changes nothing."""
@@ -74,22 +81,27 @@ class Supervisor:
             return await self._change("start", profile, old, go_now=True, allow_exposed=allow_exposed)
 
     async def switch(
-        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, restore: bool = True
-    ) -> Running:
+        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, restore: bool = True,
+        wait: float | None = None, fresh: bool = False,
+    ) -> Running:  # fmt: skip
         """Replaces what runs by ``profile``: check, wait for idle slots (not with ``go_now``), stop, start, prove.
 
+        It waits at most ``wait`` seconds, else what the settings say; then nothing was touched.
         On any failure, and on cancellation, what ran before runs again (without ``restore``: that is the caller's
-        duty). Raises GpuboxError saying which.
+        duty). ``fresh``: also where it runs just so. Raises GpuboxError saying which.
         """
         with self._exclusive("switch", profile.name) as old:
+            kind = "restart" if fresh and old and old.launch.profile == profile.name else "switch"
             return await self._change(
-                "switch", profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore
+                kind, profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore, wait=wait
             )
 
-    async def restart(self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False) -> Running:
+    async def restart(
+        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, wait: float | None = None
+    ) -> Running:
         """As ``switch``, also where ``profile`` runs already just as it is written."""
         with self._exclusive("restart", profile.name) as old:
-            return await self._change("restart", profile, old, go_now=go_now, allow_exposed=allow_exposed)
+            return await self._change("restart", profile, old, go_now=go_now, allow_exposed=allow_exposed, wait=wait)
 
     async def bring_back(self, launch: Launch) -> Running:
         """Runs exactly ``launch`` again, as it is on record, instead of what runs now. Raises GpuboxError."""
@@ -109,21 +121,50 @@ class Supervisor:
             self._finish("switch", launch.profile, began, launch.profile, f"{launch.profile} is back.")
             return running
 
+    async def revive(self, launch_id: str) -> None:
+        """Starts the dead launch ``launch_id`` of the slot again, exactly as it was.
+
+        Does nothing where it is not dead, or was not on record as running: then somebody stopped it. Raises
+        GpuboxError where it does not come up.
+        """
+        with self._exclusive("restart", "") as old:
+            dead = self._crashed.state.running if self._crashed else None
+            if old or dead is None or dead.launch_id != launch_id:
+                return
+            name, began = dead.launch.profile, time.monotonic()
+            self._save(restarts=(*lately(self._state), record.now()))
+            if self._unrecorded:  # restarts that nobody counts would have no bound
+                raise GpuboxError(f"A restart is refused: {self._unrecorded}", self._unrecorded_hint)
+            try:
+                await settle()
+                await self._bring_up(dead.launch)
+            except GpuboxError as error:
+                self._save(running=None, message=f"{name} died, and could not be started again: {error.message}")
+                self._finish("restart", name, began, None, error.message, ok=False)
+                raise
+            self._finish("restart", name, began, name, f"{name} answers.")
+
     async def stop(self) -> str | None:
-        """Stops what runs. Returns the profile that was stopped, ``None`` when nothing ran."""
-        with self._exclusive("stop", "") as old:
+        """Stops what runs at once. Returns the profile that was stopped, ``None`` when nothing ran.
+
+        It does so also where nothing can be written: it is how a disk is freed.
+        """
+        with self._exclusive("stop", "", recorded=False) as old:
             began = time.monotonic()
             if old is None:
                 return None
-            await self._stop(old, settled=False)
+            await self._stop(old, settled=False, go_now=True)
             name = old.launch.profile
             self._save(running=None, message=f"{name} was stopped.")
-            self._finish("stop", name, began, None, f"{name} is stopped.")
+            told = f"{name} is stopped."
+            if self._unrecorded:
+                told += f" That is not on record: {self._unrecorded}"
+            self._finish("stop", name, began, None, told)
             return name
 
     async def _change(
         self, kind: str, profile: Profile, old: Running | None, *, go_now: bool, allow_exposed: bool,
-        restore: bool = True,
+        restore: bool = True, wait: float | None = None,
     ) -> Running:  # fmt: skip
         began = time.monotonic()
         name = profile.name
@@ -134,7 +175,7 @@ class Supervisor:
                 self._finish(kind, name, began, name, f"{name} is already running.")
                 return old
             if old and not go_now:
-                await self._wait_idle(old)
+                await self._wait_idle(old, self.config.wait_seconds if wait is None else wait)
         except GpuboxError as error:
             self.emit(StepFailed(Step.CHECK, name, error.message, error.hint))
             still = f" {old.launch.profile} was not touched." if old else ""
@@ -142,7 +183,7 @@ class Supervisor:
             raise
         try:
             if old:
-                await self._stop(old)
+                await self._stop(old, go_now=go_now)
             running = await self._bring_up(launch)
         except (Exception, asyncio.CancelledError) as error:  # whatever it was: the owner keeps a server
             if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
@@ -168,10 +209,11 @@ class Supervisor:
         self._done(Step.CHECK, profile.name, began, ", ".join(notes))
         return launch
 
-    async def _wait_idle(self, old: Running) -> None:
+    async def _wait_idle(self, old: Running, limit: float) -> None:
+        """Returns when no slot answers a request. Raises GpuboxError after ``limit`` seconds."""
         if any("sleep-idle-seconds" in word for word in old.launch.argv):
             return  # asking /slots would wake a sleeping server, and a sleeping one is idle
-        began, note = None, ""
+        began, note, deadline = None, "", time.monotonic() + limit
         async with connect(old.launch.base_url, api_key(self.paths)) as client:
             while True:
                 slots = await client.slots()
@@ -182,16 +224,25 @@ class Supervisor:
                     break
                 if began is None:
                     began = self._step(Step.WAIT, old.launch.profile)
-                self.emit(Busy(old.launch.profile, tuple(busy)))
-                await asyncio.sleep(BUSY_POLL_SECONDS)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise GpuboxError(
+                        f"{old.launch.profile} still answers requests after {units.span(limit)} "
+                        f"({'; '.join(busy)}); it goes on.",
+                        "--now cuts them off, --wait SECONDS waits longer; wait-seconds in config.toml is the default.",
+                    )
+                self.emit(Busy(old.launch.profile, tuple(busy), left))
+                await asyncio.sleep(min(BUSY_POLL_SECONDS, left))
         if began is not None or note:
             self._done(Step.WAIT, old.launch.profile, began or time.monotonic(), note)
 
-    async def _stop(self, old: Running, *, settled: bool = True) -> None:
+    async def _stop(self, old: Running, *, settled: bool = True, go_now: bool = False) -> None:
         assert old.process is not None  # the view found it alive
         name = old.launch.profile
         began = self._step(Step.STOP, name)
-        how = await terminate(old.process, slot_marker(self.paths, self.slot, old), self.config.stop_seconds)
+        watcher.end(self.paths, self.slot)  # that it is stopped is on record by now; it would look in vain
+        grace = min(NOW_SECONDS, self.config.stop_seconds) if go_now else self.config.stop_seconds
+        how = await terminate(old.process, slot_marker(self.paths, self.slot, old), grace)
         self._save(running=None, message=f"{name} was stopped.")
         self._done(Step.STOP, name, began, how)
         if settled:
@@ -204,6 +255,9 @@ class Supervisor:
         A cancelled restore (a second Ctrl-C) is left loading: the next gpubox finds it.
         """
         began = self._step(Step.LOAD, launch.profile)
+        if (dead := self._crashed) and dead.state.running:
+            self._keep_failed(dead.state.running, cause_of(self.paths, self.slot, dead.state.running.process))
+        self._crashed = None
         await self._port_free(launch)
         rotate(self.paths.slot_log(self.slot))
         key = api_key(self.paths)
@@ -217,7 +271,7 @@ class Supervisor:
         self._save(running=running)
         try:
             log = self.paths.slot_log(self.slot)
-            process = await wait_loaded(running, log, key, self.config.stall_seconds, self.emit)
+            process = await wait_loaded(running, log, key, self.config, self.emit)
             running = replace(running, process=process, load_seconds=round(time.monotonic() - began, 3))
             self._done(Step.LOAD, launch.profile, began)
             began = self._step(Step.PROVE, launch.profile)
@@ -226,14 +280,27 @@ class Supervisor:
         except (Exception, asyncio.CancelledError) as error:
             if restoring and isinstance(error, asyncio.CancelledError):
                 raise
-            await terminate(process, mark, self.config.stop_seconds)
+            cause = _cause_of(error)
+            hung = cause.kind is Kind.HANG  # it floods, or does not listen: every moment costs, and none helps
+            await terminate(process, mark, 0 if hung else min(NOW_SECONDS, self.config.stop_seconds))
+            trim(log, keep=False)  # it had that moment to go on
+            if not isinstance(error, asyncio.CancelledError):
+                self._keep_failed(running, cause)
             self._save(running=None)
             raise
         vram = await asyncio.to_thread(loaded_vram, process.pid)
         running = replace(running, proven_at=record.now(), loaded_vram=vram.used, loaded_whole=vram.whole)
         running = replace(running, proof_tokens=proof.tokens)
         self._save(running=running, last_good=launch)
+        watcher.ensure(self.paths, self.slot, process)
         return running
+
+    def _keep_failed(self, launch: Running, cause: Cause) -> None:
+        """Keeps the log of a launch that failed: the next launch's takes its place."""
+        keep_failed(self.paths.slot_log(self.slot), self.paths.failed_log(self.slot))
+        name = launch.launch.profile
+        failed = Failure(name, launch.launch_id, record.now(), cause.sentence, cause.hint, cause.line)
+        self._save(failed=failed)
 
     async def _port_free(self, launch: Launch) -> None:
         for _ in range(PORT_TRIES):
@@ -244,7 +311,9 @@ class Supervisor:
 
     async def _give_back(self, kind: str, name: str, old: Running | None, cause: Cause, began: float) -> None:
         """Brings back what ran before the failed change, then raises the GpuboxError that tells the story."""
-        self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line))
+        kept = self._state.failed
+        logged = kept is not None and kept.profile == name and kept.at >= self._since
+        self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line, logged))
         story = f"{name}: {cause.sentence}."
         if old is None:
             self._save(running=None, message=story)
@@ -272,23 +341,26 @@ class Supervisor:
     # -- the record ---------------------------------------------------------------------------------
 
     @contextmanager
-    def _exclusive(self, kind: str, profile: str) -> Iterator[Running | None]:
-        """Holds the slot's lock and yields the server that runs; the operation is on record meanwhile."""
-        path = self.paths.slot_lock(self.slot)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+    def _exclusive(self, kind: str, profile: str, *, recorded: bool = True) -> Iterator[Running | None]:
+        """Holds the slot's lock and yields the server that runs; the operation is on record meanwhile.
+
+        ``recorded``: refused where the record cannot be written. Nothing was touched then.
+        """
+        descriptor = _lock_file(self.paths.slot_lock(self.slot), or_folder=not recorded)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise self._taken() from None
             view = observe(self.paths, self.slot)
-            operation = Operation(kind, profile, "begin", own_identity(), record.now())
+            self._since = record.now()
+            operation = Operation(kind, profile, "begin", own_identity(), self._since)
             self._state = replace(view.state, running=view.running, operation=operation, message=view.message)
-            save_state(self.paths.slot_state(self.slot), self._state)  # refused here, nothing was touched yet
+            self._crashed = view if view.crashed else None
+            self._save()
+            if self._unrecorded and recorded:
+                still = f" {view.running.launch.profile} goes on." if view.running else ""
+                raise GpuboxError(f"A {kind} is refused: {self._unrecorded}{still}", self._unrecorded_hint)
             try:
                 yield view.running
             finally:
@@ -308,8 +380,11 @@ class Supervisor:
         The record is then behind; the marker in the server's environment still finds it.
         """
         self._state = replace(self._state, damaged=False, **changes)  # type: ignore[arg-type]
-        with contextlib.suppress(GpuboxError):
+        self._unrecorded = self._unrecorded_hint = ""
+        try:
             save_state(self.paths.slot_state(self.slot), self._state)
+        except GpuboxError as error:
+            self._unrecorded, self._unrecorded_hint = error.message, error.hint
 
     def _step(self, step: Step, profile: str) -> float:
         if self._state.operation:
@@ -324,6 +399,19 @@ class Supervisor:
         self, kind: str, profile: str, began: float, answering: str | None, message: str, *, ok: bool = True
     ) -> None:
         self.emit(Finished(kind, profile, ok, answering, time.monotonic() - began, message))
+
+
+def _lock_file(path: Path, *, or_folder: bool) -> int:
+    """A descriptor to lock; ``or_folder``: of the folder where no file can be made in it. Raises GpuboxError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        for place in (path, path.parent) if or_folder else ():
+            with contextlib.suppress(OSError):  # a lock needs no right to write
+                return os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        hint = record.disk_hint(error)
+        raise GpuboxError(f"{path} cannot be written: {error.strerror}. Nothing was touched.", hint) from None
 
 
 def _same(old: Launch, new: Launch) -> bool:

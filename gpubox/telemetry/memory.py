@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from gpubox.hardware.gpu import Gpu
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.hardware.nvml import Gpu
 from gpubox.telemetry.model import DeviceMemory
 from gpubox.telemetry.split import HOST, SplitLog
 
@@ -125,11 +125,31 @@ def _unseen(key: str, split: SplitLog) -> DeviceMemory:
 
 
 def _host(split: SplitLog, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
+    """The RAM, split so that it sums up. Kernel: man 5 proc (meminfo, pid/status), mm/page_alloc.c si_mem_available.
+
+    Resident pages of a mapped GGUF are page cache: MemAvailable counts them as available, unless they are locked. Here
+    they are weights, and what is free is the rest. Pinned (``CUDA_Host``) memory may be in no process's resident set.
+    """
+    known = split.known_of(HOST)
     total = host.ram_total_bytes if host else None
-    free = host.ram_available_bytes if host else None
-    rss = process.rss_bytes if process else None
-    used = total - free if total is not None and free is not None else None
-    others = max(0, used - process.anon_bytes) if used is not None and process else None
+    available = min(max(0, host.ram_available_bytes), host.ram_total_bytes) if host else None
+    on_disk = free = others = unaccounted = None
+    if process:
+        mapped = min(split.mapped_bytes, known)
+        of_file = min(mapped, process.file_bytes)
+        resident = min(mapped, of_file + process.shared_bytes)  # a GGUF in a tmpfs is shared memory
+        on_disk = mapped - resident
+        held = process.anon_bytes + process.shared_bytes + of_file
+        unaccounted = held - (known - on_disk)
+        unseen = min(split.pinned_bytes, max(0, -unaccounted))
+        held, unaccounted = held + unseen, unaccounted + unseen
+        if total is not None and available is not None:
+            free = max(0, available - max(0, of_file - process.locked_bytes))
+            others = total - free - held
+            if others < 0:  # the readings are not of one instant
+                others, unaccounted = 0, unaccounted + others
+    elif total is not None and available is not None:
+        free, unaccounted = available, total - available - known
     return DeviceMemory(
         device=HOST,
         kind="host",
@@ -140,8 +160,9 @@ def _host(split: SplitLog, host: HostReading | None, process: ProcessReading | N
         recurrent_bytes=split.recurrent.get(HOST),
         compute_bytes=split.compute.get(HOST),
         draft_bytes=split.draft_of(HOST),
+        on_disk_bytes=on_disk,
         other_processes_bytes=others,
-        unaccounted_bytes=rss - split.known_of(HOST) if rss is not None else None,
+        unaccounted_bytes=unaccounted,
         free_bytes=free,
-        estimated=split.weights_are_estimated(HOST),
+        estimated=split.weights_are_estimated(HOST) or bool(on_disk),
     )

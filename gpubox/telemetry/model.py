@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.hardware.nvml import DriverReading
 from gpubox.server.peer import PeerReading
 from gpubox.server.status import ServerStatus
 
@@ -17,8 +17,9 @@ DeviceKind = Literal["gpu", "rpc", "host"]
 class DeviceMemory:
     """Where the memory of one device is.
 
-    For a card the driver knows: weights + kv + recurrent + compute + draft + growth + other processes +
-    unaccounted + free = total, always; ``unaccounted_bytes`` is the residual and can be negative.
+    For a card the driver knows, and for the host: the parts + other processes + unaccounted + free = total, always;
+    ``unaccounted_bytes`` is the residual and can be negative. The parts are weights + kv + recurrent + compute + draft
+    + growth, less what is ``on_disk``.
     """
 
     device: str
@@ -34,6 +35,8 @@ class DeviceMemory:
     compute_bytes: int | None = None
     draft_bytes: int | None = None
     """Everything of the draft model or MTP context: its KV, its compute, its own weights."""
+    on_disk_bytes: int | None = None
+    """Host: of the weights (and of a draft model's), what is mapped and not resident now: no part of the RAM."""
     growth_bytes: int | None = None
     """What the server has taken since it was loaded; part of no line of its log."""
     other_processes: tuple[tuple[str, int], ...] = ()
@@ -41,18 +44,24 @@ class DeviceMemory:
     other_processes_bytes: int | None = None
     unaccounted_bytes: int | None = None
     free_bytes: int | None = None
+    """Of the host: what programs can take before the kernel pushes out the mapped weights (MemAvailable counts them as
+    available: they are pages of a file)."""
     estimated: bool = False
-    """The weights are an upper bound: mapped file ranges over-count (no fit breakdown in the log)."""
+    """The weights are an upper bound: mapped file ranges over-count (no fit breakdown in the log), or a part of them is
+    on disk and the libraries' pages are counted with the rest."""
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """The known parts of the server on this device, in drawing order, by name."""
+        """The known parts of the server in the memory of this device, in drawing order, by name."""
+        on_disk = self.on_disk_bytes or 0
+        weights = max(0, (self.weights_bytes or 0) - on_disk)
+        draft = (self.draft_bytes or 0) - max(0, on_disk - (self.weights_bytes or 0))
         named = (
-            ("weights", self.weights_bytes),
+            ("weights", weights),
             ("kv", self.kv_bytes),
             ("recurrent", self.recurrent_bytes),
             ("compute", self.compute_bytes),
-            ("draft", self.draft_bytes),
+            ("draft", draft),
             ("growth", self.growth_bytes),
         )
         return tuple((name, value) for name, value in named if value)
@@ -76,8 +85,9 @@ class Offload:
     prompt_cache_limit_bytes: int | None = None
     checkpoints_bytes: int | None = None
     bottleneck: str | None = None
-    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, PCIe, paging, client; ``None`` while idle."""
-    evidence: str = ""
+    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client."""
+    bottleneck_reason: str = ""
+    """What says so; where none is named, why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,8 @@ class Request:
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     ttft_seconds: float | None = None
-    """Server side: from taking the request to its first token; the network and the queue are not in it."""
+    """From its arrival at the server to its first token: ``queue_seconds`` + ``slot_ttft_seconds``, ``None`` where one
+    of them is not known. The network is not in it."""
     pp_tokens_per_second: float | None = None
     tg_tokens_per_second: float | None = None
     prompt_seconds: float | None = None
@@ -133,6 +144,10 @@ class Request:
     """stop | length | context full | cancelled | error; ``None`` where nothing tells."""
     reread: str | None = None
     """Why the whole prompt was read, as the log's lines tell: no checkpoint, prefix changed, evicted, restart."""
+    queue_seconds: float | None = None
+    """From its arrival at the server until a slot took it; ``None`` where the log does not tell."""
+    slot_ttft_seconds: float | None = None
+    """From the slot's taking it to its first token."""
 
     @property
     def draft_acceptance(self) -> float | None:
@@ -152,17 +167,17 @@ class Throughput:
     tg_tokens_per_second: float | None = None
     """All slots together over the last 3 s; ``None`` while nothing is generated."""
     tg_peak: float | None = None
-    """The fastest finished request of this session."""
+    """All slots together: the fastest stretch of this session in which they generated without a pause, or now."""
     tg_median: float | None = None
-    """Of the finished requests of this session."""
+    """All slots together: in half of the time in which any generated, it was faster."""
     effective_tokens_per_second: float | None = None
-    """Generated tokens over wall time of this session, gaps included."""
+    """All slots together: generated tokens over wall time of this session, gaps included."""
     pp_tokens_per_second: float | None = None
     """While a prompt is read: its speed so far; else of the last request."""
     prefill_progress: float | None = None
     eta_seconds: float | None = None
     ttft_seconds: float | None = None
-    """Of the last request."""
+    """Of the last request, as ``queue_seconds`` and ``slot_ttft_seconds`` below; see Request."""
     draft_acceptance: float | None = None
     """Of the last request that drafted."""
     mean_accepted_length: float | None = None
@@ -174,6 +189,12 @@ class Throughput:
     slots: int | None = None
     queued_requests: int | None = None
     """Taken by the server and waiting for a free slot."""
+    request_tg_peak: float | None = None
+    """Of one request alone: the fastest of this session."""
+    request_tg_median: float | None = None
+    """Of one request alone, of those of this session."""
+    queue_seconds: float | None = None
+    slot_ttft_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +202,15 @@ class Totals:
     """Sums since the server started: its own counters, ``None`` where it keeps none."""
 
     requests: int | None = None
+    """Ended ones. Each prompt of a request that brings several is one, and so is each answer to it."""
     prompt_tokens: int | None = None
     """Read, without the reused ones."""
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
+    requests_reason: str = ""
+    """Why ``requests`` is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from gpubox.server.client import Slot
+from gpubox.server.answers import Slot
 
 WINDOW_SECONDS = 3.0
 LEAST_SECONDS = 0.4

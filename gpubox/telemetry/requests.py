@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from gpubox.server.choiceevents import ChoiceEvent, Failed, Reread
 from gpubox.server.logevents import (
+    Buffer,
     CachedTo,
     Cancelled,
+    Checkpoint,
     Drafted,
     Event,
     GenerationProgress,
@@ -23,6 +25,7 @@ from gpubox.server.logevents import (
 )
 from gpubox.telemetry.model import Request
 from gpubox.telemetry.reread import Kept
+from gpubox.telemetry.waiting import Waiting
 
 KEEP = 300
 PROOF_TOKENS = 8
@@ -38,6 +41,8 @@ class InFlight:
     began: float
     timed: bool = True
     """Whether the log's own clock said when it began; else when its line was read."""
+    waited: float | None = None
+    """Seconds that it waited for its slot."""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     done_tokens: int | None = None
@@ -45,6 +50,8 @@ class InFlight:
     pp: float | None = None
     tg_3s: float | None = None
     tg_at: float | None = None
+    first_at: float | None = None
+    """When it began to generate, as its speed lines tell."""
     generated: int | None = None
     prompt: Timing | None = None
     generation: Timing | None = None
@@ -71,6 +78,7 @@ class RequestLog:
     skip_proof: bool = False
     """Whether gpubox's own one-token proof is still to come, which is no client's. Clients may come before it."""
     kept: Kept = field(default_factory=Kept)
+    waiting: Waiting = field(default_factory=Waiting)
     _cancelled: set[int] = field(default_factory=set)
     _failed: set[int] = field(default_factory=set)
     _timings_of: TimingsOf | None = None
@@ -86,12 +94,18 @@ class RequestLog:
             if len(ended) > KEEP:  # while they were in the queue: no slot ever releases them
                 ended.clear()
             ended.add(event.task)
+            if isinstance(event, Cancelled) and all(found.task != event.task for found in self.in_flight.values()):
+                self.waiting.left(event.task)
             return None
+        self.waiting.feed(at, event)
         if isinstance(event, ChoiceEvent):
             self.kept.feed(event)
+        if isinstance(event, Checkpoint) or (isinstance(event, Buffer) and event.kind == "recurrent"):
+            self.kept.needs_checkpoints = True
         if isinstance(event, Taken):
             self.kept.taken(event.slot, event.task)
-            self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed)
+            waited = self.waiting.taken(at, event.task, child=event.child)
+            self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed, waited if timed else None)
             return None
         if isinstance(event, TimingsOf):
             self._timings_of = event
@@ -100,6 +114,9 @@ class RequestLog:
             event = event._replace(slot=self._timings_of.slot, task=self._timings_of.task)
         found = self._found(event)
         if found is None:
+            if isinstance(event, Released):  # it began in what was not read
+                self.count += 1
+                self.skip_proof = False
             return None
         match event:
             case NewPrompt():
@@ -114,6 +131,8 @@ class RequestLog:
                     found.prompt_tokens = round(event.tokens / event.progress)
             case GenerationProgress():
                 found.generated, found.tg_3s, found.tg_at = event.tokens, event.tg_3s or event.tg, at
+                if event.tg:
+                    found.first_at = at - (event.tokens - 1) / event.tg
             case Timing():
                 setattr(found, event.kind, event)
             case Drafted():
@@ -128,6 +147,19 @@ class RequestLog:
                 pass
         return None
 
+    def left_out(self, ended: int) -> None:
+        """Counts requests that ended in a part of the log that was not read."""
+        if ended and self.skip_proof:
+            self.skip_proof = False
+            ended -= 1
+        self.count += ended
+
+    def forget(self) -> None:
+        """A part of the log was lost: the ends of those in flight may be in it."""
+        self.in_flight.clear()
+        self.kept.forget()
+        self.waiting = Waiting(lost=True)
+
     def _found(self, event: Event) -> InFlight | None:
         slot, task = getattr(event, "slot", None), getattr(event, "task", None)
         found = self.in_flight.get(slot) if slot is not None else None
@@ -139,8 +171,6 @@ class RequestLog:
         why = self.kept.why(found.slot, found.task, found.prompt_tokens, found.cached_tokens, found.forced)
         self.kept.released(found.slot, event.tokens)
         cut_off = found.task in self._cancelled or found.task in self._failed
-        if found.prompt is None and found.generation is None and not cut_off:
-            return None  # a slot save, an erase: no request of a client
         if self.skip_proof and not cut_off and _like_the_proof(found):
             self.skip_proof = False
             return None
@@ -186,8 +216,11 @@ def _held(found: InFlight, event: Released) -> int | None:
 
 def _like_the_proof(found: InFlight) -> bool:
     """Whether it may be ``LlamaClient.prove``: a word in, at most one token out."""
-    short = found.prompt is not None and found.prompt.tokens <= PROOF_TOKENS
-    return short and not found.cached_tokens and (found.generation is None or found.generation.tokens <= 1)
+    # of an embedding no timings are written, and at a low verbosity no prompt either
+    read = found.prompt.tokens if found.prompt else found.prompt_tokens or 0
+    return (
+        read <= PROOF_TOKENS and not found.cached_tokens and (found.generation is None or found.generation.tokens <= 1)
+    )
 
 
 def _request(found: InFlight, ended: float, generated: int | None, started: datetime, number: int) -> Request:
@@ -198,10 +231,10 @@ def _request(found: InFlight, ended: float, generated: int | None, started: date
         total = prompt.tokens + (cached or 0)
     # print_timing comes with the release: the first token came when the generation's time began
     first = ended - generation.seconds if generation and generated and found.timed else None
-    ttft = max(0.0, first - found.began) if first is not None else None
+    slot_ttft = max(0.0, first - found.began) if first is not None else None
     duration: float | None = max(0.0, ended - found.began)
     if not found.timed:  # the times at which lines were read are no durations
-        ttft = prompt.seconds if prompt and generated else None
+        slot_ttft = prompt.seconds if prompt and generated else None
         duration = found.total.seconds if found.total else None
     return Request(
         number=number,
@@ -211,7 +244,9 @@ def _request(found: InFlight, ended: float, generated: int | None, started: date
         prompt_tokens=total,
         cached_tokens=max(0, total - prompt.tokens) if total is not None and prompt else cached,
         generated_tokens=generated,
-        ttft_seconds=ttft,
+        queue_seconds=found.waited,
+        slot_ttft_seconds=slot_ttft,
+        ttft_seconds=found.waited + slot_ttft if found.waited is not None and slot_ttft is not None else None,
         pp_tokens_per_second=prompt.tokens_per_second if prompt else None,
         tg_tokens_per_second=generation.tokens_per_second if generation else None,
         prompt_seconds=prompt.seconds if prompt else None,

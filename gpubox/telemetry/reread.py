@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpubox.server.choiceevents import ChoiceEvent, Chosen, Cleared, FoundCached, Purged, Reread, Saved
+from gpubox.server.choiceevents import ChoiceEvent, Chosen, Cleared, FoundCached, Purged, Reread, Saved, SwaCache
 
 LEAST_TOKENS = 64
 """Of a shorter prompt nobody misses the cache."""
@@ -45,6 +45,8 @@ class Choice:
     """Whether those went to the prompt cache."""
     from_cache: bool = False
     """Whether the prompt cache had a better one."""
+    alike: float | None = None
+    """The share of the request's prompt that the slot held, or the prompt cache."""
     forced: bool = False
     """Whether the server said that it reads everything again for want of a checkpoint."""
 
@@ -53,6 +55,8 @@ class Kept:
     """What the slots hold, as far as the log has told. ``restarted``: another server ran here before this one."""
 
     def __init__(self, *, restarted: bool = False) -> None:
+        self.needs_checkpoints = False
+        """Whether the model is hybrid or has a window: the log of its load told of such a cache."""
         self._held: dict[int, int] = {}
         self._evicted: deque[Evicted] = deque(maxlen=32)
         self._choices: dict[int, Choice] = {}
@@ -71,11 +75,14 @@ class Kept:
         """Takes in one event, in order."""
         match event:
             case Chosen():
-                self._last = self._choices[event.slot] = Choice(event, self._held.get(event.slot, 0))
+                held = self._held.get(event.slot, 0)
+                self._last = self._choices[event.slot] = Choice(event, held, alike=event.similarity)
             case FoundCached() if self._last:
-                self._last.from_cache = True
+                self._last.from_cache, self._last.alike = True, event.similarity
             case Saved() if self._last and event.tokens == self._last.held:
                 self._last.saved = True
+            case SwaCache():
+                self.needs_checkpoints = True
             case Purged():
                 self._lose(Evicted(event.slot, event.tokens, None))
             case Cleared() if event.tokens:
@@ -100,12 +107,16 @@ class Kept:
     def why(self, slot: int, task: int, prompt: int | None, cached: int | None, forced: bool) -> str | None:
         """Why nothing of a prompt was reused; ``None`` where it was, or where no line tells. Ask before ``released``.
 
-        ``forced``: the server has said so itself.
+        ``forced``: the server has said so itself. It says the same, with the same cause, of a dense model where only
+        the first token is alike.
         """
         choice = self._choices.get(slot)
         by_likeness = choice is None or choice.chosen.by != "lru" or choice.from_cache
-        if forced and by_likeness:
-            return NO_CHECKPOINT
+        if forced and self.needs_checkpoints and choice and prompt:
+            if (choice.alike or 0) * prompt >= LEAST_TOKENS:
+                return NO_CHECKPOINT
+            if choice.chosen.by == "id":
+                return None  # how much of it is alike is in no line
         if choice is None or prompt is None or prompt < LEAST_TOKENS or cached is None or cached > REUSED * prompt:
             return None
         empty, self._empty = self._empty, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -12,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReader, HostReading, ProcessReading, read_process
-from gpubox.hardware.nvml import DriverReading
 from gpubox.hardware.process import Identity
 from gpubox.paths import MAIN_SLOT, Paths
 from gpubox.server.logcut import trim
 from gpubox.server.record import Running
 from gpubox.server.slot import SlotView, observe
 from gpubox.server.status import ServerStatus, from_peer, from_view, may_sleep, read_foreign, sleeper_at
+from gpubox.telemetry.bottleneck import Pace, pace
 from gpubox.telemetry.memory import reconcile
 from gpubox.telemetry.model import SlotReading, Snapshot
-from gpubox.telemetry.offload import Pace, offload, pace
+from gpubox.telemetry.offload import offload
 from gpubox.telemetry.problems import http_problems, silence
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.sources import LogSource, ServerAnswer, ServerSource
@@ -39,6 +41,7 @@ AT_WORK = 0.1
 """Threads."""
 ORPHAN_SECONDS = 1.0
 PACE_SECONDS = 1.0
+LEAST_PACE_SECONDS = 0.1
 FIRST_SECONDS = 1.0
 """How long the first snapshot of a server waits for its first answer: what is not asked yet is not idle."""
 LOG_TELLS = ("idle", "answering", "sleeping")
@@ -120,14 +123,21 @@ class Launched:
         """Whether the process burns CPU: a batch is computed there, or a thread waits for the card."""
         return (self.pace.threads_busy or 0.0) > AT_WORK
 
-    def keep_pace(self) -> None:
-        """Renews the pace once a second: shorter stretches say more about the clock tick than about the work."""
+    async def time_to_move(self) -> None:
+        """Who looks but once waits so long that a server at work moves on by some ticks of the kernel's clock."""
+        self.keep_pace()
+        left = LEAST_PACE_SECONDS - (time.monotonic() - self.looked_at)
+        if left > 0 and self.source.latest and self.source.latest.busy:
+            await asyncio.sleep(left)
+
+    def keep_pace(self, seconds: float = PACE_SECONDS) -> None:
+        """Renews the pace each ``seconds``: shorter stretches say more about the clock tick than about the work."""
         at, process = self.looked_at, self.process
         if process is None:
             return
         if self.before is None:
             self.before = (at, process)
-        elif at - self.before[0] >= PACE_SECONDS:
+        elif at - self.before[0] >= seconds:
             self.pace = pace(self.before[1], process, at - self.before[0])
             self.before = (at, process)
 
@@ -175,7 +185,10 @@ class Sampler:
             launched.source.forget()  # "nothing answers" was of the load; what it does now, it has not said yet
         if wait:
             await launched.source.ask()
+            await launched.time_to_move()
             await in_thread(launched.look)  # what it was taking while it was asked
+            launched.keep_pace(LEAST_PACE_SECONDS)
+            self._host_reading = await in_thread(self._host.read)
         elif not launched.awaited:
             launched.awaited = True
             await launched.source.first(FIRST_SECONDS)
@@ -360,18 +373,19 @@ class Sampler:
                 log,
                 launched.running.launch if launched else None,
                 launched.pace if launched else Pace(),
-                driver.gpus if driver.stale_seconds is None else (),
+                driver,
                 state,
                 clock - ended if clock is not None and ended is not None else None,
+                host.cpu_percent if host else (),
             ),
-            throughput=throughput(state, slots, finished, answer.queued if answer else None),
+            throughput=throughput(state, slots, finished, answer.queued if answer else None, requests, clock),
             slots=slots,
             requests=tuple(finished[:SHOWN_REQUESTS]),
             totals=totals(
                 answer.counters if answer else None,
                 requests,
                 launched.running.proof_tokens if launched else (0, 0),
-                complete=bool(log and log.complete),
+                log.uncounted if log else "",
             ),
             kv_bytes_per_token=log.split.kv_bytes_per_token if log else None,
             kv_cells=(log.split.kv_cells or None) if log else None,

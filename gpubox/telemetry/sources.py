@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.hardware.process import output_moved
+from gpubox.server.answers import DEFERRED, PROCESSING, Health, Slot
 from gpubox.server.choiceevents import Cleared
-from gpubox.server.client import DEFERRED, PROCESSING, Health, LlamaClient, Slot
-from gpubox.server.log import HEAD_BYTES, LogReader, numbered, tail_text
-from gpubox.server.logevents import CacheState, Checkpoint, Released, Section, Sleeping, event_of
+from gpubox.server.log import HEAD_BYTES, LINE_BYTES, LogReader, numbered, parse_line, tail_text
+from gpubox.server.logevents import CacheState, Checkpoint, Cut, Released, Section, Sleeping, event_of
+from gpubox.server.logtally import ENDED, ended_in
 from gpubox.server.peer import LLAMA, PeerReading
 from gpubox.telemetry.checkpoints import Checkpoints
 from gpubox.telemetry.model import Request
@@ -27,6 +28,8 @@ TAIL_BYTES = 1024 * 1024
 TICK_BYTES = 512 * 1024
 FLOOD_SECONDS = 60.0
 """How long it is said that a part of the log was left out."""
+LATE_SECONDS = 30.0
+"""A server writes its first line within milliseconds of its start."""
 POLL_SECONDS = 0.25
 IDLE_POLL_SECONDS = 1.0
 """At rest each poll of /slots costs the server a line of log."""
@@ -62,11 +65,14 @@ class LogSource:
         self.checkpoints = Checkpoints()
         self.asleep = False
         self.complete = True
-        """Whether every line of the launch was read: else counts of requests are not known."""
+        """Whether every line of the launch was read: else the list of requests is not whole."""
+        self.uncounted = ""
+        """Why the number of requests is not known; empty where it is: what was not read was counted."""
         self.skipped_bytes = 0
         self._flooded = float("-inf")
         self._clock = clock or (lambda: (datetime.now(UTC) - started).total_seconds())
         self.path = path
+        self._own = int(proof)
         self._pid = pid
         self._moved_to = ""
         self._reader = LogReader(path)
@@ -85,6 +91,8 @@ class LogSource:
                 self._skip(TAIL_BYTES)
             for line in self._reader.read(HEAD_BYTES + TAIL_BYTES):
                 self._feed(line)
+        if _begins_late(self._reader.path):
+            self.complete, self.uncounted = False, "another program cut the log: what it held is not counted"
 
     def read(self) -> list[Request]:
         """Takes in what was written since the last call, at most a tick's worth; returns the requests that ended.
@@ -116,10 +124,16 @@ class LogSource:
         self._reader.path, self._moved_to = moved or (self.path, "")
 
     def _skip(self, keep: int) -> None:
-        self.skipped_bytes += self._reader.skip(keep)
+        begin = self._reader.offset
+        skipped = self._reader.skip(keep)
+        self.skipped_bytes += skipped
         self.complete = False
-        self.requests.in_flight.clear()  # their ends may be in what was left out
-        self.requests.kept.forget()
+        ended = ended_in(self._reader.path, begin, begin + skipped)
+        if ended is None:
+            self.uncounted = "a part of the log is too long to be counted"
+        else:
+            self.requests.left_out(ended)
+        self.requests.forget()
 
     def _feed(self, line: str) -> Request | None:
         at, event = event_of(line)
@@ -136,14 +150,14 @@ class LogSource:
                 self.cache_bytes, self.cache_limit_bytes = event.size_bytes, event.limit_bytes
             case Checkpoint():
                 self.checkpoints.feed(event)
+                return self.requests.feed(at, event, seen=self._clock())
             case Cleared():
                 self.checkpoints.clear(event.slot)
                 return self.requests.feed(at, event, seen=self._clock())
             case Section(name="listening"):
                 self.asleep = False
-            case Section(name="cut"):
-                if self._beginning:  # who has read on until now knows what was cut out
-                    self._read_aside()
+            case Cut():
+                self._pass_cut(event.ended)
                 return None
             case Released():
                 return self.requests.feed(at, event, seen=self._clock())
@@ -153,11 +167,23 @@ class LogSource:
         self.split.feed(event)
         return None
 
-    def _read_aside(self) -> None:
-        """Takes in the last requests of what was cut out; of the load, what stays tells."""
-        self.complete = False
-        self.requests.kept.forget()
-        for line in tail_text(numbered(self.path, 1), TAIL_BYTES).splitlines()[1:]:
+    def _pass_cut(self, ended: int | None) -> None:
+        """Goes on behind a cut. Who begins to read takes in the last requests of what was cut out; of the load, what
+        stays tells."""
+        ended = max(0, ended - self._own) if ended is not None else None
+        if self._beginning:
+            self.complete = self.requests.skip_proof = False
+            self.requests.forget()
+            if ended is None:
+                self.uncounted = "the log was cut, and what was cut out was not counted"
+            self._read_aside(ended or 0)
+        if ended is not None:  # also where the cut came before the last lines were read
+            self.requests.count = ended
+
+    def _read_aside(self, ended: int) -> None:
+        lines = tail_text(numbered(self.path, 1), TAIL_BYTES).splitlines()[1:]
+        self.requests.count = max(0, ended - sum(ENDED.decode() in line for line in lines))
+        for line in lines:
             at, event = event_of(line)
             if isinstance(event, Sleeping):
                 self.asleep = event.asleep
@@ -168,6 +194,17 @@ class LogSource:
     def checkpoints_bytes(self) -> int:
         """Host memory in context checkpoints, as far as the log told of them."""
         return self.checkpoints.size_bytes
+
+
+def _begins_late(path: Path) -> bool:
+    """Whether the first line of a log with times is of a server that runs for a while already."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(LINE_BYTES).decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    first = next((at for line in lines if (at := parse_line(line).seconds) is not None), None)
+    return first is not None and first > LATE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +248,8 @@ class ServerSource:
 
     def __init__(self, base_url: str, key: str | None, *, may_ask_slots: bool, foreign: bool = False) -> None:
         """``foreign``: its command line and its log are not known, it is asked whether it sleeps."""
+        from gpubox.server.client import LlamaClient  # httpx only where there is a server to ask
+
         self.client = LlamaClient(base_url, key, timeout=STALE_SECONDS)
         self.key = key
         self.may_ask_slots = may_ask_slots

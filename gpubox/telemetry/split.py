@@ -13,6 +13,7 @@ from collections import defaultdict
 from gpubox.server.logevents import BreakdownRow, Buffer, Device, Event, KvCache, Layers, Section, Threads
 
 HOST = "Host"
+MAPPED = "CPU_Mapped"
 _HOST_BUFFERS = re.compile(r"^(CPU\w*|\w+_Host|Host)$")
 _RPC = re.compile(r"^RPC\d+ ?[\[(]([^\])]+)[\])]$")
 
@@ -131,7 +132,7 @@ class SplitLog:
     def _buffer(self, event: Buffer) -> None:
         key, name = device_key(event.device), (event.kind, self._in_draft, event.device)
         if event.kind == "model":
-            self.mapped = self.mapped or event.device == "CPU_Mapped"
+            self.mapped = self.mapped or event.device == MAPPED
         # A compute buffer that is reserved anew replaces the one before; of the others there can be several.
         before = 0 if event.kind == "compute" else self._sizes.get(name, 0)
         self._sizes[name] = before + event.size_bytes
@@ -150,6 +151,19 @@ class SplitLog:
     def pinned_bytes(self) -> int:
         """Host memory that the driver pinned."""
         return sum(size for (_, _, device), size in self._sizes.items() if device.endswith("_Host"))
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Of the host's weights, and of a draft model's, what is mapped from their files."""
+        total = 0
+        for draft, weights in ((False, self.weights_of(HOST)), (True, self._draft.get("model", {}).get(HOST))):
+            buffers = {
+                device: size for (kind, of, device), size in self._sizes.items() if (kind, of) == ("model", draft)
+            }
+            if MAPPED in buffers:  # its range over-counts: what is mapped is the weights less what is not
+                read_in = sum(size for at, size in buffers.items() if at != MAPPED and device_key(at) == HOST)
+                total += max(0, (weights or 0) - read_in)
+        return total
 
     @property
     def keys(self) -> list[str]:

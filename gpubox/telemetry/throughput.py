@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime
 
-from gpubox.server.client import Slot
+from gpubox.server.answers import Slot
 from gpubox.telemetry.model import Request, SlotReading, Throughput, Totals
 from gpubox.telemetry.rates import SlotRates
 from gpubox.telemetry.requests import InFlight, RequestLog
+from gpubox.telemetry.session import open_requests, speeds
 
-SESSION_GAP_SECONDS = 120.0
-"""Requests further apart than this belong to different sessions."""
+NEW_SECONDS = 1.0
+"""A request that is younger may be without a speed of its own, and adds little to that of all."""
 LOG_SPEED_SECONDS = 4.0
 """How long the speed of a ``tg_3s`` line is now; the server writes one every 3 s."""
 
@@ -89,51 +89,33 @@ def _logged_tg(found: InFlight | None, server_clock: float | None) -> float | No
     return found.tg_3s if server_clock - found.tg_at <= LOG_SPEED_SECONDS else None
 
 
-def session(finished: list[Request]) -> tuple[list[Request], float | None]:
-    """The requests of the current session (newest first) and its wall seconds, gaps included."""
-    chosen: list[Request] = []
-    earliest = latest = None
-    for request in finished:
-        began = datetime.fromisoformat(request.at).timestamp()
-        ended = began + (request.duration_seconds or 0)
-        if earliest is not None and earliest - ended > SESSION_GAP_SECONDS:
-            break
-        chosen.append(request)
-        earliest = min(began, earliest) if earliest is not None else began
-        latest = max(ended, latest) if latest is not None else ended
-    wall = latest - earliest if earliest is not None and latest is not None else None
-    return chosen, wall or None
-
-
-def _median(values: list[float]) -> float | None:
-    if not values:
-        return None
-    import statistics  # drags in fractions and random: only where there is something to sum up
-
-    return statistics.median(values)
-
-
 def throughput(
-    state: str, slots: tuple[SlotReading, ...], finished: list[Request], queued: int | None = None
+    state: str,
+    slots: tuple[SlotReading, ...],
+    finished: list[Request],
+    queued: int | None = None,
+    log: RequestLog | None = None,
+    server_clock: float | None = None,
 ) -> Throughput:
     """The labelled numbers. ``finished`` newest first."""
-    speeds = [slot.tg_tokens_per_second for slot in slots if slot.tg_tokens_per_second is not None]
     reading = next((s for s in slots if s.state == "prefill"), None)
     last = finished[0] if finished else None
     drafted = next((r for r in finished if r.draft_tokens), None)
-    recent, wall = session(finished)
-    past = [r.tg_tokens_per_second for r in recent if r.tg_tokens_per_second and (r.generated_tokens or 0) >= 8]
-    generated = sum(r.generated_tokens or 0 for r in recent)
+    now = log.started.timestamp() + server_clock if log and server_clock is not None else None
+    past = speeds(finished, open_requests(log, slots), now)
+    together = _together(slots)
     fullest = max(slots, key=lambda s: s.context_used_tokens or 0, default=None)
     return Throughput(
         state=state,
-        tg_tokens_per_second=sum(speeds) if speeds else None,
-        tg_peak=max(past, default=None),
-        tg_median=_median(past),
-        effective_tokens_per_second=generated / wall if wall and generated else None,
+        tg_tokens_per_second=together,
+        tg_peak=max((rate for rate in (past.tg_peak, together) if rate is not None), default=None),
+        tg_median=past.tg_median,
+        effective_tokens_per_second=past.effective,
         pp_tokens_per_second=reading.pp_tokens_per_second if reading else last.pp_tokens_per_second if last else None,
         prefill_progress=reading.prefill_progress if reading else None,
         eta_seconds=reading.eta_seconds if reading else None,
+        queue_seconds=last.queue_seconds if last else None,
+        slot_ttft_seconds=last.slot_ttft_seconds if last else None,
         ttft_seconds=last.ttft_seconds if last else None,
         draft_acceptance=drafted.draft_acceptance if drafted else None,
         mean_accepted_length=drafted.mean_accepted_length if drafted else None,
@@ -143,13 +125,26 @@ def throughput(
         busy_slots=sum(s.state != "idle" for s in slots) if slots else None,
         slots=len(slots) or None,
         queued_requests=queued,
+        request_tg_peak=past.request_tg_peak,
+        request_tg_median=past.request_tg_median,
     )
 
 
+def _together(slots: tuple[SlotReading, ...]) -> float | None:
+    """The speed of all slots now; ``None`` where one that generates for a while already does not tell its own."""
+    generating = [slot for slot in slots if slot.state == "answering"]
+    known = [slot.tg_tokens_per_second for slot in generating if slot.tg_tokens_per_second is not None]
+    silent = any(s.tg_tokens_per_second is None and (s.seconds or 0.0) >= NEW_SECONDS for s in generating)
+    return sum(known) if known and not silent else None
+
+
 def totals(
-    counters: dict[str, float] | None, log: RequestLog | None, proof: tuple[int, int], *, complete: bool
+    counters: dict[str, float] | None, log: RequestLog | None, proof: tuple[int, int], uncounted: str = ""
 ) -> Totals:
-    """The server's own counters less gpubox's ``proof``; the number of requests only where the whole log was read."""
+    """The server's own counters less gpubox's ``proof``; the requests as its log counts them.
+
+    ``uncounted``: why the log cannot count them.
+    """
     found = counters or {}
 
     def count(name: str, own: int = 0) -> int | None:
@@ -157,10 +152,11 @@ def totals(
         return max(0, int(value) - own) if value is not None and math.isfinite(value) else None
 
     return Totals(
-        requests=log.count if log and complete else None,
+        requests=log.count if log and not uncounted else None,
         prompt_tokens=count("prompt_tokens_total", proof[0]),
         cached_tokens=count("prompt_tokens_cached_total"),
         generated_tokens=count("tokens_predicted_total", proof[1]),
         draft_tokens=count("spec_decode_num_draft_tokens_total"),
         draft_tokens_accepted=count("spec_decode_num_accepted_tokens_total"),
+        requests_reason=uncounted,
     )

@@ -65,6 +65,8 @@ VERBS = (
          "screen, and back. Enter on a request shows all its fields.", Where.DASHBOARD, 9, "requests", "ps"),
     Verb("focus_log", "l", "l", "Show the log alone", "The log on the whole screen, and back.",
          Where.DASHBOARD, 7, "log", "logs"),
+    Verb("failed_log", "F", "F", "Show the log of the last failure", "Of the last start that failed, or the server "
+         "that died; what was started since has its own.", Where.DASHBOARD, 0, "", "logs --failed"),
     Verb("focus_detail", "d", "d", "Show the details alone", "Everything about the highlighted profile, and back.",
          Where.DASHBOARD, 11, "details", "show"),
     Verb("copy", "y", "y", "Copy the command line", "The highlighted profile's exact command line, into the "

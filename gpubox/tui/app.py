@@ -33,7 +33,6 @@ from gpubox.tui.messages import (
     NowRead,
     OperationEnded,
     SnapshotTaken,
-    StartAgain,
     StoryMoved,
 )
 from gpubox.tui.screens.dashboard import DashboardScreen
@@ -196,10 +195,6 @@ class GpuboxApp(Verbs):
     def _operation_ended(self) -> None:
         if self._leaving:
             self.exit(False)
-
-    @on(StartAgain)
-    def _start_again(self, message: StartAgain) -> None:
-        self.bridge.run(partial(self.flow.start_again, message.profile), "server")
 
     @on(LogRead)
     def _log_read(self, message: LogRead) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpubox import units
 from gpubox.errors import GpuboxError
 from gpubox.profiles.model import Profile
 from gpubox.server.events import Step
@@ -126,11 +127,6 @@ class Flow:
         answer = await self.app.push_screen_wait(AskScreen("Open to the network without a key?", body, answers))
         return True if answer == "open" else None
 
-    async def start_again(self, profile: Profile) -> None:
-        """Starts a profile whose server died. Asks nothing: the profile asked for it; never opens a port unasked."""
-        if not self.bridge.busy:
-            await self._run("start", profile, go_now=True, allow_exposed=False)
-
     async def give_up(self) -> None:
         """Asks whether the operation under way is to be given up; what ran before then comes back."""
         story = self.app.story
@@ -153,9 +149,10 @@ class Flow:
         busy = self._busy()
         if not busy:
             return "wait"
+        limit = units.span(self.services.wait_seconds())
         body = f"{_sentence(busy)} Requests that are cut off have to be asked again."
         answers = (
-            Answer("w", f"wait until it is idle, then {plain(verb)}", "wait"),
+            Answer("w", f"wait until it is idle ({limit} at most), then {plain(verb)}", "wait"),
             Answer("n", f"{plain(verb)} now", "now"),
             Answer("c", "leave it running", "cancel"),
         )

@@ -79,8 +79,27 @@ class LiveServices:
         reap()
         return await self._sampler.sample()
 
+    def pulse(self) -> object:
+        found: list[object] = []
+        for path in (self.paths.slot_log(MAIN_SLOT), self.paths.slot_state(MAIN_SLOT)):
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return found
+
     def beside(self) -> tuple[tuple[str, ...], str | None]:
-        return ((), None) if self.url else (tuple(self._companions()), self._last())
+        if self.url:
+            return (), None
+        self._watch()
+        return tuple(self._companions()), self._last()
+
+    def _watch(self) -> None:
+        """Gives each server its watcher back where somebody killed that."""
+        from gpubox.server.slot import observe, slots
+        from gpubox.server.watcher import ensure
+
+        for slot in slots(self.paths):
+            ensure(self.paths, slot, observe(self.paths, slot).process)
 
     async def close(self) -> None:
         if self._sampler:
@@ -88,24 +107,26 @@ class LiveServices:
         if self._driver:
             await in_thread(self._driver.close)
 
-    def after_death(self) -> tuple[str, Profile | None]:
+    def after_death(self) -> str:
         from gpubox.hardware.gpu import DriverReading
-        from gpubox.server.guard import may_restart, note_restart, post_mortem
-        from gpubox.server.slot import observe
+        from gpubox.server import watcher
+        from gpubox.server.causes import Kind
+        from gpubox.server.guard import may_restart, post_mortem
+        from gpubox.server.slot import cause_of, observe
 
         driver = self._driver.latest() if self._driver else DriverReading(())
         view = observe(self.paths, MAIN_SLOT)
         written = post_mortem(self.paths, view, driver)
-        dead, refused = view.state.running, may_restart(view, driver)
+        dead = view.state.running
+        told = dead is not None and cause_of(self.paths, MAIN_SLOT, dead.process).kind is Kind.STOPPED
+        refused = may_restart(view, driver, keyed=api_key(self.paths) is not None, told=told)
         said = f"{view.message} {written}" if written else view.message
-        if refused is not None or dead is None:
-            return f"{said} {refused or ''}".strip(), None
-        try:
-            profile = self.catalog().get(dead.launch.profile)
-            note_restart(self.paths, MAIN_SLOT)
-        except GpuboxError as error:
-            return f"{said} It is not started again: {error.message}", None
-        return f"{said} It is started again.", profile
+        if dead is None:
+            return said
+        if refused is None:  # the watcher does it; one that was killed is replaced for that
+            watcher.ensure(self.paths, MAIN_SLOT, dead.process)
+            refused = "It is started again." if watcher.watched(MAIN_SLOT) else "It is not started again: no watcher."
+        return f"{said} {refused}".strip()
 
     def _companions(self) -> list[str]:
         from gpubox.server.slot import observe, slots
@@ -184,6 +205,13 @@ class LiveServices:
             return tail_text(path, FIRST_LOG_BYTES).splitlines()
         return self._log.read()
 
+    def failed_log(self) -> tuple[str, list[str]]:
+        from gpubox.server.log import tail_text
+        from gpubox.server.slot import failed_log
+
+        path, said = failed_log(self.paths, MAIN_SLOT)
+        return said, tail_text(path, FIRST_LOG_BYTES).splitlines()
+
     # -- operations ---------------------------------------------------------------------------------
 
     def model_size(self, profile: Profile) -> int | None:
@@ -232,6 +260,9 @@ class LiveServices:
 
         self._cancel = cancel
         await work
+
+    def wait_seconds(self) -> float:
+        return self.config.wait_seconds
 
     def cancel(self) -> None:
         if self._cancel:

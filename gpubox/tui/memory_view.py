@@ -64,7 +64,7 @@ def segments(device: DeviceMemory) -> list[Segment]:
     if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= MIB:
         found.append(Segment("unaccounted", "unaccounted", device.unaccounted_bytes))
     if device.free_bytes is not None:
-        found.append(Segment("free", "available" if device.kind == "host" else "free", device.free_bytes))
+        found.append(Segment("free", "free", device.free_bytes))
     return found
 
 
@@ -86,7 +86,7 @@ def bar(device: DeviceMemory, width: int, *, plain: bool = False) -> Line:
     parts = [s for s in segments(device) if s.kind != "free" and s.size > 0]
     claimed = sum(s.size for s in parts)
     total = device.total_bytes
-    free = device.free_bytes if device.kind != "host" else None
+    free = device.free_bytes
     taken = total - free if total is not None and free is not None else claimed
     if total is None or total < claimed:
         total, taken = max(total or 0, claimed), claimed

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from gpubox.profiles.model import Profile
     from gpubox.server.status import ServerStatus
     from gpubox.tui.entries import Entry
     from gpubox.tui.story import StoryEvent
@@ -74,11 +73,3 @@ class StoryMoved(Message):
 
 class OperationEnded(Message):
     """The operation is over, well or not."""
-
-
-class StartAgain(Message):
-    """The server died, and its profile wants it back."""
-
-    def __init__(self, profile: Profile) -> None:
-        super().__init__()
-        self.profile = profile

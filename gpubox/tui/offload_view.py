@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpubox import units
 from gpubox.tui.cells import QUIET, Line, flow, line, safe, squeeze
-from gpubox.tui.memory_view import amount
+from gpubox.tui.memory_view import amount, used_bytes
 
 if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu
@@ -46,16 +46,23 @@ def host_of(snapshot: Snapshot) -> DeviceMemory | None:
 
 
 def host_bytes(snapshot: Snapshot) -> int:
-    """How much of the server is in RAM by its own log."""
+    """How much of the server is in RAM: what its log tells of, less what is on disk now."""
     host = host_of(snapshot)
     return sum(size for _, size in host.parts) if host else 0
 
 
+def _used(snapshot: Snapshot) -> tuple[int, int] | None:
+    """RAM in use and in all: as in the split where there is one, mapped weights and all."""
+    host, reading = host_of(snapshot), snapshot.host
+    if host and (used := used_bytes(host)) is not None and host.total_bytes is not None:
+        return used, host.total_bytes
+    return (reading.ram_total_bytes - reading.ram_available_bytes, reading.ram_total_bytes) if reading else None
+
+
 def small(snapshot: Snapshot, width: int) -> Line:
     """All of it in one line."""
-    offload, host = snapshot.offload, snapshot.host
-    used = host.ram_total_bytes - host.ram_available_bytes if host else None
-    ram = amount(used, host.ram_total_bytes).replace(" of ", "/") if host else ""
+    offload, used = snapshot.offload, _used(snapshot)
+    ram = amount(*used).replace(" of ", "/") if used else ""
     parts: list[tuple[int, Line]] = [
         (9, _pair("layers", offload.layers_on_gpu, offload.layers_total)),
         (8, _pair("experts", offload.expert_layers_on_cpu, offload.expert_layers_total)),
@@ -94,12 +101,11 @@ def _experts(snapshot: Snapshot) -> Line:
 
 
 def _ram(snapshot: Snapshot) -> Line:
-    host = snapshot.host
-    if host is None:
+    used, host = _used(snapshot), snapshot.host
+    if used is None:
         return ()
-    used = amount(host.ram_total_bytes - host.ram_available_bytes, host.ram_total_bytes)
-    swap = f"  swap {units.memory(host.swap_used_bytes)}" if host.swap_used_bytes > 512 * MIB else ""
-    return line(used, (" of all programs", QUIET), (swap, QUIET))
+    swap = f"  swap {units.memory(host.swap_used_bytes)}" if host and host.swap_used_bytes > 512 * MIB else ""
+    return line(amount(*used), (" of all programs", QUIET), (swap, QUIET))
 
 
 def _weights(snapshot: Snapshot) -> Line:
@@ -108,14 +114,12 @@ def _weights(snapshot: Snapshot) -> Line:
     if host is None or not host.weights_bytes:
         return ()
     sign = "~" if host.estimated else ""
-    if process and process.file_bytes > host.weights_bytes / 2:
-        resident = min(process.file_bytes, host.weights_bytes)
-        whole = resident >= host.weights_bytes * 0.98
-        how = "mapped, resident" if whole else f"mapped, {units.memory(resident)} resident"
-    elif process and process.anon_bytes > host.weights_bytes / 2:
-        how = "resident"
+    if host.on_disk_bytes is None or not process:
+        how = ""
+    elif host.on_disk_bytes >= host.weights_bytes * 0.02:
+        how = f"{units.memory(max(0, host.weights_bytes - host.on_disk_bytes))} resident, the rest on disk"
     else:
-        how = "mapped"
+        how = "mapped, resident" if process.file_bytes > host.weights_bytes / 2 else "resident"
     return line(f"{sign}{units.memory(host.weights_bytes)}", (f" {how}", QUIET))
 
 
@@ -180,8 +184,8 @@ def _speed(value: float | None) -> str:
 def _limit(snapshot: Snapshot) -> Line:
     """The bottleneck in a word, and what says so."""
     offload = snapshot.offload
-    evidence = safe(offload.evidence, 120)
+    reason = safe(offload.bottleneck_reason, 120)
     if offload.bottleneck is None:
-        return line((units.UNKNOWN, QUIET), (f"   {evidence}" if evidence else "", QUIET))
+        return line((units.UNKNOWN, QUIET), (f"  {reason}" if reason else "", QUIET))
     style = "bold $warning" if offload.bottleneck in ("paging", "PCIe") else "bold $accent"
-    return line((offload.bottleneck, style), (f"   {evidence}" if evidence else "", QUIET))
+    return line((offload.bottleneck, style), (f"   {reason}" if reason else "", QUIET))

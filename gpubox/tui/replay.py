@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -38,13 +38,17 @@ class ReplayServices(LiveServices):
         return Now(self.snapshots[self.at].server)
 
     async def snapshot(self) -> Snapshot:
-        loop = asyncio.get_running_loop()
         if self._began is None:
-            self._began = loop.time()
-        played = self.snapshots[0].at + (loop.time() - self._began) * self.speed
-        while self.at + 1 < len(self.snapshots) and self.snapshots[self.at + 1].at <= played:
-            self.at += 1
+            self._began = time.monotonic()
+        self.at = self.pulse()
         return self.snapshots[self.at]
+
+    def pulse(self) -> int:
+        played = self.snapshots[0].at + (time.monotonic() - (self._began or time.monotonic())) * self.speed
+        at = self.at
+        while at + 1 < len(self.snapshots) and self.snapshots[at + 1].at <= played:
+            at += 1
+        return at
 
     def beside(self) -> tuple[tuple[str, ...], str | None]:
         return (), None

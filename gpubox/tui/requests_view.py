@@ -60,7 +60,7 @@ def row(request: Request, width: int) -> Line:
         "#": (str(request.slot), QUIET),
         "prompt": (_prompt(request), "$warning" if request.reread else ""),
         "out": (units.tokens(request.generated_tokens), ""),
-        "TTFT": (units.seconds(request.ttft_seconds), ""),
+        "TTFT": (units.at_least(request.ttft_seconds, request.slot_ttft_seconds), ""),
         "pp": (units.rate(request.pp_tokens_per_second), ""),
         "tg": (units.rate(request.tg_tokens_per_second), "$primary"),
         "draft": (_percent(request.draft_acceptance), ""),
@@ -133,7 +133,11 @@ def fields(request: Request) -> list[tuple[str, str]]:
         ("read", f"{_count(read)} tokens"),
         ("read again because", safe(request.reread, 80) if request.reread else "it was not"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
-        ("TTFT", f"{units.seconds(request.ttft_seconds)}, server side: queue and network are not in it"),
+        ("waited", _waited(request)),
+        (
+            "TTFT",
+            f"{units.at_least(request.ttft_seconds, request.slot_ttft_seconds)} from its arrival, as the server saw it",
+        ),
         ("pp", f"{units.rate(request.pp_tokens_per_second)} tok/s over {units.seconds(request.prompt_seconds)}"),
         ("tg", f"{units.rate(request.tg_tokens_per_second)} tok/s over {units.seconds(request.generation_seconds)}"),
         ("draft accepted", drafted),
@@ -142,6 +146,12 @@ def fields(request: Request) -> list[tuple[str, str]]:
         ("ended", safe(request.stop_reason, 40) if request.stop_reason else f"{units.UNKNOWN} (its log does not say)"),
         ("took", units.seconds(request.duration_seconds)),
     ]
+
+
+def _waited(request: Request) -> str:
+    if request.queue_seconds is None:
+        return f"{units.UNKNOWN} (its log does not say when it arrived)"
+    return f"{units.seconds(request.queue_seconds)} for slot {request.slot}"
 
 
 def _count(value: int | None) -> str:

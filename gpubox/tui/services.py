@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpubox.errors import GpuboxError
 from gpubox.tui.entries import Entry, make_entries
-from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StartAgain, StoryMoved
+from gpubox.tui.messages import EntriesRead, LogRead, Now, NowRead, OperationEnded, StoryMoved
 from gpubox.tui.text import plain
 from gpubox.tui.threads import in_thread
 from gpubox.tui.watch import Watch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpubox.tui.chat.service import ChatService
 
 CATALOG_SECONDS = 2.0
-LOG_SECONDS = 0.25
+LOG_SECONDS = 0.5
 
 
 class Services(Protocol):
@@ -51,6 +51,9 @@ class Services(Protocol):
 
     async def snapshot(self) -> Snapshot:
         """All readings of this instant."""
+
+    def pulse(self) -> object:
+        """Changes when the server does something, or another gpubox does something to it. Costs next to nothing."""
 
     def beside(self) -> tuple[tuple[str, ...], str | None]:
         """The profiles that run beside the active one, and the one that answered last."""
@@ -73,6 +76,9 @@ class Services(Protocol):
     def read_log(self) -> list[str]:
         """The lines since the last call; the first time the last ones there are."""
 
+    def failed_log(self) -> tuple[str, list[str]]:
+        """What failed last, in a sentence, and the last lines of its log. Raises GpuboxError where nothing did."""
+
     def model_size(self, profile: Profile) -> int | None: ...
 
     def to_fetch(self, profile: Profile) -> bool:
@@ -88,11 +94,14 @@ class Services(Protocol):
     ) -> None:
         """Runs one operation of the Supervisor to its end, in the calling thread."""
 
+    def wait_seconds(self) -> float:
+        """How long a change waits for requests that are being answered."""
+
     def cancel(self) -> None:
         """Gives up the operation under way: what ran before is left alone, or comes back."""
 
-    def after_death(self) -> tuple[str, Profile | None]:
-        """Writes down why the server died. What to say of it, and the profile to start again, if it is to be."""
+    def after_death(self) -> str:
+        """Writes down why the server died, and has it seen to. What to say of it."""
 
     def make_profile(self, model: Path) -> Profile: ...
 
@@ -276,8 +285,5 @@ class Bridge:
 
     async def after_death(self) -> None:
         """Has a death written down, and the server started again where its profile wants it."""
-        said, again = await in_thread(self.services.after_death)
-        if said:
+        if said := await in_thread(self.services.after_death):
             self.complain(said)
-        if again:
-            self.app.post_message(StartAgain(again))

@@ -55,6 +55,8 @@ class Story:
     moved: float = 0.0
     """At which second of the load or download its bytes last grew."""
     waiting: tuple[str, ...] = ()
+    waits_seconds: float | None = None
+    """How long it still waits for them."""
     failed: StepFailed | None = None
     finished: Finished | None = None
     refused: GpuboxError | None = None
@@ -97,8 +99,8 @@ class Story:
             case LoadProgress() | Downloading():
                 grew = self.progress is None or _bytes(event) != _bytes(self.progress)
                 return replace(self, progress=event, moved=event.seconds if grew else self.moved)
-            case Busy(slots=slots):
-                return replace(self, waiting=slots)
+            case Busy(slots=slots, seconds_left=left):
+                return replace(self, waiting=slots, waits_seconds=left)
             case StepFailed():
                 return replace(self, failed=self.failed or event, step=None, progress=None)
             case Finished():
@@ -164,6 +166,7 @@ def _under_way(story: Story) -> list[Content]:
         slots = "; ".join(plain(slot) for slot in story.waiting)
         return [
             Content.assemble(("wait … ", "$accent"), (slots, "")),
+            Content.styled(f"at most {_left(story.waits_seconds or 0)} more", "$quiet"),
             Content.styled("⏎ asks again, esc leaves it running", "$quiet"),
         ]
     return [Content.styled(f"{story.step} …", "$accent")] if story.step else []
@@ -196,6 +199,8 @@ def _ending(story: Story) -> list[Content]:
         found.append(Content.styled(plain(hint), "$accent"))
     if story.failed and story.failed.line and story.failed.line not in message:
         found.append(Content.assemble(("log ", "$quiet"), (plain(story.failed.line), "$quiet")))
+    if story.failed and story.failed.logged:
+        found.append(Content.styled("F shows its log", "$quiet"))
     return found
 
 

@@ -26,6 +26,7 @@ STATES = {
 }
 """State of the moment -> glyph, colour and what it means."""
 LONG_PROBLEM = 160
+ALONE = 0.9
 BAR_CELLS = 6
 
 
@@ -56,16 +57,25 @@ def state_line(snapshot: Snapshot, width: int) -> Line:
 
 
 def speeds(snapshot: Snapshot) -> list[tuple[int, Line]]:
-    """Median, peak and effective: three numbers, each with its word."""
+    """Median, peak and effective of all slots together, each with its word; of one request alone where that differs."""
     through = snapshot.throughput
     found = [
         (7, through.tg_median, "median"),
         (5, through.tg_peak, "peak"),
         (8, through.effective_tokens_per_second, "effective"),
     ]
+    if side_by_side(snapshot):
+        found.append((6, through.request_tg_median, "a request"))
     if all(value is None for _, value, _ in found):
         return []
     return [(weight, line(units.rate(value), (f" {word}", QUIET))) for weight, value, word in found]
+
+
+def side_by_side(snapshot: Snapshot) -> bool:
+    """Whether one request was slower than all slots together: several have generated at once."""
+    through = snapshot.throughput
+    alone, together = through.request_tg_median, through.tg_median or through.tg_tokens_per_second
+    return alone is not None and together is not None and alone < ALONE * together
 
 
 def prefill_line(snapshot: Snapshot, width: int) -> Line:
@@ -110,11 +120,12 @@ def _label(word: str, found: Line) -> Line:
 
 
 def reading_line(snapshot: Snapshot, width: int) -> Line:
-    """The prompt's side: pp, time to the first token, what the cache saved."""
+    """The prompt's side, of one request: that which is being read, else the last one that ended."""
     through = snapshot.throughput
     last = snapshot.requests[0] if snapshot.requests else None
-    slot = next((s for s in snapshot.slots if s.state != "idle" and s.prompt_tokens), None)
-    ttft = line(("TTFT ", QUIET), units.seconds(through.ttft_seconds)) if through.ttft_seconds is not None else ()
+    slot = next((s for s in snapshot.slots if s.state == "prefill"), None)
+    shown = units.at_least(through.ttft_seconds, through.slot_ttft_seconds)
+    ttft = line(("TTFT ", QUIET), shown) if shown != units.UNKNOWN and not slot else ()
     prompt = slot.prompt_tokens if slot else last.prompt_tokens if last else None
     cached = slot.cached_tokens if slot else last.cached_tokens if last else None
     parts: list[tuple[int, Line]] = [

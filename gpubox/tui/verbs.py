@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from gpubox.errors import GpuboxError
 from gpubox.tui.rooms import Rooms
+from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
     from gpubox.tui.entries import Entry
@@ -93,6 +95,19 @@ class Verbs(Rooms):
 
     def action_focus_log(self) -> None:
         self.dashboard.alone("log")
+
+    def action_failed_log(self) -> None:
+        self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)
+
+    async def _show_failed_log(self) -> None:
+        from gpubox.tui.screens.failed_log import FailedLogScreen
+
+        try:
+            said, lines = await in_thread(self.bridge.services.failed_log)
+        except GpuboxError as error:
+            self.say(str(error))
+            return
+        self.push_screen(FailedLogScreen(said, lines))
 
     def action_focus_detail(self) -> None:
         self.dashboard.alone("detail")

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from gpubox.telemetry.model import Snapshot
     from gpubox.tui.services import Bridge
 
-SNAPSHOT_SECONDS = 0.25
+SNAPSHOT_SECONDS = 0.5
+"""Between two samples while the server works: numbers that change faster cannot be read."""
+REST_SECONDS = 1.0
+"""Between two samples while nothing happens."""
+LOOK_SECONDS = 0.25
+"""How soon it is seen that something happens."""
+RESTING = ("idle", "ready", "sleeping", "down")
 BESIDE_SECONDS = 1.0
 FAILED_SECONDS = 2.0
 """After a sample that failed the next is tried this much later."""
@@ -46,21 +52,31 @@ class Watch:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            rest = SNAPSHOT_SECONDS
             try:
-                await self.sample()
+                resting = await self.sample() and not self.bridge.busy
                 self._complained = False
+                rest = REST_SECONDS if resting else SNAPSHOT_SECONDS
             except (GpuboxError, OSError) as error:
                 self._complain(str(error))
-                rest = FAILED_SECONDS
+                rest, resting = FAILED_SECONDS, False
             except Exception as error:  # the screen outlives a mistake in a reader
                 self.bridge.services.keep_traceback(traceback.format_exc())
                 self._complain(f"reading failed: {type(error).__name__}: {error}")
-                rest = FAILED_SECONDS
-            await asyncio.sleep(max(0.0, rest - (loop.time() - began)))
+                rest, resting = FAILED_SECONDS, False
+            await self._pause(began + rest, wake=resting)
 
-    async def sample(self) -> None:
-        """Takes one snapshot and hands it on."""
+    async def _pause(self, until: float, *, wake: bool) -> None:
+        """Returns at ``until``, or with ``wake`` soon after something happened."""
+        loop = asyncio.get_running_loop()
+        pulse = await in_thread(self.bridge.services.pulse) if wake else None
+        while (left := until - loop.time()) > 0:
+            await asyncio.sleep(min(left, LOOK_SECONDS) if wake else left)
+            if wake and (self.bridge.busy or await in_thread(self.bridge.services.pulse) != pulse):
+                return
+        await asyncio.sleep(0)  # a sample that took all the time must not keep the screen from the loop
+
+    async def sample(self) -> bool:
+        """Takes one snapshot and hands it on. Returns whether the server rests."""
         snapshot = await self.bridge.services.snapshot()
         loop = asyncio.get_running_loop()
         if self.history is None:
@@ -80,6 +96,7 @@ class Watch:
         waiting, self.pending = self.pending is not None, snapshot
         if not waiting:
             self.bridge.app.post_message(SnapshotTaken())
+        return snapshot.throughput.state in RESTING
 
     def _complain(self, text: str) -> None:
         if not self._complained:

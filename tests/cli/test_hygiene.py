@@ -8,9 +8,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpubox.cli.main import run
 from gpubox.paths import Paths
 from tests.conftest import until
 
@@ -46,6 +48,46 @@ def test_verbs_without_http_import_no_http_and_no_screen(words: tuple[str, ...])
 @pytest.mark.parametrize("words", [("status",), ("ps",), ("stop",)])
 def test_verbs_with_http_import_no_screen(words: tuple[str, ...]) -> None:
     assert imported(*words) & {"textual", "rich", "pygments", "huggingface_hub", "xllamacpp", "yaml"} == set()
+
+
+POLLED = """
+import json, sys
+from gpubox.cli.entry import main
+sys.argv = ["gpubox", "status", "--json"]
+try:
+    main()
+finally:
+    sys.stderr.write("MODULES" + json.dumps(sorted(sys.modules)))
+"""
+
+
+def polled() -> tuple[dict[str, Any], set[str]]:
+    """What `gpubox status --json` answers, and all that it imports for that."""
+    done = subprocess.run([sys.executable, "-c", POLLED], capture_output=True, text=True, timeout=60)
+    return json.loads(done.stdout), set(json.loads(done.stderr.rpartition("MODULES")[2]))
+
+
+def test_what_is_polled_imports_only_what_it_needs(box: None) -> None:
+    """Each of these would be a tenth or more of its time."""
+    never = {"click", "textual", "httpx", "psutil", "platformdirs", "msgspec", "huggingface_hub", "yaml", "pynvml"}
+    never |= {"shutil", "tempfile", "email.message", "gpubox.engines.capabilities", "gpubox.server.supervisor"}
+    stopped, modules = polled()
+    assert modules & never - {"pynvml"} == set()
+    assert {name for name in modules if name.startswith("http")} == set()
+
+    assert run(["start", "a"]) == 0
+    running, modules = polled()
+    assert (stopped["server"]["state"], running["server"]["state"]) == ("stopped", "ready")
+    assert modules & never - {"pynvml", "email.message"} == set()
+
+
+def test_status_says_the_same_on_its_short_way(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    short, _ = polled()
+    assert run(["status", "--json"]) == 3
+    asked = json.loads(capsys.readouterr().out)
+
+    assert short.keys() == asked.keys()
+    assert (short["server"], short["offload"], short["totals"]) == (asked["server"], asked["offload"], asked["totals"])
 
 
 def run_gpubox(*words: str, **more: object) -> subprocess.Popen[bytes]:

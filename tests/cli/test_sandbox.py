@@ -47,7 +47,7 @@ def test_the_program_speaks_on_stdout_and_how_it_ended_on_stderr(
     ("text", "words", "told"),
     [
         ("raise SystemExit(3)", [], "exit 3, "),
-        ("while True: pass", ["--seconds", "0.3"], "SIGKILL: it ran longer than"),
+        ("while True: pass", ["--seconds", "0.3"], "SIGKILL: time: longer than 0.3 s"),
     ],
 )
 def test_a_program_that_fails_is_6(
@@ -66,7 +66,7 @@ def test_json_is_the_whole_outcome(tmp_path: Path, capfd: pytest.CaptureFixture[
     del values["output"], values["seconds"]
     assert values == {
         "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": "", "tier": "bubblewrap",
-        "files_made": [], "dropped_bytes": 0,
+        "files_made": [], "dropped_bytes": 0, "why": "", "planted": [], "planted_left": [], "quarantine": "",
     }  # fmt: skip
 
 

@@ -84,6 +84,7 @@ def box(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[
             patch.setenv(name, value)
         for name in ("GPUBOX_CONFIG", "GPUBOX_API_KEY", "LLAMA_API_KEY"):
             patch.delenv(name, raising=False)
+        patch.setenv("GPUBOX_WATCHER", "0")
         yield made
     for pid in made.servers():
         with contextlib.suppress(ProcessLookupError):

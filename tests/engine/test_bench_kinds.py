@@ -16,6 +16,7 @@ from tests.engine.outside import GPUBOX, gpubox, until
 pytestmark = pytest.mark.engine
 
 TINY = ("--prompts", "1", "--max-tokens", "4")
+TWICE = ("--starts", "2")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def resumed(box: Box, kept: list[bytes]) -> dict[str, Any]:
 def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(profiles: Box) -> None:
     kept = killed_half_way(
         profiles, 2, "sweep", "swept", "--over", "ctx-size=512,1024", "--over", "cache-type-k=f16,no-such-type",
-        "--context", "0", *TINY,
+        "--context", "0", *TINY, *TWICE,
     )  # fmt: skip
     assert not before_is_back(profiles)
 
@@ -81,7 +82,7 @@ def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(prof
 
 
 def test_an_ab_survives_kill_9(profiles: Box) -> None:
-    kept = killed_half_way(profiles, 1, "ab", "swept", "--set", "ctx-size=768", "--domains", "code", *TINY)
+    kept = killed_half_way(profiles, 1, "ab", "swept", "--set", "ctx-size=768", "--domains", "code", *TINY, *TWICE)
     assert not before_is_back(profiles)
 
     table = resumed(profiles, kept)["report"]["tables"][0]

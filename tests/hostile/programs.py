@@ -42,6 +42,8 @@ class Hostile:
     """What its output must hold; None: it has no time to say anything."""
     ended_by: str | None = ""
     """None: any limit, or none."""
+    exit_code: int | None = None
+    """What has to be reported; None: not looked at."""
     policy: dict[str, Any] = field(default_factory=dict)
     plainly: bool = False
     """Whether it escapes when nothing confines it: run so once, to show that the attack works."""
@@ -116,7 +118,17 @@ def _network() -> list[Hostile]:
             "def send():\n"
             "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
             "    s.sendto(b'@TOKEN@', ('127.0.0.1', @UDP@))\n"
-            "try: send()\nexcept OSError: pass\nprint('held')",
+            "attempt(send)",
+            plainly=True,
+        ),
+        Hostile("own-loopback", "attempt(lambda: socket.socket().bind(('127.0.0.1', 0)))", plainly=True),
+        Hostile("any-family", "for family in range(46):\n    for kind in (1, 2, 3, 5): attempt(socket.socket, family, kind)"),
+        Hostile("pairs-of-other-families", "for family in range(2, 46):\n    for kind in (1, 2, 5): attempt(socket.socketpair, family, kind)"),
+        Hostile(
+            "longer-buffers",
+            "a, b = socket.socketpair()\nattempt(a.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\n"
+            "import fcntl\nattempt(fcntl.fcntl, os.pipe()[1], 1031, 1 << 20)",
+            plainly=True,
         ),
         Hostile("unix-socket", "attempt(lambda: socket.socket(socket.AF_UNIX).connect('sock'))", plainly=True),
         Hostile(
@@ -186,6 +198,29 @@ def _processes() -> list[Hostile]:
         ),
         Hostile("raise-limits", "import resource\nfor name in ('AS', 'NPROC', 'NOFILE', 'FSIZE', 'CPU', 'CORE'):\n    attempt(resource.setrlimit, getattr(resource, 'RLIMIT_' + name), (1 << 40, 1 << 40))"),
         Hostile("core-handler", "import resource\nattempt(resource.setrlimit, resource.RLIMIT_CORE, (0, 0))\nsys.stdout.flush()\nos.abort()", ended_by=""),
+        Hostile(
+            "report-for-the-supervisor",
+            "for parent in (1, os.getppid()):\n"
+            "    for fd in range(64):\n"
+            "        def forge():\n"
+            "            with open(f'/proc/{parent}/fd/{fd}', 'w') as file: file.write('0 0.0\\n')\n"
+            "        attempt(forge)\n"
+            "    attempt(lambda: open(f'/proc/{parent}/mem', 'r+b'))\n"
+            "sys.stdout.flush()\nos._exit(9)",
+            exit_code=9,
+        ),
+        Hostile(
+            "slow-the-supervisor",
+            "for parent in (1, os.getppid()):\n"
+            "    attempt(os.setpriority, os.PRIO_PROCESS, parent, 19)\n"
+            "    attempt(os.sched_setscheduler, parent, os.SCHED_IDLE, os.sched_param(0))\n"
+            "    attempt(os.sched_setaffinity, parent, [0])\n"
+            "    import resource\n"
+            "    attempt(resource.prlimit, parent, resource.RLIMIT_AS, (1 << 20, 1 << 20))\n"
+            "attempt(os.setpriority, os.PRIO_USER, 0, 19)\nattempt(os.setpriority, os.PRIO_PGRP, 0, 19)\n"
+            "os._exit(print('held', flush=True) or 9)",
+            exit_code=9,
+        ),
         Hostile("priority", "attempt(os.nice, -5)\nattempt(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))"),
         Hostile("become-root", "attempt(os.setuid, 0)\nattempt(os.setgid, 0)\nattempt(os.setgroups, [0])\nprint('held')\nif os.getuid() == 0: print('ESCAPED')"),
         Hostile("set-user-id-programs", "print('held' if libc.prctl(39, 0, 0, 0, 0) == 1 else 'ESCAPED')", plainly=True),

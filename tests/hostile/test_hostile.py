@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.sandbox.policy import Outcome
+from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.units import KIB, MIB
+from tests.hostile.kernel_greed import PROGRAMS as PROGRAMS_OF_GREED
+from tests.hostile.kernel_greed import SPREAD
 from tests.hostile.programs import PROGRAMS, Hostile
 from tests.hostile.world import World
 
@@ -49,6 +53,35 @@ def held(program: Hostile, outcome: Outcome) -> None:
     assert "ESCAPED" not in outcome.output, words
     assert program.says is None or program.says in outcome.output, words
     assert program.ended_by is None or outcome.ended_by == program.ended_by, words
+    assert program.exit_code is None or outcome.exit_code == program.exit_code, words
+
+
+QUICK = ("files", "folders", "deep folders", "socket pairs", "page tables", "page tables, one process", "filters")
+REFUSED = ("tcp", "pinned pages", "inotify", "landlock rules", "asynchronous writes")
+
+
+@pytest.mark.parametrize("greedy", QUICK)
+async def test_what_the_kernel_would_hold_is_bounded_and_told(greedy: str, sandbox: Sandbox) -> None:
+    before = kernel_bytes()
+    outcome = await sandbox.run(SPREAD + PROGRAMS_OF_GREED[greedy], Policy(wall_seconds=10.0))
+
+    assert kernel_bytes() - before < 256 * MIB
+    assert outcome.ended_by in ("disk", "memory") or greedy == "filters" or outcome.tier == "landlock", outcome
+    assert outcome.why.startswith(("files: ", "memory: ", "time: ")) or not outcome.ended_by
+
+
+@pytest.mark.parametrize("greedy", REFUSED)
+async def test_what_makes_the_kernel_hold_memory_is_refused(greedy: str, sandbox: Sandbox) -> None:
+    outcome = await sandbox.run(SPREAD + PROGRAMS_OF_GREED[greedy], Policy(wall_seconds=10.0))
+
+    assert outcome.exit_code == 1
+    assert "held" in outcome.output or "PermissionError" in outcome.output
+
+
+def kernel_bytes() -> int:
+    """Slab, page tables and stacks of this machine."""
+    words = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    return sum(int(word[1]) for word in words if word[0] in ("Slab:", "PageTables:", "KernelStack:")) * KIB
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.plainly], ids=name)

@@ -16,7 +16,7 @@ these. Alone means that the screen is stopped (SIGSTOP), so that alone and watch
 slows down or up meanwhile does so in both. Every answer is the same work, token for token. Longer or more pairs tell
 smaller differences: the standard error says what they tell.
 
-The promise: <= 3 % of one core at rest, <= 5 % streaming, <= 70 MiB, <= 100 kB/s of terminal output, and less than
+The promise: <= 2 % of one core at rest, <= 4 % streaming, <= 70 MiB, <= 100 kB/s of terminal output, and less than
 1 % of the server's tok/s.
 """
 
@@ -75,12 +75,12 @@ def alone_and_streaming(base: str, server: psutil.Process, seconds: float) -> No
     screen.painted()
     time.sleep(SETTLE)
     before, began = used(server), time.monotonic()
-    show("at rest", 3, *cost_of(screen, seconds))
+    show("at rest", 2, *cost_of(screen, seconds))
     watched = 100 * (used(server) - before) / (time.monotonic() - began)
     print(f"{'':10} llama-server at rest: {watched:.2f} % of one core watched, {idle:.2f} % alone", flush=True)
     load = Load(base)
     time.sleep(SETTLE)
-    show("streaming", 5, *cost_of(screen, seconds))
+    show("streaming", 4, *cost_of(screen, seconds))
     speeds = load.close()
     print(f"{'':10} llama-server generated {statistics.fmean(speeds):.1f} tok/s meanwhile", flush=True)
     screen.close()

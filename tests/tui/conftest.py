@@ -30,7 +30,8 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
     for name in ("CATALOG_SECONDS", "LOG_SECONDS"):
         monkeypatch.setattr(services, name, 0.01)
-    monkeypatch.setattr(watch, "SNAPSHOT_SECONDS", 0.01)
+    for name in ("SNAPSHOT_SECONDS", "REST_SECONDS", "LOOK_SECONDS"):
+        monkeypatch.setattr(watch, name, 0.01)
     monkeypatch.setattr(watch, "BESIDE_SECONDS", 0.0)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
     monkeypatch.setattr(dashboard, "REQUESTS_SECONDS", 0.0)

@@ -98,7 +98,8 @@ class FakeServices:
         """Whether snapshots come without end, as they do in life."""
         self.closed = False
         self._given: object = None
-        self.death: tuple[str, Profile | None] = ("", None)
+        self.failure: tuple[str, list[str]] | None = None
+        self.death = ""
 
     def benches(self) -> Any:
         return NoBench()
@@ -106,7 +107,15 @@ class FakeServices:
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
 
-    def after_death(self) -> tuple[str, Profile | None]:
+    def failed_log(self) -> tuple[str, list[str]]:
+        if self.failure:
+            return self.failure
+        raise GpuboxError("No start has failed here, and no server died.")
+
+    def wait_seconds(self) -> float:
+        return 600.0
+
+    def after_death(self) -> str:
         return self.death
 
     async def now(self) -> Now:
@@ -123,6 +132,9 @@ class FakeServices:
         if self.reading and self.reading.server is self.status:
             return self.reading
         return snapshot(self.status, self.at, **(self.more if self.status.up else {}))
+
+    def pulse(self) -> object:
+        return self.at
 
     def beside(self) -> tuple[tuple[str, ...], str | None]:
         return (), self.last

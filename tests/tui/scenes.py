@@ -41,7 +41,7 @@ NOW = 1000.0
 SESSION = session()
 TOTALS = Totals(len(SESSION), 44_900, 53_200, 1708, 595, 543)
 LISTED: dict[str, Any] = {"requests": SESSION, "totals": TOTALS}
-AT_REST = replace(OFFLOADED, threads_busy=0.1, bottleneck=None, evidence="nothing is asked for")
+AT_REST = replace(OFFLOADED, threads_busy=0.1, bottleneck=None, bottleneck_reason="nothing is asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ ON_CPU: dict[str, Any] = {
     "host": HostReading(32 * GIB, int(26.6 * GIB), 0, (96.0, 94.0, 12.0, 8.0)),
     "memory": (CPU_MEMORY,),
     "offload": Offload(layers_on_gpu=0, layers_total=31, threads_busy=1.9, threads_asked=2,
-                       major_faults_per_second=0.0, bottleneck="CPU", evidence="threads 1.9 of 2"),
+                       major_faults_per_second=0.0, bottleneck="CPU", bottleneck_reason="threads 1.9 of 2"),
     "throughput": replace(ANSWERING, tg_tokens_per_second=148.2, tg_peak=163.0, tg_median=151.3, draft_acceptance=None,
                           mean_accepted_length=None, accepted_per_position=(), context_used_tokens=612,
                           context_size_tokens=4096),
@@ -139,7 +139,7 @@ SCENES = {
         "driver": DriverReading((CARD, SECOND), ONE_CARD.driver_version), **LISTED,
         "memory": (SPLIT, SECOND_SPLIT, replace(IN_RAM, weights_bytes=int(2.1 * GIB))),
         "offload": replace(OFFLOADED, expert_layers_on_cpu=4, bottleneck="GPU bandwidth",
-                           evidence="memory 88% busy, GPU 61%")}),
+                           bottleneck_reason="memory 88% busy, GPU 61%")}),
     "four_slots": Scene(BUSY, ("91.4 tok/s now", "2 queued"), {
         "throughput": replace(ANSWERING, tg_tokens_per_second=91.4, busy_slots=4, slots=4, queued_requests=2,
                               context_used_tokens=17_900, context_size_tokens=32_768),

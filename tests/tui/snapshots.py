@@ -41,7 +41,7 @@ OFFLOADED = Offload(
     layers_on_gpu=41, layers_total=41, expert_layers_on_cpu=22, expert_layers_total=40, threads_busy=7.6,
     threads_asked=8, major_faults_per_second=0.0, read_bytes_per_second=0.0, pinned_bytes=512 * MIB,
     prompt_cache_bytes=int(1.2 * GIB), prompt_cache_limit_bytes=8 * GIB, checkpoints_bytes=301 * MIB,
-    bottleneck="CPU experts", evidence="GPU 54%, threads 7.6 of 8",
+    bottleneck="CPU experts", bottleneck_reason="GPU 54%, threads 7.6 of 8",
 )  # fmt: skip
 SLOT = SlotReading(0, "answering", 17, 43_100, 131_072, 43_000, 43_000, 41_200, 512, 70.2, seconds=7.9)
 IDLE_SLOT = SlotReading(0, "idle", None, 43_612, 131_072)

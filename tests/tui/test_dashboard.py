@@ -126,8 +126,8 @@ async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
 
 
 async def test_esc_gives_up_waiting_for_busy_slots(fake: FakeServices) -> None:
-    fake.script = [StepDone(Step.CHECK, "mine", 0.1), StepStarted(Step.WAIT, "x"), Busy("x", ("slot 0 is answering",)),
-                   Gate(threading.Event())]  # fmt: skip
+    busy = Busy("x", ("slot 0 is answering",), 600.0)
+    fake.script = [StepDone(Step.CHECK, "mine", 0.1), StepStarted(Step.WAIT, "x"), busy, Gate(threading.Event())]
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, "mine")

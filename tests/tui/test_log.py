@@ -70,7 +70,7 @@ def test_folds_repeats_and_keeps_a_limit() -> None:
     view.write(["0.00.001.000 I idle", "0.00.002.000 I idle", "0.00.003.000 I idle"])
     view.write(["0.00.004.000 I idle"])
     view.write(["0.00.005.000 I work"])
-    assert kept == ["idle", "(3 more of this line)", "work"]
+    assert kept == ["idle", "… 3 more lines like this", "work"]
 
 
 async def test_forgets_the_oldest_lines(fake: FakeServices) -> None:
@@ -98,3 +98,40 @@ async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
         asked = len(fake.asked_now)
         await until(pilot, lambda: len(fake.asked_now) > asked + 10)
         assert not drawn
+
+
+async def test_the_log_of_the_last_failure_has_a_key_of_its_own(fake: FakeServices) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        await pilot.press("F")
+        await until(pilot, lambda: "No start has failed here" in text(pilot))
+
+        fake.failure = (
+            "big, 13:02: out of VRAM [/x].",
+            ["0.00.001.000 E alloc: cudaMalloc [bold]failed", "0.00.002.000 I bye"],
+        )
+        await pilot.press("F")
+        await until(pilot, lambda: "cudaMalloc [bold]failed" in text(pilot) and "out of VRAM [/x]." in text(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "cudaMalloc" not in text(pilot))
+
+
+async def test_lines_that_came_before_the_view_had_a_size_are_wrapped_for_it(fake: FakeServices) -> None:
+    line = f"0.00.001.000 I {'word ' * 30}"
+    app = GpuboxApp(fake)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await opened(pilot)
+        view = app.dashboard.log_pane.view
+        fake.lines = [line]
+        await until(pilot, lambda: view.line_count and "word word word" in text(pilot))
+        once = list(view._heights)
+        await pilot.press("v")  # the memory alone: the log is not laid out
+        await until(pilot, lambda: not view.region)
+        fake.lines = [line.replace("word", "next")]
+        await until(pilot, lambda: view.line_count == 2)
+        await pilot.press("v")
+        await until(pilot, lambda: "next next next" in text(pilot))
+        await settled(pilot)
+
+        assert list(view._heights) == once * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
@@ -9,6 +11,7 @@ from gpubox.tui.app import GpuboxApp
 from tests.tui.conftest import opened, pictured, text, until
 from tests.tui.scenes import SCENES
 
+HERE = Path(__file__).parent
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
 
@@ -31,3 +34,14 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
             await pictured(pilot, snapshot)
     finally:
         fake.cancel()
+
+
+def test_every_stored_picture_is_one_of_a_test(request: pytest.FixtureRequest) -> None:
+    """The snapshot plugin finds those that no test draws, but not where several processes run the tests."""
+    if request.config.option.keyword or any("::" in arg for arg in request.config.args):
+        pytest.skip("only some tests were asked for")
+    tests = {(item.path.stem, item.name) for item in request.session.items}
+    modules = {module for module, _ in tests}
+    stored = {(path.parent.name, path.stem) for path in (HERE / "__snapshots__").glob("*/*.svg")}
+
+    assert {picture for picture in stored if picture[0] in modules} <= tests

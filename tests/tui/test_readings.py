@@ -69,3 +69,38 @@ async def test_numbers_wait_while_nobody_looks(fake: FakeServices) -> None:
         assert app.dashboard.throughput.rendered == before
         await pilot.press("escape")
         await shows(pilot, "70.2 tok/s now")
+
+
+async def test_readings_that_did_not_change_draw_nothing(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        fake.reading = snapshot(READY)
+        await opened(pilot)
+        drawn: list[object] = []
+        compositor = app.dashboard._compositor
+        update = compositor.render_update
+        monkeypatch.setattr(compositor, "render_update", lambda *a, **more: drawn.append(1) or update(*a, **more))
+        rendered = [pane.rendered for pane in app.dashboard.numbers]
+
+        fake.eager, asked = True, len(fake.asked_now)
+        await until(pilot, lambda: len(fake.asked_now) > asked + 20)
+
+        assert (drawn, [pane.rendered for pane in app.dashboard.numbers]) == ([], rendered)
+
+
+async def test_one_changed_number_draws_its_row_and_no_other(fake: FakeServices) -> None:
+    fake.status = BUSY
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        fake.reading = snapshot(BUSY)
+        await opened(pilot)
+        rendered = [pane.rendered for pane in app.dashboard.numbers]
+
+        fake.reading = snapshot(BUSY, throughput=replace(ANSWERING, tg_median=55.5))
+        await shows(pilot, "55.5 median")
+
+        assert [pane.rendered - before for pane, before in zip(app.dashboard.numbers, rendered, strict=True)] == [
+            0,
+            0,
+            1,
+        ]

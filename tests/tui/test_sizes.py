@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpubox.server.events import Finished, Step, StepDone
@@ -62,3 +64,35 @@ async def test_opens_in_a_tiny_terminal(monkeypatch: pytest.MonkeyPatch, scene: 
 
 TINY = {"prefill": "62%", "sleeping": "sleeping", "stuck": "stuck", "gpu_lost": "GPU LOST", "exposed": "LAN, no key"}
 """What must be seen even there."""
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_what_comes_while_its_pane_is_hidden_is_laid_out_as_if_it_had_been_seen(size: tuple[int, int]) -> None:
+    pictures: list[str] = []
+    for hidden in (False, True):
+        fake = FakeServices()
+        app = GpuboxApp(fake)
+        async with app.run_test(size=size) as pilot:
+            await opened(pilot)
+            if hidden:
+                await pilot.press("v")
+                await until(pilot, lambda app=app: not app.dashboard.profiles.region)  # type: ignore[misc]
+            fake.lines = [f"0.00.001.000 I {'word ' * 60}", "0.00.002.000 W short"]
+            fake.profiles[0] = replace(fake.profiles[0], title="a title " * 30)
+            fake.version += 1
+            fake.status = BUSY
+            await until(
+                pilot,
+                lambda app=app: (
+                    app.dashboard.log_pane.view.line_count == 2  # type: ignore[misc]
+                    and any("a title" in entry.words for entry in app.dashboard.profiles.shown if entry.profile)
+                    and app.dashboard.requests.rows.values
+                ),
+            )
+            if hidden:
+                await pilot.press("v")
+            await shows(pilot, "70.2 tok/s")
+            await settled(pilot)
+            pictures.append(text(pilot))
+
+    assert pictures[0] == pictures[1]

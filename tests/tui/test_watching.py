@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +17,15 @@ import pytest
 from gpubox.config import Config
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.paths import Paths
+from gpubox.server import watcher
+from gpubox.server.record import load_state, now, save_state
 from gpubox.tui import watch
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.live import LiveServices
-from gpubox.tui.messages import StartAgain
 from gpubox.tui.services import Bridge
 from gpubox.tui.watch import Watch
 from tests.tui.conftest import SIZE, opened, text, until
-from tests.tui.fake import MINE, READY, STOPPED, FakeServices
+from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
 
 CRASHED = replace(STOPPED, state="crashed", message="a died: killed (SIGKILL).")
@@ -72,7 +74,7 @@ class Stub(FakeServices):
         self._called("beside")
         return (), None
 
-    def after_death(self) -> tuple[str, Any]:
+    def after_death(self) -> str:
         self._called("after_death")
         return super().after_death()
 
@@ -107,25 +109,68 @@ async def test_what_may_block_is_called_beside_the_loop() -> None:
 
 async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
     stub = FakeServices()
-    stub.eager, stub.death = True, ("a died. It is started again.", MINE)
+    stub.eager, stub.death = True, "a died. It is started again."
     bridge, posted = bridge_to(stub)
     watching = Watch(bridge)
-
-    def again() -> list[Any]:
-        return [message for message in posted if isinstance(message, StartAgain)]
 
     for status, expected in ((READY, 0), (CRASHED, 1), (CRASHED, 1), (READY, 1), (CRASHED, 2)):
         stub.status = status
         await watching.sample()
-        assert len(again()) == expected
-    assert again()[0].profile is MINE
-    assert ("a died. It is started again.",) in posted
+        assert posted.count((stub.death,)) == expected
 
     bridge.busy, stub.status = True, READY
     await watching.sample()
     stub.status = CRASHED  # an operation of our own: its story tells
     await watching.sample()
-    assert len(again()) == 2
+    assert posted.count((stub.death,)) == 2
+
+
+async def test_a_server_at_rest_is_sampled_seldom_until_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "REST_SECONDS", 3600.0)
+    stub = FakeServices()
+    stub.eager, pulses, moved = True, [0], [0]
+
+    def pulse() -> object:
+        pulses[0] += 1
+        return moved[0]
+
+    stub.pulse = pulse  # type: ignore[method-assign]
+    bridge, _ = bridge_to(stub)
+
+    def looked(times: int) -> Callable[[], bool]:
+        before = pulses[0]
+        return lambda: pulses[0] > before + times
+
+    watching = asyncio.create_task(Watch(bridge).run())
+    async with asyncio.timeout(30):
+        for expected in (1, 2, 3):
+            while len(stub.asked_now) < expected:
+                await asyncio.sleep(0.005)
+            enough = looked(10)
+            while not enough():
+                await asyncio.sleep(0.005)
+            assert len(stub.asked_now) == expected
+            moved[0] += 1
+        stub.status = BUSY  # at work: at each tick
+        while len(stub.asked_now) < 10:
+            await asyncio.sleep(0.005)
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+async def test_a_log_that_grows_and_a_record_that_changes_are_something_that_happens(paths: Paths) -> None:
+    services = LiveServices(paths, Config())
+    seen = [services.pulse()]
+    for path in (paths.slot_log("main"), paths.slot_state("main")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("one")
+        seen.append(services.pulse())
+    with paths.slot_log("main").open("a") as log:
+        log.write("two")
+    seen.append(services.pulse())
+
+    assert all(now != before for before, now in pairwise(seen))
+    assert services.pulse() == seen[-1]
 
 
 # -- what is done about a death: a real process, killed ---------------------------------------------------------
@@ -147,21 +192,32 @@ def die(box: LlamaBox, launch_id: str) -> None:
     box.signal(signal.SIGKILL)
 
 
-def test_a_killed_server_is_written_down_and_started_again_at_most_three_times(box: LlamaBox, paths: Paths) -> None:
+def test_a_killed_server_is_written_down_and_handed_to_its_watcher_at_most_three_times(
+    box: LlamaBox, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUBOX_WATCHER")
+    started: list[str] = []
+
+    def ensure(paths: Paths, slot: str, process: object) -> bool:
+        started.append(load_state(paths.slot_state(slot)).running.launch_id)  # type: ignore[union-attr]
+        return True
+
+    monkeypatch.setattr(watcher, "ensure", ensure)
     services = LiveServices(paths, Config())
     for number in range(3):
         die(box, f"launch-{number}")
-        said, profile = services.after_death()
+        said = services.after_death()
         assert said.startswith("a died: ")
         assert said.endswith("It is started again.")
-        assert profile is not None
-        assert profile.name == "a"
+        assert started == [f"launch-{n}" for n in range(number + 1)]
+        state = load_state(paths.slot_state("main"))
+        save_state(paths.slot_state("main"), replace(state, restarts=(*state.restarts, now())))
     assert len(list(paths.crashes.iterdir())) == 3
     assert "the last line" in next(paths.crashes.iterdir()).read_text()
 
     die(box, "launch-4")
-    said, profile = services.after_death()
-    assert (said.endswith("It is not started again: it died 3 times in 15 minutes."), profile) == (True, None)
+    assert services.after_death().endswith("It is not started again: it died 3 times in 15 minutes.")
+    assert len(started) == 3
 
 
 def test_it_is_not_started_into_a_lost_gpu(box: LlamaBox, paths: Paths) -> None:
@@ -170,5 +226,4 @@ def test_it_is_not_started_into_a_lost_gpu(box: LlamaBox, paths: Paths) -> None:
     services._driver = SimpleNamespace(latest=lambda: lost)  # type: ignore[assignment]
     die(box, "launch")
 
-    said, profile = services.after_death()
-    assert (said.endswith("It is not started again: a GPU is lost."), profile) == (True, None)
+    assert services.after_death().endswith("It is not started again: a GPU is lost.")

@@ -135,10 +135,24 @@ def test_one_that_is_stopped_writes_nothing(work: Workspace) -> None:
     assert names(work) == ["a.txt"]
 
 
-@pytest.mark.parametrize("path", [".git/hooks/pre-commit", "sub/.GIT/config", "sub/", "."])
+@pytest.mark.parametrize(
+    "path", [".git/hooks/pre-commit", "sub/.GIT/config", "a/.g\u200cit", "git~1/config", ".hg/hgrc", "sub/", "."]
+)
 def test_what_is_never_written(work: Workspace, path: str) -> None:
     with pytest.raises(GpuboxError):
         edits.plan_write(work, path, "x")
+
+
+@pytest.mark.parametrize("last", ["HEAD", "objects/a", "refs/a", "config"])
+def test_a_folder_is_not_made_a_repository_piece_by_piece(work: Workspace, last: str) -> None:
+    folder = work.root / "notes"
+    folder.mkdir()
+    for name in {"HEAD", "objects", "refs"} - ({last.partition("/")[0]} - {"config"}):
+        (folder / name).mkdir()
+
+    with pytest.raises(GpuboxError, match="repository"):
+        edits.plan_write(work, f"notes/{last}", "x")
+    edits.plan_write(work, "other/HEAD", "x")
 
 
 def test_a_read_only_file_is_not_replaced(work: Workspace) -> None:

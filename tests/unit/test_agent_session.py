@@ -314,6 +314,27 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
     assert asked[0][1] == "--- (new file)\n+++ yes\n@@ -1,0 +1,1 @@\n+yes"
 
 
+@pytest.mark.parametrize("path", [".envrc", ".vscode/tasks.json", "a/.Husky/pre-commit", "opencode.json"])
+async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
+    box: Box, tmp_path: Path, path: str
+) -> None:
+    asked: list[str] = []
+
+    async def owner(one: ToolCall, diff: str) -> bool:
+        asked.append(diff)
+        return False
+
+    script = [says(calls=[call("write_file", f'{{"path": "{path}", "content": "x"}}')]), says("a")]
+    async with asyncio.timeout(60), ScriptedServer(*script) as box.server:
+        chat = box.chat(approve=owner)
+        chat.choose(Choices(workdir=str(tmp_path), approvals="workspace"))
+        await ask(chat)
+        await chat.close()
+
+    assert len(asked) == 1 and path in asked[0]
+    assert not (tmp_path / path).exists()
+
+
 async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tmp_path: Path) -> None:
     script = [says("One.")] * 2
     async with asyncio.timeout(60), ScriptedServer(*script, caps=FENCED) as box.server:

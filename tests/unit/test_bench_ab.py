@@ -1,23 +1,27 @@
-"""ab: the order cancels drift, noise is no difference, a real one is found with as many prompts as planned."""
+"""ab: starts in a drawn order, noise and drift are no difference, a real one is found and ends the run early."""
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpubox.bench import stats
-from gpubox.bench.ab.plan import asked, blocks, items_of, options_of
-from gpubox.bench.ab.summary import pairs_of, summarise
+from gpubox.bench.ab.kind import Ab
+from gpubox.bench.ab.plan import asked, items_of, options_of, order
+from gpubox.bench.ab.summary import summarise
+from gpubox.bench.ab.verdict import ended, table
 from gpubox.bench.asking import question_of
 from gpubox.bench.flags import other_mmap, other_mtp, spelled
-from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
+from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.planning import outline
 from gpubox.bench.report.build import report_of
 from gpubox.bench.report.model import Report
 from gpubox.bench.runner import Runner
+from gpubox.bench.starts import Noise
 from gpubox.bench.store import find_run
 from gpubox.config import Config
 from gpubox.engines.capabilities import parse_help
@@ -50,19 +54,21 @@ def report(opts: Any, results: list[tuple[Item, Result]]) -> Report:
     return summarise(opts, RunInfo("x", plan, "2026-01-01T00:00:00Z", len(results)), results)
 
 
-def test_two_servers_take_three_starts_and_a_steady_drift_cancels_for_each_prompt(tmp_path: Path) -> None:
+def test_starts_stand_in_blocks_of_four_and_each_asks_every_prompt(tmp_path: Path) -> None:
     opts = options()
-    items = items_of(opts)
+    items = items_of(opts, seed=3)
 
-    assert [(block.arm.name, len(block.rounds)) for block in blocks(opts)] == [("a", 1), ("b", 2), ("a", 1)]
-    plan = Plan("ab", TWO, {"arms": ARMS, "prompts": 3, "rounds": 4})
-    assert outline(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == ("a", "b", "a", "b", "a")
-    places: dict[tuple[str, str], list[int]] = {}
-    for place, item in enumerate(item for item in items if not item.warmup):
-        places.setdefault((question_of(item).name, item.values["arm"]), []).append(place)
-    for question in asked(opts):
-        assert sum(places[question.name, "a"]) == sum(places[question.name, "b"])
-    assert [item.id for item in items if item.warmup] == ["1/a/warm-up", "2/b/warm-up", "3/a/warm-up"]
+    letters = [arm.name for arm in order(opts, 3)]
+    assert len(letters) == 12
+    assert all(letters[at : at + 4].count("a") == 2 for at in (0, 4, 8))
+    assert len({tuple(arm.name for arm in order(opts, seed)) for seed in range(40)}) > 30  # drawn, not fixed
+    plan = Plan("ab", TWO, {"arms": ARMS, "prompts": 3}, seed=3)
+    assert outline(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == tuple(letters)
+    for start in range(1, 13):
+        mine = [item for item in items if item.start == start]
+        assert [item.warmup for item in mine] == [True] + [False] * 9
+        assert {item.target for item in mine} == {letters[start - 1]}
+        assert [question_of(item).name for item in mine[1:]] == [question.name for question in asked(opts)]
     assert len({item.id for item in items}) == len(items)
 
 
@@ -78,7 +84,8 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"arms": ARMS, "rounds": 3}, "even number"),
+        ({"arms": ARMS, "starts": 0}, "needs a start"),
+        ({"arms": ONE, "starts": 4}, "nothing is restarted"),
         ({"arms": ARMS[:1]}, "two arms"),
         ({"arms": [{"name": "a", "target": "c"}, ARMS[1]]}, "no target"),
         ({"arms": ARMS, "domains": ["poetry"]}, "poetry"),
@@ -91,54 +98,99 @@ def test_a_plan_that_cannot_be_is_refused(values: dict[str, Any], words: str) ->
         options_of(values, TWO)
 
 
-def test_a_profile_against_itself_is_indistinguishable() -> None:
-    """Prompts differ by 12 %, each answer by 3 %, each launch by 0.5 %: 19 of 20 runs must not see a difference."""
-    opts = options(prompts=10)
-    seen = []
-    for seed in range(20):
-        dice = random.Random(seed)
-        own = {question.name: 50 * (1 + dice.gauss(0, 0.12)) for question in asked(opts)}
-        launch = {arm: 1 + dice.gauss(0, 0.005) for arm in ("a", "b")}
-        items = [item for item in items_of(opts) if not item.warmup]
-        results = scored(
-            items,
-            lambda item: own[question_of(item).name] * launch[item.values["arm"]] * (1 + dice.gauss(0, 0.03)),  # noqa: B023
-        )
-        seen.append(stats.compare(pairs_of(opts, results, "tg"), seed=seed).verdict)
-    assert seen.count("indistinguishable") >= 19
+def drawn(opts: Any, seed: int, *, launch: float, effect: float = 0.0, starts: int = 12) -> list[tuple[Item, Result]]:
+    """Prompts differ by 12 %, answers by 1 %, launches by ``launch``; b is faster by ``effect``."""
+    dice = random.Random(seed)
+    own = {question.name: 50 * math.exp(dice.gauss(0, 0.12)) for question in asked(opts)}
+    of_start = [math.exp(dice.gauss(0, launch)) for _ in range(starts + 1)]
+    items = [item for item in items_of(opts, seed) if not item.warmup and item.start <= starts]
+    gain = {"a": 1.0, "b": 1 + effect}
+
+    def rate(item: Item) -> float:
+        worth = own[question_of(item).name] * of_start[item.start] * gain[item.target]
+        return worth * math.exp(dice.gauss(0, 0.01))
+
+    return scored(items, rate)
 
 
-def test_ten_per_cent_are_found_with_as_many_prompts_as_planned() -> None:
-    # the median of two rounds: an answer that differs by 10 % counts with 7 %
-    n = stats.planned_n(0.07, 0.10)
-    opts = options(prompts=-(-n // 3))
+def test_starts_that_differ_by_one_per_cent_make_no_verdict() -> None:
+    opts = options(prompts=4)
+    verdicts = [[row.verdict for row in table(opts, drawn(opts, seed, launch=0.01))] for seed in range(40)]
+
+    assert sum(any(word != "indistinguishable" for word in words) for words in verdicts) <= 3
+    holds = [table(opts, drawn(opts, seed, launch=0.01))[0].contrast.interval for seed in range(40)]
+    assert 34 <= sum(low <= 1 <= high for low, high in holds) <= 40
+
+
+def test_five_per_cent_are_found_at_the_first_look_and_the_rest_is_spared() -> None:
+    kind = Ab(Plan("ab", TWO, {"arms": ARMS}))
     found = 0
     for seed in range(20):
-        dice = random.Random(seed)
-        items = [item for item in items_of(opts) if not item.warmup]
-        results = scored(items, lambda item: (55 if item.values["arm"] == "b" else 50) * (1 + dice.gauss(0, 0.1)))  # noqa: B023
-        found += stats.compare(pairs_of(opts, results, "tg"), seed=seed).verdict == "faster"
-    assert n <= 51
-    assert found >= 16
+        results = drawn(kind.options, seed, launch=0.005, effect=0.05, starts=8)
+        found += ended(kind.options, results, 4).startswith("the verdict is clear")
+    assert found >= 18
+    results = drawn(kind.options, 0, launch=0.005, effect=0.05, starts=8)
+    later = next(item for item in kind.items() if item.start == 9)
+    assert kind.spare(later, results) == "the verdict is clear after 4 starts of each"
+    assert kind.spare(next(item for item in kind.items() if item.start == 8), results) == ""
 
 
-def test_the_report_says_what_may_be_said() -> None:
+def test_a_drift_of_ten_per_cent_sides_with_nobody() -> None:
+    opts = options(prompts=4)
+    for seed in range(10):
+        items = [item for item in items_of(opts, seed) if not item.warmup]
+        places = {item.id: at / len(items) for at, item in enumerate(items)}
+        results = scored(items, lambda item: 50 * (1 - 0.1 * places[item.id]))  # noqa: B023
+        row = table(opts, results)[0]
+        assert row.verdict == "indistinguishable"
+        assert abs(row.contrast.log_ratio) < 0.005
+
+
+def test_the_report_says_what_may_be_said_and_what_is_in_doubt() -> None:
     opts = options(prompts=4)
     dice = random.Random(1)
     results = scored(items_of(opts), lambda item: (40 if item.values["arm"] == "b" else 50) + dice.random())
+    at = next(at for at, (item, _) in enumerate(results) if not item.warmup)
+    busy = Flag("busy CPU", "other programs kept 1.2 cores busy", results[at][0].id)
+    results[at] = (results[at][0], replace(results[at][1], flags=(busy,)))
 
     made = report(opts, results)
 
-    table = made.tables[0]
-    verdicts = {(row[0], row[1]): row[-1] for row in table.rows}
+    main = made.tables[0]
+    verdicts = {(row[0], row[1]): row[-1] for row in main.rows}
     assert verdicts["tg", "all"] == verdicts["TTFT", "all"] == verdicts["pp", "all"] == "slower"
-    assert verdicts["tg", "code"] == "too few"
     assert verdicts["tg, tokens over seconds of all", "all"] == ""
-    assert "b is slower than a: -20" in made.notes[0]
-    assert "a x1, b x2, a x1" in made.notes[1]
-    assert made.tables[1].rows == (("a", 2, 2.0, 2.0), ("b", 1, 2.0, 2.0))
+    assert "corrected for these 7 rows (Holm" in main.note
+    assert "b is slower than a: -19.8 %" in made.notes[0]
+    assert "over 6 starts of each" in made.notes[0]
+    assert made.notes[0].endswith("- doubtful: busy CPU in 1 item.")
+    assert "One more start of each would narrow" in made.notes[1]
+    assert made.tables[1].rows == (("a", 6, 2.0, 2.0), ("b", 6, 2.0, 2.0))
     assert {metric.group for metric in made.metrics} == {"all", "code", "math", "general"}
-    assert all(metric.estimate.n == 12 for metric in made.metrics if metric.group == "all")
+    assert all(len(metric.starts) == 6 for metric in made.metrics if metric.name == "tg")
+
+
+def test_fewer_than_four_starts_stand_on_the_history_of_the_box_and_say_so() -> None:
+    opts = options(prompts=4, starts=2)
+    near = report(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4))
+
+    assert near.tables[0].rows[0][-1] == "too few"
+    assert near.notes[0].startswith("Too few starts to compare b with a in tg: differences under about ")
+    assert "starts differ with an sd of 2.5 %, assumed: this box has no history of it" in near.notes[0]
+    far = table(opts, drawn(opts, 1, launch=0.0, effect=0.3, starts=4))
+    assert far[0].verdict == "faster"
+    known = table(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4), noise=Noise(0.002, 20, 21))
+    assert known[0].contrast.least() < table(opts, drawn(opts, 1, launch=0.0, starts=4))[0].contrast.least()
+
+
+def test_what_changes_the_answers_is_said_beside_the_verdict() -> None:
+    targets = (Target("a", "p"), Target("b", "p", {"cache-type-k": "q4_0"}))
+    opts = options_of({"arms": ARMS, "prompts": 2}, targets)
+    info = RunInfo("x", Plan("ab", targets, {}), "2026-01-01T00:00:00Z", 1)
+
+    made = summarise(opts, info, scored(items_of(opts), lambda item: 50.0 if item.target == "a" else 60.0))
+
+    assert any("differ in cache-type-k, which changes the answers too" in note for note in made.notes)
 
 
 async def test_two_addresses_from_end_to_end(tmp_path: Path) -> None:
@@ -146,17 +198,18 @@ async def test_two_addresses_from_end_to_end(tmp_path: Path) -> None:
     paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "k")
     with BenchServer() as first, BenchServer() as second:
         targets = (Target("a", url=first.url), Target("b", url=second.url))
-        plan = Plan("ab", targets, {"arms": ARMS, "prompts": 2, "max_tokens": 8, "context_tokens": 20})
+        plan = Plan("ab", targets, {"arms": ARMS, "prompts": 2, "max_tokens": 8, "context_tokens": 20, "starts": 4})
 
         info = await Runner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
 
         assert (info.state, info.flags) == ("finished", ())
         bodies = [[{**one, "model": ""} for one in sorted(s.asked, key=str)] for s in (first, second)]
-        assert len(first.asked) == len(second.asked) + 1  # two starts, two warm-ups
+        assert len(first.asked) == len(second.asked)
         assert {str(one) for one in bodies[0]} == {str(one) for one in bodies[1]}
         assert all(one["cache_prompt"] is False and one["ignore_eos"] is True for one in first.asked)
         made = report_of(find_run(paths, "last"))
-        assert made.tables[0].rows[0][-1] == "indistinguishable"
+        assert made.tables[0].rows[0][-1] == "too few"  # one launch of each, however often it is asked
+        assert any("cannot restart a server by its address" in note for note in made.notes)
         assert made.flags == ()
 
 

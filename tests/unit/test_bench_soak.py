@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpubox.bench import stats
-from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
+from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.report.build import report_of
 from gpubox.bench.runner import Runner
 from gpubox.bench.soak.cycles import find_cycle
@@ -191,8 +192,21 @@ def test_a_steady_server_is_said_to_be_steady() -> None:
 
     assert [note.partition(":")[0] for note in made.notes] == [
         "tg holds",
-        "tg at equal depth shows no cycle of fast and slow answers.",
+        "tg at equal depth shows no cycle of fast and slow answers of up to 30 answers; longer ones are not looked "
+        "for.",
     ]
+
+
+def test_what_too_short_a_soak_cannot_tell_is_said_and_flags_stand_in_every_finding() -> None:
+    kind = soak(minutes=2, window_seconds=20)
+    results = windows(kind, lambda n: 50.0, rss_bytes=lambda w: (2 << 30) + w * (300 << 20))
+    results[-1] = (results[-1][0], replace(results[-1][1], flags=(Flag("throttling", "power cap", "006"),)))
+    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+
+    assert any("Whether RAM of the server creeps cannot be told from 6 windows" in note for note in made.notes)
+    assert all(note.endswith("- doubtful: throttling in 1 item.") for note in made.notes)
+    short = list(findings([(1, results[0][1])], 20.0))
+    assert any("goes in cycles cannot be told from" in note for note in short)
 
 
 def test_where_the_answers_differ_too_much_nothing_is_said_to_hold() -> None:

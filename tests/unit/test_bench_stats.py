@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import random
+import math
 
 import pytest
 
 from gpubox.bench.stats import (
-    Pair,
     Share,
-    compare,
     estimate,
+    holm,
     mcnemar,
     pass_rate,
-    planned_n,
     pooled,
     stderr,
     t95,
+    t_quantile,
+    t_tail,
     wilson,
 )
 
@@ -90,64 +90,28 @@ def test_mcnemar_is_exact(b: int, c: int, p: float) -> None:
     assert mcnemar(b, c) == pytest.approx(p, abs=1e-4)
 
 
-def simulated(effect: float, n: int, seed: int, cv: float = 0.05) -> list[Pair]:
-    """``n`` prompts of three domains that differ by 12 %, measured once under each arm with noise ``cv``."""
-    dice = random.Random(seed)
-    pairs = []
-    for number in range(n):
-        speed = 50 * (1 + dice.gauss(0, 0.12))
-        first, second = (speed * factor * (1 + dice.gauss(0, cv)) for factor in (1, effect))
-        pairs.append(Pair(("code", "math", "general")[number % 3], (first,), (second,)))
-    return pairs
+@pytest.mark.parametrize(
+    ("value", "freedom", "p"),
+    [(0, 5, 1.0), (2.5706, 5, 0.05), (4.0321, 5, 0.01), (1.96, math.inf, 0.05), (9.0, 2.5, 0.00575)],
+)
+def test_the_tails_of_student_are_those_of_the_tables(value: float, freedom: float, p: float) -> None:
+    assert t_tail(value, freedom) == pytest.approx(p, rel=0.03, abs=1e-5)
+    assert t_tail(-value, freedom) == t_tail(value, freedom)
 
 
-@pytest.mark.parametrize("n", [5, 9, 30])
-def test_a_profile_against_itself_is_indistinguishable(n: int) -> None:
-    verdicts = [compare(simulated(1.0, n, seed)).verdict for seed in range(20)]
-
-    assert verdicts.count("indistinguishable") >= 19
-
-
-@pytest.mark.parametrize(("effect", "word"), [(1.1, "faster"), (1 / 1.1, "slower")])
-def test_a_known_difference_is_found_with_as_many_as_planned(effect: float, word: str) -> None:
-    n = planned_n(0.05, 0.1)
-
-    verdicts = [compare(simulated(effect, n, seed)).verdict for seed in range(20)]
-
-    assert n < 30
-    assert verdicts.count(word) >= 17
-    assert set(verdicts) <= {word, "indistinguishable"}
+def test_quantile_and_tail_undo_each_other() -> None:
+    for freedom in (1, 2.7, 5, 30, 400, math.inf):
+        for p in (0.5, 0.05, 0.002):
+            assert t_tail(t_quantile(p, freedom), freedom) == pytest.approx(p, rel=1e-6)
+    assert t_quantile(0.05, 0) == math.inf
 
 
-def test_intervals_over_prompts_cover_the_truth() -> None:
-    truth, covered = 1.1, 0
-    for seed in range(40):
-        found = compare(simulated(truth, 24, seed))
-        assert found.low is not None
-        assert found.high is not None
-        covered += found.low <= truth <= found.high
-
-    assert covered >= 35
+def test_many_rows_are_corrected_by_holm() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([0.01, 0.04], [0.8, 0.2]) == pytest.approx([0.0125, 0.04])  # the second has all that is left
+    assert holm([]) == []
 
 
-def test_too_few_prompts_get_their_range_and_no_interval() -> None:
-    found = compare(simulated(1.5, 4, 0))
-
-    assert (found.verdict, found.low, found.high) == ("too few", None, None)
-    assert found.least <= found.ratio <= found.most
+def test_too_few_prompts_of_a_share_get_no_interval() -> None:
     assert pooled([[Share(3, 4), Share(1, 4)]]).low is None
-
-
-def test_a_margin_is_not_a_difference() -> None:
-    same = [Pair("code", (100.0,), (100.5 + 0.01 * i,)) for i in range(8)]
-
-    assert compare(same).verdict == "indistinguishable"
-    assert compare(same, margin=0).verdict == "faster"
-    with pytest.raises(ValueError, match="margin"):
-        planned_n(0.05, 0.01)
-
-
-def test_the_same_numbers_give_the_same_interval() -> None:
-    pairs = simulated(1.05, 12, 3)
-
-    assert compare(pairs) == compare(pairs)

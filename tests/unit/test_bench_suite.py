@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ from gpubox.bench.report.model import Report, Table
 from gpubox.bench.report.text import lines
 from gpubox.bench.runner import Runner, rescore
 from gpubox.bench.store import Run, find_run
+from gpubox.bench.suite import functional
 from gpubox.bench.suite.aggregate import Score, standings
-from gpubox.bench.suite.answer import answer_of, code_in, files_in
+from gpubox.bench.suite.answer import PYTHON, SCRIPT, Answer, answer_of, files_in, pieces
+from gpubox.bench.suite.answer import code_in as code_of
+from gpubox.bench.suite.architecture import architecture_points
 from gpubox.bench.suite.bayes import answers, bayes_points
 from gpubox.bench.suite.coding import lru_features, shortener_features, todo_features
+from gpubox.bench.suite.debug_log import debug_log_points
 from gpubox.bench.suite.editing import bugfix_points, changed_files, pagination_features
 from gpubox.bench.suite.functional import check_express, check_todo
-from gpubox.bench.suite.prompts import debug_log, fixture
-from gpubox.bench.suite.reasoning import architecture_points, debug_log_points
+from gpubox.bench.suite.prompts import EXPRESS, debug_log, fixture
 from gpubox.bench.suite.scoring import score_of, score_reply
 from gpubox.bench.suite.tasks import TASKS, options_of
 from gpubox.bench.suite.tooluse import sequencing_points, structured_points
@@ -75,14 +79,20 @@ def test_the_articles_composite() -> None:
 
 
 def test_na_is_never_0() -> None:
-    assert Score(7 / 8, None, True).value == pytest.approx(87.5)
+    assert Score(7 / 8, None, True).value is None and Score(7 / 8, None, True).keywords_only
+    assert Score(1.0, 0.25, True).value == pytest.approx(25.0)  # features of what does not work are worth nothing
     assert Score(None).value is None
-    (alone,) = standings({"a": {"1.1": Score(0.5, 0.5, True), "1.2": Score(None)}}, {"a": [50.0]})
-    assert alone.categories == {"coding": 50.0, "reasoning": None, "tools": None, "speed": None}
-    assert (alone.total, alone.missing) == (50.0, ("reasoning", "tools", "speed"))
+    scores = {"1.1": Score(0.5, 0.5, True), "1.2": Score(None), "1.3": Score(1.0, None, True)}
+    (alone,) = standings({"a": scores}, {"a": [50.0]})
+    assert alone.categories == {"coding": 35.0, "reasoning": None, "tools": None, "speed": None}
+    assert (alone.total, alone.missing) == (35.0, ("reasoning", "tools", "speed"))
     (with_reference,) = standings({}, {"a": [50.0]}, ref_tps=100.0)
     assert with_reference.categories["speed"] == 50.0 and with_reference.total == 50.0
     assert standings({"a": {}}, {})[0].total is None
+
+
+def code_in(answer: Answer, languages: list[str]) -> str:
+    return code_of(answer, PYTHON, "", len)
 
 
 BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
@@ -117,6 +127,7 @@ def main():
     parser = argparse.ArgumentParser()
     sub = parser.add_subparsers(dest="verb", required=True)
     NEW = sub.add_parser("add"); NEW.add_argument("text"%NARGS%)
+    EDIT = sub.add_parser("edit"); EDIT.add_argument("id", type=int); EDIT.add_argument("text")
     sub.add_parser("list")
     for name in ("done", "delete"):
         sub.add_parser(name).add_argument("id", type=int)
@@ -127,6 +138,8 @@ def main():
     elif args.verb == "list":
         for id_, text, done in db.execute("SELECT id, text, done FROM t"):
             print(f"{id_:3} [{'x' if done else ' '}] {text}")
+    elif args.verb == "edit":
+        db.execute("UPDATE t SET text = ? WHERE id = ?", (args.text, args.id))
     else:
         sql = "UPDATE t SET done = 1 WHERE id = ?" if args.verb == "done" else "DELETE FROM t WHERE id = ?"
         if not db.execute(sql, (args.id,)).rowcount:
@@ -145,12 +158,12 @@ def sandbox() -> Sandbox:
 
 
 async def test_bug_3_buy_milk_is_one_argument(sandbox: Sandbox) -> None:
-    """An app with one positional and one with ``nargs="+"`` both pass all seven; one that tells its argv proves it."""
+    """An app with one positional and one with ``nargs="+"`` both pass all eight; one that tells its argv proves it."""
     single, several = TODO.replace("%NARGS%", ""), TODO.replace("%NARGS%", ', nargs="+"')
-    argv = "import os, sys\nif sys.argv[1:2] == ['add'] and sys.argv[1:] != ['add', 'Buy milk']: sys.exit('argv')\n"
-    recorder = argv + "print(sys.argv[1:] and 'Buy milk' or 'add list done delete')\n"
+    recorder = "import sys\nif sys.argv[1:2] == ['add']: open('said', 'a').write(sys.argv[2] + chr(10))\n"
+    recorder += "if sys.argv[1:2] == ['list']: print(open('said').read())\nprint('add list done delete edit')\n"
     all_of = await asyncio.gather(*(check_todo(code, sandbox) for code in (single, several, recorder)))
-    assert all(all_of[0].values()) and len(all_of[0]) == 7, all_of[0]
+    assert all(all_of[0].values()) and len(all_of[0]) == 8, all_of[0]
     assert all(all_of[1].values()), all_of[1]
     assert all_of[2]["add"] and all_of[2]["list"] and not all_of[2]["delete"]
     assert all(todo_features(single).values())
@@ -161,6 +174,7 @@ async def test_a_todo_app_that_lies_or_hangs_gets_nothing(sandbox: Sandbox) -> N
     assert not any((await check_todo(lies, sandbox)).values())
     assert not any((await check_todo("import os\nos.kill(os.getppid(), 9)", sandbox)).values())
     assert not any((await check_todo("", sandbox)).values())
+    assert not any((await check_todo("print('add list done delete edit Buy milk')", sandbox)).values())
     interactive = "while True:\n    if input('> ') == 'quit': break"
     assert not (await check_todo(interactive, sandbox))["add"]
 
@@ -215,14 +229,15 @@ CLIENT = fixture("express/client/api.js").replace("Authorization: `Bearer ${toke
 
 
 def test_the_bug_fix_is_read() -> None:
+    originals = {path: fixture(f"express/{path}") for path in EXPRESS}
     good = answer_of(f"{WHY}\n\n**middleware/auth.js**\n```javascript\n{FIXED}```\n", "", "stop")
-    changed = changed_files(files_in(good))
-    assert bugfix_points(good.text, changed) == {"found": 30, "fixed": 40, "minimal": 20, "explained": 10}
-    assert bugfix_points(good.text, changed, False) == {"found": 30, "fixed": 0, "minimal": 0, "explained": 10}
+    changed = changed_files(files_in(good, originals, SCRIPT))
+    assert bugfix_points(good.prose, changed) == {"found": 20, "fixed": 50, "minimal": 20, "explained": 10}
+    assert bugfix_points(good.prose, changed, False) == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
     other = answer_of(f"{WHY}\n`client/api.js`:\n```js\n{CLIENT}```", "", "stop")
-    found = bugfix_points(other.text, changed_files(files_in(other)))
-    assert found == {"found": 30, "fixed": 0, "minimal": 10, "explained": 10}
-    assert changed_files({"middleware/auth.js": fixture("express/middleware/auth.js"), "x.js": "1"}) == {}
+    found = bugfix_points(other.prose, changed_files(files_in(other, originals, SCRIPT)))
+    assert found == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
+    assert changed_files({"middleware/auth.js": fixture("express/middleware/auth.js")}) == {}
     assert sum(bugfix_points("Looks fine to me.", {}).values()) == 0
 
 
@@ -256,11 +271,7 @@ def test_pagination_is_read() -> None:
         "        part = books[(page - 1) * per_page:page * per_page]\n"
         "        return jsonify(items=part, total=45, page=page, per_page=per_page, pages=5)\n",
     )
-    tests = (
-        original["test_app.py"]
-        + "\ndef test_bad(client):\n    assert client.get('/books?per_page=0').status_code == 400\n"
-    )
-    assert all(pagination_features({"app.py": app, "test_app.py": tests}).values())
+    assert all(pagination_features({"app.py": app}).values())
 
 
 @pytest.mark.parametrize(
@@ -304,20 +315,20 @@ Fixes: commit in batches; stream the query with a cursor; use one bulk UPDATE ..
     assert sum(debug_log_points(good).values()) == 10
     herring = debug_log_points("The root cause is the slow DNS lookup. The pool was not exhausted.")
     assert sum(herring.values()) == 0
-    assert sum(debug_log_points("The pool was full. It was caused by a GC pause.").values()) == 1
+    assert sum(debug_log_points("The pool was full. It was caused by a GC pause.").values()) == 2
     assert sum(debug_log_points("").values()) == 0
 
 
 def test_the_architecture_rubric() -> None:
     good = """
 CRDTs: operations commute, so replicas converge. OT transforms concurrent operations against each other.
-Offline: a CRDT merges edits when a client reconnects.
+Offline: a CRDT merges edits when a client reconnects, while OT has to rebase them on reconnect.
 OT needs a central server for ordering; CRDTs work peer to peer.
 CRDTs cost memory for tombstones; OT is complex to get right.
 I recommend a CRDT, because offline edits are required.
 """
     assert architecture_points(good) == dict.fromkeys(
-        ("explains both", "offline", "server", "cost", "recommendation"), 2
+        ("how it works", "offline", "server", "cost", "recommendation"), 2
     )
     assert sum(architecture_points("I recommend OT.").values()) < 3
 
@@ -334,6 +345,7 @@ PLAN = [
 
 
 def test_structured_output() -> None:
+    assert sum(structured_points(json.dumps([{}] * 5)).values()) == 0
     assert sum(structured_points(json.dumps(USERS)).values()) == 5
     assert sum(structured_points(f"```json\n{json.dumps(USERS)}\n```").values()) == 4
     assert structured_points(json.dumps([{**USERS[0], "active": 1}, *USERS[1:]]))["the types"] == 0
@@ -344,6 +356,8 @@ def test_structured_output() -> None:
 
 
 def test_tool_sequencing() -> None:
+    other = [{"tool": "read_file", "args": {"path": "/etc/passwd"}}, *PLAN[1:]]
+    assert sum(sequencing_points(json.dumps(other)).values()) == 1
     assert sum(sequencing_points(json.dumps(PLAN)).values()) == 5
     assert sum(sequencing_points(json.dumps(PLAN[:1]) + " Now I need the result.").values()) == 2  # the article's Gemma
     assert sum(sequencing_points(json.dumps(PLAN[:1][0])).values()) == 2
@@ -380,7 +394,7 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
     results = run.results()
     assert len(results) == 10 + 12 and all(result.ok for result in results.values())
     assert results["1.1/1"].values["functional"] == results["1.1/1"].values["features"] == 1.0
-    assert results["1.2/1"].values["functional"] is None and results["1.2/1"].values["away"]
+    assert results["1.2/1"].values["functional"] == 0.0 and "away" not in results["1.2/1"].values
     assert results["2.2/1"].values["source"] == "cut"
     assert (results["3.3/1"].values["source"], results["3.3/1"].values["features"]) == ("reasoning", 0.6)
     assert [body["max_tokens"] for body in bodies[:10]] == [4096] * 10
@@ -394,7 +408,7 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
     assert row[1] == "box" and row[5] == "50.0"
     assert table(report, "Leaderboard as the article counts").rows
     tasks = {str(line[0])[:3]: line for line in table(report, "Tasks").rows}
-    assert "n/a" in str(tasks["1.2"][4]) and "max_tokens ended the thinking" in str(tasks["2.2"][4])
+    assert "max_tokens ended the thinking" in str(tasks["2.2"][4])
     assert "max_tokens ended the thinking" in "\n".join(lines(run.info, report))
     assert await rescore(run, Config()) == (22, [])
 
@@ -417,9 +431,10 @@ async def test_without_a_sandbox_functional_tests_are_na() -> None:
     todo = await score_reply("1.1", f"```python\n{code}```", "", "stop", nothing)
     fixed = await score_reply("2.1", f"auth\nmiddleware/auth.js\n```js\n{FIXED}```", "", "stop", nothing)
 
-    assert (todo["features"], todo["functional"], score_of(todo).value) == (1.0, None, 100.0)
+    assert (todo["features"], todo["functional"], score_of(todo).value) == (1.0, None, None)
+    assert score_of(todo).keywords_only and score_of(fixed).keywords_only
     assert todo["away"] == fixed["away"] == "nothing confines programs here"
-    assert fixed["items"]["fixed"] == 40  # read off the middleware
+    assert fixed["items"]["fixed"] == 50  # read off the middleware
 
 
 async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) -> None:
@@ -453,7 +468,7 @@ async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
 
     assert len(TASKS) == 13
     for name, task in TASKS.items():
-        if task.max_tokens or name == "1.1":
+        if task.max_tokens:
             continue
         values = await score_reply(name, "", "", "stop", none)
         assert score_of(values).value == 0.0 and values["source"] == "empty"
@@ -465,3 +480,62 @@ async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
 def test_options_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         options_of(options)
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "1", "1.", "a.", "[", "{", "-", "|a", "```\n", "<pre>", "crdt ot ", "not ", "1e-", "- a b\n"]
+)
+def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) -> None:
+    """No pattern takes more than linear time; where one did, this took minutes."""
+    text = piece * (40_000 // len(piece))
+    originals = {path: fixture(f"express/{path}") for path in EXPRESS}
+    began = time.process_time()
+    for points in (debug_log_points, architecture_points, bayes_points, structured_points, sequencing_points):
+        points(text)
+    files_in(Answer(text, "content"), originals, SCRIPT)
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```python:todo.py\nx = 1\n```", [("python", "todo.py")]),
+        ("```tsx\nx\n```", [("script", "")]),
+        ("~~~\nx\n~~~", [("", "")]),
+        ("```{.python filename=\"app.py\"}\nx\n```", [("python", "app.py")]),
+        ("```js middleware/auth.js\nx\n```", [("script", "middleware/auth.js")]),
+        ("**1. `src/app.py`:**\n\n````py\nx\n````", [("python", "src/app.py")]),
+        ("```\n# app.py\nx = 1\n```", [("python", "app.py")]),
+        ("```bash\npython todo.py\n```", [("bash", "")]),
+        ("app.py\n\nimport os\nx = 1\ny = 2\n", [("", "app.py")]),
+        ("<pre><code>import os\nif 1 &lt; 2: pass\n</code></pre>", [("", "")]),
+    ],
+)  # fmt: skip
+def test_code_is_found_however_it_is_fenced(text: str, found: list[tuple[str, str]]) -> None:
+    assert [(piece.family, piece.path) for piece in pieces(Answer(text, "content"))] == found
+
+
+FORGED = {
+    "prints a verdict": "import json\nprint('\\n' + json.dumps(dict.fromkeys(%r, True)))\nimport os\nos._exit(0)",
+    "shadows what its judge imports": "import os\n"
+    "for name in ('json', 'select', 'secrets', 'ctypes', 'random', 'subprocess'):\n"
+    "    open(name + '.py', 'w').write('import os; os._exit(0)')\nopen('.shim/driver.py', 'w').write('print(1)')",
+    "kills its judge": "import os\nos.kill(os.getppid(), 9)",
+    "answers everything alike": "import fastapi\napp = fastapi.FastAPI()\n"
+    "async def ask(*a): return fastapi.JSONResponse({'short_code': 'a', 'short_url': 'a', 'items': [], 'total': 45})\n"
+    "app.ask = ask",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+async def test_an_app_that_forges_gets_nothing(name: str, sandbox: Sandbox) -> None:
+    code = FORGED[name]
+    shortener = code % (functional.SHORTENER_CHECKS,) if "%r" in code else code
+    pages = code % (functional.PAGINATION_CHECKS,) if "%r" in code else code
+    files = {"app.py": pages, "test_app.py": fixture("flask/test_app.py")}
+
+    found = await asyncio.gather(
+        functional.check_shortener(shortener, sandbox), functional.check_pagination(files, sandbox)
+    )
+
+    assert sum(found[0].values()) <= 1 and not any(found[1].values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubox.server.causes import Cause, Kind, find_cause, last_error
+from gpubox.server.causes import Cause, Kind, find_cause, first_error
 
 LOAD_FAILED = """\
 0.01.001.000 E llama_model_load_from_file_impl: failed to load model
@@ -154,12 +154,12 @@ CASES = {
         "0.00.100.001 I srv    operator(): operator(): cleaning up before exit...\n"
         "0.00.100.002 E srv  llama_server: exiting due to HTTP server error\n",
         Kind.PORT,
-        "port 8291 on 127.0.0.1 is taken",
+        "it could not listen on 127.0.0.1, port 8291",
     ),
     "port, after an allocation that was retried": (
         RETRIED + "0.00.950.000 E srv         start: couldn't bind HTTP server socket, hostname: ::1, port: 80\n",
         Kind.PORT,
-        "port 80 on ::1 is taken",
+        "it could not listen on ::1, port 80",
     ),
     "unknown architecture": (
         "0.00.100.000 E llama_model_load: error loading model: unknown model architecture: 'qwen9moe'\n" + LOAD_FAILED,
@@ -203,14 +203,13 @@ CASES = {
         "buffers, abort\n0.00.200.000 E llama_model_load: error loading model: done_getting_tensors: wrong number of "
         "tensors; expected 292, got 291\n",
         Kind.CRASH,
-        "the engine said: llama_model_load: error loading model: done_getting_tensors: wrong number of tensors; "
-        "expected 292, got 291",
+        "the engine said: error loading model: done_getting_tensors: wrong number of tensors; expected 292, got 291",
     ),
     "an error nobody foresaw": (
         "0.00.100.000 E foo: the [bold]flux[/bold] {capacitor} is %s\n"
         "0.00.100.001 E srv  llama_server: exiting due to x\n",
         Kind.CRASH,
-        "the engine said: foo: the [bold]flux[/bold] {capacitor} is %s",
+        "the engine said: the [bold]flux[/bold] {capacitor} is %s",
     ),
     "a wrapper's own error": ("fatal: no such container\n", Kind.CRASH, "the engine said: fatal: no such container"),
 }
@@ -287,13 +286,24 @@ def test_a_silent_end_is_said_to_be_silent(code: int | None, words: str) -> None
         assert ("dmesg" in cause.hint) == (code is None)  # nobody saw a signal: SIGKILL leaves just this
 
 
-def test_the_last_error_is_short_and_not_the_farewell() -> None:
-    text = (
-        "0.00.000.001 E one\n0.00.000.002 E " + "x" * 5000 + "\n0.00.000.003 E srv  exiting due to model loading error"
-    )
+def test_the_first_error_is_short_and_none_of_the_callers_that_gave_up() -> None:
+    text = "0.00.000.001 E " + "x" * 5000 + "\n0.00.000.002 E two\n0.00.000.003 E srv  exiting due to x"
 
-    assert last_error(text) == "x" * 300
-    assert last_error("0.00.000.001 I error: no") == ""
+    assert first_error(text) == "x" * 300
+    assert first_error(LOAD_FAILED + text) == "x" * 300
+    assert first_error("0.00.000.001 I error: no") == ""
+    assert first_error(LOAD_FAILED) == "llama_model_load_from_file_impl: failed to load model"
+
+
+def test_a_refused_request_hours_ago_did_not_end_a_server_that_ran() -> None:
+    refused = "1.00.000.000 E srv    send_error: task id = 3, error: the request exceeds the context\n"
+    early = "0.00.100.000 E cmn  common_contr: no valid control vector files passed\n"
+    hours = "2.00.000.000 I srv  update_slots: all slots are idle\n" * 50
+    end = "9.00.000.000 E ggml_foo: the card is on fire\n9.00.000.001 E srv: giving up\n"
+
+    assert first_error(early + LISTENING + refused + hours + end) == "ggml_foo: the card is on fire"
+    assert first_error(early + LISTENING + "3.00.000.000 E old: trouble\n" + hours + end).startswith("ggml_foo")
+    assert first_error(early + LISTENING + hours) == ""
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,12 @@ ODD = Profile(
     env={"CUDA_VISIBLE_DEVICES": "0,1", "GGML_NOTE": "a b %h 5$ 100% \\ \"q\" 'p'", "HF_TOKEN": "hush"},
     flags={
         "override-tensor": r"\.ffn_(up|down)_exps=CPU,blk\.1=CUDA0",
-        "no-mmap": True,
+        "load-mode": "none",
+        "lora": ("a b.gguf", "c,d.gguf"),
+        "override-kv": ("a.b=str:x,y", 'a.c=str:"z"'),
+        "dry-sequence-breaker": ("\n", ",", "none"),
+        "logit-bias": ("15043+1", "12-2"),
+        "control-vector-layer-range": (1, 2),
         "warmup": False,
         "tensor-split": (3, 1.5),
         "reverse-prompt": 'it\'s "$HOME" `x` %h %% \\n ; # ~/x',

@@ -10,8 +10,8 @@ import pytest
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.hardware.process import Identity
 from gpubox.paths import Paths
-from gpubox.server.guard import RESTARTS, lately, may_restart, note_restart, post_mortem
-from gpubox.server.record import Launch, Running, SlotState, load_state, save_state
+from gpubox.server.guard import RESTARTS, may_restart, post_mortem
+from gpubox.server.record import Launch, Running, SlotState, lately, load_state, now, save_state
 from gpubox.server.slot import SlotView, observe
 
 LAUNCH = Launch("coder", ("llama-server", "--model", "/m.gguf", "--port", "1"), "127.0.0.1", 1, restart=True)
@@ -55,9 +55,10 @@ def test_nothing_is_written_where_nothing_died(paths: Paths) -> None:
 
 
 def test_it_is_started_again_at_most_three_times_in_fifteen_minutes(paths: Paths, view: SlotView) -> None:
-    for _ in range(RESTARTS):
+    for count in range(RESTARTS):
+        save_state(paths.slot_state("main"), SlotState(DEAD, restarts=(now(),) * count))
         assert may_restart(observe(paths, "main"), NO_GPU) is None
-        note_restart(paths, "main")
+    save_state(paths.slot_state("main"), SlotState(DEAD, restarts=(now(),) * RESTARTS))
 
     assert "died 3 times" in (may_restart(observe(paths, "main"), NO_GPU) or "")
     later = datetime.now(UTC) + timedelta(minutes=16)
@@ -76,3 +77,13 @@ def test_a_profile_that_does_not_ask_for_it_stays_down(paths: Paths) -> None:
     save_state(paths.slot_state("main"), SlotState(calm))
 
     assert may_restart(observe(paths, "main"), NO_GPU) == ""
+
+
+def test_one_that_was_told_to_stop_and_one_that_lost_its_key_stay_down(paths: Paths, view: SlotView) -> None:
+    assert "told to stop" in (may_restart(view, NO_GPU, told=True) or "")
+
+    for host, refused in (("0.0.0.0", True), ("127.0.0.1", False)):
+        open_to = replace(DEAD, keyed=True, launch=replace(LAUNCH, host=host))
+        save_state(paths.slot_state("main"), SlotState(open_to))
+        said = may_restart(observe(paths, "main"), NO_GPU, keyed=False)
+        assert ("API key" in (said or "")) == refused

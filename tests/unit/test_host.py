@@ -6,12 +6,10 @@ import mmap
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+import psutil
 import pytest
 
 from gpubox.hardware import host
@@ -21,33 +19,31 @@ from gpubox.hardware.process import Identity, boot_id, identity_of, own_identity
 MIB = 1024**2
 
 
+KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+
+
 class Cores:
-    """psutil.cpu_times of two cores; ``work`` lets time pass on one of them."""
+    """A /proc with two cores; ``work`` lets ticks pass on one of them."""
 
-    def __init__(self) -> None:
-        self.seconds: list[dict[str, float]] = [dict.fromkeys(("user", "idle", "iowait", "guest"), 0.0) for _ in "ab"]
+    def __init__(self, proc: Path) -> None:
+        self.proc = proc
+        self.ticks = [dict.fromkeys(KINDS, 100) for _ in "ab"]
+        (proc / "meminfo").write_bytes(Path("/proc/meminfo").read_bytes())
+        self.write()
 
-    def work(self, core: int, **seconds: float) -> None:
-        for kind, value in seconds.items():
-            self.seconds[core][kind] += value
+    def work(self, core: int, **ticks: int) -> None:
+        for kind, value in ticks.items():
+            self.ticks[core][kind] += value
+        self.write()
 
-    def __call__(self, percpu: bool) -> list[Any]:
-        return [_Times(core) for core in self.seconds]
-
-
-class _Times(SimpleNamespace):
-    def __init__(self, seconds: dict[str, float]) -> None:
-        super().__init__(**seconds)
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(vars(self).values())
+    def write(self) -> None:
+        cores = [f"cpu{n} {' '.join(map(str, ticks.values()))}" for n, ticks in enumerate(self.ticks)]
+        (self.proc / "stat").write_text("\n".join(["cpu  9 9 9 9 9 9 9 9 9 9", *cores, "intr 5 0", "ctxt 7", ""]))
 
 
 @pytest.fixture
-def cores(monkeypatch: pytest.MonkeyPatch) -> Cores:
-    fake = Cores()
-    monkeypatch.setattr(host.psutil, "cpu_times", fake)
-    return fake
+def cores(tmp_path: Path) -> Cores:
+    return Cores(tmp_path)
 
 
 def test_this_host() -> None:
@@ -61,8 +57,17 @@ def test_this_host() -> None:
     assert all(0 <= percent <= 100 for percent in second.cpu_percent)
 
 
+def test_memory_is_what_psutil_reads() -> None:
+    reading, memory = HostReader().read(), psutil.virtual_memory()
+
+    assert reading is not None
+    assert reading.ram_total_bytes == memory.total
+    assert abs(reading.ram_available_bytes - memory.available) < 512 * MIB
+    assert abs(reading.swap_used_bytes - psutil.swap_memory().used) < 512 * MIB
+
+
 def test_percent_is_of_the_time_since_the_last_reading(cores: Cores) -> None:
-    reader = HostReader()
+    reader = HostReader(cores.proc)
 
     def percent() -> tuple[float, ...]:
         reading = reader.read()
@@ -81,25 +86,29 @@ def test_percent_is_of_the_time_since_the_last_reading(cores: Cores) -> None:
 
 
 def test_a_core_that_goes_offline_begins_anew(cores: Cores) -> None:
-    reader = HostReader()
+    reader = HostReader(cores.proc)
     reader.read()
     cores.work(0, user=1)
-    cores.seconds.pop()
+    cores.ticks.pop()
+    cores.write()
 
     reading = reader.read()
     assert reading is not None and reading.cpu_percent == ()
 
 
-def test_a_host_that_cannot_be_read_is_as_before_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = HostReader()
+@pytest.mark.parametrize("meminfo", [None, b"", b"MemTotal: 7 kB\n", b"MemTotal: ? kB\nMemAvailable: 3 kB\n"])
+def test_a_host_that_cannot_be_read_is_as_before_or_unknown(cores: Cores, meminfo: bytes | None) -> None:
+    reader = HostReader(cores.proc)
     before = reader.read()
 
-    def hidden() -> None:
-        raise PermissionError
+    if meminfo is None:
+        (cores.proc / "meminfo").unlink()
+    else:
+        (cores.proc / "meminfo").write_bytes(meminfo)
 
-    monkeypatch.setattr(host.psutil, "virtual_memory", hidden)
+    assert before is not None
     assert reader.read() == before
-    assert HostReader().read() is None
+    assert HostReader(cores.proc).read() is None
 
 
 def test_this_process() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.importing import Imported, import_source, import_text
+from gpubox.interchange.reading import Source
 from gpubox.interchange.recorded import long_name, long_names, recorded
 from gpubox.profiles.model import Profile
 
@@ -54,8 +55,8 @@ def test_every_short_option_of_the_recorded_build_has_a_long_name() -> None:
         ("–ctx-size 8192", {"ctx-size": 8192}),
         ("--rope-scale 1.0 --prio 01", {"rope-scale": "1.0", "prio": "01"}),  # as typed, or they would change
         ("-ot '\\.ffn_.*=CPU,blk\\.1=CUDA0'", {"override-tensor": "\\.ffn_.*=CPU,blk\\.1=CUDA0"}),
-        ("-fa -c 1", {"flash-attn": True, "ctx-size": 1}),
-        ("--no-mmap --mlock", {"no-mmap": True, "mlock": True}),
+        ("-r --foo -c 1", {"reverse-prompt": True, "ctx-size": 1, "foo": True}),
+        ("-r -foo -c 1", {"reverse-prompt": "-foo", "ctx-size": 1}),  # as llama-server: what is no option is a value
         ("--chat-template-kwargs '{\"a\": {}}'", {"chat-template-kwargs": '{"a": {}}'}),
         ("-xyz 1", {"xyz": 1}),
     ],
@@ -81,16 +82,18 @@ def test_sampling_and_template_kwargs_have_tables_of_their_own() -> None:
 
 def test_the_last_of_a_repeated_option_counts_and_is_noted() -> None:
     imported = one("llama-server -m a.gguf -m b.gguf -c 1 --ctx-size 2 --temp 1 --temperature 0 -ot a=CPU -ot b=CPU")
-    assert dict(imported.profile.flags) == {"ctx-size": 2, "override-tensor": "b=CPU"}
+    assert dict(imported.profile.flags) == {"ctx-size": 2, "override-tensor": ("a=CPU", "b=CPU")}
     assert (imported.profile.model, dict(imported.profile.sampling)) == ("b.gguf", {"temperature": 0})
-    assert noted(imported, "--ctx-size", "more than once")
-    assert len(imported.notes) == 4
+    for words in [("--ctx-size", "more than once", "2", "1 was dropped"), ("a.gguf was dropped",), ("--temp", "1 was")]:
+        assert noted(imported, *words)
+    assert len(imported.notes) == 3
 
 
 def test_secrets_stay_out_and_are_never_repeated() -> None:
     imported = one("HF_TOKEN=hush LLAMA_API_KEY=hush llama-server -m a.gguf --api-key hush -hft hush --api-key-file k")
-    assert dict(imported.profile.flags) == {"api-key-file": "k"}
+    assert dict(imported.profile.flags) == {}
     assert imported.profile.env == {}
+    assert noted(imported, "--api-key-file k", "left out", "api-key file")
     assert noted(imported, "--api-key", "LLAMA_API_KEY")
     assert noted(imported, "HF_TOKEN")
     assert "hush" not in str(imported)
@@ -98,9 +101,11 @@ def test_secrets_stay_out_and_are_never_repeated() -> None:
 
 def test_what_cannot_be_carried_is_said() -> None:
     imported = one("llama-server -m a.gguf stray --control-vector-layer-range 1 2 --draft-max 8 -hf u/r -fa")
-    assert dict(imported.profile.flags) == {"draft-max": 8, "flash-attn": True}
-    for words in [("'stray'", "no option"), ("layer-range", "two values"), ("draft-max", "spec-draft-n-max"),
-                  ("two models", "u/r"), ("-fa", "no value")]:  # fmt: skip
+    assert dict(imported.profile.flags) == {
+        "control-vector-layer-range": (1, 2), "spec-draft-n-max": 8, "flash-attn": "on",
+    }  # fmt: skip
+    for words in [("stray", "no option"), ("draft-max", "spec-draft-n-max"), ("two models", "u/r"),
+                  ("-fa alone", "--flash-attn on")]:  # fmt: skip
         assert noted(imported, *words), words
 
 
@@ -110,14 +115,22 @@ def test_the_engine_is_a_hint_unless_it_is_a_known_one() -> None:
     assert imported.profile.env == {"CUDA_VISIBLE_DEVICES": "0"}
     assert (imported.profile.engine, len(imported.notes)) == ("", 1)
     assert noted(imported, "~/llama.cpp/build/bin/llama-server", "[engines]")
-    (known,) = import_text(text, engines={"mine": "~/llama.cpp/build/bin/llama-server"})
+    (known,) = import_text(text, known=Source(engines={"mine": "~/llama.cpp/build/bin/llama-server"}))
     assert (known.profile.engine, known.notes) == ("mine", ())
 
 
 def test_variables_of_llama_server_itself_are_its_options() -> None:
-    profile = one("LLAMA_ARG_CTX_SIZE=1 LLAMA_ARG_PORT=9 LLAMA_ARG_MODEL=a.gguf LLAMA_ARG_MLOCK=x llama-server").profile
-    assert (profile.model, profile.port, dict(profile.flags)) == ("a.gguf", 9, {"ctx-size": 1})
-    assert profile.env == {"LLAMA_ARG_MLOCK": "x"}  # an option this build does not have: left to the engine
+    imported = one(
+        "LLAMA_ARG_CTX_SIZE=1 LLAMA_ARG_PORT=9 LLAMA_ARG_MODEL=a.gguf LLAMA_ARG_MLOCK=1 LLAMA_ARG_NO_KV_OFFLOAD=x"
+        " LLAMA_ARG_DRAFT_MAX=7 LLAMA_ARG_FUTURE=x llama-server"
+    )
+    profile = imported.profile
+    assert (profile.model, profile.port) == ("a.gguf", 9)
+    assert dict(profile.flags) == {
+        "ctx-size": 1, "load-mode": "mmap+mlock", "no-kv-offload": True, "spec-draft-n-max": 7,
+    }  # fmt: skip
+    assert profile.env == {"LLAMA_ARG_FUTURE": "x"}  # an option this build does not have: left to the engine
+    assert noted(imported, "LLAMA_ARG_FUTURE", "no such variable")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +157,9 @@ def test_variables_of_llama_server_itself_are_its_options() -> None:
         'tmux send-keys -t llm "llama-server -m a.gguf" Enter',
         "ssh box 'llama-server -m a.gguf'",
         "sudo su - llm -c 'llama-server -m a.gguf'",
+        "M=a.gguf bash -c 'llama-server -m $M'",
+        'start "llama" /min cmd /k "cd /d C:\\llama && llama-server.exe -m a.gguf"',
+        "I use:\n\n```bash\nllama-server -m a.gguf\n```\nand it works",
     ],
 )
 def test_the_server_is_found_behind_what_stands_before_it(text: str) -> None:
@@ -213,9 +229,10 @@ def test_a_variable_set_in_branches_is_said_to_be(text: str) -> None:
     assert noted(imported, "sets MODEL in branches")
 
 
-def test_a_branch_that_the_command_does_not_use_is_no_note() -> None:
-    assert one("if [ -z $X ]; then LOG=/dev/null; fi\nCTX=8\nllama-server -m a.gguf -c $CTX >> $LOG").notes == ()
-    assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ()
+def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -> None:
+    imported = one("if [ -z $X ]; then LOG=/dev/null; fi\nCTX=8\nllama-server -m a.gguf -c $CTX >> $LOG")
+    assert imported.notes == ("Left out: >> $LOG (gpubox keeps the log)", "Left out: if [ -z $X ]")
+    assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ("Left out: if [ -f a.gguf ]",)
 
 
 def test_both_branches_that_start_a_server_are_profiles() -> None:
@@ -356,7 +373,8 @@ temp = 0.7
     small = found["small"]
     assert small.profile.model == "/m/small.gguf"
     assert dict(small.profile.flags) == {
-        "ctx-size": 8192, "jinja": True, "flash-attn": "on", "n-gpu-layers": 99, "no-kv-offload": True, "no-mmap": True,
+        "ctx-size": 8192, "jinja": True, "flash-attn": "on", "n-gpu-layers": 99, "no-kv-offload": True,
+        "load-mode": "none",
     }  # fmt: skip
     assert dict(small.profile.sampling) == {"temperature": 0.7}
     assert noted(small, "load-on-startup")
@@ -364,6 +382,14 @@ temp = 0.7
     other = found["repo-q8_0"]
     assert other.profile.model == "hf:user/repo-GGUF:Q8_0"
     assert other.profile.flags["ctx-size"] == 4096
+
+
+def test_a_key_twice_in_a_section_is_noted() -> None:
+    imported = one("threads = 1\n[a]\nmodel = /a.gguf\nc = 1\nctx-size = 2\njinja = true\njinja = true\n", file="m.ini")
+    assert imported.profile.flags["ctx-size"] == 2
+    assert noted(imported, "threads = 1", "before the first section")
+    assert noted(imported, "ctx-size = 1", "the last one")
+    assert len(imported.notes) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.paths import Paths
+from gpubox.hardware.process import own_identity
+from gpubox.paths import MAIN_SLOT, Paths
+from gpubox.server.record import Launch, Running, SlotState, now, save_state
 
 BAT = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article1-start-server.bat")
 QWEN = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article5-qwen.sh")
@@ -79,9 +81,9 @@ def test_files_of_the_current_folder_are_written_with_their_whole_path(
     assert profile["model"] == str(here / "x.gguf")
     assert profile["flags"] == {
         "mmproj": str(here / "sub/mm.gguf"), "chat-template-file": str(here / "t.jinja"), "model-draft": "gone.gguf",
-        "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf",
+        "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf", "spec-type": "draft-simple",
     }  # fmt: skip
-    assert profile["notes"] == []
+    assert profile["notes"] == ["--spec-type draft-simple was added: a draft model alone drafts nothing today."]
     assert run(["import", "llama-server", "--name", "other", "--model", "../x.gguf"]) == 0
     assert f'model = "{here}/x.gguf"' in (paths.profiles / "other.toml").read_text()
 
@@ -116,7 +118,7 @@ def test_import_reads_stdin_and_answers_in_json(
     assert run(["import", "-", "--json"]) == 0
     (profile,) = json.loads(capsys.readouterr().out)["profiles"]
     assert profile["path"] == str(paths.profiles / "a.toml")
-    assert profile["flags"] == {"ctx-size": 4096, "draft-max": 8}
+    assert profile["flags"] == {"ctx-size": 4096, "spec-draft-n-max": 8}
     assert "spec-draft-n-max" in profile["notes"][0]
 
 
@@ -165,3 +167,34 @@ def test_export_points_a_client_at_the_box(capsys: pytest.CaptureFixture[str]) -
 def test_export_of_an_unknown_profile_or_kind_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "nope", "--as", "sh"]) == 2
     assert run(["export", "demo", "--as", "nope"]) == 2
+
+
+def test_client_settings_name_where_the_profile_runs_and_say_so(
+    paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def base_url() -> str:
+        out, err = capsys.readouterr()
+        urls.append(err)
+        return str(json.loads(out)["provider"]["gpubox"]["options"]["baseURL"])
+
+    urls: list[str] = []
+    paths.profiles.mkdir(parents=True)
+    (paths.profiles / "fixed.toml").write_text('model = "a.gguf"\nport = 8123\n')
+    (paths.profiles / "any.toml").write_text('model = "a.gguf"\nport = 0\n')
+    assert run(["export", "fixed", "--as", "opencode"]) == 0
+    assert base_url() == "http://127.0.0.1:8123/v1"
+    assert "does not run" in urls[-1]
+    assert run(["export", "any", "--as", "opencode"]) == 0
+    assert base_url() == "http://127.0.0.1:8080/v1"
+    assert "port changes at each start" in urls[-1]
+
+    running = Running(Launch("any", ("x",), "0.0.0.0", 41999), "id", now(), own_identity())
+    save_state(paths.slot_state(MAIN_SLOT), SlotState(running))
+    assert run(["export", "any", "--as", "opencode"]) == 0
+    assert base_url() == "http://127.0.0.1:41999/v1"
+    assert "any runs at http://127.0.0.1:41999" in urls[-1]
+    assert run(["export", "fixed", "--as", "opencode"]) == 0
+    assert base_url() == "http://127.0.0.1:8123/v1"
+    assert run(["export", "any", "--as", "opencode", "--url", "http://box:1"]) == 0
+    assert base_url() == "http://box:1/v1"
+    assert urls[-1] == ""

@@ -19,7 +19,7 @@ from gpubox.profiles.loader import load_profile
 from gpubox.profiles.model import Profile
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-LAUNCHES = sorted((FIXTURES / "launches").iterdir())
+LAUNCHES = sorted(path for path in (FIXTURES / "launches").iterdir() if path.is_file())
 STOCK = parse_help((FIXTURES / "llama-server-b11434.help.txt").read_text())
 DEFAULTS = {("host", "127.0.0.1"), ("port", "8080")}
 """What llama-server does unasked; a profile says it."""

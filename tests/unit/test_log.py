@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError
+from gpubox.regular import open_regular
+from gpubox.server import log
 from gpubox.server.log import KEEP, LINE_BYTES, LogLine, LogReader, parse_line, rotate, stage_of, tail_text
 
 STARTUP = """\
@@ -118,15 +120,15 @@ def test_a_rotation_between_opening_and_looking_shows_nothing_twice(
     path.write_bytes(b"old line\n")
     reader = LogReader(path)
     assert reader.read() == ["old line"]
-    really_open = Path.open
 
-    def open_then_rotate(self: Path, *args: str) -> object:
-        file = really_open(self, *args)
-        rotate(self)
-        really_open(self, "ab").write(b"new line\n")
+    def open_then_rotate(path: Path) -> object:
+        file = open_regular(path)
+        rotate(path)
+        with path.open("ab") as server:
+            server.write(b"new line\n")
         return file
 
-    monkeypatch.setattr(Path, "open", open_then_rotate)
+    monkeypatch.setattr(log, "open_regular", open_then_rotate)
     first = reader.read()
     monkeypatch.undo()
 

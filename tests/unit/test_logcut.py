@@ -12,7 +12,7 @@ import pytest
 
 from gpubox.server import logcut
 from gpubox.server.log import CUT, LogReader
-from gpubox.server.logcut import COPY_SECONDS, is_long, trim
+from gpubox.server.logcut import COPY_SECONDS, UNLOADED_BYTES, is_long, trim
 from gpubox.telemetry.sources import LogSource
 from tests.unit.llama_box import LOADED, done, taken
 
@@ -109,11 +109,16 @@ def test_a_log_is_cut_again_and_again_and_copied_but_now_and_then(log: Path, mon
     assert COPY_SECONDS > 1
 
 
-def test_a_log_without_a_load_is_cut_to_the_mark(log: Path) -> None:
-    log.write_text(FILLER)
-    trim(log)
-
-    assert log.read_text().startswith(CUT)
+def test_of_a_log_without_a_load_the_first_lines_stay_however_often_it_is_cut(log: Path) -> None:
+    log.write_text("the first line\n" + FILLER)
+    for _ in range(3):
+        trim(log)
+        text = log.read_text()
+        assert text.startswith("the first line\n")
+        assert len(text) < UNLOADED_BYTES + 200
+        assert text.count(CUT) == 1
+        with log.open("a") as server:
+            server.write(FILLER)
 
 
 def test_on_a_full_disk_it_is_cut_all_the_same(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +131,7 @@ def test_on_a_full_disk_it_is_cut_all_the_same(log: Path, monkeypatch: pytest.Mo
 
     assert not is_long(log)
     assert not aside(log).exists()
-    assert "could not be kept" in log.read_text()
+    assert "what was here is gone" in log.read_text()
 
 
 def test_two_gpuboxes_cut_it_once(log: Path) -> None:

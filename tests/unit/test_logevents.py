@@ -117,7 +117,7 @@ def test_a_recorded_run_tells_nothing_twice_and_nothing_else() -> None:
     assert kinds == {
         "Section": 12, "Buffer": 13, "BreakdownRow": 6, "Timing": 6, "CachedTo": 5, "Device": 3, "CacheState": 3,
         "Checkpoint": 3, "KvCache": 2, "Taken": 2, "NewPrompt": 2, "Drafted": 2, "PerPosition": 2, "Released": 2,
-        "Layers": 1, "Threads": 1, "Chosen": 2, "Saved": 1,
+        "Layers": 1, "Threads": 1, "Chosen": 2, "Saved": 1, "Idle": 5, "Arrived": 2,
     }  # fmt: skip
 
 

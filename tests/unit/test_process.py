@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpubox.hardware import process
@@ -158,8 +159,8 @@ def test_a_hidden_owner_is_said_to_be_hidden(monkeypatch: pytest.MonkeyPatch) ->
         held.bind(("127.0.0.1", 0))
         held.listen()
         port = held.getsockname()[1]
-        hidden = [c._replace(pid=None) for c in process.psutil.net_connections(kind="inet")]
-        monkeypatch.setattr(process.psutil, "net_connections", lambda kind: hidden)
+        hidden = [c._replace(pid=None) for c in psutil.net_connections(kind="inet")]
+        monkeypatch.setattr(psutil, "net_connections", lambda kind: hidden)
 
         assert process.port_owner(port) == PortOwner(None, "another user's program")
 
@@ -168,10 +169,10 @@ def test_a_hidden_owner_is_said_to_be_hidden(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_cannot_be_seen_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*args: object, **kwargs: object) -> None:
-        raise process.psutil.AccessDenied
+        raise psutil.AccessDenied
 
-    monkeypatch.setattr(process.psutil, "net_connections", denied)
-    monkeypatch.setattr(process.psutil.Process, "net_connections", denied)
+    monkeypatch.setattr(psutil, "net_connections", denied)
+    monkeypatch.setattr(psutil.Process, "net_connections", denied)
 
     assert process.port_owner(80) is None
     assert process.listens(os.getpid(), 80) is None

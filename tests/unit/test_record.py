@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +126,7 @@ def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_its_place_is_damage(tmp_path: Path) -> None:
-    assert "damaged (IsADirectoryError)" in load_state(tmp_path).message
+    assert "damaged (it is a folder, not a file)" in load_state(tmp_path).message
 
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
@@ -136,18 +138,37 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_a_full_disk_leaves_the_old_state_whole_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "message"), [(5, "new"), (28, "n" * 100_000)], ids=["broken", "full, and longer"])
+def test_a_disk_that_refuses_leaves_the_old_state_whole_and_no_litter(
+    number: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "main.json"
     save_state(path, STATE)
 
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(record.os, "fsync", full)
-    with pytest.raises(GpuboxError, match="No space left on device"):
-        save_state(path, SlotState(message="new"))
+    monkeypatch.setattr(record.os, "fsync", refuse)
+    with pytest.raises(GpuboxError, match=os.strerror(number)):
+        save_state(path, SlotState(message=message))
 
     assert load_state(path) == STATE
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_on_a_full_disk_the_record_takes_the_room_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "main.json"
+    save_state(path, STATE)
+
+    def full(**where: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    for state in (SlotState(message="new"), STATE):
+        save_state(path, state)
+        assert load_state(path) == state
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpubox.hardware.process import Activity
 from gpubox.server.events import LoadProgress
-from gpubox.server.loading import BUSY_CPU_PATIENCE, StallWatch
+from gpubox.server.loading import BUSY_CPU_PATIENCE, KINDS, LoadLog, StallWatch
+from gpubox.server.logcut import ROTATE_BYTES
 
 IDLE = Activity(cpu_seconds=0.0, rss_bytes=100 << 20, file_rss_bytes=50 << 20, read_chars=1000)
 
@@ -31,11 +34,18 @@ def test_anything_that_grows_is_progress(change: dict[str, int]) -> None:
         assert not watch.stalled(reading, 10, at)
 
 
-def test_a_growing_log_is_progress_also_where_the_process_is_hidden() -> None:
+def test_new_kinds_of_lines_are_progress_also_where_the_process_is_hidden() -> None:
     watch = StallWatch(60, at=0)
 
     assert not any(watch.stalled(None, at, at) for at in range(0, 6000, 59))
     assert watch.stalled(None, 5959, 7000)
+
+
+def test_memory_that_goes_down_and_up_again_is_no_progress() -> None:
+    watch = StallWatch(60, at=0)
+    outcomes = [watch.stalled(replace(IDLE, rss_bytes=(100 + at % 2) << 20), 10, at) for at in range(100)]
+
+    assert outcomes[-1]
 
 
 def test_memory_that_trembles_below_a_mib_is_no_progress() -> None:
@@ -67,6 +77,50 @@ def test_a_load_that_moves_again_gets_its_patience_back() -> None:
 
     assert not watch.stalled(IDLE, 11, 118)
     assert watch.stalled(IDLE, 11, 120)
+
+
+def flood(log: Path, lines: int, text: str = "0.00.001.000 W srv: slot {n} of {n} is at 0x{n:x}, waiting\n") -> int:
+    with log.open("a") as server:
+        return sum(server.write(text.format(n=n)) for n in range(lines))
+
+
+def test_lines_that_differ_only_in_numbers_are_one_kind(tmp_path: Path) -> None:
+    log = tmp_path / "main.log"
+    told = LoadLog(log)
+    flood(log, 3000)
+    told.read()
+    assert told.kinds == 1
+
+    flood(log, 1, "0.01.000.000 I load_tensors:   CPU_Mapped model buffer size =    92.10 MiB\n")
+    told.read()
+    assert (told.kinds, told.stage) == (2, "loading weights")
+
+
+def test_noise_is_not_progress_for_ever(tmp_path: Path) -> None:
+    log = tmp_path / "main.log"
+    told = LoadLog(log)
+    with log.open("a") as server:
+        server.writelines("".join(random.choices("abcdefgh", k=40)) + "\n" for _ in range(5 * KINDS))
+    told.read()
+
+    assert told.kinds == KINDS
+
+
+def test_a_flood_is_cut_while_it_loads_and_counted_all_the_same(tmp_path: Path) -> None:
+    log = tmp_path / "main.log"
+    told, written = LoadLog(log), 0
+    flood(log, 1, "0.00.000.100 I srv: the first line\n")
+    told.read()
+    for _ in range(5):
+        with log.open("a") as server:
+            written += server.write("0.00.001.000 W srv: the same again\n" * (20 * 1024 * 1024 // 35))
+        told.read()
+        told.cut()
+        assert log.stat().st_size <= ROTATE_BYTES
+
+    assert abs(told.written - written) < 1000
+    assert told.kinds == 2
+    assert log.read_text().startswith("0.00.000.100 I srv: the first line\n")
 
 
 @pytest.mark.parametrize(

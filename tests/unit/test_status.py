@@ -15,7 +15,7 @@ from gpubox.config import Config
 from gpubox.hardware.nvml import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.server import status as module
+from gpubox.server import client as client_module
 from gpubox.server.client import Health, Slot
 from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
 from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign, read_status
@@ -90,7 +90,7 @@ class FakeClient:
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeClient]:
     def start(health: str, slots: list[Slot] | None = None, props: dict[str, Any] | None = None) -> FakeClient:
         client = FakeClient(health, slots, props)
-        monkeypatch.setattr(module, "connect", lambda *args, **more: client)
+        monkeypatch.setattr(client_module, "connect", lambda *args, **more: client)
         return client
 
     return start

@@ -122,7 +122,7 @@ def test_hostile_bytes_are_a_sentence(tmp_path: Path, content: bytes, words: str
 
 
 def test_a_folder_and_an_absent_file_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match="is not read: it is a folder"):
         read_toml(tmp_path)
     with pytest.raises(UsageError, match="does not exist"):
         read_toml(tmp_path / "nope.toml")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -284,3 +284,138 @@ def test_the_host_where_nothing_is_known_of_it() -> None:
         None,
         None,
     )
+
+
+# -- the host -------------------------------------------------------------------------------------------
+
+
+def host_total(device: DeviceMemory) -> int:
+    """What the parts in RAM, the others, the rest and the free memory come to."""
+    rest = (device.other_processes_bytes, device.unaccounted_bytes, device.free_bytes)
+    return sum(size for _, size in device.parts) + sum(part or 0 for part in rest)
+
+
+def of_host(split: SplitLog, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
+    return reconcile(split, (), host, process, SERVER, {})[-1]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A made-up kernel: who holds which pages. Its readings follow from that, as /proc would give them."""
+
+    mapped: int = 0
+    """Of the GGUF, in the page cache and in the server's page table."""
+    on_disk: int = 0
+    locked: int = 0
+    """Of ``mapped``, unevictable."""
+    in_shm: int = 0
+    """Of the GGUF, on a tmpfs: shared memory."""
+    anon: int = 0
+    pinned: int = 0
+    """By the driver, in no resident set."""
+    libraries: int = 0
+    elsewhere: int = 0
+    """Other programs, the kernel, a ZFS cache, a pool of huge pages, shared memory."""
+    cache: int = 0
+    """Pages of other files."""
+    unused: int = GIB
+
+    @property
+    def host(self) -> HostReading:
+        # MemAvailable: what is unused and the page cache, but for what is locked
+        available = self.unused + self.cache + self.libraries + self.mapped - self.locked
+        total = available + self.locked + self.in_shm + self.anon + self.pinned + self.elsewhere
+        return HostReading(total, available, 0, ())
+
+    @property
+    def process(self) -> ProcessReading:
+        file, shared = self.mapped + self.libraries, self.in_shm
+        rss = self.anon + file + shared
+        return ProcessReading(SERVER, 1.0, 8, rss, self.anon, file, shared, 0, None, False, self.locked)
+
+
+def test_mapped_weights_count_once() -> None:
+    kernel = Kernel(mapped=20 * GIB, anon=2 * GIB, libraries=50 * MIB, elsewhere=3 * GIB, cache=4 * GIB)
+    split = split_of(Buffer("CPU_Mapped", "model", 20 * GIB), Buffer("CPU", "kv", GIB), Buffer("CPU", "compute", GIB))
+
+    memory = of_host(split, kernel.host, kernel.process)
+
+    assert memory.total_bytes == host_total(memory) == kernel.host.ram_total_bytes
+    assert dict(memory.parts) == {"weights": 20 * GIB, "kv": GIB, "compute": GIB}
+    assert memory.free_bytes == kernel.unused + kernel.cache + kernel.libraries
+    assert (memory.other_processes_bytes, memory.unaccounted_bytes, memory.on_disk_bytes) == (3 * GIB, 0, 0)
+    assert not memory.estimated
+
+
+def test_of_weights_that_are_partly_on_disk_only_the_rest_is_in_ram() -> None:
+    kernel = Kernel(mapped=5 * GIB, on_disk=15 * GIB, anon=GIB, elsewhere=GIB)
+    memory = of_host(split_of(Buffer("CPU_Mapped", "model", 20 * GIB)), kernel.host, kernel.process)
+
+    assert (memory.weights_bytes, memory.on_disk_bytes) == (20 * GIB, 15 * GIB)
+    assert dict(memory.parts) == {"weights": 5 * GIB}
+    assert memory.estimated  # the libraries' pages are counted with the weights'
+    assert host_total(memory) == memory.total_bytes
+
+
+@pytest.mark.parametrize(
+    ("kernel", "buffer"),
+    [
+        (Kernel(mapped=8 * GIB, locked=8 * GIB, anon=GIB), "CPU_Mapped"),
+        (Kernel(anon=9 * GIB), "CPU"),
+        (Kernel(in_shm=8 * GIB, anon=GIB), "CPU_Mapped"),
+        (Kernel(anon=9 * GIB, elsewhere=40 * GIB, cache=2 * GIB), "CPU_REPACK"),
+    ],
+    ids=["mlock", "no mmap", "a GGUF in a tmpfs", "huge pages and a ZFS cache beside it"],
+)
+def test_however_the_weights_are_held_all_is_where_it_is(kernel: Kernel, buffer: str) -> None:
+    memory = of_host(split_of(Buffer(buffer, "model", 8 * GIB)), kernel.host, kernel.process)
+
+    assert dict(memory.parts) == {"weights": 8 * GIB}
+    assert (memory.other_processes_bytes, memory.unaccounted_bytes) == (kernel.elsewhere, GIB)
+    assert memory.free_bytes == kernel.unused + kernel.cache
+    assert host_total(memory) == memory.total_bytes
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["in the resident set", "in none"])
+def test_what_the_driver_pinned_is_the_servers(seen: bool) -> None:
+    kernel = Kernel(anon=8 * GIB, elsewhere=GIB) if seen else Kernel(pinned=8 * GIB, elsewhere=GIB)
+    memory = of_host(split_of(Buffer("CUDA_Host", "model", 8 * GIB)), kernel.host, kernel.process)
+
+    assert (memory.other_processes_bytes, memory.unaccounted_bytes) == (GIB, 0)
+
+
+def test_the_server_beside_it_that_maps_the_same_file_is_charged_with_none_of_it() -> None:
+    kernel = Kernel(mapped=8 * GIB, anon=GIB, elsewhere=GIB)  # the other's own memory is elsewhere
+    memory = of_host(split_of(Buffer("CPU_Mapped", "model", 8 * GIB)), kernel.host, kernel.process)
+
+    assert (memory.other_processes_bytes, memory.free_bytes) == (GIB, kernel.unused)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_parts_of_the_host_come_to_its_total_always(seed: int) -> None:
+    """Over made-up kernels, over readings of different instants, and over plain nonsense."""
+    rng = random.Random(seed)
+    for _ in range(25):
+        split = any_split(rng, 2) or SplitLog()
+        size = lambda: rng.choice([0, 0, rng.randrange(GIB), rng.randrange(60 * GIB)])  # noqa: E731
+        mapped = size()
+        locked = rng.choice([0, mapped, rng.randrange(mapped + 1)])
+        kernel = Kernel(
+            mapped, size(), locked, size(), size(), size(), rng.randrange(GIB), size(), size(), rng.randrange(1, GIB)
+        )
+        host: HostReading | None = rng.choice([kernel.host, kernel.host, None, HOST_NOW])
+        if rng.random() < 0.1:
+            host = HostReading(rng.randrange(64 * GIB), rng.randrange(-GIB, 99 * GIB), 0, ())
+        process = rng.choice([kernel.process, kernel.process, None, PROCESS])
+
+        for device in reconcile(split, (), host, process, SERVER, {}):
+            if device.kind != "host":
+                continue
+            assert all(size > 0 for _, size in device.parts)
+            assert (device.on_disk_bytes or 0) <= (device.weights_bytes or 0) + (device.draft_bytes or 0)
+            assert (device.other_processes_bytes or 0) >= 0
+            if host is None:
+                assert device.total_bytes is device.free_bytes is None
+            else:
+                assert host_total(device) == device.total_bytes == host.ram_total_bytes
+                assert 0 <= (device.free_bytes or 0) <= host.ram_total_bytes

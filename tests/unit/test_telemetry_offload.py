@@ -10,9 +10,11 @@ import pytest
 
 from gpubox.hardware.gpu import Gpu, unknown_gpu
 from gpubox.hardware.host import ProcessReading
+from gpubox.hardware.nvml import DriverReading
 from gpubox.server.record import Launch
+from gpubox.telemetry.bottleneck import Evidence, Pace, bottleneck, pace
 from gpubox.telemetry.model import Offload
-from gpubox.telemetry.offload import Pace, bottleneck, expert_layers_on_cpu, offload, pace
+from gpubox.telemetry.offload import expert_layers_on_cpu, offload
 from gpubox.telemetry.sources import LogSource
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, layers=40, has_experts=True)
@@ -54,7 +56,7 @@ def card(index: int = 0, util: int | None = 50, **more: object) -> Gpu:
 def judge(
     log: LogSource | None, *gpus: Gpu, state: str = "answering", launch: Launch = LAUNCH, **moved: float
 ) -> Offload:
-    return offload(log, launch, Pace(**moved), gpus, state, None)
+    return offload(log, launch, Pace(**moved), DriverReading(gpus), state, None)
 
 
 # -- where it is ---------------------------------------------------------------------------------------
@@ -78,7 +80,9 @@ def test_a_server_on_the_cpu_has_no_layer_on_a_gpu_whatever_its_build_says(tmp_p
 
 
 def test_nothing_is_known_without_a_log() -> None:
-    assert offload(None, None, Pace(), (), "idle", None) == Offload()
+    assert offload(None, None, Pace(), DriverReading(()), "idle", None) == Offload(
+        bottleneck_reason="idle: the server waits for a request"
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,20 +126,20 @@ def test_a_model_without_experts_has_none_anywhere(log: LogSource) -> None:
 def test_gpu_compute(log: LogSource) -> None:
     found = judge(log, card(util=98, memory_utilization_percent=30), threads_busy=1.0)
 
-    assert (found.bottleneck, found.evidence) == ("GPU compute", "GPU 98%")
+    assert (found.bottleneck, found.bottleneck_reason) == ("GPU compute", "GPU 98%")
 
 
 def test_gpu_bandwidth(log: LogSource) -> None:
     found = judge(log, card(util=98, memory_utilization_percent=80))
 
-    assert (found.bottleneck, found.evidence) == ("GPU bandwidth", "GPU 98%, memory controller 80%")
+    assert (found.bottleneck, found.bottleneck_reason) == ("GPU bandwidth", "GPU 98%, memory controller 80%")
 
 
 def test_cpu_experts(log: LogSource) -> None:
     launch = replace(LAUNCH, argv=("llama-server", "--n-cpu-moe", "20"))
     found = judge(log, card(util=35), launch=launch, threads_busy=7.2)
 
-    assert (found.bottleneck, found.evidence) == ("CPU experts", "GPU 35%, threads 7.2 of 8")
+    assert (found.bottleneck, found.bottleneck_reason) == ("CPU experts", "GPU 35%, threads 7.2 of 8")
 
 
 def test_cpu(log: LogSource) -> None:
@@ -145,8 +149,8 @@ def test_cpu(log: LogSource) -> None:
 def test_pcie(log: LogSource) -> None:
     link = {"pcie_link_bytes_per_second": 16_000_000_000, "pcie_rx_bytes_per_second": 9_600_000_000}
 
-    assert judge(log, card(util=40, **link)).evidence == "60% of the link, GPU 40%"
-    assert judge(log, card(util=None, **link)).evidence == "60% of the link"
+    assert judge(log, card(util=40, **link)).bottleneck_reason == "60% of the link, GPU 40%"
+    assert judge(log, card(util=None, **link)).bottleneck_reason == "60% of the link"
     assert judge(log, card(**link)).bottleneck == "PCIe"
 
 
@@ -154,20 +158,17 @@ def test_paging_comes_before_all_else(log: LogSource) -> None:
     found = judge(log, card(util=99), major_faults_per_second=800.0)
 
     assert found.bottleneck == "paging"
-    assert found.evidence == "800 major faults/s: mmap is paging, load-mode none reads it all at once"
+    assert found.bottleneck_reason == "800 major faults/s: mmap is paging, load-mode none reads it all at once"
 
 
 def test_the_client_when_the_server_has_just_answered() -> None:
-    assert bottleneck("idle", Pace(), None, (), False, True, 3.4) == (
-        "client",
-        "the server has waited 3 s for the next request",
-    )
-    assert bottleneck("idle", Pace(), None, (), False, True, 60.0) == (None, "")
-    assert bottleneck("idle", Pace(), None, (), False, True, None) == (None, "")
-    assert (
-        bottleneck("idle", Pace(), None, (), False, True, -0.02)[1] == "the server has waited 0 s for the next request"
-    )
-    assert bottleneck("idle", Pace(), None, (), False, True, -5.0) == (None, "")
+    def idle(seconds: float | None) -> tuple[str | None, str]:
+        return bottleneck(Evidence("idle", seconds_since_request=seconds))
+
+    rest = (None, "idle: the server waits for a request")
+    assert idle(3.4) == ("client", "the server has waited 3 s for the next request")
+    assert idle(-0.02) == ("client", "the server has waited 0 s for the next request")
+    assert idle(60.0) == idle(None) == idle(-5.0) == rest
 
 
 @pytest.mark.parametrize("state", ["idle", "loading", "sleeping", "down", "stuck"])
@@ -175,10 +176,54 @@ def test_nothing_is_waited_for_while_nothing_works(state: str, log: LogSource) -
     assert judge(log, card(util=99), state=state).bottleneck is None
 
 
-def test_no_word_without_evidence(log: LogSource) -> None:
-    assert (judge(log).bottleneck, judge(log).evidence) == (None, "")
-    assert (judge(log, card(util=None)).bottleneck, judge(log, card(util=None)).evidence) == (None, "")
-    assert judge(log, card(util=40), threads_busy=1.0).bottleneck is None
+def test_no_word_without_readings_and_the_reason_is_said(log: LogSource) -> None:
+    unread = judge(log)
+    assert (unread.bottleneck, unread.bottleneck_reason) == (None, "too short: its process was not yet read twice")
+    lost = judge(log, threads_busy=1.0)
+    assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not tell its load), threads 1.0 of 8"
+    level = judge(log, card(util=40), threads_busy=1.0)
+    assert level.bottleneck is None
+    assert level.bottleneck_reason == "no part is busy enough to be named: GPU 40%, threads 1.0 of 8"
+
+
+def test_where_there_is_no_driver_it_is_named() -> None:
+    seen = Evidence("answering", Pace(1.0), 8, devices=("CUDA0",), driver_problem="no NVIDIA driver")
+
+    assert bottleneck(seen) == (None, "no reading of CUDA0 (no NVIDIA driver), threads 1.0 of 8")
+
+
+def test_an_rpc_device_while_the_threads_rest() -> None:
+    word, reason = bottleneck(Evidence("answering", Pace(0.2), 8, devices=("RPC 10.0.0.2:50052",)))
+
+    assert word == "RPC device"
+    assert reason == "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network between"
+
+
+def test_other_programs_that_leave_no_core() -> None:
+    seen = Evidence("answering", Pace(0.9), 2, cores_percent=(99.0, 97.0))
+
+    assert bottleneck(seen) == ("CPU", "cores 98% busy, threads 0.9 of 2: other programs take the rest")
+    assert bottleneck(replace(seen, cores_percent=(60.0, 97.0)))[0] is None
+
+
+def test_a_server_elsewhere() -> None:
+    assert bottleneck(Evidence("answering", own=False)) == (None, "its process and its devices are not known here")
+
+
+def test_there_is_a_reason_whatever_is_read() -> None:
+    for state in ("down", "loading", "prefill", "thinking", "answering", "idle", "sleeping", "stuck", "stopping",
+                  "ready", "a new one"):  # fmt: skip
+        for busy in (None, 0.0, 0.5, 2.0, 9.0):
+            for threads in (None, 2, 8):
+                for util in (None, 0, 50, 99):
+                    for devices in ((), ("CUDA0",), ("RPC a:1",), ("CUDA0", "RPC a:1")):
+                        for own in (True, False):
+                            gpus = (card(util=util),) if "CUDA0" in devices else ()
+                            seen = Evidence(state, Pace(busy, 0.0), threads, gpus, devices, own=own)
+                            word, reason = bottleneck(seen)
+                            assert reason, seen
+                            assert reason == reason.strip(", ")
+                            assert word is None or state in ("idle", "prefill", "thinking", "answering")
 
 
 def test_a_game_on_another_card_holds_nothing_up(log: LogSource) -> None:

@@ -42,7 +42,7 @@ RICH = Snapshot(
         DeviceMemory("CUDA0", "gpu", other_processes=(("Xorg", 2**30),), unaccounted_bytes=-5),
         DeviceMemory("Host", "host", estimated=True),
     ),
-    offload=Offload(41, 41, bottleneck="PCIe", evidence="60% of the link"),
+    offload=Offload(41, 41, bottleneck="PCIe", bottleneck_reason="60% of the link"),
     throughput=Throughput("answering", 20.5, accepted_per_position=(1.0, 0.5)),
     slots=(SlotReading(0, "answering", 1, 9, 4096, generated_tokens=3),),
     requests=(Request(1, "2026-01-01T00:00:00.000+00:00", 0, 1, accepted_per_position=(1.0, 0.949), reread="why"),),

@@ -83,7 +83,7 @@ def test_the_recorded_requests() -> None:
         150,
     )
     assert first.at == "2026-01-01T00:00:00.499+00:00"
-    assert first.ttft_seconds == pytest.approx(0.0573, abs=1e-3)
+    assert first.slot_ttft_seconds == pytest.approx(0.0573, abs=1e-3)
     assert first.duration_seconds == pytest.approx(0.8407, abs=1e-3)
     assert (first.pp_tokens_per_second, first.tg_tokens_per_second) == (560.74, 190.21)
     assert (first.draft_tokens, first.draft_tokens_accepted, first.mean_accepted_length) == (117, 110, 3.82)
@@ -97,7 +97,7 @@ def test_what_was_reused_and_what_was_read() -> None:
     (request,) = feed(RequestLog(STARTED), request_lines(5.0, prompt=43_000, cached=41_200, pp=900.0))
 
     assert (request.prompt_tokens, request.cached_tokens) == (43_000, 41_200)
-    assert request.ttft_seconds == pytest.approx(2.0, abs=0.01)
+    assert request.slot_ttft_seconds == pytest.approx(2.0, abs=0.01)
     assert request.duration_seconds == pytest.approx(4.0, abs=0.01)
     assert request.reread is None
 
@@ -113,10 +113,10 @@ def test_the_log_of_an_older_build_without_times() -> None:
     assert found is not None
     assert found.at == "2026-01-01T00:01:17.000+00:00"
     assert (found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (3000, 0, 200)
-    assert (found.ttft_seconds, found.duration_seconds) == (3.0, 13.0)
+    assert (found.slot_ttft_seconds, found.duration_seconds) == (3.0, 13.0)
     assert (found.pp_tokens_per_second, found.tg_tokens_per_second) == (1000.0, 20.0)
     assert (found.draft_tokens, found.draft_tokens_accepted, found.mean_accepted_length) == (297, 171, 2.40)
-    assert found.reread == "no checkpoint before the change (hybrid or SWA model)"
+    assert found.reread is None  # how much of it a slot held is in no line
 
 
 def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> None:
@@ -129,13 +129,13 @@ def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> 
     assert request.pp_tokens_per_second == 500.0
 
 
-def test_a_forced_reread_says_why() -> None:
+def test_a_forced_reread_of_a_model_that_is_not_known_to_need_checkpoints_is_not_explained() -> None:
     forced = (
         "slot operator(): {of} forcing full prompt re-processing due to lack of cache data (likely due to SWA, see x)"
     )
     (request,) = feed(RequestLog(STARTED), request_lines(1.0, extra=(forced,)))
 
-    assert request.reread == "no checkpoint before the change (hybrid or SWA model)"
+    assert request.reread is None
 
 
 def test_where_no_line_tells_why_nothing_was_reused_nothing_is_said() -> None:
@@ -205,12 +205,22 @@ def test_clients_that_left_the_queue_are_forgotten_in_the_end() -> None:
     assert len(log._cancelled) <= KEEP + 1
 
 
-def test_saving_a_slot_is_no_request() -> None:
+def test_an_embedding_of_which_no_timings_are_written_is_a_request() -> None:
     log = RequestLog(STARTED)
-    lines = request_lines(1.0)
+    lines = request_lines(1.0, prompt=40)
 
-    assert feed(log, [lines[0], lines[-1]]) == []
-    assert (log.count, log.in_flight) == (0, {})
+    (request,) = feed(log, [*lines[:3], lines[-1]])
+    assert (request.prompt_tokens, request.generated_tokens, request.tg_tokens_per_second) == (40, None, None)
+    assert (request.duration_seconds or 0) > 0
+    assert (log.count, log.in_flight) == (1, {})
+
+
+def test_gpuboxs_own_embedding_is_no_request() -> None:
+    log = RequestLog(STARTED, skip_proof=True)
+    lines = request_lines(1.0, prompt=2)
+
+    assert feed(log, [*lines[:3], lines[-1]]) == []
+    assert (log.count, log.skip_proof) == (0, False)
 
 
 def test_gpuboxs_own_token_is_no_request() -> None:
@@ -248,11 +258,14 @@ def test_lines_of_a_task_that_the_slot_does_not_have_are_passed_over() -> None:
     feed(log, request_lines(1.0, task=1)[:3])
     feed(log, request_lines(2.0, task=7)[1:])
 
-    assert (log.count, log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (0, 1, 1000)
+    assert (log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (1, 1000)
 
 
-def test_an_end_without_a_beginning_is_no_request() -> None:
-    assert feed(RequestLog(STARTED), request_lines(1.0)[1:]) == []
+def test_an_end_without_a_beginning_counts_and_tells_nothing_more() -> None:
+    log = RequestLog(STARTED)
+
+    assert feed(log, request_lines(1.0)[1:]) == []
+    assert log.count == 1
 
 
 def test_a_slot_that_takes_another_request_has_dropped_the_first() -> None:
@@ -282,7 +295,7 @@ def test_a_clock_that_jumps_back_makes_no_negative_time() -> None:
     lines = request_lines(100.0)
     (request,) = feed(RequestLog(STARTED), [*lines[:-1], (3.0, lines[-1][1])])
 
-    assert request.ttft_seconds == 0.0
+    assert request.slot_ttft_seconds == 0.0
     assert request.duration_seconds == 0.0
 
 

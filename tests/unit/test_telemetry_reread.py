@@ -97,14 +97,43 @@ def test_what_went_to_the_prompt_cache_is_not_evicted() -> None:
     assert reasons(RequestLog(STARTED), text)[3] == NOT_LIKE_IT
 
 
-def test_the_prompt_cache_had_it_and_a_checkpoint_was_missing() -> None:
-    better = "0.01.000.000 I srv          load:  - found better prompt with f_keep = 0.850, f_sim = 1.000\n"
-    forced = f"0.01.000.000 I slot operator(): id  0 | task 2 | {FORCED}\n"
-    lines = request(2, LRU.format(7), extra=better).splitlines(keepends=True)
+SWA = "0.00.100.000 I llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells\n"
+RECURRENT = "0.00.100.000 I llama_memory_recurrent:        CPU RS buffer size =     1.78 MiB\n"
+NO_SWA = "0.00.100.000 I llama_kv_cache_iswa: creating non-SWA KV cache, size = 8192 cells\n"
+
+
+def forced(task: int, chosen: str, *, extra: str = "", prompt: int = 4000) -> str:
+    """The lines of a request of which the server says that it reads all of it again."""
+    lines = request(task, chosen, extra=extra, prompt=prompt).splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if "cached n_tokens" in line)
-    text = request(1, LRU.format(-1)) + "".join([*lines[:at], forced, *lines[at:]])
+    return "".join([*lines[:at], f"0.01.000.000 I slot operator(): id  0 | task {task} | {FORCED}\n", *lines[at:]])
+
+
+@pytest.mark.parametrize("model", [SWA, RECURRENT], ids=["SWA", "hybrid"])
+def test_the_prompt_cache_had_it_and_a_checkpoint_was_missing(model: str) -> None:
+    better = "0.01.000.000 I srv          load:  - found better prompt with f_keep = 0.850, f_sim = 1.000\n"
+    text = model + request(1, LRU.format(-1)) + forced(2, LRU.format(7), extra=better)
 
     assert reasons(RequestLog(STARTED), text)[2] == NO_CHECKPOINT
+
+
+@pytest.mark.parametrize("prompt", [1, 2, 8, 63, 64, 100, 4000])
+@pytest.mark.parametrize("similarity", [0.11, 0.5, 1.0])
+def test_a_checkpoint_is_missed_only_by_a_model_that_needs_one_and_where_it_would_have_served(
+    prompt: int, similarity: float
+) -> None:
+    text = request(1, LRU.format(-1)) + forced(2, LCP.format(similarity), prompt=prompt)
+    served = prompt * similarity >= 64
+
+    assert reasons(RequestLog(STARTED), text)[2] is None  # a dense model: the server says the same of it
+    assert reasons(RequestLog(STARTED), NO_SWA + text)[2] is None
+    assert reasons(RequestLog(STARTED), SWA + text)[2] == (NO_CHECKPOINT if served else None)
+
+
+def test_how_much_was_alike_is_not_known_where_the_client_names_the_slot() -> None:
+    by_id = "selected slot by id (0)"
+
+    assert reasons(RequestLog(STARTED), SWA + request(1, by_id) + forced(2, by_id))[2] is None
 
 
 @pytest.mark.parametrize("chosen", [LCP.format(0.9), ""], ids=["like it", "no line tells"])

@@ -11,7 +11,8 @@ from gpubox.server.client import Slot
 from gpubox.telemetry.model import Request, SlotReading
 from gpubox.telemetry.rates import LEAST_SECONDS, STUCK_SECONDS, SlotRates
 from gpubox.telemetry.requests import InFlight, RequestLog
-from gpubox.telemetry.throughput import SESSION_GAP_SECONDS, read_slots, session, throughput, totals
+from gpubox.telemetry.session import GAP_SECONDS, session
+from gpubox.telemetry.throughput import read_slots, throughput, totals
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -237,7 +238,7 @@ def test_a_slot_that_tells_nothing_is_unknown_all_over() -> None:
 def request(began: float, seconds: float, tokens: int, tg: float | None = None, **more: object) -> Request:
     return Request(
         number=1, at=(STARTED + timedelta(seconds=began)).isoformat(), slot=0, task=1, generated_tokens=tokens,
-        duration_seconds=seconds, tg_tokens_per_second=tg, **more,  # type: ignore[arg-type]
+        duration_seconds=seconds, tg_tokens_per_second=tg, generation_seconds=(tokens - 1) / tg if tg else None, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -245,19 +246,19 @@ def test_peak_median_and_effective_are_three_numbers() -> None:
     newest_first = [request(60, 10, 300, 30.0), request(20, 10, 200, 20.0), request(0, 10, 400, 40.0)]
     now = throughput("idle", (), newest_first)
 
-    assert (now.tg_peak, now.tg_median) == (40.0, 30.0)
+    assert (now.tg_peak, now.tg_median) == pytest.approx((40.0, 30.0))
     assert now.effective_tokens_per_second == pytest.approx(900 / 70)  # the pauses are in it
     assert now.tg_tokens_per_second is None
 
 
 def test_a_long_pause_begins_a_new_session() -> None:
     morning = request(0, 10, 1000, 99.0)
-    evening = request(10 + SESSION_GAP_SECONDS + 1, 10, 100, 20.0)
-    coffee = request(10 + SESSION_GAP_SECONDS - 1, 10, 100, 20.0)
+    evening = request(10 + GAP_SECONDS + 1, 10, 100, 20.0)
+    coffee = request(10 + GAP_SECONDS - 1, 10, 100, 20.0)
 
     assert session([evening, morning]) == ([evening], pytest.approx(10))
     assert session([coffee, morning])[0] == [coffee, morning]
-    assert throughput("idle", (), [evening, morning]).tg_peak == 20.0
+    assert throughput("idle", (), [evening, morning]).tg_peak == pytest.approx(20.0)
 
 
 def test_requests_side_by_side_share_their_wall_time() -> None:
@@ -301,26 +302,26 @@ COUNTERS = {"prompt_tokens_total": 100.0, "prompt_tokens_cached_total": 40.0, "t
 
 def test_totals_are_the_servers_less_gpuboxs_own() -> None:
     log = replace(RequestLog(STARTED), count=7)
-    found = totals(COUNTERS, log, (2, 1), complete=True)
+    found = totals(COUNTERS, log, (2, 1))
 
     assert (found.requests, found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (7, 98, 40, 50)
     assert (found.draft_tokens, found.draft_tokens_accepted) == (None, None)
 
 
 def test_requests_are_not_counted_where_a_part_of_the_log_was_not_read() -> None:
-    assert totals(COUNTERS, RequestLog(STARTED), (0, 0), complete=False).requests is None
+    assert totals(COUNTERS, RequestLog(STARTED), (0, 0), "a part is lost").requests is None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_counter_that_is_no_number_is_unknown(value: float) -> None:
-    assert totals({"prompt_tokens_total": value}, None, (0, 0), complete=True).prompt_tokens is None
+    assert totals({"prompt_tokens_total": value}, None, (0, 0)).prompt_tokens is None
 
 
 def test_without_metrics_there_are_no_totals() -> None:
-    found = totals(None, None, (2, 1), complete=False)
+    found = totals(None, None, (2, 1), "no log")
 
     assert (found.requests, found.prompt_tokens, found.generated_tokens) == (None, None, None)
 
 
 def test_a_counter_below_the_proof_is_none_not_less() -> None:
-    assert totals({"tokens_predicted_total": 0.0}, None, (0, 1), complete=True).generated_tokens == 0
+    assert totals({"tokens_predicted_total": 0.0}, None, (0, 1)).generated_tokens == 0

@@ -10,6 +10,7 @@ from gpubox.agent.transcript.fold import ChatLog, Turn
 from gpubox.agent.transcript.store import heads, load
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from gpubox.regular import open_regular
 
 FOUND = 200
 _AROUND = 60
@@ -52,7 +53,8 @@ def _may_hold(path: Path, needle: str) -> bool:
     if '"' in word or "\\" in word or not word.isprintable():
         return True
     try:
-        return word in path.read_text(encoding="utf-8", errors="replace").casefold()
+        with open_regular(path) as file:
+            return word in file.read().decode(errors="replace").casefold()
     except OSError:
         return False
 

@@ -17,6 +17,7 @@ from gpubox.agent.transcript.fold import ChatLog, fold
 from gpubox.agent.transcript.records import Asked, decode
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.regular import open_regular
 from gpubox.tables import nearest
 
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
@@ -76,7 +77,7 @@ def heads(paths: Paths) -> list[Head]:
 def load(path: Path) -> ChatLog:
     """The chat of a file. Raises UsageError where it is none or cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return fold(path.stem, file)
     except FileNotFoundError:
         raise UsageError(f"There is no chat {path.stem}.", "`gpubox chat ls` lists them.") from None
@@ -143,7 +144,7 @@ def _head(path: Path) -> Head | None:
     count, problem = 0, ""
     try:
         state = path.stat()
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for line in file:
                 if line.startswith(_ASKED):
                     count += 1
@@ -179,7 +180,7 @@ def _asked(line: bytes | None) -> Asked | None:
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise GpuboxError(f"The chat {path.stem} cannot be opened: {error.strerror}.") from None
     try:

@@ -1,20 +1,19 @@
-"""``ab``: two profiles, or two ways to ask one, under the same prompts in the order A B B A."""
+"""``ab``: two profiles, or two ways to ask one, under the same prompts, start by start in an order drawn at random."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubox.bench import stats
 from gpubox.bench.ab.plan import items_of, options_of
-from gpubox.bench.ab.summary import pairs_of, summarise
+from gpubox.bench.ab.summary import summarise
+from gpubox.bench.ab.verdict import contrast_of, ended
 from gpubox.bench.asking import answer_result, ask, question_of, too_long
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
 from gpubox.bench.report.model import Report
 from gpubox.bench.stand import Server, Stand
+from gpubox.bench.starts import looks
 
 
 class Ab(Benchmark):
@@ -26,9 +25,20 @@ class Ab(Benchmark):
         super().__init__(plan)
         self.options = options_of(plan.options, plan.targets)
         self._contexts: dict[str, dict[int, str]] = {}
+        self._ended: dict[int, str] = {}
+        """By starts of each arm: why the run ends there; empty where it goes on."""
 
     def items(self) -> Sequence[Item]:
-        return items_of(self.options)
+        return items_of(self.options, self.plan.seed)
+
+    def spare(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+        for look in looks(self.options.starts)[:-1] if item.start else ():
+            if item.start > 2 * look.starts:
+                if look.starts not in self._ended:  # all that it looks at is done and does not change
+                    self._ended[look.starts] = ended(self.options, results, look.starts)
+                if why := self._ended[look.starts]:
+                    return why
+        return ""
 
     def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
         mine = server if server and server.target.name == item.target else None
@@ -43,12 +53,9 @@ class Ab(Benchmark):
         return answer_result(item, raw, {"load_seconds": raw.data.get("load_seconds")})
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
-        return summarise(self.options, info, results)
+        return summarise(self.options, info, results, self.history)
 
     def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
         first, second = self.options.arms
-        pairs = pairs_of(self.options, results, "tg")
-        if len(pairs) < stats.FEWEST:
-            return ""
-        ratio = math.exp(statistics.fmean(pair.log_ratio for pair in pairs))
-        return f"{second.name} / {first.name}: tg × {ratio:.3f}"
+        found = contrast_of(self.options, results, "tg")
+        return f"{second.name} / {first.name}: tg × {found.ratio:.3f}" if found and found.starts > 1 else ""

@@ -1,8 +1,8 @@
 """What an ab run asks, and in which order. Pure.
 
-Where the arms need different servers the order is A B B A in blocks: each block asks every prompt, the way back in the
-opposite order, so that for each prompt both arms have the same mean time and a steady drift cancels. Two blocks of one
-arm that meet are one start. Where no restart is needed, A B B A is the order of each prompt.
+Where the arms need different servers, each start of a server asks every prompt once. The starts stand in blocks of
+four, two of each arm, in an order drawn by the plan's seed: so neither a drift nor a slow wander sides with an arm
+(see ``bench.starts``). Where no restart is needed, A B B A is the order of each prompt.
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ import msgspec
 from gpubox.bench.asking import DOMAINS, Question, questions, with_question
 from gpubox.bench.limits import check_items, check_numbers
 from gpubox.bench.model import Item, Target
+from gpubox.bench.starts import random_order
 from gpubox.errors import UsageError
 
-PROMPTS, TOKENS, ROUNDS = 10, 128, 2
+STARTS, TOKENS = 6, 128
+PROMPTS, PROMPTS_OF_ONE = 4, 10
+"""Of each domain: where servers are restarted, starts are what tells; where one server is asked, prompts are."""
+ROUNDS = 2
+"""How often each arm answers a prompt where one server is asked: A B B A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +43,18 @@ class Options:
 
     arms: tuple[Arm, ...]
     """Two; the second is compared with the first."""
-    prompts: int = PROMPTS
+    prompts: int | None = None
     """Of each domain."""
     domains: tuple[str, ...] = DOMAINS
     max_tokens: int = TOKENS
-    rounds: int = ROUNDS
-    """How often each arm answers each prompt; even, so that A B B A comes out."""
+    starts: int = STARTS
+    """Of each arm at most; a clear verdict ends the run earlier."""
     context_tokens: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rounds of one arm that follow each other."""
-
-    arm: Arm
-    rounds: tuple[int, ...]
+    @property
+    def one_server(self) -> bool:
+        """Both arms ask the same one; nothing is restarted."""
+        return len({arm.target for arm in self.arms}) == 1
 
 
 def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
@@ -67,55 +69,49 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
         raise UsageError("An ab run has two arms of different names.")
     if any(arm.target not in names for arm in options.arms):
         raise UsageError("An arm of this ab run has no target.")
-    if options.rounds < 2 or options.rounds % 2:
-        raise UsageError("The order A B B A needs an even number of rounds.", "Write: --rounds 2")
-    check_items(2 * options.rounds * len(asked(options)))
+    if options.starts < 1:
+        raise UsageError("Each arm needs a start.", "Write: --starts 6")
+    if options.one_server and "starts" in values:
+        raise UsageError("Both arms ask one server: nothing is restarted.", "Leave out --starts.")
+    check_items(2 * (ROUNDS if options.one_server else options.starts) * len(asked(options)))
     return options
 
 
 def asked(options: Options) -> list[Question]:
     """Its prompts. Raises UsageError."""
-    return questions(options.prompts, options.max_tokens, options.domains, options.context_tokens)
+    usual = PROMPTS_OF_ONE if options.one_server else PROMPTS
+    prompts = usual if options.prompts is None else options.prompts
+    return questions(prompts, options.max_tokens, options.domains, options.context_tokens)
 
 
-def blocks(options: Options) -> list[Block]:
-    """A B B A as stretches of one arm: A, BB, AA, ..."""
-    found: list[Block] = []
-    for number in range(options.rounds):
-        for arm in options.arms if number % 2 == 0 else options.arms[::-1]:
-            if found and found[-1].arm == arm:
-                found[-1] = Block(arm, (*found[-1].rounds, number + 1))
-            else:
-                found.append(Block(arm, (number + 1,)))
-    return found
+def order(options: Options, seed: int) -> list[Arm]:
+    """The arm of each start."""
+    return [options.arms[place] for place in random_order(2, options.starts, seed)]
 
 
-def items_of(options: Options) -> list[Item]:
+def items_of(options: Options, seed: int = 0) -> list[Item]:
     """Every item in order; one warm-up for each start of a server."""
-    first, second = options.arms
-    if first.target == second.target:
+    if options.one_server:
         return _interleaved(options)
     made = []
-    for place, block in enumerate(blocks(options), 1):
-        group = f"{place}/{block.arm.name}"
-        made.append(_item(asked(options)[0], block.arm, f"{group}/warm-up", group, warmup=True))
-        for number in block.rounds:
-            order = asked(options)[:: 1 if number % 2 else -1]
-            made += [_item(question, block.arm, f"{group}/{number}/{question.name}", group) for question in order]
+    for place, arm in enumerate(order(options, seed), 1):
+        group = f"{place:02d}/{arm.name}"
+        made.append(_item(asked(options)[0], arm, f"{group}/warm-up", group, place, warmup=True))
+        made += [_item(question, arm, f"{group}/{question.name}", group, place) for question in asked(options)]
     return made
 
 
 def _interleaved(options: Options) -> list[Item]:
     made = [_item(asked(options)[0], arm, f"{arm.name}/warm-up", "all", warmup=True) for arm in options.arms]
     for place, question in enumerate(asked(options)):
-        for number in range(options.rounds):
+        for number in range(ROUNDS):
             turned = (place + number) % 2  # and every other prompt begins with the second arm
             for arm in options.arms[:: -1 if turned else 1]:
                 made.append(_item(question, arm, f"{arm.name}/{number + 1}/{question.name}", "all"))
     return made
 
 
-def _item(question: Question, arm: Arm, name: str, group: str, *, warmup: bool = False) -> Item:
+def _item(question: Question, arm: Arm, name: str, group: str, start: int = 0, *, warmup: bool = False) -> Item:
     values = with_question(question, thinking=arm.thinking, raw=arm.raw)
     weight = question.max_tokens + question.context_tokens / 10
-    return Item(name, arm.target, {**values, "arm": arm.name}, warmup, group, weight)
+    return Item(name, arm.target, {**values, "arm": arm.name}, warmup, group, weight, start)

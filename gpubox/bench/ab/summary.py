@@ -1,34 +1,29 @@
-"""An ab run's results -> its report: the paired ratio of each prompt, its interval, and what may be said."""
+"""An ab run's results -> its report: each arm's figures, the contrasts start by start, and what may be said."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from gpubox.bench import stats
-from gpubox.bench.ab.plan import Arm, Options, asked, blocks
-from gpubox.bench.asking import question_of
-from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.ab.plan import Options, asked, order
+from gpubox.bench.ab.verdict import MAIN_SHARE, MEASURES, Row, Scored, look_of, rows_of, table
+from gpubox.bench.lossy import lossy_difference
+from gpubox.bench.model import RunInfo
+from gpubox.bench.report.history import History
 from gpubox.bench.report.metrics import acceptance, over_prompts
-from gpubox.bench.report.model import Better, Metric, Report, Table, Value
-from gpubox.bench.stats import Comparison, Pair
+from gpubox.bench.report.model import Metric, Report, Table, Value
+from gpubox.bench.report.words import in_doubt, percent
+from gpubox.bench.starts import LEVEL, Contrast, looks
+from gpubox.bench.stats import MARGIN
 
-Scored = Sequence[tuple[Item, Result]]
-# name in the report, value's name, unit, what is better
-MEASURES: tuple[tuple[str, str, str, Better], ...] = (
-    ("tg", "tg", "tok/s", "higher"),
-    ("effective", "effective", "tok/s", "higher"),
-    ("pp", "pp", "tok/s", "higher"),
-    ("TTFT", "ttft_seconds", "s", "lower"),
-)
 WORDS = {
     "faster": "{b} is faster than {a}",
     "slower": "{b} is slower than {a}",
     "indistinguishable": "{b} and {a} are indistinguishable",
-    "too few": "too few prompts to compare {b} with {a}",
 }
 
 
-def summarise(options: Options, info: RunInfo, results: Scored) -> Report:
+def summarise(options: Options, info: RunInfo, results: Scored, history: History | None = None) -> Report:
     """Each arm's figures by domain and over all, the comparisons, and the loads where servers were restarted."""
     metrics: list[Metric] = []
     for arm in options.arms:
@@ -37,69 +32,44 @@ def summarise(options: Options, info: RunInfo, results: Scored) -> Report:
             measures = MEASURES[:1] if domain else MEASURES
             metrics += over_prompts(arm.name, domain or "all", rows, measures, info.plan.seed)
             metrics += acceptance(arm.name, domain or "all", rows, info.plan.seed)
-    compared = _compared(options, info, results)
+    noise = history.launches(info.provenance.values(), info.id) if history else None
+    compared = table(options, results, noise=noise, restarted=_restarted(info))
+    flags = (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
     return Report(
         kind="ab",
         title=" against ".join(arm.name for arm in reversed(options.arms)),
         metrics=tuple(metrics),
         tables=(*_table(options, compared, results), *_loads(options, results)),
-        notes=tuple(_notes(options, info, results, compared)),
-        flags=(*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags)),
+        notes=tuple(_notes(options, info, results, compared, in_doubt(flags))),
+        flags=flags,
     )
 
 
-def rows_of(arm: Arm, results: Scored, domain: str = "") -> list[tuple[Item, Result]]:
-    """What ``arm`` measured, warm-ups left out; of one domain where it is named."""
-    return [
-        (item, result)
-        for item, result in results
-        if result.ok and not item.warmup and item.values["arm"] == arm.name
-        and domain in ("", question_of(item).domain)
-    ]  # fmt: skip
+def _restarted(info: RunInfo) -> bool:
+    return not any(target.url for target in info.plan.targets)
 
 
-def pairs_of(options: Options, results: Scored, key: str, domain: str = "") -> list[Pair]:
-    """Prompts that both arms answered. Rates as they are; of times the inverse, so that higher is faster."""
-    found: list[dict[str, list[float]]] = []
-    for arm in options.arms:
-        mine: dict[str, list[float]] = {}
-        for item, result in rows_of(arm, results, domain):
-            value = result.values.get(key)
-            if value:
-                mine.setdefault(question_of(item).name, []).append(1 / value if key == "ttft_seconds" else value)
-        found.append(mine)
-    first, second = found
-    return [
-        Pair(one.domain, tuple(first[one.name]), tuple(second[one.name]))
-        for one in asked(options)
-        if one.name in first and one.name in second
-    ]
-
-
-Compared = list[tuple[str, str, Comparison]]
-
-
-def _compared(options: Options, info: RunInfo, results: Scored) -> Compared:
-    made: Compared = []
-    for name, key, _, _ in MEASURES:
-        for domain in ("", *(options.domains if len(options.domains) > 1 and key == "tg" else ())):
-            if pairs := pairs_of(options, results, key, domain):
-                made.append((name, domain or "all", stats.compare(pairs, seed=info.plan.seed)))
-    return made
-
-
-def _table(options: Options, compared: Compared, results: Scored) -> list[Table]:
+def _table(options: Options, compared: Sequence[Row], results: Scored) -> list[Table]:
     if not compared:
         return []
     first, second = options.arms
-    rows: list[tuple[Value, ...]] = [
-        (name, domain, found.ratio, found.low, found.high, found.least, found.most, found.n, found.verdict)
-        for name, domain, found in compared
-    ]
+    rows: list[tuple[Value, ...]] = []
+    for row in compared:
+        found = row.contrast
+        low, high = found.interval if math.isfinite(found.error) else (None, None)
+        rows.append((row.name, row.domain, found.ratio, low, high, found.starts, row.corrected, row.verdict))
     if totals := _totals(options, results):
-        rows.append(("tg, tokens over seconds of all", "all", totals, None, None, None, None, None, ""))
-    columns = ("", "prompts", "ratio", "95 % CI from", "to", "least", "most", "n", "verdict")
-    note = "the geometric mean of each prompt's own ratio, above 1 where the first is faster"
+        rows.append(("tg, tokens over seconds of all", "all", totals, None, None, None, None, ""))
+    unit = "prompts" if options.one_server else "starts"
+    columns = ("", "prompts", "ratio", "95 % CI from", "to", unit, "p", "verdict")
+    reached = [str(look.starts) for look in looks(options.starts) if look.starts <= look_of(options, results).starts]
+    several = len(looks(options.starts)) > 1 and not options.one_server
+    after = f", and for the looks at it (after {' and '.join(reached)} starts of each)" if several else ""
+    note = (
+        f"above 1 where the first is faster; each interval is its row's alone; p is corrected for these "
+        f"{len(compared)} rows (Holm, tg over all has {MAIN_SHARE:.0%}){after}; "
+        f"less than {MARGIN:.0%} is never called a difference"
+    )
     return [Table(f"{second.name} over {first.name}", columns, tuple(rows), note)]
 
 
@@ -118,25 +88,33 @@ def _loads(options: Options, results: Scored) -> list[Table]:
     for arm in options.arms:
         warm = [r.values.get("load_seconds") for i, r in results if i.warmup and i.values["arm"] == arm.name]
         seconds = [float(value) for value in warm if value is not None]
-        if seconds and options.arms[0].target != options.arms[1].target:
+        if seconds and not options.one_server:
             rows.append((arm.name, len(seconds), min(seconds), max(seconds)))
     return [Table("Loads", ("", "starts", "s, least", "s, most"), tuple(rows))] if rows else []
 
 
-def _notes(options: Options, info: RunInfo, results: Scored, compared: Compared) -> list[str]:
-    first, second = options.arms
+def _notes(options: Options, info: RunInfo, results: Scored, compared: Sequence[Row], doubt: str) -> list[str]:
     notes = []
-    if compared:
-        found = compared[0][2]
-        words = WORDS[found.verdict].format(a=first.name, b=second.name)
-        ends = f", 95 % interval {_percent(found.low)} to {_percent(found.high)}" if found.low else ""
-        notes.append(f"In tg {words}: {_percent(found.ratio)}{ends}, over {found.n} prompts.")
-    if first.target == second.target:
+    main = next((row for row in compared if (row.name, row.domain) == ("tg", "all")), None)
+    if main:
+        notes.append(_verdict(options, main, doubt))
+        if main.contrast.enough and not options.one_server:
+            notes.append(_narrowing(main.contrast))
+        if words := lossy_difference(info):
+            notes.append(words)
+    if options.one_server:
         notes.append("Both arms asked one server, prompt by prompt; nothing was restarted.")
     else:
-        order = ", ".join(f"{block.arm.name} x{len(block.rounds)}" for block in blocks(options))
-        notes.append(f"Order of the rounds: {order}.")
-    failed = [(item, result) for item, result in results if not result.ok and not item.warmup]
+        letters = {arm.name: letter for arm, letter in zip(options.arms, "AB", strict=True)}
+        drawn = "".join(letters[arm.name] for arm in order(options, info.plan.seed))
+        notes.append(f"Order of the starts, drawn at random in blocks of four: {drawn}.")
+        if not _restarted(info):
+            notes.append("gpubox cannot restart a server by its address: each was measured in one and the same launch.")
+    spared = next((result.error for _, result in results if result.spared), "")
+    if spared:
+        count = len({item.start for item, result in results if result.spared})
+        notes.append(f"Ended early, {spared}: {count} of {2 * options.starts} starts were not needed.")
+    failed = [(item, result) for item, result in results if result.failed and not item.warmup]
     notes += [f"Not measured: {item.id}: {result.error}." for item, result in failed[:3]]
     if len(failed) > 3:
         notes.append(f"And {len(failed) - 3} more were not measured.")
@@ -145,5 +123,30 @@ def _notes(options: Options, info: RunInfo, results: Scored, compared: Compared)
     return notes
 
 
-def _percent(ratio: float | None) -> str:
-    return f"{100 * (ratio - 1):+.1f} %" if ratio is not None else "—"
+def _verdict(options: Options, row: Row, doubt: str) -> str:
+    found = row.contrast
+    first, second = (arm.name for arm in options.arms)
+    if not math.isfinite(found.error):
+        return f"Too few prompts to compare {second} with {first}: {percent(found.ratio)}{doubt}."
+    low, high = found.interval
+    over = (
+        f"over {found.starts} prompts" if options.one_server
+        else f"over {found.starts} starts of each, {len(asked(options))} prompts a start"
+    )  # fmt: skip
+    figures = f"{percent(found.ratio)}, 95 % interval {percent(low)} to {percent(high)}, {over}{doubt}"
+    if row.verdict != "too few":
+        return f"In tg {WORDS[row.verdict].format(a=first, b=second)}: {figures}."
+    return (
+        f"Too few starts to compare {second} with {first} in tg: differences under about "
+        f"{100 * found.least(LEVEL):.0f} % cannot be told ({found.noise}). Seen: {figures}."
+    )
+
+
+def _narrowing(found: Contrast) -> str:
+    """What more starts would be worth."""
+    now, more = (100 * math.expm1(found.with_starts(found.starts + extra)) for extra in (0, 1))
+    four = 100 * math.expm1(found.with_starts(found.starts + 4))
+    return (
+        f"One more start of each would narrow the interval from about ± {now:.1f} % to ± {more:.1f} %, "
+        f"four more to ± {four:.1f} % (--starts)."
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import hashlib
+import hmac
 import json
 import secrets
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.humaneval import judge
+from gpubox.bench.humaneval import judge, lock
 from gpubox.bench.humaneval.problems import Problem
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Policy
@@ -24,6 +25,8 @@ CPU_SECONDS = 3
 TOGETHER = 21
 """Candidates of one start of the sandbox: it costs as much as two or three of them."""
 _BATCH_BYTES = 512 * 1024
+_MARK = 64
+"""Characters of a verdict's signature."""
 LONGEST = 200_000
 """Characters of a program; more is no solution."""
 
@@ -57,26 +60,39 @@ async def grade(
 ) -> dict[str, Verdict]:
     """The verdict of every case, ``jobs`` sandboxes at a time, ``cpu_seconds`` for each case.
 
-    A candidate that takes others down with it has them graded again alone. Raises GpuboxError where nothing confines,
-    and where a right answer has no verdict either: what cannot be graded is never a failure of the model's.
+    One that leaves something behind has the others graded in a fresh sandbox; one that takes its judge down is graded
+    again alone. Raises GpuboxError where nothing confines, and where a right answer has no verdict either: what cannot
+    be graded is never a failure of the model's.
     """
     found = {case.id: Verdict("definition", "too long to be one") for case in cases if len(case.program) > LONGEST}
-    found |= await _all([case for case in cases if case.id not in found], sandbox, jobs, TOGETHER, cpu_seconds)
-    alone = [case for case in cases if case.id not in found]
-    found |= await _alone(alone, sandbox, jobs, cpu_seconds)
+    waiting = [case for case in cases if case.id not in found]
+    suspects: list[Case] = []
+    while waiting:
+        verdicts, blamed = await _all(waiting, sandbox, jobs, TOGETHER, cpu_seconds)
+        found |= verdicts
+        suspects += blamed if verdicts else waiting
+        known = {*found, *(case.id for case in suspects)}
+        waiting = [case for case in waiting if case.id not in known]
+    found |= await _alone(suspects, sandbox, jobs, cpu_seconds)
     return {case.id: found.get(case.id, Verdict("died", "it ended its judge")) for case in cases}
 
 
-async def _all(cases: Sequence[Case], sandbox: Sandbox, jobs: int, together: int, cpu: int) -> dict[str, Verdict]:
+async def _all(
+    cases: Sequence[Case], sandbox: Sandbox, jobs: int, together: int, cpu: int
+) -> tuple[dict[str, Verdict], list[Case]]:
+    """The verdicts, and of each batch that broke off the one whose turn it was."""
     gate = asyncio.Semaphore(jobs)
 
-    async def one(batch: list[Case]) -> dict[str, Verdict]:
+    async def one(batch: list[Case]) -> tuple[dict[str, Verdict], list[Case]]:
         async with gate:
-            return await _batch(batch, sandbox, cpu)
+            verdicts, orderly = await _batch(batch, sandbox, cpu)
+        left = [case for case in batch if case.id not in verdicts]
+        return verdicts, left[:1] if left and not orderly else []
 
     size = max(1, min(together, -(-len(cases) // jobs)))
     done = await asyncio.gather(*(one(batch) for batch in _batches(cases, size)))
-    return {name: verdict for batch in done for name, verdict in batch.items()}
+    verdicts = {name: verdict for found, _ in done for name, verdict in found.items()}
+    return verdicts, [case for _, blamed in done for case in blamed]
 
 
 async def _alone(cases: Sequence[Case], sandbox: Sandbox, jobs: int, cpu: int) -> dict[str, Verdict]:
@@ -88,7 +104,7 @@ async def _alone(cases: Sequence[Case], sandbox: Sandbox, jobs: int, cpu: int) -
             f"right answer to {case.id}", case.problem, case.problem.prompt + case.problem.canonical_solution
         )
         async with gate:
-            found = await _batch([control, case], sandbox, cpu)
+            found, _ = await _batch([control, case], sandbox, cpu)
         if control.id not in found or not found[control.id].passed:
             raise GpuboxError(
                 "Programs cannot be graded here: the right answer does not pass.", "`gpubox doctor` says more."
@@ -113,24 +129,36 @@ def _batches(cases: Sequence[Case], most: int) -> Iterator[list[Case]]:
         yield batch
 
 
-async def _batch(cases: Sequence[Case], sandbox: Sandbox, cpu: int) -> dict[str, Verdict]:
-    mark = secrets.token_hex(16)
-    given = json.dumps({"mark": mark, "cases": [_values(case) for case in cases]}).encode()
+async def _batch(cases: Sequence[Case], sandbox: Sandbox, cpu: int) -> tuple[dict[str, Verdict], bool]:
+    """The verdicts of one start of the sandbox, and whether its judge ended it in order."""
+    key = secrets.token_bytes(32)
+    given = json.dumps({"key": key.hex(), "cases": [_values(case) for case in cases]}).encode()
     policy = Policy(
         wall_seconds=30 + judge.LIMITS["most"] * len(cases),
         cpu_seconds=30 + len(cases),
         memory_bytes=2 * units.GIB,
-        processes=len(cases) + 8,
+        processes=8,
+        own_filters=True,
         output_bytes=(len(cases) + 1) * 16 * judge.WORDS,
     )
-    outcome = await sandbox.run(f"{_TEXT}\nmain({len(cases)}, {cpu})\n", policy, stdin=given)
-    found = {}
+    outcome = await sandbox.run(f"{_TEXT}\nmain({len(cases)}, {cpu}, {lock.compiled()!r})\n", policy, stdin=given)
+    found, stopped = {}, False
     for line in outcome.output.splitlines():
-        if line.startswith(mark):
-            with contextlib.suppress(ValueError):  # a line that was cut off is no verdict
-                values: dict[str, Any] = json.loads(line[len(mark) :])
-                found[values["id"]] = Verdict(values["kind"], values["why"])
-    return found
+        told = _signed(line, key)
+        if "id" in told:
+            found[told["id"]] = Verdict(told["kind"], told["why"])
+        stopped |= "stopped" in told
+    return found, stopped or len(found) == len(cases)
+
+
+def _signed(line: str, key: bytes) -> dict[str, Any]:
+    """What the judge has said; empty for any other line, and for half of one."""
+    mark, told = line[:_MARK], line[_MARK:]
+    real = hashlib.blake2b(told.encode("utf-8", "replace"), key=key, digest_size=_MARK // 2).hexdigest()
+    if not hmac.compare_digest(mark.encode("utf-8", "replace"), real.encode()):
+        return {}
+    values: dict[str, Any] = json.loads(told)
+    return values
 
 
 def _values(case: Case) -> dict[str, str]:

@@ -1,23 +1,33 @@
-"""Runs inside the sandbox: many candidates, each a process of its own, and one judge that calls them.
+"""Runs inside the sandbox: one judge, and candidates that live one at a time, each a process of its own.
 
-A candidate gets its own program and the arguments of each call, never a test: it can answer, and not more. The judge's
-secrets come on stdin after every candidate has been forked, so that none of them ever had them in its memory, and
-stdin is then empty. What the judge says is marked with one of those secrets. Stands alone: its text is sent there
-with a call of ``main`` after it.
+A candidate gets its own program and the arguments of each call, never a test. It answers with plain data, and the
+judge compares what is then its own. The nursery, which forks the candidates, is forked before the judge reads its key
+from stdin: no candidate ever had the key in its memory. Judge and nursery are undumpable, so that nobody opens their
+memory or their files, and the judge signs each verdict with the key. Everything they import is imported before, from
+folders that no candidate can write. A candidate that leaves anything behind ends its batch: the others get a fresh
+sandbox. Stands alone: its text is sent there with a call of ``main`` after it.
 """
 
 from __future__ import annotations
 
+import collections
+import decimal
+import fractions
+import hashlib
 import json
 import os
+import resource
 import select
+import signal
+import stat
+import sys
 import time
 
 MYPY = False
 if MYPY:
     from collections.abc import Iterator
     from types import TracebackType
-    from typing import Any
+    from typing import Any, NoReturn
 
 LIMITS = {"cpu": 3, "wall": 10, "most": 60, "memory": 1 << 29, "answer": 16 << 20, "items": 200_000}
 """cpu: seconds of one candidate: lm-eval's timeout, but as CPU time: a busy box fails nobody; wall: of a sleeper, who
@@ -26,22 +36,19 @@ AWAKE = 0.02
 WORDS = 600
 """Characters that a verdict's reason has at most: an exception's name can be as long as its program likes."""
 _WARM = (
-    "typing",
-    "math",
-    "re",
-    "collections",
-    "itertools",
-    "functools",
-    "string",
-    "copy",
-    "random",
-    "hashlib",
-    "heapq",
+    "typing math re itertools functools string copy random heapq bisect operator statistics datetime "
+    "linecache tokenize traceback warnings encodings.ascii encodings.utf_8 encodings.latin_1"
 )
+"""What a prompt, a test or an error message of Python's own imports, and what programs import most."""
+_KINDS = {"Counter": collections.Counter, "OrderedDict": collections.OrderedDict, "deque": collections.deque}
 
 
 class Gone(Exception):
     """The candidate's process is over."""
+
+
+class Lost(Exception):
+    """The nursery is over: nothing more can be judged here."""
 
 
 class Slow(Exception):
@@ -85,9 +92,14 @@ def pack(value: Any, room: list[int] | None = None) -> Any:
     if isinstance(value, tuple):
         return {"t": [pack(one, room) for one in tuple.__iter__(value)]}
     if isinstance(value, dict):
-        return {"d": [[pack(k, room), pack(v, room)] for k, v in dict.items(value)]}
-    if isinstance(value, (set, type({}.keys()))):
+        pairs: list[Any] = [[pack(k, room), pack(v, room)] for k, v in dict.items(value)]
+        return {"k": [kind.__name__, pairs]} if kind in _KINDS.values() else {"d": pairs}
+    if kind is collections.deque:
+        return {"k": ["deque", [pack(inside, room) for inside in value]]}
+    if isinstance(value, set) or kind in (type({}.keys()), type({}.items())):
         return {"s": [pack(one, room) for one in value]}
+    if kind is type({}.values()):
+        return {"v": [pack(one, room) for one in value]}
     if isinstance(value, frozenset):
         return {"z": [pack(one, room) for one in frozenset.__iter__(value)]}
     if kind is complex:
@@ -121,6 +133,11 @@ def unpack(value: Any) -> Any:
         return makers[kind](made)
     if kind == "d":
         return {unpack(k): unpack(v) for k, v in inside}
+    if kind == "v":
+        return dict(enumerate(unpack(one) for one in inside)).values()
+    if kind == "k":
+        name, content = inside
+        return _KINDS[name](unpack({"l" if name == "deque" else "d": content}))
     if kind == "n":
         return int(inside, 16)
     if kind == "f":
@@ -132,19 +149,21 @@ def unpack(value: Any) -> Any:
     if kind == "r":
         return range(*inside)
     if kind == "q":
-        import decimal
-        import fractions
-
-        return getattr(decimal if inside[0] == "Decimal" else fractions, inside[0])(inside[1])
+        return {"Decimal": decimal.Decimal, "Fraction": fractions.Fraction}[inside[0]](inside[1])
     return Opaque(str(inside))
 
 
-def send(fd: int, value: Any) -> None:
-    """One message: its length, then JSON."""
+def send(fd: int, value: Any, patience: Patience | None = None) -> None:
+    """One message: its length, then JSON. Raises Slow where nobody reads it, BrokenPipeError where nobody can."""
     data = json.dumps(value).encode("ascii")
     data = len(data).to_bytes(8, "big") + data
     while data:
-        data = data[os.write(fd, data) :]
+        while patience is not None and not select.select([], [fd], [], patience.left())[1]:
+            pass
+        try:
+            data = data[os.write(fd, data[: 1 << 20]) :]
+        except BlockingIOError:
+            continue
 
 
 class Patience:
@@ -196,17 +215,13 @@ def _exactly(fd: int, count: int, patience: Patience | None) -> bytes:
     return b"".join(parts)
 
 
-def candidate(asked: int, answers: int) -> None:
+def candidate(asked: int, answers: int, filter_: bytes) -> None:
     """The process of one candidate: reads its program, then calls, until the judge has enough."""
-    import resource
-
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # no process and no thread of its own: nothing outlives it
     resource.setrlimit(resource.RLIMIT_CPU, (LIMITS["cpu"], LIMITS["cpu"] + 1))
     resource.setrlimit(resource.RLIMIT_AS, (LIMITS["memory"], LIMITS["memory"]))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    forbid(filter_)
     program = receive(asked)
     namespace: dict[str, Any] = {}
     try:
@@ -225,6 +240,20 @@ def candidate(asked: int, answers: int) -> None:
         send(answers, answer)
 
 
+def forbid(filter_: bytes) -> None:
+    """Takes system calls away from this process, as the BPF program ``filter_`` says; empty: none.
+
+    Raises OSError where the kernel refuses: a candidate that could stop its judge is not run.
+    """
+    if filter_:
+        import ctypes
+
+        program = ctypes.create_string_buffer(filter_, len(filter_))
+        packed = (len(filter_) // 8).to_bytes(8, sys.byteorder) + ctypes.addressof(program).to_bytes(8, sys.byteorder)
+        if ctypes.CDLL(None).prctl(22, 2, packed, 0, 0):  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+            raise OSError("this kernel takes no filter")
+
+
 def _said(error: BaseException, entry: str = "") -> str:
     if isinstance(error, KeyError) and entry and error.args == (entry,):
         return "it defines no " + entry
@@ -237,18 +266,143 @@ def _said(error: BaseException, entry: str = "") -> str:
     return (type(error).__name__ + ": " + text if text else type(error).__name__) + line
 
 
+class Nursery:
+    """Forks the candidates, one at a time, and ends them. It never learns a secret."""
+
+    def __init__(self, count: int, filter_: bytes) -> None:
+        """So many candidates at most."""
+        self._pipes = [(*os.pipe(), *os.pipe()) for _ in range(count)]
+        orders, self._orders = os.pipe()
+        self._reports, reports = os.pipe()
+        if not os.fork():
+            code = 1
+            try:
+                os.close(self._orders)
+                os.close(self._reports)
+                for _, asks, answers, _ in self._pipes:
+                    os.close(asks)
+                    os.close(answers)
+                null = os.open("/dev/null", os.O_RDWR)
+                for fd in (0, 1, 2):
+                    os.dup2(null, fd)
+                self._serve(orders, reports, filter_)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(orders)
+        os.close(reports)
+        for asked, _, _, answered in self._pipes:
+            os.close(asked)
+            os.close(answered)
+        self._next = 0
+
+    def _serve(self, orders: int, reports: int, filter_: bytes) -> None:
+        """In the nursery's process: one byte begins a candidate, the next one ends it."""
+        before = condition()
+        for asked, _, _, answered in self._pipes:
+            if not os.read(orders, 1) or condition() != before:
+                return  # somebody has changed what the next candidate would inherit
+            pid = os.fork()
+            if not pid:
+                _be_candidate(asked, answered, filter_)
+            os.close(asked)
+            os.close(answered)
+            send(reports, pid)
+            os.read(orders, 1)  # or the judge's end
+            send(reports, _ended(pid))
+
+    def begin(self) -> Child:
+        """The next candidate, which waits for its program."""
+        _, asks, answers, _ = self._pipes[self._next]
+        self._next += 1
+        os.set_blocking(asks, False)
+        return Child(self._ask(), asks, answers)
+
+    def end(self, child: Child) -> None:
+        """Ends ``child``, which then knows how it ended. Raises Lost."""
+        os.close(child.asked)
+        os.close(child.answers)
+        told = self._ask()
+        if told is None:
+            raise Lost
+        child.status, child.cpu = told
+
+    def _ask(self) -> Any:
+        try:
+            os.write(self._orders, b".")
+            return receive(self._reports)
+        except (Gone, BrokenPipeError, ValueError):
+            raise Lost from None
+
+
+def _be_candidate(asked: int, answered: int, filter_: bytes) -> NoReturn:
+    """Keeps two pipes and nothing else of what is open."""
+    code = 1
+    try:
+        low, high = sorted((asked, answered))
+        os.closerange(3, low)
+        os.closerange(low + 1, high)
+        os.closerange(high + 1, 4096)
+        candidate(asked, answered, filter_)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _ended(pid: int) -> tuple[int, float] | None:
+    """Status and CPU seconds of a candidate that is over now; ``None``: it lives on, or has children that do."""
+    end = time.monotonic() + 5
+    try:
+        os.kill(pid, 9)
+        flags = 0
+    except OSError:
+        flags = os.WNOHANG  # this kernel's Landlock knows no signals of one's own: it has lost its pipes, and ends
+    while True:
+        found, status, usage = os.wait4(pid, flags)
+        if found or time.monotonic() > end:
+            break
+        time.sleep(0.001)
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        return None
+    except ChildProcessError:
+        return (status, usage.ru_utime + usage.ru_stime) if found else None
+
+
+def condition() -> Any:
+    """What another process of this user could have changed about this one."""
+    limits = [resource.getrlimit(number) for number in range(16) if number != resource.RLIMIT_CORE]  # not to be asked
+    return limits, os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getaffinity(0)
+
+
+def left_behind() -> list[Any]:
+    """What lies in the folders that candidates can write, and what runs beside judge and nursery."""
+    found: list[Any] = []
+    alone = os.getcwd() == "/workspace"  # noqa: PTH109 - bubblewrap's: what lies in /tmp and runs here is the batch's
+    folders = [os.getcwd(), os.environ.get("TMPDIR", "/")]  # noqa: PTH109
+    for folder in [*folders, *(["/tmp", "/dev/shm"] if alone else [])]:
+        try:
+            mode = stat.S_IMODE(os.stat(folder).st_mode)  # noqa: PTH116
+            found.append((folder, mode, sorted(os.listdir(folder))))  # noqa: PTH208
+        except OSError as error:
+            found.append((folder, error.errno))
+    if alone:
+        found.append(sorted(name for name in os.listdir("/proc") if name.isdigit()))  # noqa: PTH208
+    return found
+
+
 class Child:
-    """A candidate as the judge sees it."""
+    """A candidate as the judge sees it: what a test calls."""
 
     def __init__(self, pid: int, asked: int, answers: int) -> None:
         self.pid, self.asked, self.answers = pid, asked, answers
-        self.status: int | None = None
+        self.status = 0
         self.cpu = 0.0
-        self.patience: Patience | None = None
+        self.patience = Patience(pid)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         try:
-            send(self.asked, pack((arguments, named)))
+            send(self.asked, pack((arguments, named)), self.patience)
         except BrokenPipeError:
             raise Gone from None
         answer = receive(self.answers, self.patience)
@@ -256,27 +410,11 @@ class Child:
             raise Raised(str(answer["error"]))
         return unpack(answer["value"])
 
-    def reap(self, *, wait: bool) -> bool:
-        """Whether the process is over."""
-        if self.status is None:
-            pid, status, usage = os.wait4(self.pid, 0 if wait else os.WNOHANG)
-            if pid:
-                self.status, self.cpu = status, usage.ru_utime + usage.ru_stime
-        return self.status is not None
-
-    def end(self) -> None:
-        try:
-            os.kill(self.pid, 9)
-        except OSError:
-            return  # this kernel's Landlock knows no signals of one's own: it dies with the sandbox
-        self.reap(wait=True)
-
 
 def verdict(case: dict[str, str], child: Child) -> tuple[str, str]:
-    """``(kind, why)`` of one case: passed | assertion | error | definition | timeout | died."""
-    child.patience = Patience(child.pid)
+    """``(kind, why)`` of one case: passed | assertion | error | definition | timeout | died (not yet known of what)."""
     try:
-        send(child.asked, {"code": case["program"], "entry": case["entry_point"]})
+        send(child.asked, {"code": case["program"], "entry": case["entry_point"]}, child.patience)
         ready = receive(child.answers, child.patience)
         if "error" in ready:
             return "definition", str(ready["error"])
@@ -288,13 +426,7 @@ def verdict(case: dict[str, str], child: Child) -> tuple[str, str]:
     except Slow:
         return "timeout", f"no answer within {LIMITS['wall']} s, and at rest"
     except (Gone, BrokenPipeError):
-        child.reap(wait=True)
-        status = child.status or 0
-        if child.cpu >= LIMITS["cpu"] or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == 24):
-            return "timeout", f"it used {LIMITS['cpu']} s of CPU time"
-        if os.WIFSIGNALED(status):
-            return "died", f"killed by signal {os.WTERMSIG(status)}"
-        return "died", f"it ended its process (exit code {os.WEXITSTATUS(status)})"
+        return "died", ""
     except AssertionError as error:
         return "assertion", _failed(error, case["test"])
     except Raised as error:
@@ -319,51 +451,53 @@ def _at(error: BaseException, test: str) -> str:
     return " in " + lines[found - 1].strip()[:300] if 0 < found <= len(lines) else ""
 
 
-def fork(count: int) -> list[Child]:
-    """So many candidates that wait for their program."""
-    found: list[Child] = []
-    for _ in range(count):
-        asked, asks = os.pipe()
-        answers, answered = os.pipe()
-        pid = os.fork()
-        if not pid:
-            code = 1
-            try:
-                os.close(asks)
-                os.close(answers)
-                for other in found:
-                    os.close(other.asked)
-                    os.close(other.answers)
-                candidate(asked, answered)
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(asked)
-        os.close(answered)
-        found.append(Child(pid, asks, answers))
-    return found
+def _died(child: Child) -> tuple[str, str]:
+    """The verdict of a candidate whose process was over too early, now that it is known how it ended."""
+    if child.cpu >= LIMITS["cpu"] or (os.WIFSIGNALED(child.status) and os.WTERMSIG(child.status) == signal.SIGXCPU):
+        return "timeout", f"it used {LIMITS['cpu']} s of CPU time"
+    if os.WIFSIGNALED(child.status):
+        return "died", f"killed by signal {os.WTERMSIG(child.status)}"
+    return "died", f"it ended its process (exit code {os.WEXITSTATUS(child.status)})"
 
 
-def main(count: int, cpu_seconds: int) -> None:
-    """Judges ``count`` cases."""
+def harden() -> None:
+    """Before any candidate is: everything imported, and only from where no candidate writes."""
     import ctypes
 
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/<judge>/mem and fd are closed to the candidates
-    LIMITS["cpu"] = cpu_seconds
-    for name in _WARM:
+    here = os.path.realpath(os.getcwd())  # noqa: PTH109
+    sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != here]
+    sys.path_importer_cache.clear()
+    for name in _WARM.split():
         __import__(name)
-    children = fork(count)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as an exception it could end a test half-way
+    sys.excepthook = lambda *_: None  # what it prints would be output of candidates
+
+
+def main(count: int, cpu_seconds: int, filter_: bytes = b"") -> None:
+    """Judges up to ``count`` cases, as long as nobody leaves anything behind."""
+    LIMITS["cpu"] = cpu_seconds
+    harden()
+    nursery = Nursery(count, filter_)
     given = b""
     while part := os.read(0, 1 << 20):
         given += part
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     values = json.loads(given)
-    for case, child in zip(values["cases"], children, strict=False):
-        if child.reap(wait=False):
-            continue  # somebody killed it before its turn: no verdict
+    key = bytes.fromhex(values["key"])
+
+    def tell(told: dict[str, Any]) -> None:
+        line = json.dumps(told).encode("ascii")
+        os.write(1, hashlib.blake2b(line, key=key, digest_size=32).hexdigest().encode("ascii") + line + b"\n")
+
+    before, mine = left_behind(), condition()
+    for case in values["cases"]:
+        child = nursery.begin()
         kind, why = verdict(case, child)
-        child.end()
-        line = json.dumps({"id": case["id"], "kind": kind, "why": why[:WORDS], "cpu_seconds": round(child.cpu, 3)})
-        os.write(1, (values["mark"] + line + "\n").encode())
-    for child in children:
-        child.end()
+        nursery.end(child)
+        if (kind, why) == ("died", ""):
+            kind, why = _died(child)
+        tell({"id": case["id"], "kind": kind, "why": why[:WORDS]})
+        if condition() != mine or left_behind() != before:
+            tell({"stopped": case["id"]})
+            return

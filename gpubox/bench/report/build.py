@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.benchmark import headline_of, make_benchmark
 from gpubox.bench.model import RunInfo
+from gpubox.bench.report.heads import heads_beside
+from gpubox.bench.report.history import History
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.redact import Redactor, redacted
 from gpubox.bench.report.references import Beside, beside_articles
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 def report_of(run: Run) -> Report:
     """The report of what ``run`` has so far, computed from its results. Raises GpuboxError where it is damaged."""
     info = run.info
-    report = make_benchmark(info.plan).summarise(info, run.scored())
+    benchmark = make_benchmark(info.plan)
+    benchmark.history = History(lambda: heads_beside(run))
+    report = benchmark.summarise(info, run.scored())
     return replace(report, notes=(*report.notes, *_uncontrolled(info)))
 
 
@@ -59,7 +63,8 @@ def compared(first: Run, second: Run) -> RunComparison:
     from gpubox.bench.report.compare import compare_runs
 
     infos = (first.info, second.info)
-    found = compare_runs((infos[0], report_of(first)), (infos[1], report_of(second)))
+    history = History(lambda: heads_beside(first))
+    found = compare_runs((infos[0], report_of(first)), (infos[1], report_of(second)), history)
     return Redactor(infos).through(found)
 
 
@@ -72,7 +77,7 @@ def ranked(paths: Paths, kind: str = "") -> list[Board]:
         raise UsageError(f"There is no leaderboard of {kind!r}.", f"There are: {', '.join(DECIDES)}.")
     found = heads(paths)
     cleaner = Redactor(head.info for head in found if head.info)
-    return [cleaner.through(board) for board in boards(found, kind)]
+    return [cleaner.through(board) for board in boards(found, kind, History(lambda: found))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,8 @@ class Progress:
 def progress_of(run: Run) -> Progress:
     """Read from the folder alone: for a run that another gpubox works on, ask again each second. Raises GpuboxError."""
     info, scored = run.info, run.scored()
-    failed = sum(not result.ok for _, result in scored)
-    return Progress(info, len(scored), make_benchmark(info.plan).headline(scored), failed)
+    failed = sum(result.failed for _, result in scored)
+    return Progress(info, len(scored), headline_of(make_benchmark(info.plan), scored), failed)
 
 
 def report_values(found: Told) -> dict[str, Any]:

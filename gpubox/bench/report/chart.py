@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubox.bench.report.model import Metric, Report, Series
+from gpubox.bench.report.words import in_doubt
 
 MOST_BARS, MOST_CHARTS = 24, 6
 DRAWN_FIRST = ("tg", "pp", "TTFT", "acceptance")
@@ -43,7 +44,8 @@ def charts(report: Report) -> list[Chart]:
         for title in dict.fromkeys(series.chart for series in report.series)
         if (found := [s for s in report.series if s.chart == title and s.points])
     ]
-    return [*lines, *bar_charts(report.metrics)][:MOST_CHARTS]
+    doubt = in_doubt(report.flags)
+    return [replace(chart, title=chart.title + doubt) for chart in [*lines, *bar_charts(report.metrics)][:MOST_CHARTS]]
 
 
 def bar_charts(metrics: Sequence[Metric], fewest: int = 2) -> Iterable[Chart]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubox.bench.report.chart import Bar, Chart
-from gpubox.bench.report.compare import Compared, RunComparison
+from gpubox.bench.report.compare import RUNS, Compared, RunComparison
 from gpubox.bench.report.plot import Row
-from gpubox.bench.report.text import grid
-from gpubox.bench.report.words import number
-from gpubox.plain import plain
+from gpubox.bench.report.text import grid, wrapped
+from gpubox.bench.report.words import DOUBTFUL, number
 
 MOST_BARS = 24
 
@@ -26,16 +25,31 @@ def comparison_rows(found: RunComparison, width: int | None = None) -> Iterator[
     yield ()
     yield from _table(found, width)
     yield ()
+    for text in sentences(found):
+        yield from wrapped(text, "doubt" if DOUBTFUL in text else "", width)
+    for text in found.differs:
+        yield from wrapped(text, "doubt", width)
+    if found.left_out:
+        yield from wrapped(f"In one of them only: {'; '.join(found.left_out[:6])}", "quiet", width)
+
+
+def sentences(found: RunComparison) -> Iterator[str]:
+    """What the table comes to: counts and their doubts, what could be told, what it is corrected for."""
     counts = {name: sum(row.outcome == name for row in found.rows) for name in ("better", "regression", "noise")}
     few = sum(row.outcome == "too few" for row in found.rows)
     said = f"{counts['better']} better, {counts['regression']} worse, {counts['noise']} within noise"
-    yield ((said + (f", {few} with too few values to say" if few else "") + ".", ""),)
-    if len(found.rows) >= 10:
-        yield (("Each row is sure to 95 %: of twenty rows that are the same, one may well differ.", "quiet"),)
-    for text in found.differs:
-        yield ((plain(text), "doubt"),)
-    if found.left_out:
-        yield ((plain(f"In one of them only: {'; '.join(found.left_out[:6])}"), "quiet"),)
+    yield f"{said}{f', {few} with too few values to say' if few else ''}{found.doubt}."
+    least = [row.least for row in found.rows if row.least is not None and row.method == RUNS]
+    if found.noise and least:
+        low, high = (f"{100 * end:.0f}" for end in (min(least), max(least)))
+        span = low if low == high else f"{low} to {high}"
+        yield (
+            f"Too few starts for more: two runs are not measured in turn, so differences of a speed under about "
+            f"{span} % cannot be told ({found.noise}). `gpubox bench ab` tells finer ones."
+        )
+    tested = sum(row.p is not None for row in found.rows)
+    if tested > 1:
+        yield f"Each verdict is corrected for the {tested} rows (Holm); each interval is its row's alone."
 
 
 def _table(found: RunComparison, width: int | None) -> Iterator[Row]:
@@ -74,4 +88,4 @@ def comparison_charts(found: RunComparison) -> list[Chart]:
         for row in rows[:MOST_BARS]
         if row.ratio is not None
     )
-    return [Chart("Second over first, 95 % CI", "ratio", bars=bars, centre=1.0)] if bars else []
+    return [Chart(f"Second over first, 95 % CI{found.doubt}", "ratio", bars=bars, centre=1.0)] if bars else []

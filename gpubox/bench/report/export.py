@@ -15,8 +15,8 @@ from gpubox import units
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.chart import Bar, Chart, bar_charts, charts
 from gpubox.bench.report.compare import RunComparison
-from gpubox.bench.report.comparison import comparison_charts
-from gpubox.bench.report.leaderboard import Board
+from gpubox.bench.report.comparison import comparison_charts, sentences
+from gpubox.bench.report.leaderboard import Board, doubtful
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.references import Beside
 from gpubox.bench.report.svg import svg
@@ -104,10 +104,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 def report_csv(info: RunInfo, report: Report) -> str:
     """One line for each metric, full precision."""
-    header = ("run", "kind", "target", "group", "metric", "unit", *ESTIMATE)
+    header = ("run", "kind", "target", "group", "metric", "unit", *ESTIMATE, "flags")
+    kinds = " ".join(dict.fromkeys(flag.kind.replace(" ", "-") for flag in report.flags))
     rows = [
         (info.id, report.kind, m.target, m.group, m.name, m.unit, m.estimate.value, m.estimate.n, m.estimate.sd,
-         m.estimate.median, m.estimate.low, m.estimate.high, m.estimate.method)
+         m.estimate.median, m.estimate.low, m.estimate.high, m.estimate.method, kinds)
         for m in report.metrics
     ]  # fmt: skip
     return _csv(header, rows)
@@ -129,14 +130,16 @@ def comparison_markdown(found: RunComparison) -> str:
          f"p = {r.p:.3f}" if r.p is not None else "", str(r.n), r.outcome, r.method)
         for r in found.rows
     ])  # fmt: skip
-    said = [*found.differs, *(f"In one of them only: {name}" for name in found.left_out)]
+    said = [*sentences(found), *found.differs, *(f"In one of them only: {name}" for name in found.left_out)]
     return "\n".join([*lines, "", *(f"- {_safe(text)}" for text in said)]).rstrip() + "\n"
 
 
 def comparison_csv(found: RunComparison) -> str:
     """One line for each row."""
     header = tuple(name for name in found.rows[0].__dataclass_fields__) if found.rows else ()
-    return _csv(header, [[getattr(row, name) for name in header] for row in found.rows])
+    doubt = found.doubt.removeprefix(" - ")
+    rows = [[*(getattr(row, name) for name in header), doubt] for row in found.rows]
+    return _csv((*header, "flags"), rows)
 
 
 def boards_markdown(boards: Sequence[Board]) -> str:
@@ -149,19 +152,19 @@ def boards_markdown(boards: Sequence[Board]) -> str:
         lines += table(header, [
             (str(p.rank), p.name, p.model, *(number(v.value) if v else "—" for v in p.values),
              interval(p.values[0]) if p.values[0] else "", str(p.values[0].n) if p.values[0] else "",
-             ", ".join(p.flagged))
+             "; ".join(filter(None, ("≈" if p.tied and p.rank > 1 else "", ", ".join(p.flagged)))))
             for p in board.places
         ])  # fmt: skip
-        lines.append("")
+        lines += ["", *(f"- {_safe(text)}" for text in (board.note, *doubtful(board)) if text), ""]
     return "\n".join(lines)
 
 
 def boards_csv(boards: Sequence[Board]) -> str:
     """One line for each profile and group."""
-    header = ("kind", "protocol", "rank", "profile", "model", "run", "metric", "group", "unit", *ESTIMATE)
+    header = ("kind", "protocol", "rank", "profile", "model", "run", "metric", "group", "unit", *ESTIMATE, "flags")
     rows = [
         (b.kind, b.title, p.rank, p.name, p.model, p.run, b.metric, group, b.unit, v.value, v.n, v.sd, v.median,
-         v.low, v.high, v.method)
+         v.low, v.high, v.method, " ".join(kind.replace(" ", "-") for kind in p.flagged))
         for b in boards for p in b.places for group, v in zip(b.groups, p.values, strict=True) if v
     ]  # fmt: skip
     return _csv(header, rows)
@@ -169,18 +172,21 @@ def boards_csv(boards: Sequence[Board]) -> str:
 
 def comparison_svg(found: RunComparison) -> str:
     """Every ratio with its interval."""
-    return svg(comparison_charts(found), f"{found.second} against {found.first}", found.differs)
+    notes = [*sentences(found), *found.differs]
+    return svg(comparison_charts(found), f"{found.second} against {found.first}", notes)
 
 
 def boards_svg(boards: Sequence[Board]) -> str:
     """A chart for each protocol, of what decides."""
     drawn = [
         Chart(f"{b.kind}: {b.title}, {b.metric} {b.groups[0]}".strip(), b.unit, bars=tuple(
-            Bar(f"{p.rank} {p.name}", v.value, v.low, v.high) for p in b.places if (v := p.values[0])
+            Bar(f"{p.rank} {p.name}{' !' if p.flagged else ''}", v.value, v.low, v.high)
+            for p in b.places if (v := p.values[0])
         ))
         for b in boards
     ]  # fmt: skip
-    return svg([chart for chart in drawn if chart.bars], "Leaderboard")
+    notes = [text for b in boards for text in (b.note, *doubtful(b)) if text]
+    return svg([chart for chart in drawn if chart.bars], "Leaderboard", list(dict.fromkeys(notes)))
 
 
 def json_text(found: dict[str, Any]) -> str:

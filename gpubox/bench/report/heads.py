@@ -9,16 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.benchmark import headline_of, make_benchmark
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import Metric
-from gpubox.bench.store import Run, list_runs
+from gpubox.bench.store import Run, list_runs, runs_in
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 
 SUMMARY = ".summary.json"
 _RESULTS = "results.jsonl"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,11 @@ def heads(paths: Paths) -> list[Head]:
     return [head_of(run) for run in list_runs(paths)]
 
 
+def heads_beside(run: Run) -> list[Head]:
+    """Every run of the box that ``run`` was stored on, itself among them."""
+    return [head_of(one) for one in runs_in(run.folder.parent)]
+
+
 def head_of(run: Run) -> Head:
     """One run; never raises: what is damaged says so."""
     try:
@@ -114,9 +119,9 @@ def _summarised(run: Run, info: RunInfo) -> Summary:
     stamp, scored = _stamp(run.folder), run.scored()
     benchmark = make_benchmark(info.plan)
     report = benchmark.summarise(info, scored)
-    failed = sum(not result.ok for _, result in scored)
+    failed = sum(result.failed for _, result in scored)
     made = Summary(
-        stamp, len(scored), failed, benchmark.headline(scored), report.title,
+        stamp, len(scored), failed, headline_of(benchmark, scored), report.title,
         tuple(dict.fromkeys(flag.kind for flag in report.flags)), tuple(_bare(report.metrics)),
     )  # fmt: skip
     if info.state != "running":

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from gpubox.bench.report.compare import SPEEDS
 from gpubox.bench.report.heads import Head
+from gpubox.bench.report.history import History, protocol, told
 from gpubox.bench.report.model import Estimate, Metric
 from gpubox.bench.report.plot import Row
-from gpubox.bench.report.text import grid
+from gpubox.bench.report.text import grid, wrapped
 from gpubox.bench.report.words import interval, number
+from gpubox.bench.starts import FEWEST_STARTS, LEVEL, Noise, Start, compare_single, compare_starts, independent, joined
+from gpubox.bench.stats import t_quantile
 from gpubox.plain import plain
 
 DECIDES = {
@@ -20,13 +24,12 @@ DECIDES = {
     "soak": ("tg",),
 }
 """What a kind's runs are ranked by: the first of these names that it has. Other kinds compare by themselves."""
-NOT_PROTOCOL = {"price"}
 MOST_COLUMNS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One profile. ``tied``: its interval reaches the best one's."""
+    """One profile. ``tied``: it is not surely behind the first."""
 
     rank: int
     name: str
@@ -48,16 +51,21 @@ class Board:
     unit: str
     groups: tuple[str, ...]
     places: tuple[Place, ...]
+    note: str = ""
+    """How ties were told."""
 
 
-def boards(heads: Sequence[Head], kind: str = "") -> list[Board]:
-    """One for each protocol that was run, the last one run first. Only finished runs count."""
+def boards(heads: Sequence[Head], kind: str = "", history: History | None = None) -> list[Board]:
+    """One for each protocol that was run, the last one run first. Only finished runs count.
+
+    ``history``: how much this box's runs differ by themselves; without it that is assumed.
+    """
     found: dict[tuple[str, str], list[Head]] = {}
     for head in heads:
         plan = head.info.plan if head.info and head.state == "finished" else None
         if plan and head.metrics and plan.kind in DECIDES and kind in ("", plan.kind):
-            found.setdefault((plan.kind, _protocol(plan.options)), []).append(head)
-    made = [_board(kind_, runs) for (kind_, _), runs in reversed(found.items())]
+            found.setdefault((plan.kind, protocol(plan.options)), []).append(head)
+    made = [_board(kind_, runs, history) for (kind_, _), runs in reversed(found.items())]
     return sorted((board for board in made if board), key=lambda board: list(DECIDES).index(board.kind))
 
 
@@ -77,9 +85,19 @@ def leaderboard_rows(found: Sequence[Board], width: int | None = None) -> Iterat
             made = list(_places(board, shown))
         yield from made
     if any(place.tied and place.rank > 1 for board in found for place in board.places):
-        yield (("≈ its interval reaches the best one's: they may be equal", "quiet"),)
-    if any(place.flagged for board in found for place in board.places):
-        yield (("! flagged: something was seen that makes its numbers doubtful", "doubt"),)
+        yield (("≈ not surely behind the first: they may be equal", "quiet"),)
+    for text in dict.fromkeys(board.note for board in found if board.note):
+        yield from wrapped(text, "quiet", width)
+    for board in found:
+        for text in doubtful(board):
+            yield from wrapped(text, "doubt", width)
+
+
+def doubtful(board: Board) -> Iterator[str]:
+    """A sentence for each place whose run was flagged."""
+    for place in board.places:
+        if place.flagged:
+            yield f"! {board.kind}, {plain(place.name)} is doubtful: {', '.join(place.flagged)}"
 
 
 def _places(board: Board, shown: int) -> Iterator[Row]:
@@ -95,7 +113,7 @@ def _places(board: Board, shown: int) -> Iterator[Row]:
     return grid(columns)
 
 
-def _board(kind: str, heads: Sequence[Head]) -> Board | None:
+def _board(kind: str, heads: Sequence[Head], history: History | None) -> Board | None:
     last: dict[str, tuple[Head, list[Metric]]] = {}
     deciding = next((name for name in DECIDES[kind] if any(m.name == name for h in heads for m in h.metrics)), None)
     for head in heads:  # the newest of a profile stands
@@ -106,20 +124,85 @@ def _board(kind: str, heads: Sequence[Head]) -> Board | None:
     if deciding is None or not last:
         return None
     groups = list(dict.fromkeys(m.group for _, own in last.values() for m in own))[:MOST_COLUMNS]
-    values = {
-        name: tuple(next((m.estimate for m in own if m.group == group), None) for group in groups)
-        for name, (_, own) in last.items()
+    ranked = {
+        name: _Entry(name, head, tuple(next((m for m in own if m.group == group), None) for group in groups), history)
+        for name, (head, own) in last.items()
     }
-    better = next(m.better for _, own in last.values() for m in own)
-    order = sorted(values, key=lambda name: _key(values[name][0], better))
-    best = values[order[0]][0]
-    places = tuple(
-        Place(rank, name, last[name][0].id, _model(last[name][0], name), values[name],
-              _reaches(best, values[name][0]), last[name][0].flags)
-        for rank, name in enumerate(order, 1)
-    )  # fmt: skip
     some = next(m for _, own in last.values() for m in own)
-    return Board(kind, heads[-1].title, some.name, some.unit, tuple(groups), places)
+    order = sorted(ranked.values(), key=lambda entry: _key(entry.deciding, some.better))
+    speeds = some.unit in SPEEDS
+    pairs = len(order) * (len(order) - 1) // 2
+    places = tuple(
+        Place(rank, entry.name, entry.head.id, _model(entry.head, entry.name), entry.values,
+              _tied(order[0], entry, pairs) if speeds else _reaches(order[0].deciding, entry.deciding),
+              entry.head.flags)
+        for rank, entry in enumerate(order, 1)
+    )  # fmt: skip
+    note = ""
+    if speeds:
+        noise = told([entry.noise for entry in order if entry.deciding])
+        note = f"Intervals: {noise}. Ties are corrected for every pair of places ({pairs})." if pairs else f"{noise}."
+    return Board(kind, heads[-1].title, some.name, some.unit, tuple(groups), places, note)
+
+
+class _Entry:
+    """One profile's last run. A speed's interval is that of runs, not that of the answers of one of them."""
+
+    def __init__(self, name: str, head: Head, metrics: tuple[Metric | None, ...], history: History | None) -> None:
+        self.name, self.head, self.metrics = name, head, metrics
+        self.deciding = metrics[0].estimate if metrics[0] else None
+        info, noises = head.info, []
+        known = info.provenance.get(name) if info else None
+        for metric in metrics:
+            found = Noise()
+            if history and info and known and metric and metric.unit in SPEEDS:
+                found = history.runs(known, (head.id,), info.plan.kind, info.plan.options, metric)
+            noises.append(found)
+        self.noise = noises[0]
+        self.errors = [_error(metric, noise) for metric, noise in zip(metrics, noises, strict=True)]
+        self.values = tuple(_widened(metric, error) for metric, error in zip(metrics, self.errors, strict=True))
+
+
+def _error(metric: Metric | None, noise: Noise) -> tuple[float, float]:
+    """The variance of the log of one run's figure, and its degrees of freedom.
+
+    Past runs have the noise of the repeats in them. Where a spread is assumed, that is added.
+    """
+    found = metric.estimate if metric else None
+    repeats = found and found.sd is not None and found.value > 0 and "prompts" not in found.method
+    if noise.runs or not found or not repeats or found.sd is None:
+        return noise.sd**2, noise.freedom
+    return joined([(noise.sd**2, noise.freedom), ((found.sd / found.value) ** 2 / independent(found.n), found.n - 1)])
+
+
+def _widened(metric: Metric | None, error: tuple[float, float]) -> Estimate | None:
+    if metric is None or metric.unit not in SPEEDS or metric.estimate.value <= 0:
+        return metric.estimate if metric else None
+    variance, freedom = error
+    factor = math.exp(t_quantile(LEVEL, freedom) * math.sqrt(variance))
+    value = metric.estimate.value
+    return replace(metric.estimate, low=value / factor, high=value * factor, method="run to run")
+
+
+def _tied(best: _Entry, other: _Entry, pairs: int) -> bool:
+    """Whether ``other`` may be as fast as ``best``: any two of the board differ by chance in at most 5 % of boards."""
+    if best is other:
+        return True
+    mine, theirs = best.metrics[0], other.metrics[0]
+    if mine is None or theirs is None or min(mine.estimate.value, theirs.estimate.value) <= 0:
+        return False
+    found = None
+    if best.head is other.head and min(len(mine.starts), len(theirs.starts)) >= FEWEST_STARTS:  # measured in turn
+        starts = [
+            Start(name, place, {"": math.log(value)})
+            for name, metric in ((best.name, mine), (other.name, theirs)) for place, value in metric.starts
+        ]  # fmt: skip
+        found = compare_starts(starts, best.name, other.name)
+    found = found or compare_single(
+        mine.estimate.value, theirs.estimate.value,
+        best.errors[0], other.errors[0],
+    )  # fmt: skip
+    return found.tail() * pairs > LEVEL
 
 
 def _key(found: Estimate | None, better: str) -> float:
@@ -138,7 +221,3 @@ def _reaches(best: Estimate | None, other: Estimate | None) -> bool:
 def _model(head: Head, target: str) -> str:
     found = head.info.provenance.get(target) if head.info else None
     return found.model_path.rpartition("/")[2] if found else ""
-
-
-def _protocol(options: Mapping[str, Any]) -> str:
-    return repr(sorted((name, repr(value)) for name, value in options.items() if name not in NOT_PROTOCOL))

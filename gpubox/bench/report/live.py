@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.benchmark import headline_of, make_benchmark
 from gpubox.bench.model import Item, Result, RunInfo
 from gpubox.bench.store import Run
 
@@ -60,7 +60,8 @@ class Follower:
         name, values = _values(scored)
         waiting = next((item.id for item in self._items if item.id not in self._results), "")
         return LiveRun(
-            info, len(scored), sum(not result.ok for _, result in scored), make_benchmark(info.plan).headline(scored),
+            info, len(scored), sum(result.failed for _, result in scored),
+            headline_of(make_benchmark(info.plan), scored),
             self._left(), waiting if info.state == "running" else "", tuple(values), name,
             tuple(list(self._results.values())[-8:]), self.run.owner,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from gpubox.bench import stats
@@ -33,8 +34,20 @@ def over_prompts(target: str, group: str, rows: Scored, measures: Measures, seed
                 for prompt, values in domain.items()
                 for number, value in enumerate(values, 1)
             )
-            made.append(Metric(name, group, target, unit, better, found, samples))
+            made.append(Metric(name, group, target, unit, better, found, samples, starts_of(rows, key)))
     return made
+
+
+def starts_of(rows: Scored, key: str) -> tuple[tuple[float, float], ...]:
+    """The mean of each start, by its place in the run; geometric where all are above 0, as starts are compared."""
+    held: dict[int, list[float]] = {}
+    for item, result in rows:
+        if (value := result.values.get(key)) is not None:
+            held.setdefault(item.start, []).append(float(value))
+    return tuple(
+        (float(place), statistics.geometric_mean(values) if min(values) > 0 else statistics.fmean(values))
+        for place, values in sorted(held.items())
+    )
 
 
 def acceptance(target: str, group: str, rows: Scored, seed: int = 0) -> list[Metric]:

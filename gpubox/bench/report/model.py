@@ -45,6 +45,8 @@ class Metric:
     estimate: Estimate
     samples: tuple[tuple[str, float], ...] = ()
     """(item or prompt, value): two runs pair them by the first."""
+    starts: tuple[tuple[float, float], ...] = ()
+    """Of a speed: (place in time, mean) of each start of the server. What differs from start to start is its error."""
 
 
 @dataclass(frozen=True, slots=True)

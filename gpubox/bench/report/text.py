@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubox.bench.model import RunInfo
@@ -9,7 +10,7 @@ from gpubox.bench.report.chart import charts
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.plot import Row, plot
 from gpubox.bench.report.references import Beside
-from gpubox.bench.report.words import cell, doubts, interval, spread
+from gpubox.bench.report.words import DOUBTFUL, cell, doubts, interval, spread
 from gpubox.bench.report.words import number as number
 from gpubox.plain import plain
 
@@ -44,7 +45,12 @@ def rows(
             yield from plot(chart, min(width or _WIDEST_PLOT, _WIDEST_PLOT))
     for table in report.tables:
         yield ()
-        yield ((plain(table.title), "head"), (f"  ({plain(table.note)})" if table.note else "", "quiet"))
+        note = f"  ({plain(table.note)})" if table.note else ""
+        if width is None or len(plain(table.title)) + len(note) <= width:
+            yield ((plain(table.title), "head"), (note, "quiet"))
+        else:
+            yield ((plain(table.title), "head"),)
+            yield from wrapped(table.note, "quiet", width)
         yield from grid([table.columns, *([plain(cell(value)) for value in row] for row in table.rows)])
     if beside:
         yield ()
@@ -52,9 +58,15 @@ def rows(
     if report.notes or report.flags:
         yield ()
     for note in report.notes:
-        yield ((plain(note), ""),)
+        yield from wrapped(note, "doubt" if DOUBTFUL in note else "", width)
     for doubt in doubts(report.flags):
-        yield ((plain(doubt), "doubt"),)
+        yield from wrapped(doubt, "doubt", width)
+
+
+def wrapped(text: str, role: str, width: int | None) -> Iterator[Row]:
+    """One sentence, folded to ``width`` where there is one."""
+    for line in textwrap.wrap(plain(text), width, subsequent_indent="  ") if width else [plain(text)]:
+        yield ((line, role),)
 
 
 def metric_table(metrics: Sequence[Metric], width: int | None) -> Iterator[Row]:

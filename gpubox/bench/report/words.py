@@ -23,6 +23,10 @@ MEANS = {
 """What a kind of flag says of the numbers."""
 
 
+DOUBTFUL = "doubtful:"
+"""In every sentence that rests on flagged items."""
+
+
 def number(value: float | None) -> str:
     """Four significant figures, and no more."""
     if value is None:
@@ -50,6 +54,22 @@ def spread(found: Estimate) -> str:
 def cell(value: Value) -> str:
     """A value of a table."""
     return number(value) if isinstance(value, float) else units.UNKNOWN if value is None else str(value)
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio as a change: ``+3.1 %``."""
+    return f"{100 * (ratio - 1):+.1f} %" if ratio is not None else units.UNKNOWN
+
+
+def in_doubt(flags: Sequence[Flag]) -> str:
+    """The end of a sentence that rests on flagged items: `` - doubtful: busy CPU in 3 items``; empty without flags."""
+    if not flags:
+        return ""
+    words = []
+    for kind in dict.fromkeys(flag.kind for flag in flags):
+        items = len({flag.item for flag in flags if flag.kind == kind and flag.item})
+        words.append(f"{kind} in {items} {'item' if items == 1 else 'items'}" if items else kind)
+    return f" - {DOUBTFUL} {', '.join(words)}"
 
 
 def doubts(flags: Sequence[Flag]) -> Iterator[str]:

@@ -57,6 +57,11 @@ def find_cycle(values: Sequence[float], *, seed: int = 0) -> Cycle | None:
     return Cycle(fast, slow, gap / high, len(series) / (fast + slow), share)
 
 
+def longest_period(n: int) -> int:
+    """The longest pattern, in answers, that so many answers are searched for; a longer one is not seen."""
+    return min(LONGEST, n // LEAST_REPEATS)
+
+
 def detrended(values: Sequence[float]) -> list[float]:
     """``values`` minus the straight line through them."""
     n = len(values)
@@ -90,7 +95,7 @@ def _best(rest: Sequence[float]) -> tuple[float, int, int, float] | None:
     if total <= 0:
         return None
     best = None
-    for period in range(2 * SHORTEST_RUN, min(LONGEST, n // LEAST_REPEATS) + 1):
+    for period in range(2 * SHORTEST_RUN, longest_period(n) + 1):
         sums = [sum(rest[phase::period]) for phase in range(period)]
         counts = [len(range(phase, n, period)) for phase in range(period)]
         whole = sum(sums)

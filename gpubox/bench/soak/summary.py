@@ -11,8 +11,9 @@ from gpubox.bench import stats
 from gpubox.bench.model import Item, Result, RunInfo
 from gpubox.bench.report.metrics import scaled
 from gpubox.bench.report.model import Metric, Report, Series, Table, Value
-from gpubox.bench.soak.cycles import detrended, find_cycle
-from gpubox.bench.soak.trends import Answer, at_equal_depth, creep
+from gpubox.bench.report.words import in_doubt
+from gpubox.bench.soak.cycles import detrended, find_cycle, longest_period
+from gpubox.bench.soak.trends import FEWEST_WINDOWS, Answer, at_equal_depth, creep
 
 Windows = list[tuple[int, Result]]
 """Number and result of each measured window, in order."""
@@ -41,8 +42,10 @@ def summarise(window_seconds: float, info: RunInfo, results: Sequence[tuple[Item
         tables.append(_thirds(target.name, windows))
         series += _lines(target.name, windows, window_seconds)
         mark = f"{target.name}: " if len(info.plan.targets) > 1 else ""
-        notes += [mark + words for words in findings(windows, window_seconds)]
-    failed = [(item, result) for item, result in results if not result.ok]
+        own = [flag for _, result in windows for flag in result.flags]
+        doubt = in_doubt((*info.flags, *own))
+        notes += [f"{mark}{words.removesuffix('.')}{doubt}." for words in findings(windows, window_seconds)]
+    failed = [(item, result) for item, result in results if result.failed]
     notes += [f"Not measured: {item.id}: {result.error}." for item, result in failed[:3]]
     if len(results) < info.items:
         notes.append(f"{info.items - len(results)} of {info.items} windows are not done yet.")
@@ -80,6 +83,11 @@ def findings(windows: Windows, window_seconds: float) -> Iterator[str]:
             )
         elif moved:
             yield f"{name} holds at {units.memory(moved.last)}."
+        elif held:
+            yield (
+                f"Whether {name} creeps cannot be told from {len(held)} windows: growth is seen from {FEWEST_WINDOWS} "
+                "on (--minutes, --window)."
+            )
 
 
 def _drift(windows: Windows, even: Sequence[float]) -> Iterator[str]:
@@ -112,7 +120,13 @@ def _cycles(name: str, values: Sequence[float]) -> Iterator[str]:
     if cycle:
         yield f"{name} goes in cycles: {cycle}."
     elif len(values) >= 12:
-        yield f"{name} shows no cycle of fast and slow answers."
+        longest = longest_period(len(values))
+        yield (
+            f"{name} shows no cycle of fast and slow answers of up to {longest} answers; longer ones are not "
+            "looked for."
+        )
+    else:
+        yield f"Whether {name} goes in cycles cannot be told from {len(values)} answers."
 
 
 def _mean(key: str) -> Callable[[Result], float | None]:

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+FEWEST_WINDOWS = 8
+"""Of fewer, the last two thirds are fewer than six: no order of those is sure to 99 %."""
 SURE = 2.576
 """Normal quantile of 99 %, two-sided."""
 LEAST_CREEP_BYTES, LEAST_CREEP = 16 << 20, 0.005
@@ -53,9 +55,12 @@ class Creep:
 
 
 def creep(values: Sequence[float], seconds: Sequence[float]) -> Creep | None:
-    """Theil and Sen's slope over the last two thirds, its sign by Kendall's test; ``None`` from fewer than six."""
+    """Theil and Sen's slope over the last two thirds, its sign by Kendall's test.
+
+    ``None`` from fewer than FEWEST_WINDOWS.
+    """
     n = len(values)
-    if n < 6:
+    if n < FEWEST_WINDOWS:
         return None
     late, when = values[n // 3 :], seconds[n // 3 :]
     half = len(late) // 2

@@ -25,10 +25,10 @@ PRESETS = {
 }
 
 LEFT_OPEN: Mapping[str, tuple[str, ...]] = {
-    "quick": ("repeats", "max_tokens", "thinking"),
-    "game": ("max_tokens",),
-    "lengths": ("max_tokens", "thinking"),
-    "chat": ("max_tokens",),
+    "quick": ("repeats", "starts", "max_tokens", "thinking"),
+    "game": ("max_tokens", "starts"),
+    "lengths": ("max_tokens", "thinking", "starts"),
+    "chat": ("max_tokens", "starts"),
 }
 """What of its protocol a preset leaves to the owner."""
 
@@ -43,6 +43,9 @@ class Options:
     """Tokens of context before the question."""
     prefixes: tuple[Prefix, ...] = ("cold", "warm")
     repeats: int = 5
+    """Of each cell in one start."""
+    starts: int = 1
+    """Of each server; of several targets in an order drawn at random."""
     warmups: int = 1
     max_tokens: int | None = None
     """For every prompt instead of its own."""
@@ -75,6 +78,11 @@ class Cell:
         return f"{self.prompt}/{self.prefix}/d{self.depth}"
 
     @property
+    def greedy(self) -> bool:
+        """Every repeat is the same answer: of acceptance one observation."""
+        return self.sampling.get("temperature") == 0
+
+    @property
     def weight(self) -> float:
         """Generated tokens, and what a prompt costs beside them."""
         return self.max_tokens + (self.depth / 10 if self.prefix == "cold" else 0)
@@ -91,6 +99,8 @@ def options_of(values: Mapping[str, Any]) -> Options:
         raise UsageError(f"There is no preset {options.preset!r}.", f"There are: {', '.join(filter(None, PRESETS))}.")
     if unknown := [name for name in options.prompts if name not in PROMPTS]:
         raise UsageError(f"There is no prompt {unknown[0]!r}.", f"There are: {', '.join(PROMPTS)}.")
+    if options.starts < 1:
+        raise UsageError("A server is started at least once.")
     if options.repeats < 1 or options.warmups < 0 or any(depth < 0 for depth in options.depths):
         raise UsageError("Repeats must be at least 1, warm-ups and depths at least 0.")
     if not options.prompts or not options.depths or not options.prefixes:

@@ -19,6 +19,7 @@ from gpubox.bench.speed import llama_bench
 from gpubox.bench.speed.cells import Cell, cells_of, options_of
 from gpubox.bench.speed.summary import summarise
 from gpubox.bench.stand import Server, Stand
+from gpubox.bench.starts import random_order
 from gpubox.server.peer import LLAMA
 
 
@@ -33,20 +34,30 @@ class Speed(Benchmark):
         self._filler: dict[tuple[str, int], str] = {}
 
     def items(self) -> Sequence[Item]:
-        cells = cells_of(self.options)
-        check_items(len(self.plan.targets) * sum(cell.warmups + cell.repeats for cell in cells))
+        cells, options = cells_of(self.options), self.options
+        count = sum(cell.warmups + cell.repeats for cell in cells)
+        check_items(len(self.plan.targets) * options.starts * count)
+        served = [target for target in self.plan.targets if not target.stopped]
+        several = len(self.plan.targets) > 1
+        order = random_order(len(served), options.starts, self.plan.seed) if options.starts > 1 else range(len(served))
         made = []
-        for target in self.plan.targets:
-            mark = f"{target.name}:" if len(self.plan.targets) > 1 else ""
-            if target.stopped:
-                made.append(Item(f"{mark}llama-bench", target.name, {"depths": list(self.options.depths)}, weight=2000))
-                continue
+        for start, place in enumerate(order, 1):
+            target = served[place]
+            mark = f"{target.name}:" if several else ""
+            mark += f"{start:02d}/" if options.starts > 1 else ""
+            number_of = start if options.starts > 1 else 0
             for cell in cells:
                 group, values = f"{mark}{cell.id}", msgspec.to_builtins(cell)
                 for number in range(cell.warmups):
-                    made.append(Item(f"{group}/w{number + 1}", target.name, values, True, group, cell.weight))
+                    name = f"{group}/w{number + 1}"
+                    made.append(Item(name, target.name, values, True, group, cell.weight, number_of))
                 for number in range(cell.repeats):
-                    made.append(Item(f"{group}/{number + 1}", target.name, values, False, group, cell.weight))
+                    name = f"{group}/{number + 1}"
+                    made.append(Item(name, target.name, values, False, group, cell.weight, number_of))
+        for target in self.plan.targets:
+            if target.stopped:
+                mark = f"{target.name}:" if several else ""
+                made.append(Item(f"{mark}llama-bench", target.name, {"depths": list(options.depths)}, weight=2000))
         return made
 
     def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
@@ -86,7 +97,7 @@ class Speed(Benchmark):
         return Result(item.id, numbers(raw, got), flags=flags)
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
-        return summarise(self.options, info, results)
+        return summarise(self.options, info, results, self.history)
 
     def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
         rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from gpubox.bench import stats
 from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.report.history import History
 from gpubox.bench.report.metrics import scaled
 from gpubox.bench.report.model import Better, Estimate, Metric, Report, Table
 from gpubox.bench.speed.cells import PRESETS, Cell, Options
+from gpubox.bench.starts import Noise
 
 T = TypeVar("T")
 Rows = list[tuple[Item, Cell, Result]]
@@ -26,7 +30,9 @@ _MEASURES: tuple[tuple[str, str, str, Better], ...] = (
 )
 
 
-def summarise(options: Options, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+def summarise(
+    options: Options, info: RunInfo, results: Sequence[tuple[Item, Result]], history: History | None = None
+) -> Report:
     """Metrics for each target and cell; what failed or was skipped is told in the notes."""
     rows: Rows = [(i, msgspec.convert(i.values, Cell), r) for i, r in results if "prompt" in i.values and not i.warmup]
     metrics: list[Metric] = []
@@ -41,7 +47,7 @@ def summarise(options: Options, info: RunInfo, results: Sequence[tuple[Item, Res
         title=PRESETS[options.preset] if options.preset else "The served path",
         metrics=tuple(metrics),
         tables=tables,
-        notes=tuple(_notes(info, results, rows)),
+        notes=(*_unit(options, info, metrics, history), *_notes(info, results, rows)),
         flags=(*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags)),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches if result.ok),
     )
@@ -61,11 +67,13 @@ def _groups(rows: Rows) -> dict[str, Rows]:
 def _metrics(target: str, group: str, rows: Rows, options: Options) -> list[Metric]:
     made = []
     for name, key, unit, better in _MEASURES:
-        values = [(row, row[2].values[key]) for row in rows if row[2].values.get(key) is not None]
+        values = [(row, float(row[2].values[key])) for row in rows if row[2].values.get(key) is not None]
         if values:
-            samples = tuple((_unit_of(row[0], row[1]), float(value)) for row, value in values)
-            estimate = _over_prompts(values) if rows[0][1].arm else stats.estimate([value for _, value in samples])
-            made.append(Metric(name, group, target, unit, better, estimate, samples))
+            samples = tuple((_unit_of(row[0], row[1]), value) for row, value in values)
+            same = key == "mean_accepted_length" and rows[0][1].greedy
+            made.append(
+                Metric(name, group, target, unit, better, _estimate(values, same=same), samples, _starts(values))
+            )
     if drafted := [row for row in rows if row[2].values.get("draft_tokens")]:
         made.append(_acceptance(target, group, drafted))
     if options.price:
@@ -73,19 +81,48 @@ def _metrics(target: str, group: str, rows: Rows, options: Options) -> list[Metr
     return made
 
 
+def _estimate(values: Sequence[tuple[tuple[Item, Cell, Result], float]], *, same: bool) -> Estimate:
+    """Over prompts where there are several; else over starts. ``same``: every repeat is one and the same answer.
+
+    Repeats to one start give a mean and a range, and no interval: they do not know how another start differs.
+    """
+    if values[0][0][1].arm:
+        return stats.over_prompts(_by_prompt(values))
+    numbers = [value for _, value in values]
+    if same:
+        return stats.estimate([statistics.fmean(numbers)])
+    means = [mean for _, mean in _starts(values)]
+    found = stats.estimate(means if len(means) > 1 else numbers)
+    if len(means) > 1:
+        return replace(found, method="t over starts")
+    return replace(found, low=None, high=None, method="")
+
+
+def _starts(values: Sequence[tuple[tuple[Item, Cell, Result], float]]) -> tuple[tuple[float, float], ...]:
+    """The mean of each start, by its place in the run."""
+    found: dict[int, list[float]] = {}
+    for (item, _, _), value in values:
+        found.setdefault(item.start, []).append(value)
+    return tuple((float(place), statistics.fmean(held)) for place, held in sorted(found.items()))
+
+
+def _unit(options: Options, info: RunInfo, metrics: Sequence[Metric], history: History | None) -> list[str]:
+    """What the numbers of so many starts leave open."""
+    if options.starts > 1 or not metrics:
+        return []
+    noise = history.launches(info.provenance.values(), info.id) if history else Noise()
+    measures = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
+    return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{measures}."]
+
+
 def _unit_of(item: Item, cell: Cell) -> str:
     """By what two runs pair their samples: the item without its target."""
     number = item.id.rpartition("/")[2]
-    return f"{cell.id}/{number}"
+    return f"{cell.id}/{item.start}.{number}" if item.start else f"{cell.id}/{number}"
 
 
 def _prompt_of(cell: Cell) -> str:
     return cell.prompt.rpartition("-s")[0] if cell.arm else cell.prompt
-
-
-def _over_prompts(values: Sequence[tuple[tuple[Item, Cell, Result], Any]]) -> Estimate:
-    """Prompts, not seeds, are what differs: each counts once, with the median of its seeds."""
-    return stats.over_prompts(_by_prompt((row, float(value)) for row, value in values))
 
 
 def _by_prompt(values: Iterable[tuple[tuple[Item, Cell, Result], T]]) -> list[list[list[T]]]:
@@ -105,6 +142,9 @@ def _acceptance(target: str, group: str, rows: Rows) -> Metric:
             [stats.Share(sum(s.part for s in prompt), sum(s.whole for s in prompt)) for prompt in arm]
             for arm in _by_prompt(shares)
         ]
+    elif rows[0][1].greedy:  # repeats of one greedy prompt are one answer
+        strata = [[stats.Share(sum(s.part for _, s in shares), sum(s.whole for _, s in shares))]]
+        shares = [(shares[0][0], strata[0][0])]
     else:
         strata = [[share for _, share in shares]]
     samples = tuple((_unit_of(row[0], row[1]), 100 * share.part / share.whole) for row, share in shares)
@@ -126,7 +166,8 @@ def _percent(found: Estimate) -> Estimate:
 def _per_price(tg: Metric, price: float) -> Metric:
     factor = 1000 / price
     samples = tuple((name, value * factor) for name, value in tg.samples)
-    return Metric("tg per $1,000", tg.group, tg.target, "tok/s", "higher", scaled(tg.estimate, factor), samples)
+    return Metric("tg per $1,000", tg.group, tg.target, "tok/s", "higher", scaled(tg.estimate, factor), samples,
+                  tuple((place, value * factor) for place, value in tg.starts))  # fmt: skip
 
 
 def _bench_table(item: Item, result: Result) -> Table:
@@ -139,7 +180,7 @@ def _bench_table(item: Item, result: Result) -> Table:
 
 def _notes(info: RunInfo, results: Sequence[tuple[Item, Result]], rows: Rows) -> list[str]:
     notes = []
-    bad = [(item, result) for item, result in results if not result.ok and not item.warmup]
+    bad = [(item, result) for item, result in results if result.failed and not item.warmup]
     for why, members in groupby(sorted(bad, key=lambda pair: pair[1].error), key=lambda pair: pair[1].error):
         names = sorted({item.group or item.id for item, _ in members})
         notes.append(f"Not measured: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: {why}.")

@@ -25,7 +25,7 @@ class Score:
     """One task of one profile: shares from 0 to 1. ``None``: not to be had here."""
 
     features: float | None
-    """Of what can be read off the answer; for tasks without functional tests, the whole."""
+    """Of what can be read off the answer; for tasks that are not run, the whole."""
     functional: float | None = None
     has_functional: bool = False
     """Whether the rubric knows functional tests for this task."""
@@ -33,13 +33,18 @@ class Score:
     """2/3 where the code does not parse."""
 
     @property
+    def keywords_only(self) -> bool:
+        """Whether it was only read, where it should have been run: no score, and no part of any total."""
+        return self.features is not None and self.has_functional and self.functional is None
+
+    @property
     def value(self) -> float | None:
-        """0 to 100, of what could be scored."""
-        if self.features is None:
+        """0 to 100. Features of a program count as far as it works: a stub has them all."""
+        if self.features is None or self.keywords_only:
             return None
-        if not self.has_functional or self.functional is None:
+        if self.functional is None:
             return 100 * self.features * self.penalty
-        return (60 * self.features + 40 * self.functional) * self.penalty
+        return (60 * self.features + 40) * self.functional * self.penalty
 
     @property
     def compat(self) -> float | None:
@@ -49,6 +54,21 @@ class Score:
         if not self.has_functional:
             return 100 * self.features * self.penalty
         return (60 * self.features + 40 * (self.functional or 0.0)) * self.penalty
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """One task of one profile over its repeats: each answer's own points, averaged."""
+
+    value: float | None
+    compat: float | None
+
+    @classmethod
+    def of(cls, several: Sequence[Score]) -> Mean:
+        """Of those that have points."""
+        values = [one.value for one in several if one.value is not None]
+        counted = [one.compat for one in several if one.compat is not None]
+        return cls(statistics.fmean(values) if values else None, statistics.fmean(counted) if counted else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +92,7 @@ class Standing:
 
 
 def standings(
-    scores: Mapping[str, Mapping[str, Score]],
+    scores: Mapping[str, Mapping[str, Score | Mean]],
     rates: Mapping[str, Sequence[float]],
     *,
     compat: bool = False,

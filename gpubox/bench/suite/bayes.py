@@ -7,8 +7,36 @@ from __future__ import annotations
 
 import re
 
-TARGET, TOLERANCE = 5 / 17, 0.006
-_NUMBER = r"\d+(?:[.,]\d+)?(?:\s*/\s*\d+(?:[.,]\d+)?)?\s*%?"
+TARGET, TOLERANCE = 5 / 17, 0.005
+_NUMBER = r"(?:\d+(?:[.,]\d+)?|\.\d+)(?:\s*/\s*(?:\d+(?:[.,]\d+)?|\.\d+))?\s*%?"
+_GIVEN = (0.6, 0.3, 0.1, 0.01, 0.02, 0.05, 0.006, 0.005, 0.017, 0.9, 0.4, 0.7)
+"""What the task gives, and what is worked out on the way: no answer unless it is called one."""
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "01234567890123456789")
+_WORDS = {"five": "5", "six": "6", "seventeen": "17", "twelve": "12"}
+_FORMULA = re.compile(
+    r"bayes|P\(\s*(?:server )?C\s*\|.{1,20}\)\s*=.*/|divid|posterior|(?:share|fraction|proportion|ratio) of"
+    r"|out of (?:those|all|the)|\b5/17\b",
+    re.IGNORECASE,
+)
+_SHARE = (
+    r"\b(\d+(?:\.\d+)?)[ -](?:chances? )?(?:in|out of|of|over)(?: every| the| those| these"
+    r"| all)?[ -](\d+(?:\.\d+)?)\b(?!\s*%)"
+)
+"""5 in 17, 5 out of the 17."""
+_RATIO = re.compile(r"\(?(?:0?\.005|0\.0050|0?\.5%?|5|50|500)\)?/\(?(?:0?\.017|1\.7%?|17|170|1700|0?\.006|6|60)")
+_OR = re.compile(r"\bor\b|\beither\b|\bperhaps\b|\bmaybe\b|\bpossibly\b", re.IGNORECASE)
+_OTHERS = re.compile(
+    (
+        r"\b(?:some|others|one|you|people|many) (?:would|might|may|could|will|say)|\bnaive|\btempting"
+        r"|\bignores?\b|\bincorrect|\bmistaken"
+    ),
+    re.I,
+)
+"""Tells of an answer that is not the writer's."""
+_OF_OTHERS = (6 / 17, 12 / 17)
+"""What is left for A, for B, for both."""
+_NOT_C = re.compile(r"\bC\b[^\d;,]{0,30}(?:0?[.,]35|35[.,]?\d* ?%|6/17|0?[.,]70|70[.,]?\d* ?%|12/17)")
+_DENIED = re.compile(r"\b(?:not|n't|never|wrong|incorrect)\b[^.]{0,40}(?:5/17|0?[.,]29|29[.,]?\d* ?%)", re.IGNORECASE)
 _LEADS = (
     r"(?:[=≈~:]|\b(?:is|was|are|be|about|approximately|approx\.?|roughly|around|nearly|almost|equals|to|or|of|answer"
     r"|comes? to)\b)"
@@ -24,51 +52,70 @@ _CONCLUDES = re.compile(
 
 
 def bayes_points(text: str) -> dict[str, int]:
-    """Points by item, five in all: formula 1, joints 1, total 1, answer 2."""
+    """Points by item, five in all: formula 1, joints 1, total 1, answer 2. With another answer, one at most."""
     plain = normal(text)
-    small = plain.replace(" ", "")
-    formula = bool(re.search(r"bayes", plain, re.IGNORECASE)) or bool(
-        re.search(r"P\((?:server)?C\|.{1,20}\)=.*P\(.{1,20}\|(?:server)?C\)", small, re.IGNORECASE)
-    )
-    joints = all(_stated(plain, value) for value in (0.006, 0.005))
-    return {
-        "formula": int(formula),
-        "joint probabilities": int(joints),
-        "total": int(_stated(plain, 0.017)),
-        "answer": 2 * int(answers(text)),
+    right = answers(text)
+    found = {
+        "formula": int(bool(_FORMULA.search(plain)) or bool(_RATIO.search(plain.replace(" ", "")))),
+        "joint probabilities": int(_stated(plain, (6, 5))),
+        "total": int(_stated(plain, (17,))),
+        "answer": 2 * int(right),
     }
+    if not right and sum(found.values()) > 1:
+        found["another answer"] = 1 - sum(found.values())
+    return found
 
 
 def answers(text: str) -> bool:
-    """Whether the last probability that the text concludes with is 5/17, to TOLERANCE."""
+    """Whether the last probability that the text concludes with is 5/17, to TOLERANCE, and it offers no other."""
     plain = normal(text)
     cut = int(len(plain) * 0.6)
-    lines = [line for line in re.split(r"\n|(?<=[.!?])\s+(?=[A-Z*])", plain) if line.strip()]
+    lines = [line for line in re.split(r"\n|(?<=[.!?])\s+(?=[A-Z*(≈])", plain) if line.strip()]
     place, ends = 0, []
     for line in lines:
         place = plain.find(line, place)
         if place + len(line) >= cut or _CONCLUDES.search(line):
             ends.append(line)
     for line in reversed(ends):
+        if _OTHERS.search(line):
+            continue
         found = [value for match in _LED.finditer(line) if (value := _value(match[1])) is not None]
-        if not found and re.fullmatch(rf"\W*(?:answer\W*)?({_NUMBER})\W*", line.strip(), re.IGNORECASE):
-            only = re.search(_NUMBER, line)
-            found = [value for value in [_value(only[0])] if value is not None] if only else []
+        loose = [value for word in re.findall(_NUMBER, line) if (value := _value(word)) is not None]
+        if re.fullmatch(rf"\W*(?:answer\W*)?({_NUMBER})\W*", line.strip(), re.IGNORECASE):
+            found = found or loose
+        found = found or [value for value in loose if not any(abs(value - one) < 1e-9 for one in _GIVEN)]
         if found:
-            return abs(found[-1] - TARGET) <= TOLERANCE
+            hedged = [v for v in loose if _OR.search(line) and abs(v - found[-1]) > TOLERANCE and v not in _GIVEN]
+            if any(abs(value - TARGET) <= TOLERANCE for value in found) and not _NOT_C.search(line):
+                found = [value for value in found if all(abs(value - other) > TOLERANCE for other in _OF_OTHERS)]
+            return abs(found[-1] - TARGET) <= TOLERANCE and not hedged and not _DENIED.search(line)
     return False
 
 
 def normal(text: str) -> str:
     """Without LaTeX and Markdown: numbers, signs and words."""
-    text = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1/\2 ", text)
+    text = re.sub(r"\d{25,}", "0", text)
+    text = re.sub(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1/\2 ", text)
+    text = re.sub(r"\\[dt]?frac\s*(\d)\s*\{?(\d+)\}?", r" \1/\2 ", text)
     text = re.sub(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r" = \1 ", text)
     text = re.sub(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}", r"\1", text)
-    text = text.replace("\\approx", "≈").replace("\\%", "%").replace("\\mid", "|").replace("⁄", "/")
-    text = re.sub(r"\\[,;! ]|\$|\*\*|__|`|\\left|\\right|[{}]", " ", text)
+    text = text.replace("\\approx", "≈").replace("\\%", "%").replace("\\mid", "|").replace("⁄", "/").replace("÷", "/")
+    text = text.translate(_RAISED)
+    text = re.sub(r"\\[,;! ]|\$|\*\*|__|`|\\left|\\right|[{}]|\\[()\[\]]", " ", text)
     text = re.sub(r"\\(?:times|cdot)", "×", text)
-    text = re.sub(r"\bper ?cent\b", "%", text)
-    return re.sub(r"[ \t\u00a0\u202f]+", " ", text)
+    text = re.sub(r"(\d+(?:[.,]\d+)?)\s*[×x*]\s*10\s*\^?\s*\(?\s*[-−–⁻]\s*(\d+)\)?", _power, text)
+    text = re.sub(r"\b(\d+(?:[.,]\d+)?)e-0*(\d+)\b", _power, text, flags=re.IGNORECASE)
+    text = re.sub(r"\bper ?cent\b|\bpct\b", "%", text)
+    for word, digits in _WORDS.items():
+        text = re.sub(rf"\b{word}\b", digits, text, flags=re.IGNORECASE)
+    text = re.sub(r"\b5[ -]seventeenths?\b", "5/17", text, flags=re.IGNORECASE)
+    text = re.sub(_SHARE, r"\1/\2", text)
+    return re.sub(r"[ \t\u00a0\u202f\u2009]+", " ", text)
+
+
+def _power(match: re.Match[str]) -> str:
+    places = int(match[2])
+    return f"{float(match[1].replace(',', '.')) / 10**places:.{places + 4}f}" if places < 12 else match[0]
 
 
 def _value(word: str) -> float | None:
@@ -82,7 +129,11 @@ def _value(word: str) -> float | None:
     return value if 0 <= value <= 1 and not (value in (0.0, 1.0) and not percent) else None
 
 
-def _stated(text: str, value: float) -> bool:
-    """Whether this probability stands anywhere, as a decimal, a percentage, a fraction or per thousand."""
-    found = (_value(match) for match in re.findall(_NUMBER, text))
-    return any(one is not None and abs(one - value) < 1e-6 for one in found)
+def _stated(text: str, parts: tuple[int, ...]) -> bool:
+    """Whether these thousandths all stand in one notation: as probabilities, or as so many of a round number."""
+    words = [*re.findall(_NUMBER, text), *re.findall(r"(?:0|\b)[.,]\d+\s*%?|\b\d+[.,]\d+\s*%", text)]
+    values = [value for word in words if (value := _value(word)) is not None]
+    if all(any(abs(value - part / 1000) < 1e-6 for value in values) for part in parts):
+        return True
+    plain = {float(word.replace(",", "")) for word in re.findall(r"(?<![\d.,])\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?", text)}
+    return any(all(part * scale in plain for part in (6, 5, 17)) for scale in (1, 10, 100, 1000, 10_000))

@@ -9,17 +9,23 @@ from collections.abc import Iterator
 from gpubox.bench.syntax import parsed
 
 Features = dict[str, bool]
+LONGEST_SHOWN = 100
+_REFRESHES = (
+    r"\.(?:delete|set|add|splice|unshift|push)\(|\w*(?:move|touch|promote|remove|refresh|link"
+    r"|front|head|tail|attach|bump|recent|insert)\w*\("
+)
+"""What a ``get`` calls that makes its entry the newest."""
 
 
 def todo_features(code: str) -> Features:
-    """1.1, ten of them."""
+    """1.1, ten of them; SQL is what reaches the database, not what stands in some string."""
     tree = parsed(code)
-    calls, strings = list(_calls(tree)), _strings(tree, code)
-    sql = strings.upper()
-    executed = [call for call in calls if _name(call) in ("execute", "executemany")]
+    calls = list(_calls(tree))
+    executed = [call for call in calls if _name(call) in ("execute", "executemany", "executescript")]
+    sql = _sql(tree, executed)
     return {
-        "imports sqlite3": _imports(tree, code, "sqlite3"),
-        "imports argparse": _imports(tree, code, "argparse"),
+        "imports sqlite3": _imports(tree, "sqlite3"),
+        "imports argparse": _imports(tree, "argparse"),
         "subcommands": any(_name(c) in ("add_subparsers", "add_parser") for c in calls) or _has_choices(calls),
         "creates its table": "CREATE TABLE" in sql,
         "inserts": "INSERT INTO" in sql or "INSERT OR" in sql,
@@ -27,26 +33,37 @@ def todo_features(code: str) -> Features:
         "updates": "UPDATE " in sql,
         "deletes": "DELETE FROM" in sql,
         "parameters in SQL": bool(executed) and not any(_built(call) for call in executed),
-        "pretty output": _pretty(tree, strings),
+        "pretty output": _pretty(tree),
     }
 
 
 def shortener_features(code: str) -> Features:
     """1.2, eight of them."""
     tree = parsed(code)
-    strings = _strings(tree, code)
-    calls = [_name(call) for call in _calls(tree)]
-    routes = {f"{m} {p}" for m, p in re.findall(r"@\w+\.(get|post)\(\s*[rf]?[\"']([^\"']+)", code)}
+    calls = list(_calls(tree))
+    names = {_name(call) for call in calls} | _words(tree)
+    sql = _sql(tree, [call for call in calls if _name(call) in ("execute", "executemany", "executescript")])
+    routes = _routes(tree)
+    numbers = {n.value for n in _constants(tree) if isinstance(n.value, int)}
     return {
-        "FastAPI app": "FastAPI" in calls,
+        "FastAPI app": any(_name(call) == "FastAPI" for call in calls) and _imports(tree, "fastapi"),
         "POST /shorten": any(route.startswith("post /shorten") for route in routes),
-        "redirect": "RedirectResponse" in code and any(re.fullmatch(r"get /\{\w+(:\w+)?\}", r) for r in routes),
-        "sqlite": _imports(tree, code, "sqlite3") and "CREATE TABLE" in strings.upper(),
-        "URL validation": bool(re.search(r"HttpUrl|AnyUrl|AnyHttpUrl|urlparse|urlsplit|validators?\.", code)),
-        "rate limit": "429" in code and bool(re.search(r"request\.client|get_remote_address|client\.host", code)),
-        "safe codes": "secrets" in code or bool(re.search(r"while\b", code)) or "UNIQUE" in strings.upper()
-        or "PRIMARY KEY" in strings.upper(),
-        "stats and 404": any("stats" in route for route in routes) and "404" in code,
+        "redirect": bool({"RedirectResponse", "Location"} & names) and any(
+            re.fullmatch(r"get /\{\w+(:\w+)?\}", route) for route in routes
+        ),
+        "sqlite": _imports(tree, "sqlite3") and "CREATE TABLE" in sql,
+        "URL validation": bool(
+            {"HttpUrl", "AnyUrl", "AnyHttpUrl", "urlparse", "urlsplit", "validators", "match", "fullmatch"} & names
+        ),
+        "rate limit": (429 in numbers or any("429" in name for name in names) or "RateLimitExceeded" in names) and bool(
+            {"client", "get_remote_address"} & names
+        ),
+        "safe codes": "secrets" in names or "UNIQUE" in sql or "PRIMARY KEY" in sql or any(
+            isinstance(node, ast.While) for node in (ast.walk(tree) if tree else ())
+        ),
+        "stats and 404": any("stats" in route for route in routes) and (
+            404 in numbers or any("404" in name for name in names)
+        ),
     }  # fmt: skip
 
 
@@ -59,7 +76,7 @@ def lru_features(code: str) -> Features:
         "Map or linked list": bool(re.search(r"new Map\b|\b(prev|next)\b\s*[?!]?\s*[:=]", bare)),
         "get and put": bool(get) and bool(_method(bare, "put") or _method(bare, "set")),
         "evicts": bool(re.search(r"size\s*(>=?|===?)\s*(this\.)?#?_?(capacity|max\w*|limit)", bare, re.IGNORECASE)),
-        "get refreshes": bool(re.search(r"\.delete\(|\.(set|add)\(|move|touch|promote|remove|refresh", get)),
+        "get refreshes": bool(re.search(_REFRESHES, get)),
         "five assertions": len(re.findall(r"\b(?:console\.)?assert\w*(?:\.\w+)?\s*\(|\bexpect\s*\(", bare)) >= 5,
     }
 
@@ -92,17 +109,63 @@ def _name(call: ast.Call) -> str:
     return found.attr if isinstance(found, ast.Attribute) else found.id if isinstance(found, ast.Name) else ""
 
 
-def _strings(tree: ast.Module | None, code: str) -> str:
-    """Every string of the program, docstrings among them; of one that does not parse, its whole text."""
-    if tree is None:
-        return code
-    return "\n".join(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+def _constants(tree: ast.Module | None) -> Iterator[ast.Constant]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Constant)) if tree else iter(())
 
 
-def _imports(tree: ast.Module | None, code: str, module: str) -> bool:
-    if tree is None:
-        return bool(re.search(rf"^\s*(import|from)\s+{module}\b", code, re.MULTILINE))
+def _words(tree: ast.Module | None) -> set[str]:
+    """Every name and attribute that is used, and each string that names a header."""
+    found: set[str] = set()
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and node.value == "Location":
+            found.add("Location")
+    return found
+
+
+def _sql(tree: ast.Module | None, executed: list[ast.Call]) -> str:
+    """The text of what is executed: strings given to calls, and what a name in an executed call stands for."""
+    if tree is None or not executed:
+        return ""
+    given = [
+        call for call in _calls(tree) if _name(call) not in ("print", "add_argument", "add_parser", "ArgumentParser")
+    ]
+    inside = [node for call in given for argument in (*call.args, *(k.value for k in call.keywords))
+              for node in ast.walk(argument)]  # fmt: skip
+    first = [node for call in executed for argument in call.args[:1] for node in ast.walk(argument)]
+    names = {node.id for node in first if isinstance(node, ast.Name)}
+    names |= {node.attr for node in first if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(getattr(one, "id", getattr(one, "attr", None)) in names for one in targets):
+                inside += ast.walk(node.value)
+    return "\n".join(n.value for n in inside if isinstance(n, ast.Constant) and isinstance(n.value, str)).upper()
+
+
+def _routes(tree: ast.Module | None) -> set[str]:
+    """``get /{code}`` of each decorated function."""
+    found = set()
+    for node in ast.walk(tree) if tree else ():
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for call in node.decorator_list:
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr in ("get", "post")
+            ):
+                given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "path")]
+                paths = [n.value for n in given if isinstance(n, ast.Constant)]
+                found |= {f"{call.func.attr} {path}" for path in paths if isinstance(path, str)}
+    return found
+
+
+def _imports(tree: ast.Module | None, module: str) -> bool:
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == module for alias in node.names):
             return True
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == module:
@@ -128,11 +191,17 @@ def _built(call: ast.Call) -> bool:
     return isinstance(first, ast.Call) and _name(first) == "format"
 
 
-def _pretty(tree: ast.Module | None, strings: str) -> bool:
-    """A width in an f-string, padding, a table, or a mark of the status."""
-    if re.search(r"[✓✔✗✘☐☑□■●○]|\[[xX ✓]\]|[-=]{8,}", strings):
-        return True
+def _pretty(tree: ast.Module | None) -> bool:
+    """A width in an f-string, padding, a table, or a mark of the status in what is printed."""
     if tree is None:
         return False
+    calls = [call for call in _calls(tree) if _name(call) in ("print", "echo", "write", "append", "join")]
+    shown = [node for call in calls for node in ast.walk(call)]
+    # A mark that is chosen apart from where it is printed is short; what is longer is SQL.
+    shown += [side for node in ast.walk(tree) if isinstance(node, ast.IfExp) for side in (node.body, node.orelse)]
+    strings = [n.value for n in shown if isinstance(n, ast.Constant) and len(str(n.value)) < LONGEST_SHOWN]
+    marks = r"[✓✔✗✘☐☑☒□■●○✅❌⬜]|\[[xX ✓✔]?\]|[-=─━]{8,}|^\W*(?:done|pending|open|todo|completed)\W*$"
+    if any(isinstance(s, str) and re.search(marks, s, re.IGNORECASE) for s in strings):
+        return True
     widths = (n for n in ast.walk(tree) if isinstance(n, ast.FormattedValue) and n.format_spec is not None)
     return any(True for _ in widths) or any(_name(c) in ("ljust", "rjust", "center", "tabulate") for c in _calls(tree))

@@ -5,63 +5,67 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from collections.abc import Mapping
+from itertools import pairwise
 
+from gpubox.bench.suite.claims import Sentence, sentences
 from gpubox.bench.suite.coding import without_text
-from gpubox.bench.suite.prompts import EXPRESS, fixture
+from gpubox.bench.suite.prompts import fixture
 from gpubox.bench.syntax import parsed
 
 MIDDLEWARE, CLIENT = "middleware/auth.js", "client/api.js"
+_SENT = r"(?:authorization|bearer)"
+_READ = r"x-auth-token"
+_MISMATCH = re.compile(
+    rf"(?:client|caller|front|api\.js|login|request|send|sent|pass|set).{{0,160}}{_SENT}.{{0,160}}{_READ}"
+    rf"|(?:middleware|auth\.js|server|read|look|expect|check).{{0,160}}{_READ}.{{0,160}}{_SENT}",
+    re.IGNORECASE | re.DOTALL,
+)
+_AT_EASE = re.compile(
+    rf"{_READ}[^.;]{{0,80}}(?:is correct|is fine|works|is right|matches|correctly)"
+    rf"|headers? (?:are|is) (?:fine|correct|right|not the)|not (?:the|a) header|unrelated to (?:the )?header",
+    re.IGNORECASE,
+)
+_EFFECT = r"401|undefined|never|always|missing|mismatch|unauthori[sz]ed|not found|null|empty|reject|refus|differ"
 
 
-def bugfix_points(text: str, changed: dict[str, str], works: bool | None = None) -> dict[str, int]:
-    """2.1, of 100: found 30, fixed 40, minimal 20, explained 10. ``changed`` is of ``changed_files``.
+def bugfix_points(prose: str, changed: Mapping[str, str], works: bool | None = None) -> dict[str, int]:
+    """2.1, of 100: found 20, fixed 50, minimal 20, explained 10. ``changed`` is of ``changed_files``.
 
     ``works`` is what running it showed. Where it cannot be run the middleware is read: it must take ``authorization``,
     without its ``Bearer``, and still refuse with 401.
     """
-    prose = re.sub(r"```.*?```", " ", text, flags=re.DOTALL).lower()
-    named = "x-auth-token" in prose and ("authorization" in prose or "bearer" in prose)
+    told = sentences(prose)
+    pairs = [one for one in (*told, *(Sentence(f"{a.text} {b.text}") for a, b in pairwise(told))) if one.whole]
+    named = any(_MISMATCH.search(one.text) for one in pairs) and not any(_AT_EASE.search(one.text) for one in told)
+    effect = any(re.search(_EFFECT, one.text, re.IGNORECASE) for one in pairs)
     fixed = _reads_bearer(changed.get(MIDDLEWARE, "")) if works is None else works
     lines = sum(_lines(fixture(f"express/{path}"), code) for path, code in changed.items())
     minimal = 0
     if fixed and set(changed) == {MIDDLEWARE}:
         minimal = 20 if lines <= 6 else 10 if lines <= 15 else 0
-    elif _sends_token(changed.get(CLIENT, "")):
-        minimal = 10  # it works, for this client alone
-    cause = re.search(r"(sends?|uses?|passes|expects?|reads?|looks?|check\w*|header)", prose)
-    effect = re.search(r"(401|undefined|never|always|missing|mismatch|unauthori[sz]ed|not found|null)", prose)
-    return {
-        "found": 30 * named,
-        "fixed": 40 * fixed,
-        "minimal": minimal,
-        "explained": 10 * bool(named and cause and effect),
-    }
+    found = {"found": 20 * named, "fixed": 50 * fixed, "minimal": minimal, "explained": 10 * (named and effect)}
+    if _sends_token(changed.get(CLIENT, "")) and not fixed and not found["explained"]:
+        found["minimal"] = 10  # it works, for this client alone
+    return found
 
 
-def pagination_features(files: dict[str, str]) -> dict[str, bool]:
-    """2.2, five of them: parameters, default, metadata, bounds, tests."""
-    app = next((code for path, code in files.items() if path.rpartition("/")[2] == "app.py"), "")
-    tests = next((code for path, code in files.items() if path.rpartition("/")[2].startswith("test_")), "")
+def pagination_features(files: Mapping[str, str]) -> dict[str, bool]:
+    """2.2, four of them: parameters, default, metadata, bounds. Its tests are run."""
+    app = files.get("app.py", "")
     strings, numbers = _constants(app)
-    reads = {"page", "per_page"} <= strings and bool(re.search(r"request\.args", app))
+    reads = {"page", "per_page"} <= strings and "args" in _attributes(app)
     return {
         "parameters": reads,
         "default of 10": reads and 10 in numbers,
         "metadata": {"total", "page", "per_page", "pages"} <= (strings | _keywords(app)),
         "bounds": reads and 100 in numbers and 400 in numbers,
-        "tests updated": parsed(tests) is not None and "per_page" in tests and "400" in tests and "def test_" in tests,
     }
 
 
-def changed_files(files: dict[str, str]) -> dict[str, str]:
-    """Files of the app whose content is another than before, by the app's own paths."""
-    found = {}
-    for path, code in files.items():
-        known = next((name for name in EXPRESS if path == name or path.endswith("/" + name)), None)
-        known = known or next((name for name in EXPRESS if name.rpartition("/")[2] == path), None)
-        if known and _lines(fixture(f"express/{known}"), code):
-            found[known] = code
-    return found
+def changed_files(files: Mapping[str, str]) -> dict[str, str]:
+    """Files of the app whose content is another than before."""
+    return {path: code for path, code in files.items() if _lines(fixture(f"express/{path}"), code)}
 
 
 def _lines(before: str, after: str) -> int:
@@ -101,3 +105,8 @@ def _constants(code: str) -> tuple[set[str], set[int]]:
 def _keywords(code: str) -> set[str]:
     tree = parsed(code)
     return {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg} if tree else set()
+
+
+def _attributes(code: str) -> set[str]:
+    tree = parsed(code)
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} if tree else set()

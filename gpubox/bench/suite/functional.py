@@ -4,38 +4,95 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.suite import express_check, todo_check
+from gpubox.bench.suite import express_check, lru_check, todo_check, web_check
 from gpubox.bench.suite.prompts import EXPRESS, fixture
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 
-_TODO = Path(todo_check.__file__).read_text(encoding="utf-8")
-_EXPRESS = Path(express_check.__file__).read_text(encoding="utf-8")
+_TODO, _EXPRESS, _WEB, _LRU = (
+    Path(str(module.__file__)).read_text(encoding="utf-8")
+    for module in (todo_check, express_check, web_check, lru_check)
+)
+Check = Callable[[str, Sandbox], Awaitable[dict[str, bool] | None]]
 LONGEST = 200_000
 NOT_HERE = {
-    "1.2": "the sandbox's Python has no FastAPI",
-    "1.3": "the sandbox has no TypeScript",
+    "1.3": "the sandbox has no Node.js that runs TypeScript (22.6 or newer)",
     "2.1": "the sandbox has no Node.js",
-    "2.2": "the sandbox's Python has no Flask",
 }
-"""Why functional tests of these tasks are n/a (2.1: where it is so)."""
+"""Why a task cannot be tried out."""
 NO_SANDBOX = "nothing confines programs here"
-TODO_CHECKS = ("help", "add", "list", "keeps", "done", "delete", "unknown id")
+TODO_CHECKS = ("help", "add", "list", "keeps", "edit", "done", "delete", "unknown id")
+SHORTENER_CHECKS = (
+    "shortens",
+    "redirects",
+    "refuses what is no URL",
+    "404",
+    "counts visits",
+    "10 a minute",
+    "keeps them",
+)
+LRU_CHECKS = (
+    "keeps",
+    "evicts the oldest",
+    "get refreshes",
+    "put refreshes",
+    "capacity of 1",
+    "any order",
+    "its tests pass",
+)
 EXPRESS_CHECKS = ("login", "Bearer is let in", "items", "no token: 401", "wrong token: 401")
+PAGINATION_CHECKS = ("10 by default", "pages", "the last page", "metadata", "400", "at most 100", "other endpoints")
+OWN_TESTS = ("its tests pass", "its tests tell")
+_WEB_SHIMS = {"shortener": ("pydantic", "fastapi", "driver"), "pagination": ("flask", "pytest", "driver")}
 
 
 async def check_todo(code: str, sandbox: Sandbox) -> dict[str, bool]:
-    """1.1: all seven checks, false where the app kept them from being made. Raises GpuboxError if nothing confines."""
+    """1.1: all eight checks, false where the app kept them from being made. Raises GpuboxError if nothing confines."""
     if not code.strip() or len(code) > LONGEST:
         return dict.fromkeys(TODO_CHECKS, False)
     found = await _told(_TODO, {"code": code}, sandbox, Policy(wall_seconds=240, cpu_seconds=60))
     return {name: bool((found or {}).get(name)) for name in TODO_CHECKS}
+
+
+async def check_shortener(code: str, sandbox: Sandbox) -> dict[str, bool]:
+    """1.2: seven checks of the app on a small FastAPI of our own. Raises GpuboxError if nothing confines."""
+    if not code.strip() or len(code) > LONGEST:
+        return dict.fromkeys(SHORTENER_CHECKS, False)
+    found = await _web("shortener", {"app.py": code}, sandbox)
+    return {name: bool(found.get(name)) for name in SHORTENER_CHECKS}
+
+
+async def check_pagination(files: Mapping[str, str], sandbox: Sandbox) -> dict[str, bool]:
+    """2.2: seven checks of the app on a small Flask of our own, and OWN_TESTS of its test file."""
+    names = (*PAGINATION_CHECKS, *OWN_TESTS)
+    if sum(len(code) for code in files.values()) > LONGEST:
+        return dict.fromkeys(names, False)
+    found = await _web("pagination", files, sandbox)
+    return {name: bool(found.get(name)) for name in names}
+
+
+async def _web(kind: str, files: Mapping[str, str], sandbox: Sandbox) -> dict[str, bool]:
+    shims = {f".shim/{name}.py": fixture(f"shim/{name}.py") for name in _WEB_SHIMS[kind]}
+    original = fixture("flask/app.py") if kind == "pagination" else ""
+    values = {"kind": kind, "files": {**files, **shims}, "original": original}
+    return await _told(_WEB, values, sandbox, Policy(wall_seconds=240, cpu_seconds=60)) or {}
+
+
+async def check_lru(code: str, sandbox: Sandbox) -> dict[str, bool] | None:
+    """1.3: seven checks of the cache; ``None`` where the sandbox has no Node.js that runs TypeScript."""
+    if not code.strip() or len(code) > LONGEST:
+        return dict.fromkeys(LRU_CHECKS, False)
+    policy = Policy(
+        wall_seconds=240, cpu_seconds=60, memory_bytes=32 * units.GIB
+    )  # V8's WebAssembly reserves that much
+    found = await _told(_LRU, {"code": code, "driver": fixture("shim/lru.mjs")}, sandbox, policy)
+    return None if found is None else {name: bool(found.get(name)) for name in LRU_CHECKS}
 
 
 async def check_express(changed: Mapping[str, str], sandbox: Sandbox) -> dict[str, bool] | None:

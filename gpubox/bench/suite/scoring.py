@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubox.bench.suite import coding, editing, reasoning, tooluse
+from gpubox.bench.suite import architecture, coding, debug_log, editing, functional, tooluse
 from gpubox.bench.suite.aggregate import Score
-from gpubox.bench.suite.answer import Answer, answer_of, code_in, files_in
+from gpubox.bench.suite.answer import PYTHON, SCRIPT, Answer, answer_of, code_in, files_in
 from gpubox.bench.suite.bayes import bayes_points
-from gpubox.bench.suite.functional import NO_SANDBOX, NOT_HERE, check_express, check_todo
+from gpubox.bench.suite.functional import NO_SANDBOX, NOT_HERE
+from gpubox.bench.suite.prompts import EXPRESS, FLASK, fixture
 from gpubox.bench.suite.tasks import TASKS, Task
 from gpubox.bench.syntax import parsed
 from gpubox.sandbox.runner import Sandbox
 
-_FEATURES: Mapping[str, tuple[Callable[[str], dict[str, bool]], tuple[str, ...]]] = {
-    "1.1": (coding.todo_features, ("python", "py", "python3")),
-    "1.2": (coding.shortener_features, ("python", "py", "python3")),
-    "1.3": (coding.lru_features, ("typescript", "ts", "javascript", "js")),
+_CODED: Mapping[str, tuple[Callable[[str], dict[str, bool]], str, str, functional.Check]] = {
+    "1.1": (coding.todo_features, PYTHON, "todo.py", functional.check_todo),
+    "1.2": (coding.shortener_features, PYTHON, "app.py", functional.check_shortener),
+    "1.3": (coding.lru_features, SCRIPT, "", functional.check_lru),
 }
+"""What is read off the code, its language and file, and what is tried out."""
 _POINTS: Mapping[str, Callable[[str], dict[str, int]]] = {
-    "3.1": reasoning.debug_log_points,
-    "3.2": reasoning.architecture_points,
+    "3.1": debug_log.debug_log_points,
+    "3.2": architecture.architecture_points,
     "3.3": bayes_points,
     "4.1": tooluse.structured_points,
     "4.2": tooluse.sequencing_points,
@@ -35,10 +37,10 @@ async def score_reply(
     task = TASKS[task_id]
     answer = answer_of(content, reasoning_content, finish_reason)
     values: dict[str, Any] = {"task": task_id, "source": answer.source, "finish_reason": finish_reason}
-    if task_id in _FEATURES:
+    if task_id in _CODED:
         return values | await _coded(task, answer, sandbox)
     if task_id == "2.2":
-        return values | _functional_away(task, editing.pagination_features(files_in(answer)))
+        return values | await _paged(answer, sandbox)
     if task_id == "2.1":
         return values | await _fixed(task, answer, sandbox)
     found = _POINTS[task_id](answer.text)
@@ -46,39 +48,52 @@ async def score_reply(
 
 
 async def _fixed(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
-    """2.1: whether it is fixed is tried out where there is Node.js, else read off the middleware."""
-    changed = editing.changed_files(files_in(answer))
+    """2.1: whether it is fixed is tried out; without Node.js it is read off the middleware, and no score."""
+    originals = {path: fixture(f"express/{path}") for path in EXPRESS}
+    changed = editing.changed_files(files_in(answer, originals, SCRIPT))
     confined = bool(changed) and (await sandbox().confinement()).tier is not None
-    checks = await check_express(changed, sandbox()) if confined else None
+    checks = await functional.check_express(changed, sandbox()) if confined else None
     works = all(checks.values()) if checks is not None else None
-    found = editing.bugfix_points(answer.text, changed, works)
+    found = editing.bugfix_points(answer.prose, changed, works)
     values: dict[str, Any] = {"items": found, "features": sum(found.values()) / task.points}
-    if checks is not None:
-        return values | {"checks": checks}
-    return values | ({"away": NOT_HERE["2.1"] if confined else NO_SANDBOX} if changed else {})
+    if checks is not None or not changed:
+        return values | ({"checks": checks} if checks is not None else {})
+    away = NOT_HERE["2.1"] if confined else NO_SANDBOX
+    return values | {"functional": None, "has_functional": True, "away": away}
+
+
+async def _paged(answer: Answer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
+    """2.2: the app is asked, and its tests are run on it and on the app as it was."""
+    originals = {path: fixture(f"flask/{path}") for path in FLASK}
+    files = files_in(answer, originals, PYTHON)
+    found = editing.pagination_features(files)
+    values: dict[str, Any] = {"has_functional": True, "code": files.get("app.py", "")}
+    if files and (await sandbox().confinement()).tier is None:
+        return values | {"items": found, "features": _share(found), "functional": None, "away": NO_SANDBOX}
+    checks = await functional.check_pagination({**originals, **files}, sandbox()) if "app.py" in files else {}
+    tested = {name: checks.pop(name, False) for name in functional.OWN_TESTS}
+    found |= {name: ok and "test_app.py" in files for name, ok in tested.items()}
+    return values | {"items": found, "features": _share(found), "checks": checks, "functional": _share(checks)}
 
 
 async def _coded(task: Task, answer: Answer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
-    features, languages = _FEATURES[task.id]
-    code = code_in(answer, languages)
+    features, family, path, check = _CODED[task.id]
+    code = code_in(answer, family, path, lambda text: sum(features(text).values()))
     found = features(code) if code.strip() else dict.fromkeys(features(""), False)
-    penalty = 2 / 3 if task.id != "1.3" and parsed(code) is None else 1.0
-    values = {"items": found, "features": _share(found), "code": code, "penalty": penalty}
-    if task.id != "1.1":
-        return values | {"functional": None, "away": NOT_HERE[task.id], "has_functional": True}
+    penalty = 2 / 3 if family == PYTHON and parsed(code) is None else 1.0
+    values = {"items": found, "features": _share(found), "code": code, "penalty": penalty, "has_functional": True}
+    if not code.strip():
+        return values | {"functional": 0.0}
     if (await sandbox().confinement()).tier is None:
-        return values | {"functional": None, "away": NO_SANDBOX, "has_functional": True}
-    checks = await check_todo(code, sandbox())
-    return values | {"checks": checks, "functional": _share(checks), "has_functional": True}
-
-
-def _functional_away(task: Task, found: dict[str, bool]) -> dict[str, Any]:
-    away = {"functional": None, "away": NOT_HERE[task.id], "has_functional": True}
-    return {"items": found, "features": _share(found), **away}
+        return values | {"functional": None, "away": NO_SANDBOX}
+    checks = await check(code, sandbox())
+    if checks is None:
+        return values | {"functional": None, "away": NOT_HERE[task.id]}
+    return values | {"checks": checks, "functional": _share(checks)}
 
 
 def _share(found: Mapping[str, bool]) -> float:
-    return sum(found.values()) / len(found)
+    return sum(found.values()) / len(found) if found else 0.0
 
 
 def score_of(values: Mapping[str, Any]) -> Score:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpubox.bench.model import Item, Result, RunInfo
 from gpubox.bench.report.model import Estimate, Metric, Report, Table, Value
-from gpubox.bench.suite.aggregate import WEIGHTS, Score, Standing, standings
+from gpubox.bench.suite.aggregate import WEIGHTS, Mean, Score, Standing, standings
 from gpubox.bench.suite.scoring import score_of
 from gpubox.bench.suite.tasks import TASKS, Options
 
@@ -43,27 +43,13 @@ def summarise(options: Options, info: RunInfo, results: Rows) -> Report:
     )
 
 
-def _scores(good: Rows, target: str) -> dict[str, Score]:
-    """By task; of repeats the mean of each share."""
+def _scores(good: Rows, target: str) -> dict[str, Mean]:
+    """By task; of repeats the mean."""
     found: dict[str, list[Score]] = {}
     for item, result in good:
         if item.target == target and "features" in result.values:
             found.setdefault(item.values["task"], []).append(score_of(result.values))
-    return {task: _mean(several) for task, several in found.items()}
-
-
-def _mean(several: Sequence[Score]) -> Score:
-    first = several[0]
-    if len(several) == 1:
-        return first
-    # A penalty belongs to its own answer: it is taken into the shares before they are averaged.
-    features = [one.features * one.penalty for one in several if one.features is not None]
-    functional = [one.functional * one.penalty for one in several if one.functional is not None]
-    return Score(
-        statistics.fmean(features) if features else None,
-        statistics.fmean(functional) if functional else None,
-        first.has_functional,
-    )
+    return {task: Mean.of(several) for task, several in found.items()}
 
 
 def _speeds(good: Rows, target: str) -> dict[str, tuple[float, float | None]]:
@@ -83,7 +69,7 @@ def _speed_rows(options: Options) -> int:
     return sum(1 for name in options.tasks if TASKS[name].max_tokens)
 
 
-def _metrics(standing: Standing, scores: Mapping[str, Score]) -> Iterator[Metric]:
+def _metrics(standing: Standing, scores: Mapping[str, Mean]) -> Iterator[Metric]:
     samples = tuple((task, value) for task, score in scores.items() if (value := score.value) is not None)
     values = {TOTAL: standing.total, **standing.categories}
     for group, value in values.items():
@@ -137,8 +123,9 @@ def _missed(result: Result) -> str:
     parts = [name for name, got in {**values.get("items", {}), **values.get("checks", {})}.items() if not got]
     if values.get("penalty", 1.0) < 1:
         parts.insert(0, "does not parse (x 2/3)")
-    if values.get("away"):
-        parts.append(f"functional tests n/a: {values['away']}")
+    if score_of(values).keywords_only:
+        found = list(values["items"].values())
+        parts.insert(0, f"keywords only, {sum(map(bool, found))} of {len(found)}: {values['away']}")
     if values["source"] == "reasoning":
         parts.append("answered in reasoning_content")
     return "; ".join(parts)
@@ -153,8 +140,8 @@ def _speed(speeds: Mapping[str, Mapping[str, tuple[float, float | None]]]) -> Ta
 
 
 def _notes(options: Options, info: RunInfo, results: Rows, counted: Rows, board: Sequence[Standing]) -> Iterator[str]:
-    if any(result.values.get("away") for _, result in counted):
-        yield "Functional tests that cannot run here are n/a: such a task is scored on what can be read off its code."
+    if any("features" in r.values and score_of(r.values).keywords_only for _, r in counted if r.ok):
+        yield "A task whose program cannot be run here shows keywords only and has no points: no total counts it."
     for one in board:
         if one.missing and one.total is not None:
             yield f"{one.name} has no points for {', '.join(one.missing)}: its total is weighted over the rest."

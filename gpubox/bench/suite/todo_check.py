@@ -1,4 +1,4 @@
-"""Runs inside the sandbox: drives a todo app as a person would, seven checks. Stands alone; its text is sent there.
+"""Runs inside the sandbox: drives a todo app as a person would, eight checks. Stands alone; its text is sent there.
 
 The app comes on stdin with the mark that the verdict is told under. Every command is a list of arguments: the
 article's harness split ``add Buy milk`` into three, and failed the apps that were right.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 
@@ -21,6 +22,7 @@ VERBS = {
     "list": ("list", "ls", "show", "view"),
     "done": ("done", "complete", "finish", "toggle", "mark"),
     "delete": ("delete", "remove", "rm", "del"),
+    "edit": ("edit", "update", "change", "rename", "modify"),
 }
 SECONDS = 20
 
@@ -40,7 +42,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def verbs(said: str) -> dict[str, str]:
-    """The app's own names of the four commands, as its help has them."""
+    """The app's own names of the five commands, as its help has them."""
     words = set(re.findall(r"[a-z]+", said.lower()))
     return {verb: next((name for name in names if name in words), names[0]) for verb, names in VERBS.items()}
 
@@ -53,26 +55,32 @@ def number_of(text: str, listing: str, default: str) -> str:
 
 
 def checks() -> dict[str, bool]:
-    """All seven."""
+    """All eight. An app that cannot keep and show a todo has none: help and refusals are all that a stub does."""
     code, said = run("--help")
     names = verbs(said)
     found = {"help": code == 0 and bool(said.strip())}
-    added, _ = run(names["add"], "Buy milk")
+    first_text, second_text = (f"{word} {secrets.token_hex(3)}" for word in ("Buy milk", "Call mum"))
+    added, _ = run(names["add"], first_text)
     _, listed = run(names["list"])
     found["add"] = added == 0
-    found["list"] = "Buy milk" in listed
-    run(names["add"], "Call mum")
+    found["list"] = first_text in listed
+    if not (found["add"] and found["list"]):
+        return {}
+    run(names["add"], second_text)
     _, both = run(names["list"])
-    found["keeps"] = "Buy milk" in both and "Call mum" in both
-    first, second = number_of("Buy milk", both, "1"), number_of("Call mum", both, "2")
+    found["keeps"] = first_text in both and second_text in both
+    first, second = number_of(first_text, both, "1"), number_of(second_text, both, "2")
+    code, _ = run(names["edit"], first, "Buy oat milk")
+    _, edited = run(names["list"])
+    found["edit"] = code == 0 and "Buy oat milk" in edited and first_text not in edited and second_text in edited
     code, _ = run(names["done"], first)
     _, after = run(names["list"])
-    found["done"] = code == 0 and found["keeps"] and after != both and "Call mum" in after
+    found["done"] = code == 0 and found["keeps"] and after != edited and second_text in after
     code, _ = run(names["delete"], second)
     _, left = run(names["list"])
-    found["delete"] = code == 0 and "Call mum" in both and "Call mum" not in left
+    found["delete"] = code == 0 and second_text in both and second_text not in left
     code, said = run(names["delete"], "9999")
-    found["unknown id"] = found["add"] and "Traceback" not in said and (code not in (0, -1) or bool(said.strip()))
+    found["unknown id"] = "Traceback" not in said and (code not in (0, -1) or bool(said.strip()))
     return found
 
 
@@ -81,6 +89,7 @@ def main() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the app cannot read the mark
+    sys.path[:] = [path for path in sys.path if path and path != os.getcwd()]  # noqa: PTH109 - the app writes there
     values: dict[str, Any] = json.loads(sys.stdin.read())
     with open("todo.py", "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(values["code"])

@@ -1,4 +1,4 @@
-"""``sweep``: one profile over a grid of flags, one start for each cell."""
+"""``sweep``: one profile over a grid of flags; the best cells are compared on fresh starts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
 from gpubox.bench.report.model import Report
 from gpubox.bench.stand import Server, Stand
-from gpubox.bench.sweep.plan import hopeless, items_of, options_of
-from gpubox.bench.sweep.ranking import best_cell, chosen, ranked
+from gpubox.bench.sweep.plan import finalist, hopeless, items_of, options_of
+from gpubox.bench.sweep.ranking import best_cell, chosen, finalists, ranked
 from gpubox.bench.sweep.summary import summarise
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.causes import Kind
@@ -34,9 +34,29 @@ class Sweep(Benchmark):
         self.options = options_of(plan.options, plan.targets)
         self._targets = {target.name: target for target in plan.targets}
         self._contexts: dict[int, str] = {}
+        self._chosen: list[Target] | None = None
 
     def items(self) -> Sequence[Item]:
-        return items_of(self.options, self.plan.targets)
+        return items_of(self.options, self.plan.targets, self.plan.seed)
+
+    def target_of(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+        place = finalist(item)
+        return item.target if place is None else self._finalists(results)[place - 1].name
+
+    def spare(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+        place = finalist(item)
+        if place is None:
+            return ""
+        chosen = self._finalists(results)
+        if len(chosen) < 2:
+            return "fewer than two cells could be measured"
+        return "" if place <= len(chosen) else f"only {len(chosen)} cells could be measured"
+
+    def _finalists(self, results: Sequence[tuple[Item, Result]]) -> list[Target]:
+        """Asked when every cell has had its first start: what they are does not change any more."""
+        if self._chosen is None:
+            self._chosen = finalists(self.options, self.plan.targets, results)
+        return self._chosen
 
     def cannot_load(self, target: Target, error: GpuboxError) -> str:
         if isinstance(error, ChangeFailed) and error.cause.kind in CANNOT_LOAD:
@@ -44,24 +64,26 @@ class Sweep(Benchmark):
         return error.message.rstrip(".") if isinstance(error, UsageError) else ""
 
     def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+        mine = self.target_of(item, results)
         for other, result in results:
-            if result.ok:
+            if result.ok or result.spared:
                 continue
-            if other.target == item.target:
+            name = self.target_of(other, results)
+            if name == mine:
                 if result.skipped and other.id != item.id and other.group != item.group:
-                    return result.error  # a later round: it could not load before
+                    return result.error  # another start: it could not load before
                 if not result.skipped and any(flag.kind == "crash" for flag in result.flags):
                     return f"the server died under {other.id}"
-            elif memory := self._beyond(item, other, result):
-                return f"not tried: {other.target} was out of {memory} with less"
-        mine = server if server and server.target.name == item.target else None
-        return too_long(question_of(item), mine)
+            elif memory := self._beyond(mine, name, result):
+                return f"not tried: {name} was out of {memory} with less"
+        up = server if server and server.target.name == mine else None
+        return too_long(question_of(item), up)
 
-    def _beyond(self, item: Item, other: Item, result: Result) -> str:
-        """The memory that ``other``'s cell ran out of, where ``item``'s needs no less of it."""
+    def _beyond(self, mine: str, other: str, result: Result) -> str:
+        """The memory that the cell ``other`` ran out of, where the cell ``mine`` needs no less of it."""
         match = _OUT_OF.match(result.error) if result.skipped else None
-        mine, failed = self._targets[item.target], self._targets[other.target]
-        return match[1] if match and hopeless(self.options.axes, mine, failed, match[1]) else ""
+        cell, failed = self._targets[mine], self._targets[other]
+        return match[1] if match and hopeless(self.options.axes, cell, failed, match[1]) else ""
 
     async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
         data = await ask(stand, item, self._contexts)
@@ -74,10 +96,10 @@ class Sweep(Benchmark):
         return answer_result(item, raw, {name: raw.data.get(name) for name in ("load_seconds", "vram_bytes")})
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
-        return summarise(self.options, info, results)
+        return summarise(self.options, info, results, self.history)
 
     def best(self, results: Sequence[tuple[Item, Result]]) -> Target | None:
-        kept = chosen(self.options, ranked(self.options, self.plan.targets, results, self.plan.seed))
+        kept = chosen(self.options, self.plan.targets, ranked(self.options, self.plan.targets, results))
         return kept.target if kept else None
 
     def headline(self, results: Sequence[tuple[Item, Result]]) -> str:

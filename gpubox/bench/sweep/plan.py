@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
@@ -15,10 +16,14 @@ from gpubox.bench.asking import DOMAINS, Question, questions, with_question
 from gpubox.bench.limits import check_items, check_numbers
 from gpubox.bench.model import Item, Target
 from gpubox.bench.planning import MOST_INT, parse_override
+from gpubox.bench.starts import FEWEST_STARTS, random_order
 from gpubox.errors import UsageError
 from gpubox.profiles.model import FlagValue
 
 PROMPTS, TOKENS, CONTEXT = 3, 64, 512
+FINALISTS = 4
+FINALIST = "finalist"
+"""With its number: the target of items whose cell the first starts decide."""
 MOST_CELLS = 200
 WINDOWS = frozenset({"spec-draft-n-max", "draft-max", "draft", "draft-n"})
 """llama-server's names for the draft window, today's first (b11434 refuses the others)."""
@@ -55,8 +60,12 @@ class Options:
     domains: tuple[str, ...] = DOMAINS
     max_tokens: int = TOKENS
     context_tokens: int = CONTEXT
-    rounds: int = 1
-    """How often the grid is gone through, every second time backwards."""
+    starts: int = FEWEST_STARTS
+    """Of each cell that is compared."""
+    finalists: int = FINALISTS
+    """How many cells of a larger grid are compared, after one start of each."""
+    own: Mapping[str, FlagValue] = field(default_factory=dict)
+    """What the profile has on the axes now, as far as it names them."""
 
     @property
     def over_windows(self) -> bool:
@@ -127,10 +136,29 @@ def options_of(values: Mapping[str, Any], targets: Sequence[Target]) -> Options:
     check_numbers(values)
     if not targets or any(flag not in target.overrides for target in targets for flag in options.axes):
         raise UsageError("A cell of this sweep lacks one of its flags.")
-    if options.rounds < 1:
-        raise UsageError("A sweep goes through its grid at least once.")
-    check_items(options.rounds * len(targets) * (1 + len(asked(options))))
+    if options.starts < 1 or options.finalists < 2:
+        raise UsageError("A sweep compares at least two cells, with a start of each at least.")
+    count = min(len(targets), places(options, targets)) * options.starts
+    check_items(((0 if direct(options, targets) else len(targets)) + count) * (1 + len(asked(options))))
     return options
+
+
+def present(options: Options, targets: Sequence[Target]) -> Target | None:
+    """The cell that is as the profile is now; ``None`` where the grid has none."""
+    if set(options.own) != set(options.axes):
+        return None
+    same = [one for one in targets if all(str(one.overrides[f]) == str(v) for f, v in options.own.items())]
+    return same[0] if same else None
+
+
+def places(options: Options, targets: Sequence[Target]) -> int:
+    """How many cells can be compared: the finalists, and the profile's own."""
+    return options.finalists + (present(options, targets) is not None)
+
+
+def direct(options: Options, targets: Sequence[Target]) -> bool:
+    """Whether the grid is so small that every cell is compared at once."""
+    return len(targets) <= places(options, targets)
 
 
 def asked(options: Options) -> list[Question]:
@@ -138,17 +166,30 @@ def asked(options: Options) -> list[Question]:
     return questions(options.prompts, options.max_tokens, options.domains, options.context_tokens)
 
 
-def items_of(options: Options, targets: Sequence[Target]) -> list[Item]:
-    """Cell by cell: a warm-up, then every prompt once."""
+def items_of(options: Options, targets: Sequence[Target], seed: int = 0) -> list[Item]:
+    """Start by start in an order drawn by ``seed``: a warm-up, then every prompt once.
+
+    Of a larger grid each cell has one start; then the finalists, whoever they will be, are started afresh.
+    """
+    if direct(options, targets):
+        drawn = [targets[place].name for place in random_order(len(targets), options.starts, seed)]
+    else:
+        drawn = [target.name for target in random.Random(f"cells {seed}").sample(targets, len(targets))]
+        finals = random_order(places(options, targets), options.starts, seed)
+        drawn += [f"{FINALIST} {place + 1}" for place in finals]
     made = []
-    for number in range(1, options.rounds + 1):
-        for target in targets if number % 2 else reversed(targets):
-            group = f"{target.name}/{number}"
-            order = asked(options)
-            weight = options.max_tokens + options.context_tokens / 10
-            made.append(Item(f"{group}/warm-up", target.name, with_question(order[0]), True, group, weight))
-            made += [Item(f"{group}/{q.name}", target.name, with_question(q), False, group, weight) for q in order]
+    for number, name in enumerate(drawn, 1):
+        group = f"{number:03d}/{name}"
+        order = asked(options)
+        weight = options.max_tokens + options.context_tokens / 10
+        made.append(Item(f"{group}/warm-up", name, with_question(order[0]), True, group, weight, number))
+        made += [Item(f"{group}/{q.name}", name, with_question(q), False, group, weight, number) for q in order]
     return made
+
+
+def finalist(item: Item) -> int | None:
+    """Which finalist ``item`` is done on, from 1; ``None``: it is of a cell that the plan names."""
+    return int(item.target.rpartition(" ")[2]) if item.target.startswith(f"{FINALIST} ") else None
 
 
 def hopeless(axes: Sequence[str], cell: Target, failed: Target, memory: str) -> bool:

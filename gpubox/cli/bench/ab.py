@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpubox.cli.bench.changes import announce, engine_of, flags_of
+from gpubox.cli.bench.changes import announce, drawn_seed, engine_of, flags_of
 from gpubox.cli.bench.options import begins
 from gpubox.cli.bench.work import begin, fetch_models, target_at
 from gpubox.cli.context import Context
@@ -26,14 +26,16 @@ VARIES = ("mtp", "mmap", "thinking", "completion")
     "--set", "settings", multiple=True, metavar="FLAG=VALUE", help="A flag of B; an empty value leaves it out."
 )
 @click.option("--vary", type=click.Choice(VARIES), help="A with MTP, mmap or thinking the other way, or without chat.")
-@click.option("--prompts", type=click.IntRange(1, 17), metavar="N", help="Of each domain.  [default: 10]")
+@click.option(
+    "--prompts", type=click.IntRange(1, 17), metavar="N", help="Of each domain.  [default: 4; 10 of one server]"
+)
 @click.option("--domains", metavar="LIST", help="Of code, math, general.  [default: all]")
 @click.option("--max-tokens", type=click.IntRange(2), metavar="N", help="Of each answer.  [default: 128]")
 @click.option(
     "--context", "depth", type=click.IntRange(0), metavar="N", help="Tokens before each question. [default: 0]"
 )
 @click.option(
-    "--rounds", type=click.IntRange(2), metavar="N", help="Answers of each arm to a prompt, even. [default: 2]"
+    "--starts", type=click.IntRange(1), metavar="N", help="Of each side at most; a clear verdict ends it. [default: 6]"
 )
 @begins
 @click.pass_obj
@@ -47,15 +49,16 @@ def ab_command(
     domains: str | None,
     max_tokens: int | None,
     depth: int | None,
-    rounds: int | None,
+    starts: int | None,
     now: bool,
     as_json: bool,
 ) -> None:
     """Which is faster: profile A or profile B, or A against itself with a flag changed (--set, --vary).
 
-    The same prompts, greedy, of a fixed length, uncached, in the order A B B A; the ratio of each prompt, its mean and
-    95 % interval: faster, slower or indistinguishable. Two servers need a restart for every change of side, three for
-    two rounds. A and B may be http:// addresses of servers that run already.
+    The same prompts, greedy, of a fixed length, uncached, to every start of A and of B, in an order drawn at random.
+    Starts of one command line differ too: so it takes at least four of each, and ends after four where the verdict is
+    clear. Two ways to ask one server (--vary thinking) take turns prompt by prompt, without a restart. A and B may be
+    http:// addresses of servers that run already: gpubox cannot restart those, and says what that leaves open.
     """
     from gpubox.bench.model import Plan
 
@@ -64,13 +67,14 @@ def ab_command(
         "prompts": prompts,
         "domains": [word.strip() for word in domains.split(",") if word.strip()] if domains else None,
         "max_tokens": max_tokens,
-        "rounds": rounds,
+        "starts": starts,
         "context_tokens": depth,
     }
     import msgspec
 
     options = {name: value for name, value in given.items() if value is not None}
-    plan = Plan("ab", tuple(targets), {**options, "arms": [msgspec.to_builtins(arm) for arm in arms]})
+    arms_ = [msgspec.to_builtins(arm) for arm in arms]
+    plan = Plan("ab", tuple(targets), {**options, "arms": arms_}, seed=drawn_seed())
     announce(context, plan)
     fetch_models(context, targets)
     begin(context, plan, now=now, as_json=as_json)
@@ -124,9 +128,10 @@ def _by_address(
 
     if second is None or settings or vary:
         raise UsageError("A server by its address cannot be changed.", "Name two addresses: ab http://A http://B")
-    made = []
     for url in (first, second):
-        made.append(target_at(url))
+        if "://" not in url:  # a profile's name would pass for a host
+            raise UsageError(f"{url!r} is not the address of a server.", "Name two addresses: ab http://A http://B")
+    made = [target_at(first), target_at(second)]
     if made[0] == made[1]:
         return [Arm(made[0].name, made[0].name), Arm(f"{made[0].name} again", made[0].name)], made[:1]
     return [Arm(target.name, target.name) for target in made], made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from gpubox.bench.model import Plan
     from gpubox.engines.capabilities import Capabilities
     from gpubox.profiles.model import FlagValue, Profile
+
+
+def drawn_seed() -> int:
+    """Of a run whose starts stand in a random order: another order for each run, kept in its plan."""
+    return secrets.randbelow(1 << 31)
 
 
 def engine_of(context: Context, profile: Profile) -> Capabilities:

@@ -39,8 +39,9 @@ def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> N
 def compare_command(context: Context, first: str, second: str, no_plots: bool, as_json: bool) -> None:
     """SECOND against FIRST, row by row: better, a regression, or noise.
 
-    Prompts that both asked are paired (a pass rate by McNemar's test); repeats of one request are compared by Welch's
-    interval. Differences of less than 1 % are never called one.
+    Speeds of two runs differ by themselves: how much, is taken from past runs of the same profile on this box, else
+    assumed and said so. Prompts that both asked are paired (a pass rate by McNemar's test). All rows are corrected
+    together (Holm). Differences of less than 1 % are never called one; `gpubox bench ab` tells finer ones.
     """
     found = _comparison(context, first, second)
     if as_json:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gpubox.cli.bench.changes import drawn_seed
 from gpubox.cli.bench.options import begins, by_address
 from gpubox.cli.bench.work import begin, fetch_models, targets_of
 from gpubox.cli.context import Context
@@ -20,6 +21,7 @@ from gpubox.errors import UsageError
 @click.option("--depths", metavar="LIST", help="Tokens of context before the question.  [default: 0,8192,32768]")
 @click.option("--prefix", type=click.Choice(["cold", "warm", "both"]), default="both", show_default=True)
 @click.option("--repeats", type=click.IntRange(1), metavar="N", help="Of each cell.  [default: 5]")
+@click.option("--starts", type=click.IntRange(1), metavar="N", help="Of each server.  [default: 1]")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Generate N tokens, whatever the prompt.")
 @click.option("--thinking", is_flag=True, help="Let a model that thinks do so.")
 @click.option(
@@ -40,6 +42,7 @@ def speed_command(
     depths: str | None,
     prefix: str,
     repeats: int | None,
+    starts: int | None,
     max_tokens: int | None,
     thinking: bool,
     price: float | None,
@@ -52,8 +55,9 @@ def speed_command(
     """TTFT, pp, tg and draft acceptance of PROFILES (of what runs now, where none is named), as a client gets them.
 
     Answers of a fixed length, temperature 0, thinking off, a cold and a warm prefix, at several depths: one warm-up
-    and N repeats each, with mean, sd, median and 95 % interval. Presets: game (ten 2,000-token runs of one HTML game),
-    lengths (128, 512, 2,048 tokens, three runs each), chat (50 prompts in code, math and general arms, three seeds).
+    and N repeats each, with mean, sd, median and range; with --starts the 95 % interval over starts. Presets: game
+    (ten 2,000-token runs of one HTML game), lengths (128, 512, 2,048 tokens, three runs each), chat (50 prompts in
+    code, math and general arms, three seeds).
     """
     from gpubox.bench.model import Plan
     from gpubox.bench.speed import llama_bench
@@ -65,19 +69,22 @@ def speed_command(
         "depths": whole_numbers(depths, "--depths"),
         "prefixes": None if prefix == "both" else [prefix],
         "repeats": repeats,
+        "starts": starts,
         "max_tokens": max_tokens,
         "thinking": thinking or None,
         "price": price if price is not None else context.config.price_dollars,
     }
     options = {name: value for name, value in given.items() if value is not None}
     options_of(options)
+    if url and starts:
+        raise UsageError("gpubox cannot restart a server by its address.", "Leave out --starts.")
     _refuse_beside(preset, options)
     targets = targets_of(context, profiles, url, model)
     fetch_models(context, targets)
     if not url and not preset and not no_llama_bench:
         found = [context.profile(target.profile) for target in targets]
         targets += [llama_bench.target_of(p) for p in found if llama_bench.beside(p, context.config)]
-    begin(context, Plan("speed", tuple(targets), options), now=now, as_json=as_json)
+    begin(context, Plan("speed", tuple(targets), options, seed=drawn_seed() if starts else 0), now=now, as_json=as_json)
 
 
 def _refuse_beside(preset: str, options: Mapping[str, Any]) -> None:

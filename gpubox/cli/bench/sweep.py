@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpubox.cli.bench.changes import announce, engine_of, flags_of
+from gpubox.cli.bench.changes import announce, drawn_seed, engine_of, flags_of
 from gpubox.cli.bench.options import begins
 from gpubox.cli.bench.work import begin, fetch_models
 from gpubox.cli.context import Context
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     "--context", "depth", type=click.IntRange(0), metavar="N",
     help="Tokens before each question.  [default: 512; 0 over draft windows]",
 )  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1), metavar="N", help="Times through the grid.  [default: 1]")
+@click.option("--starts", type=click.IntRange(1), metavar="N", help="Of each cell that is compared.  [default: 4]")
+@click.option(
+    "--finalists", type=click.IntRange(2), metavar="N", help="Cells compared after one start of each.  [default: 4]"
+)
 @begins
 @click.pass_obj
 def sweep_command(
@@ -44,23 +47,26 @@ def sweep_command(
     domains: str | None,
     max_tokens: int | None,
     depth: int | None,
-    rounds: int | None,
+    starts: int | None,
+    finalists: int | None,
     now: bool,
     as_json: bool,
 ) -> None:
     """PROFILE over a grid of flags: which cell loads, and which is the fastest by how sure a margin.
 
-    A cell that cannot load is kept with its reason; one that needs no less VRAM or RAM is then not tried. What ran
-    before runs again afterwards. `gpubox bench save last` writes the best cell as a profile. A draft window
-    (spec-draft-n-max) under synthetic acceptance needs --set spec-synth-len=L: spec-synth-rates wants as many rates as
-    the window is long.
+    Each cell has one start; then the fastest, and the profile's own, are compared on fresh starts in random order (a
+    small grid at once). A cell that cannot load is kept with its reason; one that needs no less VRAM or RAM is then
+    not tried. What ran before runs again afterwards. `gpubox bench save last` writes the best cell as a profile. A
+    draft window (spec-draft-n-max) under synthetic acceptance needs --set spec-synth-len=L: spec-synth-rates wants as
+    many rates as the window is long.
     """
     given: dict[str, Any] = {
         "by": by,
         "prompts": prompts,
         "domains": [word.strip() for word in domains.split(",") if word.strip()] if domains else None,
         "max_tokens": max_tokens,
-        "rounds": rounds,
+        "starts": starts,
+        "finalists": finalists,
         "context_tokens": depth,
     }
     plan = plan_of(context, profile, overs, settings, {k: v for k, v in given.items() if v is not None})
@@ -91,5 +97,9 @@ def plan_of(
             "Sweep the window with --set spec-synth-rates= --set spec-synth-len=2.5",
         )
     check(targets[0], profile, capabilities)
+    now = {**profile.flags, **base}
+    own = {axis.flag: now[axis.flag] for axis in axes if axis.flag in now}
     options = {"axes": [axis.flag for axis in axes], **({"context_tokens": 0} if windows else {}), **options}
-    return Plan("sweep", tuple(targets), options)
+    if own:
+        options["own"] = {flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()}
+    return Plan("sweep", tuple(targets), options, seed=drawn_seed())

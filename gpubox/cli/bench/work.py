@@ -98,7 +98,9 @@ def tell_plan(context: Context, plan: Plan, *, as_json: bool) -> None:
         })  # fmt: skip
         return
     output.emit(f"{plan.kind}: {found.items} items")
-    output.emit(f"brings up {', then '.join(found.starts)}" if found.starts else "starts and stops no server")
+    shown = [*found.starts[:6], *(["..."] if len(found.starts) > 6 else [])]
+    count = f"{len(found.starts)} {'start' if len(found.starts) == 1 else 'starts'}"
+    output.emit(f"{count}: {', '.join(shown)}" if found.starts else "starts and stops no server")
     if found.starts:
         output.emit(
             f"afterwards {found.gives_back} runs again" if found.gives_back else "afterwards nothing runs, as now"

@@ -63,6 +63,7 @@ def examine(context: Context) -> Iterator[Finding]:
     yield _models(context)
     yield _key(context)
     yield _sandbox(context)
+    yield from _quarantine()
     yield from _folders(context)
     yield from _servers(context)
 
@@ -128,8 +129,17 @@ def _sandbox(context: Context) -> Finding:
     if found.tier is None:
         return Finding("sandbox", "warn", f"the model's programs are not run: {found.problem}", found.hint)
     if found.tier != "bubblewrap":
-        return Finding("sandbox", "warn", f"weaker: {found.detail} ({found.problem})", found.hint)
-    return Finding("sandbox", "ok", found.detail)
+        return Finding("sandbox", "warn", f"weaker: {found.detail} ({found.problem}); {found.weaker}", found.hint)
+    return Finding("sandbox", "ok", f"{found.detail}; {found.memory}")
+
+
+def _quarantine() -> Iterator[Finding]:
+    from gpubox.sandbox.quarantine import default_place
+
+    lists = sorted(default_place().glob("*/from.txt"))
+    if lists:
+        text = f"programs planted what your tools would have run, {len(lists)} times: it lies in {default_place()}"
+        yield Finding("planted", "warn", text, f"{lists[-1]} says what the last was; delete the folder when you like.")
 
 
 def _folders(context: Context) -> Iterator[Finding]:

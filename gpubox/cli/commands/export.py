@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import click
 
-from gpubox.cli import output
+from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
-from gpubox.interchange.exporting import KINDS, export_profile, slot_context
+from gpubox.interchange.exporting import CLIENT_KINDS, KINDS, export_profile, slot_context
 from gpubox.interchange.recorded import model_argv
 from gpubox.models.resolve import model_of, with_files_found
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.model import Profile
+from gpubox.server.slot import observe, slots
 
 _FIXED_PORT = 8080
 """For a profile with any free port: another program has to know it beforehand."""
@@ -25,21 +26,40 @@ _FIXED_PORT = 8080
 @click.argument("profile")
 @click.option("--as", "kind", type=click.Choice(KINDS), required=True, help="Whose format.")
 @click.option(
-    "--url", help="How the client reaches this box, such as http://box:8080 (default: the profile's address)."
+    "--url",
+    help="How the client reaches this box, such as http://box:8080 (default: where it runs now, else its own port).",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the text in it.")
 @click.pass_obj
 def command(context: Context, profile: str, kind: str, url: str | None, as_json: bool) -> None:
     """Write PROFILE for another program, on stdout: a user unit, a script, llama-swap, or a client's settings."""
     found = context.profile(profile)
+    base_url, note = _where(found, context) if url is None else (url, "")
     found = replace(found, port=found.port or _FIXED_PORT)
-    text = export_profile(
-        found, kind, argv=_argv(found, context), base_url=url or _base_url(found), context=slot_context(found)
-    )
+    asks = kind in CLIENT_KINDS
+    argv = [] if asks else _argv(found, context)
+    text = export_profile(found, kind, argv=argv, base_url=base_url, context=slot_context(found))
     if as_json:
-        output.emit_json({"profile": found.name, "kind": kind, "text": text})
+        output.emit_json({"profile": found.name, "kind": kind, "base_url": base_url if asks else None, "text": text})
     else:
         output.emit_exactly(text.rstrip("\n"))
+    if asks and note:
+        diagnostics.note(f"  ! {note}")
+
+
+def _where(profile: Profile, context: Context) -> tuple[str, str]:
+    """Where the profile answers: where it runs now, else where it will by its own port; and what to say of that."""
+    views = (observe(context.paths, slot) for slot in slots(context.paths))
+    launch = next((v.running.launch for v in views if v.running and v.running.launch.profile == profile.name), None)
+    changes = "its port changes at each start: write `port` into the profile to keep it"
+    if launch is not None:
+        running = f"{profile.name} runs at {launch.base_url}: the settings name that"
+        return launch.base_url, f"{running}; {changes}." if profile.port == 0 else f"{running}."
+    if profile.port:
+        base_url = _base_url(profile)
+        return base_url, f"{profile.name} does not run; by its own port it will answer at {base_url}."
+    fixed = _base_url(replace(profile, port=_FIXED_PORT))
+    return fixed, f"{profile.name} does not run, and {changes}. The settings name {fixed} until then."
 
 
 def _argv(profile: Profile, context: Context) -> list[str]:

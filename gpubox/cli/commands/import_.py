@@ -11,11 +11,15 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.errors import UsageError
-from gpubox.interchange.commandline import Imported
+from gpubox.engines.find import choose_engine
+from gpubox.engines.probe import probe
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.interchange.commandline import RECORDED, Imported
 from gpubox.interchange.importing import import_source, import_text
 from gpubox.interchange.limits import MAX_TEXT
 from gpubox.interchange.local import with_local_files
+from gpubox.interchange.reading import Source
+from gpubox.interchange.spelling import Target
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.writing import profile_toml, save_profile
 
@@ -34,7 +38,9 @@ def command(
 ) -> None:
     """Make profiles of SOURCE: a command line in quotes, a file that starts llama-server, a .gguf, or - (stdin).
 
-    Files: .sh, .bat, a systemd unit, llama-swap's config.yaml, llama.cpp's models.ini. Nothing in them is run.
+    Files: .sh, .bat, .ps1, systemd and Quadlet units, compose files, Kubernetes manifests, llama-swap's config.yaml,
+    llama.cpp's models.ini, Ollama's Modelfile, LM Studio's JSON, KoboldCpp's .kcpps, llamafile's .args. Nothing in them
+    is run. What has no place in a profile is named, and stands as a comment in its file.
     """
     found, label, folders = _read(source, name, context)
     if model:
@@ -68,10 +74,10 @@ def command(
 
 def _read(source: str, name: str | None, context: Context) -> tuple[list[Imported], str, list[Path]]:
     """The profiles, what to call the source (never a pasted text itself, which may hold a key), and where it was."""
-    engines, here = context.config.engines, Path.cwd()
+    known, here = Source(engines=context.config.engines, target=lambda engine: _target(engine, context)), Path.cwd()
     if source == "-":
-        return import_text(sys.stdin.read(MAX_TEXT + 1), name=name, engines=engines), "a text on stdin", [here]
-    found = import_source(source, name=name, engines=engines)
+        return import_text(sys.stdin.read(MAX_TEXT + 1), name=name, known=known), "a text on stdin", [here]
+    found = import_source(source, name=name, known=known)
     try:
         path = Path(source).expanduser()
         if path.is_file():
@@ -79,6 +85,20 @@ def _read(source: str, name: str | None, context: Context) -> tuple[list[Importe
     except (OSError, RuntimeError):
         pass
     return found, "a pasted text", [here]
+
+
+def _target(engine: str, context: Context) -> Target:
+    """The engine that old spellings are brought to: the one that the source ran, else the owner's default.
+
+    The recorded llama.cpp stands for an engine that is not here, and for the embedded one, which takes a part of it.
+    """
+    try:
+        chosen = choose_engine(context.config, engine)
+        if chosen.kind == "llama-server":
+            return Target(f"the engine {chosen.name}", probe(chosen, context.paths))
+    except GpuboxError:
+        pass
+    return RECORDED
 
 
 def _with_model(imported: Imported, model: str) -> Imported:

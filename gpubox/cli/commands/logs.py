@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
-from gpubox.cli import output
+from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_SLOT
 from gpubox.server.log import LogReader, parse_line, tail_text
-from gpubox.server.slot import slots
+from gpubox.server.logcut import ROTATE_BYTES
+from gpubox.server.logfold import Fold, folded, more
+from gpubox.server.slot import failed_log, slots
 
 FOLLOW_SECONDS = 0.25
+TAIL_BYTES = 4 * 1024 * 1024
 
 
 @click.command("logs")
@@ -22,17 +28,29 @@ FOLLOW_SECONDS = 0.25
 @click.option("--follow", "-f", is_flag=True, help="Go on with new lines; Ctrl-C ends it.")
 @click.option("--lines", "-n", default=50, show_default=True, help="How many of the last lines.")
 @click.option("--grep", help="Only lines that hold this text.")
+@click.option("--failed", is_flag=True, help="The log of the last start that failed, or server that died.")
+@click.option("--raw", is_flag=True, help="Every line: repeated ones are not folded.")
 @click.option("--path", "only_path", is_flag=True, help="Only where the file is.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; with -f one a line.")
 @click.pass_obj
 def command(
-    context: Context, companion: str | None, follow: bool, lines: int, grep: str | None, only_path: bool, as_json: bool
+    context: Context,
+    companion: str | None,
+    follow: bool,
+    lines: int,
+    grep: str | None,
+    failed: bool,
+    raw: bool,
+    only_path: bool,
+    as_json: bool,
 ) -> None:
-    """The log of the active server, or of a COMPANION."""
+    """The log of the active server, or of a COMPANION. Lines that repeat are counted, not shown again."""
     slot = companion or MAIN_SLOT
-    path = context.paths.slot_log(slot)
     if companion and companion not in slots(context.paths):
         raise GpuboxError(f"{companion} has no log: it is no companion that ever ran.", code=ExitCode.NOT_RUNNING)
+    if failed and follow:
+        raise UsageError("A failed start writes no more: --failed and --follow exclude each other.")
+    path, said = failed_log(context.paths, slot) if failed else (context.paths.slot_log(slot), "")
     if only_path:
         if as_json:
             output.emit_json({"path": str(path)})
@@ -40,20 +58,44 @@ def command(
             output.emit(str(path))
         return
     reader = LogReader(path, from_end=True)
-    text = tail_text(path, 4 * 1024 * 1024)
-    if not text and not follow:
+    wanted = _last(path, lines, grep, raw=raw)
+    if not wanted and not follow and not tail_text(path, 1):
         raise GpuboxError("There is no log yet.", "`gpubox start PROFILE` makes one.", code=ExitCode.NOT_RUNNING)
-    wanted = [line for line in text.splitlines() if not grep or grep in line]
-    wanted = wanted[-lines:] if lines > 0 else []
     if as_json and not follow:
-        output.emit_json({"path": str(path), "lines": [asdict(parse_line(line)) for line in wanted]})
+        shown = [asdict(parse_line(line)) for line in wanted]
+        output.emit_json({"path": str(path), "failure": said or None, "lines": shown})
         return
+    if said:
+        diagnostics.note(said)
     show = _emit_json if as_json else output.emit_text
     for line in wanted:
         show(line)
-    while follow:
+    if follow:
+        _follow(reader, grep, show, None if raw or as_json else Fold())
+
+
+def _last(path: Path, count: int, grep: str | None, *, raw: bool) -> list[str]:
+    """The last ``count`` lines to show. Looks back far: hours of an idle server are one line."""
+    whole = min(path.stat().st_size if path.exists() else 0, 2 * ROTATE_BYTES)
+    size = TAIL_BYTES
+    while True:
+        text = tail_text(path, size)
+        found: Iterable[str] = (line for line in text.splitlines() if not grep or grep in line)
+        wanted = list(deque(found if raw else folded(found), maxlen=max(count, 0)))
+        if len(wanted) >= count or size >= whole:
+            return wanted
+        size *= 8
+
+
+def _follow(reader: LogReader, grep: str | None, show: Callable[[str], None], fold: Fold | None) -> None:
+    while True:
         for line in reader.read():
-            if not grep or grep in line:
+            if grep and grep not in line:
+                continue
+            count, shown = fold.take(parse_line(line)) if fold else (0, True)
+            if count:
+                show(more(count))
+            if shown:
                 show(line)
         time.sleep(FOLLOW_SECONDS)
 

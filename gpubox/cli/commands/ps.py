@@ -11,7 +11,8 @@ from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode
-from gpubox.server.slot import slots
+from gpubox.server import watcher
+from gpubox.server.slot import observe, slots
 from gpubox.server.status import ServerStatus, read_status
 
 
@@ -35,6 +36,8 @@ _HEADER = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
 
 
 async def _read(context: Context) -> list[ServerStatus]:
+    for slot in slots(context.paths):
+        watcher.ensure(context.paths, slot, observe(context.paths, slot).process)
     readings = [read_status(context.paths, context.config, slot) for slot in slots(context.paths)]
     return list(await asyncio.gather(*readings))
 

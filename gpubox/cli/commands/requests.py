@@ -28,8 +28,10 @@ _HEADER = ("TIME", "SLOT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK",
 def command(context: Context, lines: int, url: str | None, as_json: bool) -> None:
     """The last requests that the active server finished, the newest at the end, as its own log timed them.
 
-    PROMPT is read + reused tokens, PP and TG are tokens per second, DRAFT is the share of drafted tokens that was
-    accepted, END why it stopped; what follows says why a cached prompt was read again.
+    PROMPT is read + reused tokens. TTFT is from its arrival at the server to its first token, the wait for a slot with
+    it (≥: the log does not tell how long that was). PP and TG are tokens per second, TOOK is from the slot to the end,
+    DRAFT is the share of drafted tokens that was accepted, END why it stopped; what follows says why a cached prompt
+    was read again.
     """
     url = server_url(url)
     snapshot = asyncio.run(_read(context, url))
@@ -80,7 +82,7 @@ def _row(request: Request) -> tuple[str, ...]:
         str(request.slot),
         _prompt(request),
         units.tokens(request.generated_tokens),
-        units.seconds(request.ttft_seconds),
+        units.at_least(request.ttft_seconds, request.slot_ttft_seconds),
         units.rate(request.pp_tokens_per_second),
         units.rate(request.tg_tokens_per_second),
         units.UNKNOWN if acceptance is None else f"{acceptance:.0%}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpubox.cli.context import Context
-from gpubox.cli.operate import ensure_model, operate
+from gpubox.cli.operate import check_waiting, ensure_model, operate, waiting
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_SLOT
 from gpubox.server.slot import observe
@@ -14,19 +14,22 @@ from gpubox.server.supervisor import slot_of
 
 @click.command("restart")
 @click.argument("profile", required=False)
-@click.option("--now", "-n", is_flag=True, help="Do not wait for requests that are being answered.")
+@waiting
 @click.option("--yes", "-y", is_flag=True, help="Open a non-loopback host without an API key.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 @click.pass_obj
-def command(context: Context, profile: str | None, now: bool, yes: bool, as_json: bool) -> None:
+def command(context: Context, profile: str | None, now: bool, wait: float | None, yes: bool, as_json: bool) -> None:
     """Stop and start the profile that runs (or the companion PROFILE), as its file says today."""
+    check_waiting(now, wait)
     name = profile or _active(context)
     found = context.profile(name)
     running = observe(context.paths, slot_of(found)).running
     if profile and running and running.launch.profile != profile:
         raise GpuboxError(f"{running.launch.profile} runs, not {profile}.", f"`gpubox switch {profile}` replaces it.")
     ensure_model(context, found)
-    operate(context, slot_of(found), lambda s: s.restart(found, go_now=now, allow_exposed=yes), as_json=as_json)
+    operate(
+        context, slot_of(found), lambda s: s.restart(found, go_now=now, allow_exposed=yes, wait=wait), as_json=as_json
+    )
 
 
 def _active(context: Context) -> str:

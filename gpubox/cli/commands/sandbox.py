@@ -11,13 +11,6 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, UsageError
 
-_WORDS = {
-    "wall": "it ran longer than allowed",
-    "cpu": "it used more CPU time than allowed",
-    "memory": "it used more memory than allowed",
-    "output": "it wrote more than allowed",
-    "disk": "it made more files than allowed",
-}
 _LONGEST = 4 * 1024 * 1024
 
 
@@ -55,8 +48,12 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
             output.emit_exactly(said)
         for name in outcome.files_made:
             diagnostics.note(f"made {name}")
+        for name in outcome.planted:
+            diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
+        for name in outcome.planted_left:
+            diagnostics.note(f"changed {name}: your own tools may run it")
         how = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
-        why = f": {_WORDS[outcome.ended_by]}" if outcome.ended_by in _WORDS else ""
+        why = f": {outcome.why}" if outcome.why else ""
         diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.tier}")
     return ExitCode.OK if outcome.ok else ExitCode.PROGRAM_FAILED
 

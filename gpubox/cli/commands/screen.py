@@ -6,6 +6,7 @@ import gc
 import sys
 from pathlib import Path
 
+from gpubox.cli import interrupts
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
 
@@ -21,4 +22,5 @@ def open_screen(context: Context, url: str | None = None, start: str | None = No
     gc.disable()  # until the first paint: what is imported for it stays, and looking through it takes a tenth of it
     from gpubox.tui.app import run_app
 
+    interrupts.hear()
     run_app(context.paths, context.config, url=url, start=start, replay=replay)

@@ -8,33 +8,49 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-import click
-
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
-from gpubox.engines.capabilities import shown_version
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
+from gpubox.hardware.process import identity_of
+from gpubox.paths import MAIN_SLOT
+from gpubox.server import watcher
 from gpubox.server.peer import LM_STUDIO, OLLAMA, PeerModel, PeerReading
 from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
 from gpubox.telemetry.sampler import Sampler
+from gpubox.telemetry.unknown import reasons
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
 
 
-@click.command("status")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; with --watch one a line.")
-@click.option("--watch", type=click.FloatRange(min=0.1), metavar="S", help="Again every S seconds.")
-@click.option("--url", help="A server that gpubox did not start, read only.")
-@click.pass_obj
-def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
-    """What runs now. Exits 3 when nothing does, 4 when it runs but does not answer."""
+def __getattr__(name: str) -> Any:
+    """``command``, made when click asks for it: `gpubox status` as it is polled goes past click (``cli.entry``)."""
+    if name != "command":
+        raise AttributeError(name)
+    import click
+
+    @click.command("status")
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object; with --watch one a line.")
+    @click.option("--watch", type=click.FloatRange(min=0.1), metavar="S", help="Again every S seconds.")
+    @click.option("--url", help="A server that gpubox did not start, read only.")
+    @click.pass_obj
+    def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
+        """What runs now. Exits 3 when nothing does, 4 when it runs but does not answer."""
+        return show_status(context, as_json, watch, url)
+
+    return command
+
+
+def show_status(context: Context, as_json: bool, watch: float | None = None, url: str | None = None) -> int:
+    """Prints what runs now, with ``watch`` every so many seconds; returns the exit code. Raises GpuboxError."""
     url = server_url(url)
     if watch is not None:
         asyncio.run(_watch(context, url, watch, as_json))
         return ExitCode.OK
     snapshot = asyncio.run(_once(context, url))
+    if not url and snapshot.server.pid and not snapshot.server.operation:  # its watcher may have been killed
+        watcher.ensure(context.paths, MAIN_SLOT, identity_of(snapshot.server.pid))
     _show(snapshot, as_json, one_line=False)
     if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
         return ExitCode.UNHEALTHY
@@ -77,9 +93,17 @@ def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
 
 
 def as_values(snapshot: Snapshot) -> dict[str, Any]:
-    """The documented JSON object, without its version. ``null``: not known."""
+    """The documented JSON object, without its version. ``null``: not known; ``unknown`` says why, by its path."""
     status, through = snapshot.server, snapshot.throughput
     engine = {"path": status.engine_path, "version": status.engine_version}
+    sections: dict[str, Any] = {
+        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
+        "memory": [_device(device) for device in snapshot.memory],
+        "offload": asdict(snapshot.offload),
+        "throughput": asdict(through),
+        "slots": [asdict(slot) for slot in snapshot.slots],
+        "totals": {name: value for name, value in asdict(snapshot.totals).items() if name != "requests_reason"},
+    }
     return {
         "time": snapshot.time,
         "server": {
@@ -95,13 +119,9 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
             "message": status.message or None,
             "operation": status.operation or None,
         },
-        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
-        "memory": [_device(device) for device in snapshot.memory],
-        "offload": {**asdict(snapshot.offload), "evidence": snapshot.offload.evidence or None},
-        "throughput": asdict(through),
-        "slots": [asdict(slot) for slot in snapshot.slots],
-        "totals": asdict(snapshot.totals),
+        **sections,
+        "unknown": reasons(snapshot, sections),
         "peer": _peer(snapshot.peer) if snapshot.peer else None,
         "problems": list(snapshot.problems),
     }
@@ -121,6 +141,8 @@ def _device(device: DeviceMemory) -> dict[str, Any]:
 
 
 def _print(snapshot: Snapshot) -> None:
+    from gpubox.engines.capabilities import shown_version
+
     status, through = snapshot.server, snapshot.throughput
     mark = "●" if status.up else "○"
     state = through.state if status.up or through.state == "stuck" else status.state
@@ -133,6 +155,7 @@ def _print(snapshot: Snapshot) -> None:
         ("slots", _slots(through)),
         ("speed", _speed(snapshot)),
         ("context", _context(snapshot)),
+        ("limit", _bottleneck(snapshot)),
         ("doing", status.operation),
         ("note", "" if snapshot.peer and status.message == snapshot.peer.summary else status.message),
     ):
@@ -197,12 +220,18 @@ def _speed(snapshot: Snapshot) -> str:
             ("tg median", through.tg_median),
             ("pp", through.pp_tokens_per_second),
             ("effective", through.effective_tokens_per_second),
+            ("a request", through.request_tg_median),
         )
         if value is not None
     ]
     if through.draft_acceptance is not None:
         words.append(f"acceptance {through.draft_acceptance:.1%}")
     return "   ".join(words)
+
+
+def _bottleneck(snapshot: Snapshot) -> str:
+    offload = snapshot.offload
+    return f"{offload.bottleneck}  ({offload.bottleneck_reason})" if offload.bottleneck else ""
 
 
 def _context(snapshot: Snapshot) -> str:
@@ -215,7 +244,7 @@ def _context(snapshot: Snapshot) -> str:
 def _device_line(device: DeviceMemory) -> str:
     named = [f"{name} {units.memory(size)}" for name, size in device.parts]
     for name, size in (("other", device.other_processes_bytes), ("unaccounted", device.unaccounted_bytes)):
-        if size and device.kind == "gpu":
+        if size:
             named.append(f"{name} {units.memory(size)}")
     used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
     total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""

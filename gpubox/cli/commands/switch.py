@@ -5,24 +5,27 @@ from __future__ import annotations
 import click
 
 from gpubox.cli.context import Context
-from gpubox.cli.operate import ensure_model, operate
+from gpubox.cli.operate import check_waiting, ensure_model, operate, waiting
 from gpubox.errors import UsageError
 from gpubox.server.supervisor import slot_of
 
 
 @click.command("switch")
 @click.argument("profile")
-@click.option("--now", "-n", is_flag=True, help="Do not wait for requests that are being answered.")
+@waiting
 @click.option("--yes", "-y", is_flag=True, help="Open a non-loopback host without an API key.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 @click.pass_obj
-def command(context: Context, profile: str, now: bool, yes: bool, as_json: bool) -> None:
+def command(context: Context, profile: str, now: bool, wait: float | None, yes: bool, as_json: bool) -> None:
     """Replace what runs by PROFILE; if it does not come up, what ran before runs again.
 
     Everything checkable is checked while the old server still answers. Ctrl-C goes back, too.
     """
+    check_waiting(now, wait)
     found = context.profile(profile)
     if found.companion:
         raise UsageError(f"{profile} runs beside the active profile.", f"`gpubox start {profile}` starts it.")
     ensure_model(context, found)
-    operate(context, slot_of(found), lambda s: s.switch(found, go_now=now, allow_exposed=yes), as_json=as_json)
+    operate(
+        context, slot_of(found), lambda s: s.switch(found, go_now=now, allow_exposed=yes, wait=wait), as_json=as_json
+    )

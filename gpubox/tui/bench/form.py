@@ -37,6 +37,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         )),
         Row("depths", "depths", "tokens before the question", "--depths", empty="0,8192,32768"),
         Row("repeats", "repeats", "of each cell", "--repeats", empty="5"),
+        Row("starts", "starts", "of each server", "--starts", empty="1"),
         Row("max-tokens", "max-tokens", "whatever the prompt", "--max-tokens", empty="as the prompt has it"),
         Row("llama-bench", "llama-bench", "the engine's own rows", "", (("", "where it is there"),
             ("--no-llama-bench", "left out"))),
@@ -48,7 +49,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("vary", "change", "one thing, on and off", "--vary", (
             ("", "none"), ("mtp", "MTP"), ("mmap", "mmap"), ("thinking", "thinking"), ("completion", "/v1/completions"),
         )),
-        Row("prompts", "prompts", "of each domain", "--prompts", empty="10"),
+        Row("starts", "starts", "of each side at most", "--starts", empty="6"),
+        Row("prompts", "prompts", "of each domain", "--prompts", empty="4; 10 of one server"),
         Row("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="128"),
     ),
     "sweep": (
@@ -56,6 +58,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("over", "--over", "as n-cpu-moe=16..28:2", "--over*", empty="a flag and its values"),
         _SET,
         Row("by", "best at", "the number that counts", "--by", (("", "tg"), ("pp", "pp"), ("effective", "effective"))),
+        Row("starts", "starts", "of each compared cell", "--starts", empty="4"),
+        Row("finalists", "finalists", "compared after one start", "--finalists", empty="4"),
         Row("prompts", "prompts", "of each domain", "--prompts", empty="3"),
         Row("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="64"),
     ),

@@ -124,6 +124,8 @@ def outline_words(found: Outline) -> list[str]:
     if found.starts:
         shown = ", ".join(found.starts[:4]) + (" ..." if len(found.starts) > 4 else "")
         said = [f"{found.items} items. Brings up {shown}; a server that runs just so is not restarted."]
+        if found.fresh:
+            said = [f"{found.items} items. {len(found.starts)} fresh starts: {shown}."]
         back = found.gives_back
         said.append(f"Afterwards {back} runs again." if back else "Afterwards nothing runs, as now.")
     said.append(

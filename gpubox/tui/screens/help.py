@@ -21,8 +21,22 @@ from gpubox.tui.widgets.scroll_keys import ScrollKeys
 WORDS = (
     ("pp", "tokens/s of reading the prompt: read tokens / reading time. Cached tokens do not count."),
     ("tg", "tokens/s of generating: (n - 1) / generation time, thinking included; the first token is free."),
-    ("TTFT", "from the request to the first token with text or thinking in it, as the client sees it."),
-    ("effective", "all tokens that came out / wall time of the turn or session, tools and gaps included."),
+    (
+        "TTFT",
+        "from the request's arrival at the server to its first token, the wait for a slot with it; ≥: that wait is in "
+        "no line of its log. In the chat and in benchmarks: to the first token with text or thinking, as the client "
+        "sees it.",
+    ),
+    ("now", "tg of all slots together over the last 3 s."),
+    (
+        "median, peak",
+        "tg of all slots together, over the stretches of this session in which any generated without a pause: half of "
+        "that time was faster; the fastest. `a request`: the median of one request alone, where several ran at once.",
+    ),
+    (
+        "effective",
+        "all tokens that came out, of all slots, / wall time of the turn or session, tools and gaps included.",
+    ),
     ("acceptance", "accepted / drafted tokens; the mean length is 1 + accepted / verify steps."),
     ("~", "stands before an estimate; every other number was read or measured."),
     ("—", "not known. Never drawn as 0."),

@@ -21,6 +21,7 @@ from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 if TYPE_CHECKING:
     from gpubox.server.log import LogLine
+    from gpubox.server.logfold import Fold
 
 NOTE = "note"
 """The level of a line of gpubox's own."""
@@ -60,7 +61,8 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         """What is drawn: prefix, text, component class."""
         self._filter = ""
         self._columns = 0
-        self._repeats = 0
+        """The width that all lines are wrapped for; 0: never laid out, no line is wrapped yet."""
+        self._fold: Fold | None = None
 
     @property
     def line_count(self) -> int:
@@ -74,17 +76,16 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
     def write(self, lines: Iterable[str]) -> None:
         """Adds lines of the server's log. A line that repeats the last one only counts: an idle server repeats."""
         from gpubox.server.log import LogLine, parse_line
+        from gpubox.server.logfold import Fold, more
 
+        fold = self._fold = self._fold or Fold()
         fresh: list[LogLine] = []
         for line in map(parse_line, lines):
-            last = fresh[-1] if fresh else self._lines[-1] if self._lines else None
-            if last and line.text and (last.text, last.level) == (line.text, line.level):
-                self._repeats += 1
-                continue
-            if self._repeats:
-                fresh.append(LogLine(f"({self._repeats} more of this line)", level=NOTE))
-                self._repeats = 0
-            fresh.append(line)
+            count, shown = fold.take(line)
+            if count:
+                fresh.append(LogLine(more(count), level=NOTE))
+            if shown:
+                fresh.append(line)
         if fresh:
             self._add(fresh)
 
@@ -92,7 +93,17 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         """Adds a line of gpubox's own."""
         from gpubox.server.log import LogLine
 
+        if self._fold:
+            self._fold.forget()
         self._add([LogLine(text, level=NOTE)])
+
+    def clear(self) -> None:
+        """Takes all lines away."""
+        self._lines.clear()
+        self._heights.clear()
+        self._rows.clear()
+        self._fold, self.follow = None, True
+        self._resized(0)
 
     def narrow(self, text: str) -> None:
         """Shows only lines that hold ``text``."""
@@ -101,7 +112,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
             self._wrap_all()
 
     def on_resize(self, event: events.Resize) -> None:
-        if self._lines and self._width() != self._columns:
+        if self.scrollable_content_region.width and self._width() != self._columns:
             self._wrap_all()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
@@ -117,9 +128,13 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         return SHORT_PREFIX_CELLS if self._width() < NARROW else PREFIX_CELLS
 
     def _width(self) -> int:
-        return max(10, self.scrollable_content_region.width)
+        """The width to wrap for. While the view is hidden it has none: then that which it had."""
+        width = self.scrollable_content_region.width
+        return max(10, width) if width else self._columns
 
     def _add(self, lines: list[LogLine]) -> None:
+        if self._width() != self._columns:
+            self._wrap_all()
         for line in lines:
             rows = self._wrap(line)
             self._lines.append(line)
@@ -140,7 +155,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         self._resized(0)
 
     def _wrap(self, line: LogLine) -> list[tuple[str, str, str]]:
-        if self._filter and self._filter not in line.text.lower():
+        if not self._columns or (self._filter and self._filter not in line.text.lower()):
             return []
         text = plain(line.text)
         if self._prefix == SHORT_PREFIX_CELLS:  # no room for columns: the server pads its own with blanks

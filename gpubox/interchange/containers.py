@@ -1,0 +1,214 @@
+"""What docker run, compose, Quadlet and Kubernetes have in common: an image with folders and ports of the host's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpubox.interchange.commandline import Draft
+from gpubox.interchange.leftovers import left_out, words_shown
+from gpubox.interchange.split import split_words
+from gpubox.profiles.files import map_paths
+
+_IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[.-]?cpp[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
+_PORT = re.compile(
+    r"(?:(?P<ip>\[[0-9a-f:]*\]|\d+\.[\d.]+|[\w.-]*[a-z][\w.-]*):)?(?:(?P<host>\d*):)?(?P<inside>\d+)(?:/tcp)?", re.I
+)
+_DOCKER = {"docker", "podman", "nerdctl", "container"}
+_SWITCHES = {
+    "-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-dit", "-itd", "-dt", "-td", "-P",
+    "--publish-all", "--rm", "--init", "--privileged", "--read-only", "--no-healthcheck", "--oom-kill-disable",
+    "--sig-proxy", "--replace", "--tls-verify", "-q", "--quiet",
+}  # fmt: skip
+"""Options of ``docker run`` without a value; every other takes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A port of the container that the host answers on."""
+
+    inside: int
+    port: int
+    host: str
+
+
+@dataclass(slots=True)
+class Container:
+    """One container that may run llama-server."""
+
+    image: str = ""
+    entrypoint: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    volumes: list[tuple[str, str]] = field(default_factory=list)
+    """(on the host, inside the container)"""
+    ports: list[Published] = field(default_factory=list)
+    host_network: bool = False
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def server_words(self) -> list[str] | None:
+        """What it starts, beginning with ``llama-server``; ``None`` where that is no llama-server.
+
+        llama.cpp's images have llama-server as their entry point, the ``full`` ones a script that wants ``--server``.
+        """
+        if self.entrypoint:
+            return [*self.entrypoint, *self.command]
+        if not is_image(self.image):
+            return list(self.command) or None
+        command = self.command
+        if ":full" in self.image and command[:1] in (["--server"], ["-s"]):
+            command = command[1:]
+        if command and re.search(r"(?:^|/)(?:llama-)?server$", command[0]):
+            return list(command)
+        return ["llama-server", *command]
+
+    def publish(self, text: str) -> None:
+        """Takes ``[ip:][host:]inside[/tcp]``, as docker and podman write it."""
+        match = _PORT.fullmatch(text)
+        if match is None or int(match["inside"]) > 65535 or int(match["host"] or 0) > 65535:
+            self.notes.append(left_out(f"port {text}", "gpubox cannot tell which port of the host it is"))
+            return
+        inside = int(match["inside"])
+        self.ports.append(Published(inside, int(match["host"] or inside), (match["ip"] or "0.0.0.0").strip("[]")))
+
+    def mount(self, text: str) -> None:
+        """Takes ``host:inside[:options]``."""
+        parts = re.split(r":(?![\\/]{2})(?!\\)", text)
+        if re.fullmatch(r"[A-Za-z]", parts[0]) and len(parts) > 2:
+            parts = [f"{parts[0]}:{parts[1]}", *parts[2:]]  # C:/models:/models
+        if len(parts) < 2:
+            self.notes.append(left_out(f"volume {text}"))
+            return
+        self.volumes.append((parts[0], parts[1].rstrip("/") or "/"))
+        if len(parts) > 2:
+            self.notes.append(left_out(f"volume option {':'.join(parts[2:])}", "the container's own"))
+
+    def settle(self, draft: Draft) -> None:
+        """Brings what ``draft`` says of the inside (paths, address) to what it is on the host."""
+        used: set[tuple[str, str]] = set()
+
+        def on_host(path: str) -> str:
+            for host, inside in sorted(self.volumes, key=lambda pair: -len(pair[1])):
+                if path == inside or path.startswith(f"{inside.rstrip('/')}/"):
+                    used.add((host, inside))
+                    return host.rstrip("/") + path[len(inside.rstrip("/")) :]
+            if path.startswith("/"):
+                draft.notes.append(f"{path} is a path inside the container, and no volume says where it is outside.")
+            return path
+
+        if not draft.model.startswith(("hf:", "~")) and draft.model:
+            draft.model = on_host(draft.model)
+        draft.flags = {name: map_paths(name, value, on_host) for name, value in draft.flags.items()}
+        for host, inside in self.volumes:
+            if (host, inside) in used:
+                draft.notes.append(f"{inside} in the container is {host} outside: the profile has that.")
+            else:
+                draft.notes.append(left_out(f"volume {host}:{inside}", "no path of the command is in it"))
+        self._settle_address(draft)
+
+    def _settle_address(self, draft: Draft) -> None:
+        inside = draft.port
+        published = next((port for port in self.ports if port.inside == inside), None)
+        for port in self.ports:
+            if port is not published:
+                draft.notes.append(
+                    left_out(f"port {port.host}:{port.port}:{port.inside}", f"the server is on {inside}")
+                )
+        if published is not None:
+            listened, draft.port, draft.host = draft.host, published.port, published.host
+            if "host" in draft.given and listened != published.host:
+                draft.notes.append(f"It listens on {listened} in the container and is published on {published.host}.")
+            if published.port != inside:
+                draft.notes.append(
+                    f"The container's port {inside} is {published.port} on the host: the profile has that."
+                )
+        elif not self.host_network:
+            listened = "" if draft.host == "127.0.0.1" else f", not {draft.host}"
+            draft.notes.append(f"The container publishes no port: the profile is for 127.0.0.1:{inside}{listened}.")
+            draft.host = "127.0.0.1"
+
+
+def one_by_one(words: Sequence[str]) -> list[str]:
+    """``words`` with ``-m /a.gguf``, an option and its value written as one of them, taken apart."""
+    apart = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
+    return [part for word in words for part in (split_words(word) if apart.match(word) else [word])]
+
+
+def is_image(image: str) -> bool:
+    """Whether an image's name says that it holds llama.cpp."""
+    return bool(_IMAGE.search(image))
+
+
+def read_run(words: Sequence[str]) -> tuple[Container, int] | None:
+    """The container that ``docker run ...`` starts, and how many words stand before ``docker``; ``None``: no such."""
+    start = next((at for at, word in enumerate(words) if word.rpartition("/")[2] in _DOCKER), None)
+    if start is None:
+        return None
+    verbs = list(words[start + 1 : start + 3])
+    at = start + 2 + (verbs[:1] == ["container"])
+    if verbs[:1] not in (["run"], ["create"]) and verbs != ["container", "run"]:
+        return None
+    found = Container()
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.startswith("-"):
+            found.image = word
+            found.command = list(words[at:])
+            return found, start
+        name, joined, value = word.partition("=")
+        if word in _SWITCHES or (name in _SWITCHES and joined):
+            found.notes.append(left_out(word, "the container's own"))
+            continue
+        if not joined and re.fullmatch(r"-[epvw].+", word):
+            name, value = word[:2], word[2:]
+        elif not joined:
+            value = words[at] if at < len(words) else ""
+            at += 1
+        _run_option(found, name, value)
+    return found, start
+
+
+def _run_option(found: Container, name: str, value: str) -> None:
+    if name in {"-v", "--volume"}:
+        found.mount(value)
+    elif name == "--mount":
+        parts = dict(part.partition("=")[::2] for part in value.split(","))
+        source, target = parts.get("source") or parts.get("src"), parts.get("target") or parts.get("dst")
+        found.mount(f"{source}:{target or parts.get('destination', '')}") if source else found.notes.append(
+            left_out(f"{name} {value}", "the container's own")
+        )
+    elif name in {"-p", "--publish"}:
+        found.publish(value)
+    elif name in {"-e", "--env"}:
+        key, equals, text = value.partition("=")
+        if equals:
+            found.env[key] = text
+        else:
+            found.notes.append(left_out(f"{name} {key}", "its value is in the shell that ran it"))
+    elif name == "--entrypoint":
+        found.entrypoint = [value]
+    else:
+        if name in {"--network", "--net"} and value == "host":
+            found.host_network = True
+            return
+        found.notes.append(left_out(words_shown([name, value]), "the container's own"))
+
+
+def environment(value: Mapping[str, str | None] | Sequence[str], notes: list[str]) -> dict[str, str]:
+    """``environment`` of compose: a mapping, or a list of ``NAME=value``."""
+    pairs = value.items() if isinstance(value, Mapping) else [_pair(item) for item in value]
+    found: dict[str, str] = {}
+    for name, text in pairs:
+        if text is None:
+            notes.append(left_out(f"variable {name}", "its value is in the shell that ran it"))
+        else:
+            found[name] = text
+    return found
+
+
+def _pair(item: str) -> tuple[str, str | None]:
+    name, equals, text = item.partition("=")
+    return name, text if equals else None

@@ -1,0 +1,170 @@
+"""KoboldCpp's command lines and .kcpps files -> llama-server's flags.
+
+Its options and their meaning are those of koboldcpp.py's argument parser (release 1.100): a .kcpps file is the JSON of
+the same options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpubox.interchange.leftovers import left_out, words_shown
+from gpubox.interchange.locate import Found
+from gpubox.interchange.shell import Command
+
+_PROGRAM = re.compile(r"koboldcpp[\w.-]*?(?:\.exe|\.py)?", re.I)
+_QUANT_KV = {"0": "f16", "1": "q8_0", "2": "q4_0"}
+_PORT = 5001
+_SAME = {
+    "threads": "--threads", "blasthreads": "--threads-batch", "batchthreads": "--threads-batch",
+    "contextsize": "--ctx-size", "gpulayers": "--n-gpu-layers", "mmproj": "--mmproj", "host": "--host",
+    "port": "--port", "port_param": "--port", "draftmodel": "--model-draft", "draftamount": "--spec-draft-n-max",
+    "draftgpulayers": "--n-gpu-layers-draft", "moecpu": "--n-cpu-moe", "overridetensors": "--override-tensor",
+    "overridekv": "--override-kv", "maingpu": "--main-gpu", "defaultgenamt": "--n-predict", "multiuser": "",
+    "blasbatchsize": "--ubatch-size", "batchsize": "--ubatch-size", "model": "--model", "model_param": "--model",
+    "swapadding": "", "chatcompletionsadapter": "",
+}  # fmt: skip
+"""Options that are one of llama-server's with the same value; empty: named, because there is none."""
+_SWITCHES = {
+    "flashattention": ["--flash-attn", "on"], "noflashattention": ["--flash-attn", "off"], "usemlock": ["--mlock"],
+    "noavx2": [], "usecpu": ["--n-gpu-layers", "0"], "embeddings": ["--embeddings"], "jinja": ["--jinja"],
+    "jinja_tools": ["--jinja"], "lowvram": ["--no-kv-offload"], "noshift": ["--no-context-shift"],
+    "nommap": ["--no-mmap"], "useswa": [], "failsafe": [], "quiet": [], "skiplauncher": [], "nocertify": [],
+}  # fmt: skip
+_LISTS = {"lora", "tensor_split", "ropeconfig", "ssl", "usecublas", "usecuda", "usevulkan", "useclblast", "usehipblas"}
+"""Options of several values."""
+_ONE_VALUE = {
+    "password", "adminpassword", "preloadstory", "savedatafile", "config", "hordemodelname", "hordeworkername",
+    "hordekey", "hordemaxctx", "hordegenlen", "sdmodel", "sdthreads", "sdclamped", "sdt5xxl", "sdclipl", "sdclipg",
+    "sdvae", "sdlora", "sdloramult", "sdquant", "sdtiledvae", "whispermodel", "ttsmodel", "ttswavtokenizer",
+    "ttsmaxlen", "ttsthreads", "embeddingsmodel", "embeddingsmaxctx", "admindir", "ratelimit", "genlimit",
+    "maxrequestsize", "mcpfile", "onready", "prompt", "promptlimit", "benchmark", "mmprojcpu", "visionmaxres",
+    "gendefaults", "loramult", "unpack", "analyze", "hordeconfig", "debugmode", "ttsdir", "musicdir",
+}  # fmt: skip
+
+
+def find_koboldcpp(command: Command) -> Found | None:
+    """The server that a KoboldCpp command starts, as llama-server's flags; ``None`` where it starts none."""
+    words = command.words
+    start = next((at for at, word in enumerate(words) if _is_program(word)), None)
+    if start is None:
+        return None
+    before = [word for word in words[:start] if not re.fullmatch(r"python[\d.]*(?:\.exe)?|exec|nohup|start", word)]
+    notes = [left_out(words_shown(before), "it stands before the server")] if before else []
+    options, stray = _options(words[start + 1 :])
+    if stray:
+        options = {"model_param": stray[0], **options}
+        if len(stray) > 1:
+            options["port_param"] = stray[1]
+        notes += [left_out(word, "it belongs to no option") for word in stray[2:]]
+    args = _arguments(options, notes)
+    return Found("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+
+
+def read_kcpps(values: dict[str, Any]) -> Found:
+    """The settings of a .kcpps file as llama-server's flags."""
+    notes: list[str] = []
+    args = _arguments(values, notes)
+    return Found("", tuple(args), {}, tuple(notes))
+
+
+def is_kcpps(values: object) -> bool:
+    """Whether a JSON object is KoboldCpp's settings."""
+    return isinstance(values, dict) and ("model_param" in values or {"contextsize", "gpulayers"} <= values.keys())
+
+
+def _is_program(word: str) -> bool:
+    return bool(_PROGRAM.fullmatch(re.split(r"[\\/]", word)[-1])) and not re.search(r"\.(?:sh|bat|kcpps|gguf)$", word)
+
+
+def _options(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Option -> value (``True`` for a switch, a list for several values), and the words that belong to none."""
+    options: dict[str, Any] = {}
+    stray: list[str] = []
+    at = 0
+    while at < len(words):
+        word, joined, value = words[at].partition("=")
+        at += 1
+        if not word.startswith("--"):
+            stray.append(words[at - 1])
+            continue
+        name = word[2:].replace("-", "_")
+        values = [value] if joined else []
+        most = 9 if name in _LISTS else 1 if name in _SAME or name in _ONE_VALUE or name == "quantkv" else 0
+        known = most or name in _SWITCHES
+        while at < len(words) and not words[at].startswith("--") and len(values) < (most if known else 1):
+            values.append(words[at])
+            at += 1
+        options[name] = (values if name in _LISTS else values[0]) if values else True
+    return options, stray
+
+
+def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
+    args: list[str] = []
+    for name, value in options.items():
+        if value in (None, False, "", [], 0) and not (name in {"gpulayers", "quantkv"} and value in (0, "0")):
+            continue  # the launcher writes every option, the unused ones empty
+        words = _translated(name, value)
+        if words is None:
+            typed = [f"--{name}", *map(_text, value if isinstance(value, list) else [] if value is True else [value])]
+            notes.append(left_out(words_shown(typed), "KoboldCpp's own"))
+        else:
+            args += words
+    if "--port" not in args:
+        args += ["--port", str(_PORT)]
+        notes.append(f"port {_PORT} is KoboldCpp's own default.")
+    return args
+
+
+def _translated(name: str, value: Any) -> list[str] | None:
+    if translate := _SPECIAL.get(name):
+        return translate(value)
+    if name in _SWITCHES and value is True:
+        return _SWITCHES[name] or None
+    if _SAME.get(name) and isinstance(value, (str, int, float)) and value is not True:
+        return [_SAME[name], _text(value)]
+    return None
+
+
+def _quant_kv(value: Any) -> list[str] | None:
+    kind = _QUANT_KV.get(_text(value))
+    return ["--cache-type-k", kind, "--cache-type-v", kind] if kind else None
+
+
+def _tensor_split(value: Any) -> list[str] | None:
+    return ["--tensor-split", ",".join(map(_text, value))] if isinstance(value, list) else None
+
+
+def _lora(value: Any) -> list[str] | None:
+    paths = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return [word for path in paths for word in ("--lora", _text(path))] or None
+
+
+def _rope(value: Any) -> list[str] | None:
+    if not isinstance(value, list) or not value:
+        return None
+    words = [word for word in ["--rope-freq-scale", _text(value[0])] if _text(value[0]) not in {"0", "0.0"}]
+    scaled = words if len(words) == 2 else []
+    return scaled + (["--rope-freq-base", _text(value[1])] if len(value) > 1 else []) or None
+
+
+def _ssl(value: Any) -> list[str] | None:
+    # KoboldCpp: --ssl CERT KEY
+    if isinstance(value, list) and len(value) == 2:
+        return ["--ssl-cert-file", _text(value[0]), "--ssl-key-file", _text(value[1])]
+    return None
+
+
+_SPECIAL: dict[str, Callable[[Any], list[str] | None]] = {
+    "quantkv": _quant_kv,
+    "tensor_split": _tensor_split,
+    "lora": _lora,
+    "ropeconfig": _rope,
+    "ssl": _ssl,
+}
+
+
+def _text(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)

@@ -1,0 +1,65 @@
+"""llamafile's command lines and ``.args`` files (its README, release 0.9): llama-server's flags and few more."""
+
+from __future__ import annotations
+
+import re
+
+from gpubox.interchange.leftovers import left_out, words_shown
+from gpubox.interchange.locate import Found
+from gpubox.interchange.shell import Command
+
+_OWN_SWITCHES = {
+    "--server", "--v2", "--nobrowser", "--unsecure", "--nocompile", "--recompile", "--ftrace", "--strace", "--chat",
+    "--cli", "--precise", "--fast", "--trap", "--tinyblas", "--no-display-prompt", "--ascii",
+}  # fmt: skip
+_OWN_VALUES = {"--gpu", "--url-prefix", "--www-root", "--image", "-w", "--workers", "-k", "--keepalive"}
+_ZIP = "/zip/"
+
+
+def find_llamafile(command: Command) -> Found | None:
+    """The server that a llamafile would be, its flags as llama-server's; ``None`` where the command is another."""
+    words = command.words
+    start = next((at for at, word in enumerate(words) if _is_llamafile(word)), None)
+    if start is None or "--cli" in words:
+        return None
+    binary = words[start]
+    notes = [left_out(words_shown(words[:start]), "it stands before the server")] if start else []
+    if re.search(r"\.llamafile(?:\.exe)?$", binary, re.I) and not {"-m", "--model"} & set(words):
+        notes.append(f"{binary} is a model and its program in one: unzip its .gguf, and give that as --model.")
+    args: list[str] = []
+    rest = list(words[start + 1 :])
+    while rest:
+        word = rest.pop(0)
+        if word in _OWN_SWITCHES:
+            notes.append(left_out(word, "llamafile's own"))
+        elif word in _OWN_VALUES:
+            notes.append(left_out(words_shown([word, *rest[:1]]), "llamafile's own"))
+            rest = rest[1:]
+        elif word in {"-l", "--listen"} and rest:
+            host, _, port = rest.pop(0).rpartition(":")
+            args += ["--port", port, *(["--host", host] if host else [])]
+        elif word == "...":
+            notes.append(left_out(word, "llamafile puts the words of its own command line there"))
+        else:
+            args.append(word)
+    notes += [f"{word} is inside the llamafile: unzip it." for word in args if word.startswith(_ZIP)]
+    return Found("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+
+
+def read_args_file(text: str) -> list[Command]:
+    """The ``.args`` of a llamafile: one word of its command line in each line."""
+    lines = [line.strip() for line in text.splitlines()]
+    words = [line for line in lines if line and not line.startswith("#")]
+    return [Command(("llamafile", *words), {})] if words else []
+
+
+def looks_like_args(text: str) -> bool:
+    """Whether a text is such a file: its first line is an option, and no line holds two words."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    alone = all(" " not in line for line in lines)
+    return len(lines) > 2 and alone and lines[0].startswith("-") and not lines[1].startswith("-")
+
+
+def _is_llamafile(word: str) -> bool:
+    base = re.split(r"[\\/]", word)[-1]
+    return bool(re.fullmatch(r"llamafile(?:-[\d.]+)?(?:\.exe)?|[\w.+-]+\.llamafile(?:\.exe)?", base, re.I))

@@ -1,0 +1,140 @@
+"""LM Studio's settings of a model and its presets (JSON) -> llama-server's flags.
+
+Both are lists of ``{"key": "llm.load.contextLength", "value": 32768}`` under ``load`` and ``operation``; a value may be
+``{"checked": true, "value": ...}``. Keys are those of LM Studio's SDK (lmstudio-js, KVConfig schema).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpubox.interchange.leftovers import left_out
+
+_SAME = {
+    "llm.load.contextLength": "--ctx-size",
+    "llm.load.numParallelSessions": "--parallel",
+    "llm.load.seed": "--seed",
+    "llm.load.llama.evalBatchSize": "--batch-size",
+    "llm.load.llama.physicalBatchSize": "--ubatch-size",
+    "llm.load.llama.cpuThreadPoolSize": "--threads",
+    "llm.load.llama.kCacheQuantizationType": "--cache-type-k",
+    "llm.load.llama.vCacheQuantizationType": "--cache-type-v",
+    "llm.load.llama.ropeFrequencyBase": "--rope-freq-base",
+    "llm.load.llama.ropeFrequencyScale": "--rope-freq-scale",
+    "llm.load.llama.contextCheckpoints": "--ctx-checkpoints",
+    "llm.prediction.temperature": "--temp",
+    "llm.prediction.topKSampling": "--top-k",
+    "llm.prediction.topPSampling": "--top-p",
+    "llm.prediction.minPSampling": "--min-p",
+    "llm.prediction.repeatPenalty": "--repeat-penalty",
+    "llm.prediction.llama.presencePenalty": "--presence-penalty",
+    "llm.prediction.llama.frequencyPenalty": "--frequency-penalty",
+    "llm.prediction.llama.cpuThreads": "--threads",
+    "llm.prediction.llama.xtcProbability": "--xtc-probability",
+    "llm.prediction.llama.xtcThreshold": "--xtc-threshold",
+    "llm.prediction.maxPredictedTokens": "--n-predict",
+    "llm.prediction.maxTokens": "--n-predict",
+    "llm.prediction.speculativeDecoding.numDraftTokensExact": "--spec-draft-n-max",
+    "llm.prediction.speculativeDecoding.minDraftLengthToConsider": "--spec-draft-n-min",
+}
+_SWITCHES = {
+    ("llm.load.llama.flashAttention", True): ["--flash-attn", "on"],
+    ("llm.load.llama.flashAttention", False): ["--flash-attn", "off"],
+    ("llm.load.llama.autoFit", True): ["--fit", "on"],
+    ("llm.load.llama.autoFit", False): ["--fit", "off"],
+    ("llm.load.llama.tryMmap", False): ["--no-mmap"],
+    ("llm.load.llama.keepModelInMemory", True): ["--mlock"],
+    ("llm.load.offloadKVCacheToGpu", True): ["--kv-offload"],
+    ("llm.load.offloadKVCacheToGpu", False): ["--no-kv-offload"],
+    ("llm.load.useUnifiedKvCache", True): ["--kv-unified"],
+    ("llm.load.useUnifiedKvCache", False): ["--no-kv-unified"],
+    ("llm.prediction.reasoning.enableThinking", True): ["--chat-template-kwargs", '{"enable_thinking": true}'],
+    ("llm.prediction.reasoning.enableThinking", False): ["--chat-template-kwargs", '{"enable_thinking": false}'],
+}
+_OFFLOAD = "llm.load.llama.acceleration.offloadRatio"
+_MODEL_OF_CONFIG = re.compile(r"user-concrete-model-default-config/([^/]+/[^/]+/[^/]+\.gguf)\.json$")
+
+
+@dataclass(slots=True)
+class Settings:
+    """What of LM Studio's settings a llama-server could be given."""
+
+    args: list[str] = field(default_factory=list)
+    name: str = ""
+    system: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def is_lmstudio(values: object) -> bool:
+    """Whether a JSON object is a preset or the settings of a model."""
+    return isinstance(values, dict) and any(
+        isinstance(values.get(part), dict) and isinstance(values[part].get("fields"), list)
+        for part in ("load", "operation", "prediction")
+    )
+
+
+def read_lmstudio(values: dict[str, Any], path: str = "") -> Settings:
+    """The settings as arguments; each that llama-server has no option for is named.
+
+    ``path`` is the file's: the settings of one model are called like it.
+    """
+    found = Settings()
+    if match := _MODEL_OF_CONFIG.search(path.replace("\\", "/")):
+        found.args += ["--model", f"~/.lmstudio/models/{match[1]}"]
+        found.name = match[1]
+    for part, content in values.items():
+        if isinstance(content, dict) and isinstance(content.get("fields"), list):
+            for key, value in _fields(content["fields"], found.notes):
+                _take(found, key, value)
+            for key in content.keys() - {"fields"}:
+                found.notes.append(left_out(f"{part}.{key} {_text(content[key])}", "LM Studio's own"))
+        elif part == "name" and isinstance(content, str):
+            found.name = found.name or content
+        elif content not in ("", None):
+            found.notes.append(left_out(f"{part} {_text(content)}", "LM Studio's own"))
+    return found
+
+
+def _fields(fields: list[Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
+    for item in fields:
+        if not isinstance(item, dict) or not isinstance(item.get("key"), str):
+            notes.append(left_out(_text(item), "LM Studio's own"))
+            continue
+        key, value = item["key"], item.get("value")
+        if isinstance(value, dict) and "checked" in value:
+            if not value["checked"]:
+                notes.append(left_out(f"{key} {_text(value.get('value'))}", "it is not ticked there"))
+                continue
+            value = value.get("value")
+        yield key, value
+
+
+def _take(found: Settings, key: str, value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if key == "llm.prediction.systemPrompt" and isinstance(value, str):
+        found.system = value
+    elif key == "llm.prediction.stopStrings" and isinstance(value, list):
+        found.args += [word for item in value if isinstance(item, str) for word in ("--reverse-prompt", item)]
+    elif key == _OFFLOAD and (value in ("max", "off") or (number and (value >= 1 or value == 0))):
+        found.args += ["--n-gpu-layers", "0" if value in ("off", 0) else "all"]
+    elif key == "llm.load.numCpuExpertLayersRatio" and value == 1 and number:
+        found.args.append("--cpu-moe")
+    elif isinstance(value, bool) and (key, value) in _SWITCHES:
+        found.args += _SWITCHES[key, value]
+    elif key in _SAME and (number or isinstance(value, str)):
+        found.args += [_SAME[key], _text(value)]
+    else:
+        why = "a share of the layers; llama-server wants their number" if key == _OFFLOAD else "LM Studio's own"
+        found.notes.append(left_out(f"{key} {_text(value)}", why))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return json.dumps(value, ensure_ascii=False)

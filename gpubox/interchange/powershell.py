@@ -1,0 +1,201 @@
+"""Reads the commands of a PowerShell text without running anything.
+
+Variables, ``$env:NAME``, arrays with ``+=``, splatting, ``&``, backticks at a line's end and ``Start-Process`` are
+understood (about_Parsing, about_Quoting_Rules, about_Splatting); what only PowerShell could work out stays as written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpubox.interchange.limits import Budget
+from gpubox.interchange.shell import Command
+
+Value = str | list[str]
+_WORKED_OUT = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
+_ASSIGNMENT = re.compile(r"\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
+_VARIABLE = re.compile(r"`(.)|\$\{(env:)?(\w+)\}|\$(env:)?(\w+)|\$\((?:[^()]|\([^()]*\))*\)", re.I | re.S)
+_TOKEN = re.compile(
+    r"""\s+|(?P<open>@\()|(?P<single>'(?:[^']|'')*'?)|(?P<double>"(?:`.|""|[^"`])*"?)|(?P<comma>,)"""
+    r"""|(?P<splat>@\w+)|(?P<plain>(?:`.|\$\((?:[^()]|\([^()]*\))*\)|[^\s,'"`])+|`)""",
+    re.S,
+)
+
+
+def looks_like_powershell(text: str) -> bool:
+    """Whether a pasted text is PowerShell's: a shell has no ``$name =``."""
+    return bool(re.search(r"^[ \t]*\$(?:env:)?\w+[ \t]*\+?=|^[ \t]*(?:Start-Process|param[ \t]*\()", text, re.M | re.I))
+
+
+def read_powershell(text: str) -> tuple[list[Command], list[str]]:
+    """The commands of ``text``, and the assignments that none of them uses. Raises UsageError beyond all measure."""
+    return _PowerShell().read(text)
+
+
+class _PowerShell:
+    def __init__(self) -> None:
+        self.variables: dict[str, Value] = {}
+        self.env: dict[str, str] = {}
+        self.lines: dict[str, str] = {}
+        self.looked: set[str] = set()
+        self.unresolved: list[str] = []
+        self.worked_out: set[str] = set()
+        """Right sides that only PowerShell can work out, as written."""
+        self.budget = Budget()
+
+    def read(self, text: str) -> tuple[list[Command], list[str]]:
+        commands: list[Command] = []
+        for statement in _statements(text):
+            self.unresolved = []
+            if match := _ASSIGNMENT.fullmatch(statement):
+                self._assign(match, statement)
+                continue
+            words = self._words(statement)
+            if words[:1] in (["&"], ["."]):
+                words = words[1:]
+            if words and words[0].lower() in {"start-process", "saps"}:
+                words = _started(words)
+            unresolved = tuple(dict.fromkeys(self.unresolved))
+            if words:
+                commands.append(Command(tuple(words), dict(self.env), unresolved, (), statement))
+        return commands, [line for name, line in self.lines.items() if name not in self.looked]
+
+    def _assign(self, match: re.Match[str], statement: str) -> None:
+        env, name, operator, right = match.groups()
+        value = self._value(right)
+        if env:
+            self.env[name] = value if isinstance(value, str) else " ".join(value)
+            return
+        old = self.variables.get(name.lower())
+        if operator == "+=" and old is not None:
+            if isinstance(old, list) or isinstance(value, list):
+                value = [*([old] if isinstance(old, str) else old), *([value] if isinstance(value, str) else value)]
+            else:
+                value = old + value
+        self.variables[name.lower()] = value
+        self.lines[name.lower()] = statement
+
+    def _value(self, text: str) -> Value:
+        text = text.strip()
+        if text.startswith("@("):
+            return self._words(text.removeprefix("@(").removesuffix(")"), commas=True)
+        if _WORKED_OUT.match(text):
+            self.worked_out.add(text)
+            return text
+        words = self._words(text, commas=True)
+        return words[0] if len(words) == 1 and "," not in text else words if "," in text else " ".join(words)
+
+    def _words(self, text: str, *, commas: bool = False) -> list[str]:
+        """The words of a command; with ``commas`` the items of a list."""
+        words: list[str] = []
+        joined = False
+        for token in _TOKEN.finditer(text):
+            piece: Value | None = None
+            if token["single"]:
+                piece = token["single"].strip("'").replace("''", "'") if token["single"] != "''" else ""
+            elif token["double"]:
+                piece = self._expand(token["double"][1:].removesuffix('"').replace('""', '"'))
+            elif token["splat"]:
+                piece = self._looked_up(token["splat"][1:], token["splat"])
+            elif token["plain"]:
+                plain = token["plain"]
+                bare = re.fullmatch(r"\$(\w+)", plain)
+                if plain in {"(", ")"}:
+                    piece = None
+                else:
+                    piece = self._looked_up(bare[1], plain) if bare else self._expand(plain)
+            elif token["comma"] and not commas and words:
+                piece = ","
+                joined = True
+            if isinstance(piece, list):
+                words += piece
+            elif piece is not None and joined and words:
+                words[-1] += piece
+            elif piece is not None:
+                words.append(piece)
+            joined = bool(token["comma"] and not commas) or (piece is not None and not isinstance(piece, list))
+            joined = joined and not commas
+        return words
+
+    def _looked_up(self, name: str, raw: str) -> Value:
+        self.looked.add(name.lower())
+        value = self.variables.get(name.lower())
+        if value is None:
+            self.unresolved.append(raw)
+            return raw
+        if isinstance(value, str) and value in self.worked_out:
+            self.unresolved.append(value)
+        self.budget.spend(sum(map(len, value)))
+        return value
+
+    def _expand(self, text: str) -> str:
+        def value(match: re.Match[str]) -> str:
+            if match[1]:
+                return {"n": "\n", "t": "\t", "0": ""}.get(match[1], match[1])
+            env, name = match[2] or match[4], match[3] or match[5]
+            if name and env:
+                if name in self.env:
+                    return self.env[name]
+                if name.upper() in {"USERPROFILE", "HOME"}:
+                    return "~"
+            elif name:
+                if name.lower() == "home" and "home" not in self.variables:
+                    return "~"
+                found = self._looked_up(name, match[0])
+                return found if isinstance(found, str) else " ".join(found)
+            self.unresolved.append(match[0])
+            return match[0]
+
+        return _VARIABLE.sub(value, text)
+
+
+def _statements(text: str) -> Iterator[str]:
+    """The statements of ``text``, comments dropped, continued lines joined, brackets and quotes respected."""
+    text = re.sub(r"<#.*?(?:#>|\Z)", "", text, flags=re.S)
+    text = re.sub(r"`[ \t]*\n", " ", text)
+    current: list[str] = []
+    depth = 0
+    for token in re.finditer(
+        r"""'(?:[^']|'')*'?|"(?:`.|""|[^"`])*"?|`.|(?<!\S)\#[^\n]*|[(){}\n;]|[^'"`(){}\n;\#]+|\#""", text, re.S
+    ):
+        piece = token[0]
+        if piece.startswith("#") and len(piece) > 1:
+            continue
+        if piece in "({":
+            depth += 1
+        elif piece in ")}":
+            depth = max(0, depth - 1)
+        if piece in {"\n", ";"} and depth == 0:
+            if statement := "".join(current).strip():
+                yield statement
+            current = []
+        else:
+            current.append(piece)
+    if statement := "".join(current).strip():
+        yield statement
+
+
+def _started(words: list[str]) -> list[str]:
+    """The command that ``Start-Process`` starts; its own options stay before it, for the note."""
+    program = ""
+    arguments: list[str] = []
+    before = [words[0]]
+    at = 1
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word.lower() in {"-filepath", "-file"} and at < len(words):
+            program, at = words[at], at + 1
+        elif word.lower() in {"-argumentlist", "-args"}:
+            while at < len(words) and not re.fullmatch(
+                r"-(?:NoNewWindow|Wait|PassThru|WindowStyle|Verb|Redirect\w+|WorkingDirectory)", words[at], re.I
+            ):
+                items = words[at].split() if not arguments and " " in words[at] else [words[at]]
+                arguments += [item for piece in items for item in piece.split(",") if item]
+                at += 1
+        elif not word.startswith("-") and not program:
+            program = word
+        else:
+            before.append(word)
+    return [*before, program, *arguments]

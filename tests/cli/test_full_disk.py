@@ -1,0 +1,117 @@
+"""A state folder that takes nothing any more: on a real tmpfs that is full, and on a real read-only mount."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubox.hardware.process import find_marked
+from gpubox.paths import Paths
+from gpubox.server.launch import free_port
+
+MOUNTED = "mount -t tmpfs -o size=128m none {state} && cp {marker} {state}/marker"
+FULL = "dd if=/dev/zero of={state}/ballast bs=64k 2>/dev/null || true; cat /dev/zero > {state}/rest 2>/dev/null || true"
+READ_ONLY = "mount --bind {state} {state} && mount -o remount,bind,ro {state} && ! touch {state}/x 2>/dev/null"
+
+
+def _may_mount() -> bool:
+    return not subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], check=False).returncode
+
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("unshare") or not _may_mount(), reason="this machine lets nobody mount a folder of his own"
+)
+
+
+class Box:
+    """Runs shell lines and verbs with the state folder mounted where only they see it."""
+
+    def __init__(self, paths: Paths, answers: Path) -> None:
+        self.paths, self.answers = paths, answers
+
+    def run(self, *steps: str | list[str]) -> list[dict[str, Any]]:
+        """The JSON answers of the verbs among ``steps``; the others are shell lines that must succeed."""
+        names = {"state": str(self.paths.state), "marker": str(self.paths.config_file)}
+        lines = ["set -e"]
+        for number, step in enumerate(steps):
+            if isinstance(step, str):
+                lines.append(step.format(**names))
+            else:
+                words = " ".join([sys.executable, "-m", "gpubox", *step, "--json"])
+                lines.append(f"{words} > {self.answers}/{number:02} 2> {self.answers}/err || true")
+        self.paths.state.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(path.read_text()) for path in sorted(self.answers.glob("[0-9]*"))]
+
+
+@pytest.fixture
+def box(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path], tmp_path: Path
+) -> Iterator[Box]:
+    port = free_port("127.0.0.1")
+    for name in "ab":
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\ntitle = "{name}"\n')
+    write_profile("beside", f'model = "{tiny_gguf}"\nport = 0\ncompanion = true\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    (tmp_path / "answers").mkdir()
+    yield Box(paths, tmp_path / "answers")
+    for identity, _ in find_marked(f"{paths.state}|"):
+        os.kill(identity.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("trouble", [FULL, READ_ONLY], ids=["full", "read-only"])
+def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anything(box: Box, trouble: str) -> None:
+    started, status, ps, switched, restarted, still, stopped, gone = box.run(
+        MOUNTED, ["start", "a"], trouble, ["status"], ["ps"], ["switch", "b"], ["restart", "a"], ["status"], ["stop"],
+        ["status"],
+    )  # fmt: skip
+
+    assert started["ok"], started
+    assert status["server"]["state"] == "ready"
+    assert [server["profile"] for server in ps["servers"]] == ["a"]
+    for refused in (switched, restarted):
+        assert (refused["ok"], refused["answering"]) == (False, "a")
+        assert "free where the log goes" in refused["error"] or "Read-only file system" in refused["error"]
+        assert refused["hint"]
+    assert still["server"]["pid"] == status["server"]["pid"]
+    assert (stopped["ok"], stopped["answering"]) == (True, None), stopped
+    assert gone["server"]["state"] == "stopped"
+    assert gone["server"]["pid"] is None
+    assert find_marked(f"{box.paths.state}|") == []
+    if trouble is READ_ONLY:
+        assert "That is not on record" in stopped["message"]
+        assert "Whether it was stopped or died is not on record" in gone["server"]["message"]
+    else:
+        assert stopped["message"] == "a is stopped."
+        assert gone["server"]["message"] == "a was stopped."
+
+
+@pytest.mark.parametrize("trouble", [FULL, READ_ONLY], ids=["full", "read-only"])
+def test_stop_all_stops_all_of_them(box: Box, trouble: str) -> None:
+    *started, stopped = box.run(MOUNTED, ["start", "a"], ["start", "beside"], trouble, ["stop", "--all"])
+
+    assert all(answer["ok"] for answer in started)
+    assert stopped["ok"], stopped
+    assert find_marked(f"{box.paths.state}|") == []
+
+
+def test_a_disk_that_has_room_again_takes_the_next_start(box: Box) -> None:
+    *_, stopped, again, status = box.run(
+        MOUNTED, ["start", "a"], FULL, ["stop"], "rm {state}/ballast {state}/rest", ["start", "b"], ["status"]
+    )
+
+    assert stopped["ok"]
+    assert again["ok"], again
+    assert status["server"]["profile"] == "b"

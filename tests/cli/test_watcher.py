@@ -1,0 +1,244 @@
+"""The watcher beside a server: a death is written down and mended without a screen, a stop is left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpubox.hardware.process import find_marked, is_alive
+from gpubox.paths import Paths
+from gpubox.server import watcher
+from gpubox.server.launch import free_port
+from gpubox.server.record import load_state
+from gpubox.server.slot import observe
+from gpubox.server.spawn import lock_holder
+from tests.conftest import until
+
+KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "4"))
+GPUBOX = [sys.executable, "-m", "gpubox"]
+
+
+class Box:
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+
+    def gpubox(self, *words: str) -> tuple[int, dict[str, Any]]:
+        done = subprocess.run([*GPUBOX, *words, "--json"], capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    def server(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.gpubox("status")[1]["server"]
+        return found
+
+    def servers(self) -> list[int]:
+        return [identity.pid for identity, _ in find_marked(f"{self.paths.state}|")]
+
+    def watcher(self) -> int | None:
+        return lock_holder(self.paths.slot_watch("main"))
+
+    def kill_server(self) -> None:
+        (pid,) = self.servers()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: pid not in self.servers())
+
+    def crashes(self) -> list[Path]:
+        return sorted(self.paths.crashes.glob("*.txt")) if self.paths.crashes.is_dir() else []
+
+    def proven(self) -> bool:
+        running = observe(self.paths, "main").running
+        return running is not None and running.proven_at is not None and running.process is not None
+
+    def quiet(self) -> bool:
+        """Whether nobody works on it, and nobody watches."""
+        return self.watcher() is None and observe(self.paths, "main").operation is None
+
+
+@pytest.fixture
+def box(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Box]:  # fmt: skip
+    monkeypatch.delenv("GPUBOX_WATCHER")
+    port = free_port("127.0.0.1")
+    for name, more in (("a", "restart = true"), ("b", "restart = true\ntitle = 'b'"), ("calm", "")):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{more}\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    made = Box(paths)
+    yield made
+    for pid in filter(None, [made.watcher(), *made.servers()]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_server_that_dies_is_written_down_and_answers_again(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    until(box.watcher)
+    first, pid = box.watcher(), box.servers()
+    box.kill_server()
+
+    until(lambda: box.proven() and box.servers() != pid)
+
+    server = box.server()
+    assert (server["state"], server["profile"]) == ("ready", "a")
+    assert "It died once lately and was started again" in server["message"]
+    (report,) = box.crashes()
+    assert "a died" in report.read_text()
+    assert box.watcher() == first  # the same process, at rest again beside the new one
+    box.kill_server()
+    until(lambda: len(box.crashes()) == 2 and box.proven())
+    assert "died 2 times lately" in box.server()["message"]
+
+
+def test_after_three_restarts_it_stays_down_and_says_why(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    for count in (1, 2, 3):
+        until(box.watcher)
+        box.kill_server()
+        until(lambda count=count: len(box.crashes()) == count and box.proven())  # type: ignore[misc]
+    until(box.watcher)
+    box.kill_server()
+
+    until(box.quiet)
+
+    assert len(box.crashes()) == 4
+    assert box.servers() == []
+    assert box.server()["state"] == "crashed"
+    assert box.gpubox("start", "a")[0] == 0
+
+
+def test_one_that_does_not_ask_for_it_is_only_written_down(box: Box) -> None:
+    assert box.gpubox("start", "calm")[0] == 0
+    until(box.watcher)
+    box.kill_server()
+
+    until(box.quiet)
+
+    assert len(box.crashes()) == 1
+    assert box.servers() == []
+
+
+def test_a_stop_and_a_switch_are_no_deaths(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    for target in "bab":
+        assert box.gpubox("switch", target)[0] == 0
+    assert len(box.servers()) == 1
+    until(box.watcher)
+
+    assert box.gpubox("stop")[0] == 0
+
+    assert box.quiet()
+    assert (box.servers(), box.crashes()) == ([], [])
+    assert box.server()["message"] == "b was stopped."
+
+
+def test_there_is_never_more_than_one_and_it_is_its_own_master(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    until(box.watcher)
+    pid = box.watcher()
+    assert pid is not None
+    assert os.getsid(pid) == pid
+    process = observe(box.paths, "main").process
+    assert process is not None
+    for _ in range(5):
+        assert not watcher.ensure(box.paths, "main", process)
+    extra = subprocess.run(watcher.resting(box.paths, "main", process, str(box.paths.slot_watch("main"))), check=False)
+    assert extra.returncode == 0  # it found the lock taken
+    assert box.watcher() == pid
+
+
+def test_at_rest_it_weighs_next_to_nothing(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    until(lambda: (pid := box.watcher()) and "rest.py" in " ".join(psutil.Process(pid).cmdline()))
+    process = psutil.Process(box.watcher())
+    before = process.cpu_times()
+    assert process.memory_info().rss < 16 << 20
+    assert process.num_threads() == 1
+    time.sleep(1.0)  # the time is what is measured
+    after = process.cpu_times()
+    assert after.user + after.system - before.user - before.system <= 0.02
+
+
+def test_a_killed_watcher_is_replaced_by_the_next_look(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    until(box.watcher)
+    pid = box.watcher()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: box.watcher() is None)
+    assert len(box.servers()) == 1
+
+    box.server()
+
+    until(lambda: box.watcher() not in (None, pid))
+    before = box.servers()
+    box.kill_server()
+    until(lambda: box.proven() and box.servers() != before)
+
+
+def test_one_that_was_sent_sigterm_stays_down(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    until(box.watcher)
+    with box.paths.slot_log("main").open("a") as log:
+        log.write("5.00.000.000 I srv    operator(): operator(): cleaning up before exit...\n")
+    (pid,) = box.servers()
+    os.kill(pid, signal.SIGTERM)
+
+    until(box.quiet)
+
+    assert box.servers() == []
+    assert "told to stop" in box.server()["message"]
+
+
+def test_a_state_folder_that_is_gone_is_not_made_again(box: Box, tmp_path: Path) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    until(box.watcher)
+    pids = [box.watcher(), *box.servers()]
+    box.paths.state.rename(tmp_path / "elsewhere")
+    os.kill(pids[1] or 0, signal.SIGKILL)
+
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids if pid))
+
+    assert not box.paths.state.exists()
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_kill_9_of_gpubox_the_server_or_the_watcher_in_a_switch_leaves_no_orphan(box: Box, seed: int) -> None:
+    made = random.Random(seed)
+    assert box.gpubox("start", "a")[0] == 0
+    for target in "bab":
+        switch = subprocess.Popen([*GPUBOX, "switch", target, "--now"], stderr=subprocess.DEVNULL)
+        # Anywhere between the interpreter's start and the proof; the wait is the experiment, not a synchronisation.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            switch.wait(timeout=made.uniform(0.05, 1.0))
+        victims = made.sample(["gpubox", "watcher", "server"], made.randint(1, 2))
+        for victim in victims:
+            pids = {"gpubox": [switch.pid], "watcher": [box.watcher()], "server": box.servers()}[victim]
+            for pid in filter(None, pids):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        switch.wait()
+        assert len(box.servers()) <= 1
+
+        box.server()  # whoever looks brings a watcher back, and what it had to do is done
+        until(lambda: observe(box.paths, "main").operation is None)
+        assert len(box.servers()) <= 1
+    assert box.gpubox("switch", "a", "--now")[0] == 0
+    (pid,) = box.servers()
+    assert box.server()["pid"] == pid
+    assert box.gpubox("stop")[0] == 0
+    assert box.servers() == []
+    assert box.quiet()
+    assert load_state(box.paths.slot_state("main")).running is None
+    assert not is_alive(observe(box.paths, "main").process)

@@ -1,0 +1,98 @@
+"""Wrong programs that try to pass, or to change another's verdict: none does, in one batch and alone, at every tier."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gpubox.bench.humaneval import judge, lock
+from gpubox.bench.humaneval.grader import Case, Verdict, grade
+from gpubox.bench.humaneval.problems import Problem, load_problems
+from gpubox.sandbox.runner import Sandbox
+from tests.hostile.conftest import confinement
+from tests.hostile.forgers import FORGERS, SHADOWED
+
+PROBLEM = load_problems()["HumanEval/3"]
+HEAD = "from typing import List\n"
+# What the neighbours need is what forgers touch: late imports, files of their own, priorities, time.
+HONEST: dict[str, tuple[Problem, str, str]] = {
+    "canonical": (PROBLEM, PROBLEM.prompt + PROBLEM.canonical_solution, "passed"),
+    "wrong": (PROBLEM, PROBLEM.prompt + "    return False\n", "assertion"),
+    "imports late": (
+        PROBLEM,
+        PROBLEM.prompt + "    import fractions, decimal, statistics, calendar, textwrap, csv, operator\n"
+        "    total = fractions.Fraction(0)\n    for one in operations:\n"
+        "        total += decimal.Decimal(one).__int__()\n"
+        "        if total < 0:\n            return True\n    return False\n",
+        "passed",
+    ),
+    "writes a file": (
+        PROBLEM,
+        PROBLEM.prompt + "    import tempfile\n    with tempfile.TemporaryFile() as file:\n"
+        "        file.write(b'x' * 9)\n"
+        "    with tempfile.TemporaryDirectory() as folder:\n        open(folder + '/decimal.py', 'w').close()\n"
+        + PROBLEM.canonical_solution,
+        "passed",
+    ),
+}  # fmt: skip
+
+
+def cases() -> list[Case]:
+    """A neighbour after every third forger, each kind in turn."""
+    made: list[Case] = []
+    kinds = list(HONEST)
+    for number, (name, code) in enumerate(FORGERS.items()):
+        if number % 3 == 0:
+            kind = kinds[number // 3 % len(kinds)]
+            made.append(Case(f"{kind} {number}", HONEST[kind][0], HONEST[kind][1]))
+        made.append(Case(name, PROBLEM, HEAD + code))
+    return made
+
+
+def kind_of(name: str) -> str:
+    return HONEST[name.rpartition(" ")[0]][2]
+
+
+async def test_in_a_batch_no_forger_passes_and_no_neighbour_suffers(sandbox: Sandbox) -> None:
+    verdicts = await grade(cases(), sandbox, cpu_seconds=1)
+
+    assert len(FORGERS) >= 60 and len(SHADOWED) > 40
+    assert [name for name in FORGERS if verdicts[name].passed] == []
+    neighbours = {name: verdict.kind for name, verdict in verdicts.items() if name not in FORGERS}
+    assert len(neighbours) >= 20
+    assert neighbours == {name: kind_of(name) for name in neighbours}
+
+
+async def test_alone_no_forger_passes() -> None:
+    found, why = confinement("as-user")  # where judge and candidate are one user, as on most boxes
+    if found is None:
+        pytest.skip(why)
+    sandbox, gate = Sandbox(confinement=found), asyncio.Semaphore(2)
+
+    async def alone(name: str) -> Verdict:
+        async with gate:
+            return (await grade([Case(name, PROBLEM, HEAD + FORGERS[name])], sandbox, cpu_seconds=1))[name]
+
+    verdicts = await asyncio.gather(*(alone(name) for name in FORGERS))
+    assert [name for name, verdict in zip(FORGERS, verdicts, strict=True) if verdict.passed] == []
+
+
+async def test_without_the_lock_the_judge_notices(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that has no table: limits and signals of others can be touched, and still change no verdict."""
+    monkeypatch.setattr(lock, "_TABLES", {})
+    monkeypatch.setattr(judge, "LIMITS", {**judge.LIMITS, "most": 2})
+    touching = (
+        "others' limits",
+        "others' priorities",
+        "kills all it sees",
+        "kills the nursery",
+        "interrupts its judge",
+    )
+    made = [Case(name, PROBLEM, HEAD + FORGERS[name]) for name in touching]
+    made = [case for one in made for case in (one, Case(f"canonical {one.id}", *HONEST["canonical"][:2]))]
+
+    verdicts = await grade(made, sandbox, jobs=1, cpu_seconds=1)
+
+    assert lock.compiled() == b""
+    assert {name for name, verdict in verdicts.items() if verdict.passed} == {f"canonical {name}" for name in touching}

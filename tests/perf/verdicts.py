@@ -1,0 +1,263 @@
+"""How often gpubox's verdicts are wrong, and how often they find what is there: simulated arms, alike and not.
+
+    .venv/bin/python tests/perf/verdicts.py ab 1000
+    .venv/bin/python tests/perf/verdicts.py compare 1000
+    .venv/bin/python tests/perf/verdicts.py sweep 300
+    .venv/bin/python tests/perf/verdicts.py leaderboard 1000
+
+The box is a model of its own, which shares no formula with the code under test: prompts that differ by 12 %, answers
+by 1 %, launches by what the row says, and one kind of disturbance that runs through the whole time of the run. What
+is asked of gpubox are the functions that its verbs call: the plan's items, what is spared, the table, the report.
+A row: false verdicts (with a true difference: found ones), coverage of the 95 % interval, starts used.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpubox.bench.ab.kind import Ab
+from gpubox.bench.ab.verdict import table
+from gpubox.bench.asking import question_of
+from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.model import Item, Plan, Provenance, Result, Target
+from gpubox.bench.report.build import compared
+from gpubox.bench.report.build import ranked as leaderboard
+from gpubox.bench.store import Run, create_run
+from gpubox.bench.sweep.kind import Sweep
+from gpubox.bench.sweep.plan import cells, parse_axis
+from gpubox.bench.sweep.ranking import ranked
+from gpubox.paths import Paths
+
+ANSWER_SD, PROMPT_SD = 0.01, 0.12
+NOISES = ("launch 0 %", "launch 0.5 %", "launch 1 %", "launch 2 %", "AR(0.9) 3 %", "two states -5 %", "drift -10 %")
+Scored = list[tuple[Item, Result]]
+SPEED: dict[str, Any] = {"prompts": ["short", "code"], "depths": [0, 8192], "repeats": 5}
+
+
+class Box:
+    """Time goes by answer by answer; ``rate`` is asked once for each, in order."""
+
+    def __init__(self, noise: str, dice: random.Random, answers: int) -> None:
+        self.noise, self.dice, self.answers = noise, dice, answers
+        self.launch_sd = float(noise.split()[1]) / 100 if noise.startswith("launch") else 0.005
+        self.wander = dice.gauss(0, 0.03)
+        self.slow = dice.random() < 0.5
+        self.dwell = dice.choice((5, 15, 40, 120))
+        self.at = 0
+        self.launch = 0.0
+        self.prompts: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Another launch of the server."""
+        self.launch = self.dice.gauss(0, self.launch_sd)
+
+    def rate(self, prompt: str, true: float = 0.0) -> float:
+        """tok/s of one answer; ``true`` is the log of what its arm is really worth."""
+        self.at += 1
+        dice = self.dice
+        log = self.prompts.setdefault(prompt, math.log(50) + dice.gauss(0, PROMPT_SD))
+        log += true + self.launch + dice.gauss(0, ANSWER_SD)
+        if self.noise.startswith("AR"):
+            self.wander = 0.9 * self.wander + dice.gauss(0, 0.03 * math.sqrt(1 - 0.81))
+            log += self.wander
+        elif self.noise.startswith("two"):
+            if dice.random() < 1 / self.dwell:
+                self.slow = not self.slow
+            log += math.log(0.95) if self.slow else 0.0
+        elif self.noise.startswith("drift"):
+            log += math.log(1 - 0.10 * self.at / self.answers)
+        return math.exp(log)
+
+
+def values(rate: float) -> dict[str, Any]:
+    """A Result's values of one answer at so many tok/s."""
+    return {"tg": rate, "pp": 12 * rate, "effective": 0.95 * rate, "ttft_seconds": 2 / rate, "generated_tokens": 64,
+            "generation_seconds": 64 / rate}  # fmt: skip
+
+
+# -- ab -------------------------------------------------------------------------------------------------------------
+
+
+def ab(noise: str, true: float, seed: int, **options: Any) -> tuple[bool, bool, int, bool]:
+    """One run at the default plan: has tg a verdict, holds its interval the truth, how many starts, has any row one."""
+    arms = [{"name": "a", "target": "a"}, {"name": "b", "target": "b"}]
+    kind = Ab(Plan("ab", (Target("a", "a"), Target("b", "b")), {"arms": arms, **options}, seed=seed))
+    items = list(kind.items())
+    box, last = Box(noise, random.Random(f"{noise}{true}{seed}"), len(items)), 0
+    scored: Scored = []
+    for item in items:
+        if item.start != last:
+            if kind.spare(item, scored):
+                break
+            last = item.start
+            box.start()
+        rate = box.rate(question_of(item).name, math.log1p(true) if item.target == "b" else 0.0)
+        scored.append((item, Result(item.id, values(rate))))
+    rows = table(kind.options, scored)
+    main = rows[0]
+    low, high = main.contrast.interval
+    said = ("faster",) if true > 0 else ("faster", "slower")
+    return main.verdict in said, low <= 1 + true <= high, last, any(row.verdict in said for row in rows)
+
+
+def ab_rows(runs: int) -> Iterator[str]:
+    for true in (0.0, 0.05):
+        for noise in NOISES if not true else NOISES[:4]:
+            found = [ab(noise, true, seed) for seed in range(runs)]
+            share = [100 * sum(bool(one[i]) for one in found) / runs for i in (0, 3, 1)]
+            starts = sum(one[2] for one in found) / runs
+            yield (
+                f"ab {noise:<16} true {true:.0%}: verdict {share[0]:5.1f} %, in any row {share[1]:5.1f} %, "
+                f"coverage {share[2]:5.1f} %, starts {starts:.1f}"
+            )
+
+
+# -- sweep ----------------------------------------------------------------------------------------------------------
+
+
+def sweep(noise: str, true: float, seed: int) -> tuple[bool, bool, float, int]:
+    """16 cells, all equal or one better: any other cell called slower, is the best the better one, its rate, starts.
+
+    The rate is how far the one shown for the best is from what it really is, in the log.
+    """
+    targets = cells("p", [parse_axis("ubatch-size=1..16")])
+    kind = Sweep(Plan("sweep", tuple(targets), {"axes": ["ubatch-size"]}, seed=seed))
+    items = list(kind.items())
+    box, last = Box(noise, random.Random(f"{noise}{true}{seed}"), len(items)), 0
+    scored: Scored = []
+    better = targets[seed % 16].name if true else ""
+    worth = 0.0
+    for item in items:
+        if item.start != last:
+            last = item.start
+            box.start()
+        name = kind.target_of(item, scored)
+        rate = box.rate(question_of(item).name, math.log1p(true) if name == better else 0.0)
+        scored.append((item, Result(item.id, values(rate))))
+    ranking = ranked(kind.options, targets, scored)
+    best = ranking.best
+    assert best is not None
+    if noise.startswith("launch"):  # what it would be without noise: the mean of its prompts
+        fair = statistics.fmean(math.exp(box.prompts[question_of(item).name]) for item, _ in best.rows)
+        worth = math.log(ranking.best_rate / fair) - (math.log1p(true) if best.target.name == better else 0.0)
+    wrong = any(rank.verdict == "slower" for rank in ranking.ranks)
+    return wrong, best.target.name == better, worth, last
+
+
+def sweep_rows(runs: int) -> Iterator[str]:
+    for true in (0.0, 0.05):
+        for noise in NOISES if not true else NOISES[2:3]:
+            found = [sweep(noise, true, seed) for seed in range(runs)]
+            said = 100 * sum(one[0] for one in found) / runs
+            right = 100 * sum(one[1] for one in found) / runs
+            worth = 100 * sum(one[2] for one in found) / runs
+            starts = sum(one[3] for one in found) / runs
+            yield (
+                f"sweep {noise:<16} true {true:.0%}: any cell called slower {said:5.1f} %, the better one is best "
+                f"{right:5.1f} %, shown rate off by {worth:+.2f} % in the mean, starts {starts:.0f}"
+            )
+
+
+# -- stored runs: compare and leaderboard -----------------------------------------------------------------------------
+
+
+def stored(paths: Paths, profile: str, box: Box, true: float = 0.0) -> Run:
+    """A finished run of ``bench speed`` with one start."""
+    plan = Plan("speed", (Target(profile, profile=profile),), SPEED)
+    items = list(make_benchmark(plan).items())
+    run = create_run(paths, plan, items)
+    box.start()
+    lines = []
+    for item in items:
+        rate = box.rate(str(item.values["prompt"]), true) / (1 + item.values["depth"] / 40000)
+        lines.append(Result(item.id, values(rate)))
+    with run.owned():
+        run.replace_results(lines)
+        made = Provenance(
+            profile, profile=profile, argv=("llama-server", profile), model_path="m.gguf", engine_sha256="e"
+        )
+        run.save(replace(run.info, state="finished", provenance={profile: made}))
+    return run
+
+
+def two_runs(noise: str, true: float, seed: int, past: int) -> tuple[bool, bool, bool]:
+    """``past`` runs of one profile, then two more: any row with a verdict, tg found, the interval of tg holds it."""
+    dice = random.Random(f"{noise}{true}{seed}{past}")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = Paths(Path(folder), Path(folder), Path(folder))
+        count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
+        box = Box(noise, dice, count * (past + 2))
+        box.launch_sd = max(box.launch_sd, 1e-9)
+        for _ in range(past):
+            stored(paths, "p", box)
+        first, second = stored(paths, "p", box), stored(paths, "p", box, math.log1p(true))
+        rows = compared(first, second).rows
+    said = [row for row in rows if row.outcome in ("better", "regression")]
+    tg = [row for row in rows if row.name == "tg"]
+    low, high = tg[0].low, tg[0].high
+    holds = low is not None and high is not None and low <= 1 + true <= high
+    return bool(said), any(row.outcome == "better" for row in tg), holds
+
+
+def compare_rows(runs: int) -> Iterator[str]:
+    for past in (0, 8):
+        for true in (0.0, 0.10):
+            for noise in NOISES if not true else NOISES[2:3]:
+                found = [two_runs(noise, true, seed, past) for seed in range(runs)]
+                said, right, holds = (100 * sum(one[i] for one in found) / runs for i in range(3))
+                yield (
+                    f"compare {noise:<16} true {true:.0%}, {past} past runs: any row a verdict {said:5.1f} %, "
+                    f"tg found {right:5.1f} %, coverage {holds:5.1f} %"
+                )
+
+
+def board(noise: str, seed: int, past: int, profiles: int = 3) -> bool:
+    """Whether any of several equal profiles is called behind the first."""
+    dice = random.Random(f"{noise}{seed}{past}")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = Paths(Path(folder), Path(folder), Path(folder))
+        count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
+        box = Box(noise, dice, count * (past + 1) * profiles)
+        for _ in range(past + 1):
+            for number in range(profiles):
+                stored(paths, f"p{number}", box)
+        (found,) = leaderboard(paths, "speed")
+    return not all(place.tied for place in found.places)
+
+
+def leaderboard_rows(runs: int) -> Iterator[str]:
+    for past in (0, 6):
+        for noise in NOISES:
+            share = 100 * sum(board(noise, seed, past) for seed in range(runs)) / runs
+            yield f"leaderboard {noise:<16} {past} past runs of each: any of three untied {share:5.1f} %"
+
+
+KINDS: dict[str, Callable[[int], Iterator[str]]] = {
+    "ab": ab_rows,
+    "sweep": sweep_rows,
+    "compare": compare_rows,
+    "leaderboard": leaderboard_rows,
+}
+
+
+def main() -> None:
+    names = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in KINDS else list(KINDS)
+    runs = int(sys.argv[-1]) if sys.argv[-1].isdigit() else 300
+    for name in names:
+        began = time.process_time()
+        for line in KINDS[name](runs):
+            print(line, flush=True)
+        print(f"{name}: {runs} runs a row, {time.process_time() - began:.0f} s of CPU")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Scores the answers of a folder as the suite does: one Markdown file each, its name beginning with the task."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from gpubox.bench.suite.scoring import score_of, score_reply
+from gpubox.sandbox.runner import Sandbox
+
+ANSWERS = Path(__file__).parent / "fixtures/suite"
+
+
+async def scored(folder: str, sandbox: Sandbox, root: Path = ANSWERS) -> dict[str, tuple[float | None, dict[str, Any]]]:
+    """Name -> its points of 100 (``None``: keywords only) and all that was found."""
+    gate = asyncio.Semaphore(2)
+
+    async def one(name: str, text: str) -> tuple[float | None, dict[str, Any]]:
+        async with gate:
+            values = await score_reply(name[:3], text, "", "stop", lambda: sandbox)
+        return score_of(values).value, values
+
+    answers = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / folder).glob("*.md"))}
+    return dict(zip(answers, await asyncio.gather(*(one(*answer) for answer in answers.items())), strict=True))

@@ -1,0 +1,87 @@
+"""Launch files as people post them (issues, READMEs, forum answers, repositories), in their shortest form.
+
+Private data is replaced. Each gives exactly the expected profiles, and loses no word without a note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.errors import UsageError
+from gpubox.interchange.commandline import Imported, read_arguments
+from gpubox.interchange.importing import import_source
+from gpubox.interchange.recorded import model_argv
+from gpubox.profiles.argv import server_argv
+from gpubox.profiles.writing import profile_toml
+from tests.unit.launch_words import STOCK, lost_words
+
+LAUNCHES = Path(__file__).parents[1] / "fixtures" / "launches"
+POSTED = sorted((LAUNCHES / "posted").iterdir())
+UNREAD = {"90-launchd.plist", "91-Dockerfile"}
+READ = [path for path in POSTED if path.name not in UNREAD]
+SECRETS = ("hf_abcdefghijklmnop", "sk-abcdefghijklmnop", "YOUR_SECRET_HERE", "correct-horse")
+everyone = pytest.mark.parametrize("path", READ, ids=lambda path: path.name)
+
+
+def written(found: list[Imported]) -> str:
+    return "\n".join(profile_toml(imported.profile, imported.profile.name) for imported in found)
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(POSTED) >= 40
+    assert len(READ) >= 36
+
+
+@everyone
+def test_a_posted_file_gives_exactly_these_profiles(path: Path) -> None:
+    assert written(import_source(str(path))) == (LAUNCHES / "expected" / f"{path.name}.toml").read_text()
+
+
+@everyone
+def test_no_word_of_it_is_lost_without_a_note(path: Path) -> None:
+    assert lost_words(path.read_text(), path.suffix, import_source(str(path)), SECRETS) == []
+
+
+@everyone
+def test_no_secret_of_it_is_repeated(path: Path) -> None:
+    found = import_source(str(path))
+    said = written(found) + "\n".join(note for imported in found for note in imported.notes)
+    assert not [secret for secret in SECRETS if secret in said]
+
+
+@everyone
+def test_its_profiles_come_back_from_their_own_command_line(path: Path) -> None:
+    for imported in import_source(str(path)):
+        argv = server_argv(imported.profile, model_argv(imported.profile.model) if imported.profile.model else [])
+        again = read_arguments(argv, {}).profile(imported.profile.name)
+        assert server_argv(again, model_argv(again.model) if again.model else []) == argv
+
+
+@everyone
+def test_what_the_engine_refuses_is_said(path: Path) -> None:
+    for imported in import_source(str(path)):
+        for name in imported.profile.flags:
+            option = STOCK.option(name)
+            if option is None or option.removed:
+                assert any(f"--{name} " in note and "refuses" in note for note in imported.notes), name
+
+
+@pytest.mark.parametrize("name", sorted(UNREAD))
+def test_what_gpubox_does_not_read_is_refused_in_one_sentence(name: str) -> None:
+    with pytest.raises(UsageError) as error:
+        import_source(str(LAUNCHES / "posted" / name))
+    assert "\n" not in error.value.message
+
+
+def test_the_accounting_finds_what_a_missing_note_would_lose() -> None:
+    """Without the notes of what is left out words are lost, but where that is no word (``...``)."""
+    unseen = []
+    for path in READ:
+        found = import_source(str(path))
+        silent = [replace(one, notes=tuple(n for n in one.notes if not n.startswith("Left out: "))) for one in found]
+        if silent != found and not lost_words(path.read_text(), path.suffix, silent, SECRETS):
+            unseen.append(path.name)
+    assert unseen == ["69-llamafile.args"]
