@@ -99,7 +99,7 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
     sections: dict[str, Any] = {
         "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
         "memory": [_device(device) for device in snapshot.memory],
-        "offload": asdict(snapshot.offload),
+        "offload": {**asdict(snapshot.offload), "bottleneck_reason": snapshot.offload.bottleneck_reason or None},
         "throughput": asdict(through),
         "slots": [asdict(slot) for slot in snapshot.slots],
         "totals": {name: value for name, value in asdict(snapshot.totals).items() if name != "requests_reason"},
