@@ -11,7 +11,6 @@ from gpubox.config import Config, api_key
 from gpubox.hardware.process import command_of, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.model import is_loopback
-from gpubox.server.address import KEY_HINT
 from gpubox.server.answers import Slot
 from gpubox.server.logcut import trim
 from gpubox.server.peer import LLAMA, PeerReading
@@ -125,7 +124,7 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
             if dialect not in ("", LLAMA) and (peer := await read_peer(client, dialect)):
                 return from_peer(base_url, peer, denied=client.denied)
     state = _state(health.status, found)
-    message = f"{DENIED} {KEY_HINT}" if client.denied else ""
+    message = _denied() if client.denied else ""
     if state == "unreachable":
         message = f"Nothing answers at {base_url}."
     elif state == "error":
@@ -151,8 +150,14 @@ def from_peer(base_url: str, peer: PeerReading, *, denied: bool) -> ServerStatus
         base_url=base_url,
         model_path=", ".join(loaded[:4]) or None,
         engine_version=peer.engine,
-        message=f"{DENIED} {KEY_HINT}" if denied else peer.summary,
+        message=_denied() if denied else peer.summary,
     )
+
+
+def _denied() -> str:
+    from gpubox.server.address import KEY_HINT
+
+    return f"{DENIED} {KEY_HINT}"
 
 
 def _look(paths: Paths, slot: str) -> SlotView:
