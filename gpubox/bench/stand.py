@@ -210,7 +210,7 @@ class Stand:
         self._owe(self._before, self._lent)
 
     async def _bring_up(self, target: Target, *, fresh: bool) -> bool:
-        profile = self.profile_of(target)
+        profile = replace(self.profile_of(target), restart=False)  # what dies in a run is the run's to start again
         self._lent = CHANGING
         self._borrow()
         was = observe(self.paths, MAIN_SLOT).process

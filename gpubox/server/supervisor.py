@@ -171,7 +171,9 @@ class Supervisor:
         try:
             launch = await self._check(profile, old, allow_exposed)
             keyed = api_key(self.paths) is not None
-            if old and kind != "restart" and old.proven_at and old.keyed == keyed and _same(old.launch, launch):
+            # Whoever brings back himself what ran before (a benchmark) has no say in what becomes of it when it dies.
+            asked = launch if restore or old is None else replace(launch, restart=old.launch.restart)
+            if old and kind != "restart" and old.proven_at and old.keyed == keyed and _same(old.launch, asked):
                 self._finish(kind, name, began, name, f"{name} is already running.")
                 return old
             if old and not go_now:
