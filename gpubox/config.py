@@ -30,6 +30,8 @@ class Config:
     """A load is given up after this long without any sign of progress."""
     stop_seconds: float = 15.0
     """How long a server may take to leave after SIGTERM before it is killed."""
+    shipped_profiles: str = "auto"
+    """``show``, ``hide``, or ``auto``: the shipped profiles are hidden where the owner has one of their own."""
     price_dollars: float | None = None
     """What the box cost: benchmarks give tok/s per $1,000 with it."""
 
@@ -52,6 +54,7 @@ def load_config(paths: Paths) -> Config:
         allow_exposed=table.flag("allow-exposed"),
         stall_seconds=_patience(table, "stall-seconds", 60.0),
         stop_seconds=_patience(table, "stop-seconds", 15.0),
+        shipped_profiles=_choice(table, "shipped-profiles", ("auto", "show", "hide")),
         price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
     )
     sandbox.done()
@@ -63,6 +66,13 @@ def _confinement(table: Table) -> str:
     value = table.text("confinement", "bubblewrap")
     if value not in ("bubblewrap", "landlock", "none"):
         raise table.refuse("confinement", f'must be "bubblewrap", "landlock" or "none", not {value!r}')
+    return value
+
+
+def _choice(table: Table, key: str, choices: tuple[str, ...]) -> str:
+    value = table.text(key, choices[0])
+    if value not in choices:
+        raise table.refuse(key, f"must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
     return value
 
 
