@@ -39,6 +39,8 @@ class Config:
     """How long a change waits for requests that are being answered before it is given up."""
     keys: dict[str, Path] = field(default_factory=dict)
     """Address of a server that gpubox did not start -> the 0600 file with its API key."""
+    shipped_profiles: str = "auto"
+    """``show``, ``hide``, or ``auto``: the shipped profiles are hidden where the owner has one of their own."""
     price_dollars: float | None = None
     """What the box cost: benchmarks give tok/s per $1,000 with it."""
 
@@ -65,6 +67,7 @@ def load_config(paths: Paths) -> Config:
         stop_seconds=_patience(table, "stop-seconds", 15.0),
         wait_seconds=_patience(table, "wait-seconds", 600.0),
         keys={address: _expanded(keys, address, value) for address, value in keys.text_map().items()},
+        shipped_profiles=_choice(table, "shipped-profiles", ("auto", "show", "hide")),
         price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
     )
     sandbox.done()
@@ -76,6 +79,13 @@ def _confinement(table: Table) -> str:
     value = table.text("confinement", "bubblewrap")
     if value not in ("bubblewrap", "landlock", "none"):
         raise table.refuse("confinement", f'must be "bubblewrap", "landlock" or "none", not {value!r}')
+    return value
+
+
+def _choice(table: Table, key: str, choices: tuple[str, ...]) -> str:
+    value = table.text(key, choices[0])
+    if value not in choices:
+        raise table.refuse(key, f"must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
     return value
 
 

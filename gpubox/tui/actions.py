@@ -55,6 +55,9 @@ VERBS = (
          Where.DASHBOARD, 10, "restart", "restart", changes=True),
     Verb("search", "slash", "/", "Search the profiles", "Narrow the list by name, title and text; esc shows all.",
          Where.DASHBOARD, 5, "find", "ls"),
+    Verb("toggle_shipped", "H", "H", "Show or hide the shipped profiles", "Hidden from the start where you have a "
+         "profile of your own; shipped-profiles in config.toml says otherwise. A search looks at all.", Where.DASHBOARD,
+         0, "", "ls --all"),
     Verb("filter_log", "f", "f", "Filter the log", "Only lines that hold the text; esc shows all.",
          Where.DASHBOARD, 12, "filter", "logs"),
     Verb("focus_profiles", "p", "p", "Show the profiles", "The profile list on the whole screen, and back.",

@@ -174,6 +174,7 @@ class GpuboxApp(Verbs):
     @on(EntriesRead)
     def _entries_read(self, message: EntriesRead) -> None:
         self.entries = message.entries
+        self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
         self.dashboard.show_entries(message.entries)
         self._place()
         if self._start and self.now:

@@ -164,6 +164,11 @@ class LiveServices:
             return replace(catalog, broken={**catalog.broken, name: error})
         return catalog
 
+    def hides_shipped(self, catalog: Catalog) -> bool:
+        from gpubox.profiles.listing import hides_shipped
+
+        return hides_shipped(catalog.profiles.values(), self.config.shipped_profiles)
+
     def fits(self, catalog: Catalog) -> dict[str, Fit]:
         from gpubox.server.fit import engine_fits
 

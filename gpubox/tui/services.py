@@ -67,6 +67,9 @@ class Services(Protocol):
 
     def catalog(self) -> Catalog: ...
 
+    def hides_shipped(self, catalog: Catalog) -> bool:
+        """Whether the list leaves out the shipped profiles until it is asked for them."""
+
     def fits(self, catalog: Catalog) -> dict[str, Fit]: ...
 
     def models(self, catalog: Catalog) -> list[Path]:
@@ -135,6 +138,8 @@ class Bridge:
         self.ended.set()
         self.log_wanted = True
         """Cleared while nothing shows the log."""
+        self.hides_shipped = False
+        """Whether the list leaves out the shipped profiles, as the owner's settings have it."""
         self.watch = Watch(self)
         self._last: Now | None = None
         self._fits: dict[str, Fit] = {}
@@ -182,6 +187,7 @@ class Bridge:
         """Reads the profiles and shows them at once; then asks the engines, then looks for models."""
         services = self.services
         catalog = await in_thread(services.catalog)
+        self.hides_shipped = services.hides_shipped(catalog)
         self._show(catalog)
         self._fits = await in_thread(services.fits, catalog)
         self._show(catalog)

@@ -74,6 +74,10 @@ class Verbs(Rooms):
     def action_restart(self) -> None:
         self.bridge.run(self.flow.restart, "server")
 
+    def action_toggle_shipped(self) -> None:
+        if not self.dashboard.profiles.toggle_shipped():
+            self.say("All profiles of the list are yours." if self.dashboard.profiles.entries else "No profiles yet.")
+
     def action_search(self) -> None:
         if not self.dashboard.profiles.display:
             self.dashboard.alone("profiles")

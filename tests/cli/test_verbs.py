@@ -541,3 +541,20 @@ def test_doctor_calls_a_key_that_leaked_bad(gpubox: Box, paths: Paths) -> None:
     assert code == 1
     assert "chmod 600" in out
     assert "sesame" not in out
+
+
+def test_shipped_profiles_are_listed_where_they_are_asked_for(
+    gpubox: Box, write_profile: Callable[[str, str], Path], paths: Paths
+) -> None:
+    write_profile("mine", 'model = "/m/small.gguf"\n')
+    _, few, said = gpubox("ls")
+    assert "big" not in few and "--all lists them" in said
+    assert "big" in gpubox("ls", "--all")[1]
+    assert "big" in gpubox("ls", "big")[1]
+    assert "big" in {profile["name"] for profile in gpubox.json("ls")["profiles"]}
+
+    config = paths.config_file.read_text() if paths.config_file.exists() else ""
+    paths.config_file.write_text(f'shipped-profiles = "show"\n{config}')
+    assert "big" in gpubox("ls")[1]
+    paths.config_file.write_text(f'shipped-profiles = "some"\n{config}')
+    assert gpubox("ls")[0] == 2

@@ -83,6 +83,7 @@ class FakeServices:
         self.absent: set[str] = {"demo"}
         self.download = Download(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
         self.guarded = False
+        self.hides = False
         self.lines: list[str] = []
         self.version = 0
         self.script: list[Any] = []
@@ -149,6 +150,9 @@ class FakeServices:
 
     def catalog(self) -> Catalog:
         return Catalog({p.name: p for p in self.profiles}, dict(self.broken))
+
+    def hides_shipped(self, catalog: Catalog) -> bool:
+        return self.hides
 
     def fits(self, catalog: Catalog) -> dict[str, Fit]:
         if not self.engine:

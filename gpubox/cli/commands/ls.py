@@ -7,15 +7,19 @@ import click
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.paths import MAIN_SLOT
+from gpubox.profiles.listing import hides_shipped, listed
 from gpubox.server.fit import Fit, engine_fits
+from gpubox.server.record import load_state
 from gpubox.server.slot import observe, slots
 
 
 @click.command("ls")
 @click.argument("search", required=False)
+@click.option("--all", "all_", is_flag=True, help="The shipped ones too, where you have profiles of your own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_obj
-def command(context: Context, search: str | None, as_json: bool) -> int:
+def command(context: Context, search: str | None, all_: bool, as_json: bool) -> int:
     """The profiles: ● runs, ✓ can be started, ! cannot, and why. SEARCH narrows by name or text (exit 1: none)."""
     running = {v.launch.profile for s in slots(context.paths) if (v := observe(context.paths, s).running)}
     profiles = [
@@ -23,6 +27,11 @@ def command(context: Context, search: str | None, as_json: bool) -> int:
         for p in context.catalog.profiles.values()
         if not search or search.lower() in f"{p.name} {p.title} {p.description}".lower()
     ]
+    hidden = 0
+    if not (search or all_ or as_json) and hides_shipped(profiles, context.config.shipped_profiles):
+        last = load_state(context.paths.slot_state(MAIN_SLOT)).last_good
+        shown = listed(profiles, running | ({last.profile} if last else set()))
+        hidden, profiles = len(profiles) - len(shown), shown
     fits = engine_fits(profiles, context.paths, context.config)
     if as_json:
         output.emit_json(
@@ -49,6 +58,8 @@ def command(context: Context, search: str | None, as_json: bool) -> int:
         return ExitCode.OK if profiles or not search else ExitCode.FAILED
     rows = [(_mark(p.name in running, fits[p.name]), p.name, p.title, fits[p.name].words) for p in profiles]
     output.emit_table(rows)
+    if hidden:
+        diagnostics.note(f"{hidden} shipped profiles are not listed; --all lists them, a search looks at them too.")
     for error in context.catalog.broken.values():
         diagnostics.show_error(error)
     if not profiles and search:

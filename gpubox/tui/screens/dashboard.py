@@ -145,6 +145,7 @@ class DashboardScreen(Screen[None]):
         """What runs changed."""
         self._now = now
         self.header.now = now.without_slots
+        self.profiles.last = now.last or ""
         self.profiles.running = now.running
         state = now.status.state
         self.set_class(state == "loading", "-loading")

@@ -66,6 +66,8 @@ class ProfilePane(Vertical):
 
     entries: reactive[tuple[Entry, ...] | None] = reactive(None)
     running: reactive[frozenset[str]] = reactive(frozenset[str]())
+    hides_shipped: reactive[bool] = reactive(False)
+    """Whether the settings hide the shipped profiles."""
     working: reactive[tuple[str, str]] = reactive(("", ""))
     """The profile an operation is about, and the step in a word."""
 
@@ -90,6 +92,9 @@ class ProfilePane(Vertical):
         self.search.display = False
         self.border_title = "Profiles"
         self.shown: tuple[Entry, ...] = ()
+        self.last = ""
+        """The profile that answered last: never hidden."""
+        self._toggled = False
         self.wanted: str | None = None
         """The id of the row to highlight once it is there."""
         self._drawn: list[tuple[Entry, str, str]] = []
@@ -109,8 +114,25 @@ class ProfilePane(Vertical):
     def watch_entries(self) -> None:
         self._list()
 
+    def watch_hides_shipped(self) -> None:
+        self._list()
+
     def watch_running(self) -> None:
+        self._list()
         self._mark()
+
+    def toggle_shipped(self) -> bool:
+        """Shows the shipped profiles where they are hidden, hides them where they are shown. Whether there are any."""
+        if not any(entry.profile and entry.profile.shipped for entry in self.entries or ()):
+            return False
+        self._toggled = not self._toggled
+        self._list()
+        return True
+
+    def _hidden(self, entry: Entry) -> bool:
+        if self.hides_shipped == self._toggled or not entry.profile or not entry.profile.shipped:
+            return False
+        return entry.name not in self.running | {self.working[0], self.last} and entry.id != self.wanted
 
     def watch_working(self) -> None:
         self._mark()
@@ -173,10 +195,14 @@ class ProfilePane(Vertical):
             return
         before = self.entry
         shown = narrow(self.entries, self.search.value)
+        if not self.search.value:
+            shown = tuple(entry for entry in shown if not self._hidden(entry))
         same = [e.id for e in shown] == [e.id for e in self.shown]
         self.shown = shown
         count = len(self.entries)
         self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
+        if not self.search.value and len(shown) != count:
+            self.border_subtitle += ", H shows the shipped"
         if not same:
             self._drawn = []
             self.rows.set_options([Option("", id=entry.id) for entry in shown])

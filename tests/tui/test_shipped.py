@@ -1,0 +1,33 @@
+"""The shipped profiles of the list: hidden, shown again, and found by a search."""
+
+from __future__ import annotations
+
+from gpubox.tui.app import GpuboxApp
+from tests.tui.conftest import SIZE, opened, settled, shows, text, until
+from tests.tui.fake import READY, FakeServices
+
+
+async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs_and_h_shows_them(fake: FakeServices) -> None:
+    fake.hides, fake.status = True, READY  # qwen36-mtp-16gb, a shipped one
+    async with GpuboxApp(fake).run_test(size=(200, 50)) as pilot:
+        await opened(pilot)
+        await shows(pilot, "mine", "qwen36-mtp-16gb", "H shows the shipped")
+        assert "qwen36-256k" not in text(pilot)
+        await pilot.press("H")
+        await shows(pilot, "qwen36-256k", "demo")
+        await pilot.press("H")
+        await until(pilot, lambda: "qwen36-256k" not in text(pilot))
+        await pilot.press("slash", *"256k")
+        await shows(pilot, "qwen36-256k")
+        await pilot.press("escape")
+        await until(pilot, lambda: "qwen36-256k" not in text(pilot))
+
+
+async def test_they_can_be_hidden_where_they_are_shown(fake: FakeServices) -> None:
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await shows(pilot, "qwen36-256k")
+        await pilot.press("H")
+        await until(pilot, lambda: "qwen36-256k" not in text(pilot))
+        await settled(pilot)
+        assert "mine" in text(pilot)

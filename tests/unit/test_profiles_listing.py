@@ -1,0 +1,27 @@
+"""The shipped profiles are out of the way of an owner who has profiles of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubox.profiles.listing import hides_shipped, listed
+from gpubox.profiles.model import Profile
+
+MINE, SHIPPED, RUNS = Profile("mine", "/m.gguf"), Profile("demo", "d", shipped=True), Profile("qwen", "q", shipped=True)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "setting", "hides"),
+    [
+        ((SHIPPED,), "auto", False), ((SHIPPED, MINE), "auto", True), ((SHIPPED, MINE), "show", False),
+        ((SHIPPED,), "hide", True), ((), "auto", False),
+    ],
+)  # fmt: skip
+def test_shipped_profiles_are_hidden_where_the_owner_has_one_or_says_so(
+    profiles: tuple[Profile, ...], setting: str, hides: bool
+) -> None:
+    assert hides_shipped(profiles, setting) is hides
+
+
+def test_what_runs_is_listed_always() -> None:
+    assert listed((SHIPPED, RUNS, MINE), {"qwen"}) == [RUNS, MINE]
