@@ -261,7 +261,7 @@ def run_app(
 
     ``replay`` plays a recording instead of looking at this machine.
     """
-    from gpubox.tui.farewell import farewell, leave_without_terminal
+    from gpubox.tui.farewell import farewell, leave_with_terminal
     from gpubox.tui.live import LiveServices
 
     services = LiveServices(paths, config, url)
@@ -270,7 +270,7 @@ def run_app(
 
         services = open_recording(replay, paths, config)
     app = GpuboxApp(services, start=start)
-    signal.signal(signal.SIGHUP, lambda number, frame: leave_without_terminal(app.bridge.ended))
+    leave_with_terminal(app.bridge.ended)
     in_the_middle = app.run()
     if not in_the_middle:
         app.bridge.ended.wait()  # the screen broke in the middle: the operation comes to its end first

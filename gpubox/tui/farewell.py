@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,21 @@ def _one(view: SlotView) -> str:
     does = "keeps running" if view.running.proven_at else "goes on loading"
     pid = f" (pid {view.running.process.pid})" if view.running.process else ""
     return f"{launch.profile} {does} at {launch.base_url}{pid}"
+
+
+def leave_with_terminal(ended: threading.Event) -> None:
+    """Leaves when the terminal goes, also one that sends no SIGHUP: Textual would wait for it with a busy core."""
+    signal.signal(signal.SIGHUP, lambda number, frame: leave_without_terminal(ended))
+    if sys.__stdin__ is None or not sys.__stdin__.isatty():
+        return
+    terminal = select.poll()
+    terminal.register(sys.__stdin__.fileno(), 0)  # a hang-up is always told
+
+    def wait() -> None:
+        terminal.poll()
+        leave_without_terminal(ended)
+
+    threading.Thread(target=wait, daemon=True, name="terminal").start()
 
 
 def leave_without_terminal(ended: threading.Event) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -15,6 +19,7 @@ from gpubox.server.record import Launch, Running, SlotState, now, save_state
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp, run_app
 from gpubox.tui.farewell import farewell
+from tests.conftest import WAIT_SECONDS
 from tests.tui.conftest import SIZE, opened, text, until
 from tests.tui.fake import READY, FakeServices, Gate, switch_story
 from tests.tui.test_dashboard import choose
@@ -105,3 +110,16 @@ def test_a_broken_screen_is_one_sentence(paths: Paths, monkeypatch: pytest.Monke
     with pytest.raises(GpuboxError, match="The screen broke: RuntimeError: boom"):
         run_app(paths, None)  # type: ignore[arg-type]
     assert "boom" in fake.kept and READY.profile
+
+
+def test_a_terminal_that_goes_without_a_signal_takes_the_screen_with_it() -> None:
+    """``docker exec``, a pty that controls nothing: no SIGHUP comes."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "gpubox"]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
+        os.close(slave)
+        seen = b""
+        while b"\x1b[?1049h" not in seen:  # the screen is on
+            seen += os.read(master, 65536)
+        os.close(master)
+        assert process.wait(WAIT_SECONDS) == 128 + 1
