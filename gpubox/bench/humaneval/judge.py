@@ -241,17 +241,14 @@ def candidate(asked: int, answers: int, filter_: bytes) -> None:
 
 
 def forbid(filter_: bytes) -> None:
-    """Takes system calls away from this process, as the BPF program ``filter_`` says; empty: none.
-
-    Raises OSError where the kernel refuses: a candidate that could stop its judge is not run.
-    """
+    """Takes system calls away, as the BPF program ``filter_`` says. Raises OSError where the kernel refuses."""
     if filter_:
         import ctypes
 
         program = ctypes.create_string_buffer(filter_, len(filter_))
         packed = (len(filter_) // 8).to_bytes(8, sys.byteorder) + ctypes.addressof(program).to_bytes(8, sys.byteorder)
         if ctypes.CDLL(None).prctl(22, 2, packed, 0, 0):  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-            raise OSError("this kernel takes no filter")
+            raise OSError("this kernel takes no filter")  # who could stop the judge is not run
 
 
 def _said(error: BaseException, entry: str = "") -> str:
@@ -448,8 +445,7 @@ def _at(error: BaseException, test: str) -> str:
         if trace.tb_frame.f_code.co_filename == "<test>":
             found = trace.tb_lineno
         trace = trace.tb_next
-    lines = test.split("\n")
-    return " in " + lines[found - 1].strip()[:300] if 0 < found <= len(lines) else ""
+    return " in " + test.split("\n")[found - 1].strip()[:300] if found else ""
 
 
 def _died(child: Child) -> tuple[str, str]:
