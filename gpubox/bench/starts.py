@@ -102,8 +102,9 @@ class Contrast:
         return math.expm1(t_quantile(level, self.freedom) * self.error + math.log1p(margin))
 
     def verdict(self, corrected: float, level: float = LEVEL) -> Verdict:
-        """``corrected``: ``tail`` after what several rows cost."""
-        if corrected <= level:
+        """``corrected``: ``tail`` after what several rows cost. An assumed noise is no ground for a verdict."""
+        known = self.enough or self.noise is None or self.noise.runs > 0
+        if known and corrected <= level:
             return "faster" if self.log_ratio > 0 else "slower"
         return "indistinguishable" if self.enough else "too few"
 
@@ -193,7 +194,9 @@ def compare_starts(
         parts.append((found.variance * share, found.freedom))
     if not enough:
         counts = found.counts.values() if restarted else (1, 1)
-        parts.append((noise.sd**2 * sum(1 / count for count in counts), noise.freedom))
+        elsewhere = (noise.sd**2 * sum(1 / count for count in counts), noise.freedom)
+        here = (found.variance * share, float(found.freedom)) if found.variance is not None else elsewhere
+        parts.append(max(elsewhere, here) if restarted else elsewhere)  # these starts may differ more than others did
     parts.append(_over_prompts(kept, prompts, first, second, domains or {}))
     variance, freedom = joined(parts)
     return Contrast(log_ratio, math.sqrt(variance), freedom, fewest, enough, None if enough else noise)

@@ -63,7 +63,7 @@ class Getter:
             try:
                 return self._get(kept, path, limit, end)
             except Unanswered as error:
-                if error.kind not in _CLOSED:
+                if error.kind not in _CLOSED or self._closed:
                     raise
         kind = http.client.HTTPSConnection if self._address.secure else http.client.HTTPConnection
         return self._get(kind(self._address.host, self._address.port, timeout=self._timeout), path, limit, end)
@@ -86,6 +86,8 @@ class Getter:
                     connection.connect()
                 except OSError as error:
                     raise Unanswered("ConnectTimeout" if isinstance(error, TimeoutError) else "ConnectError") from None
+            if self._closed:  # while it connected
+                raise Unanswered("closed")
             connection.request("GET", self._address.folder + path, headers=self._headers)
             response = connection.getresponse()
             body = _read(response, path, limit, end)

@@ -29,7 +29,7 @@ def profiles(box: Box) -> Iterator[Box]:
 
 
 def killed_half_way(box: Box, items: int, *words: str) -> list[bytes]:
-    """Starts a run, kills it after so many results, and returns the lines on disk."""
+    """Starts a run, kills it after so many measured results, and returns the lines on disk."""
     runs = box.paths.state / "runs"
     known = set(runs.iterdir()) if runs.exists() else set()
 
@@ -38,7 +38,7 @@ def killed_half_way(box: Box, items: int, *words: str) -> list[bytes]:
         return [line for path in new for line in path.read_bytes().splitlines()]
 
     with subprocess.Popen([*GPUBOX, "bench", *words], stderr=subprocess.DEVNULL) as process:
-        until(lambda: len(lines()) >= items, process)
+        until(lambda: sum(not json.loads(line).get("error") for line in lines()) >= items, process)
         process.kill()
     return lines()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.messages import StartAgain
 from gpubox.tui.screens.ask import Answer, AskScreen
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
-from tests.tui.fake import DEMO, FakeServices
+from tests.tui.fake import FakeServices
 
 
 async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeServices) -> None:
@@ -61,15 +60,3 @@ async def test_an_unknown_size_is_said_to_be(fake: FakeServices) -> None:
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
         await shows(pilot, "Download the model?", "Its size is not known.", "download it, then switch demo")
-
-
-async def test_a_server_that_died_is_not_started_again_with_a_download(fake: FakeServices) -> None:
-    looked: list[str] = []
-    to_fetch = fake.to_fetch
-    fake.to_fetch = lambda profile: looked.append(profile.name) or to_fetch(profile)  # type: ignore[method-assign,func-returns-value]
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
-        app.post_message(StartAgain(DEMO))
-        await until(pilot, lambda: looked and not any(w.group == "server" for w in app.workers))
-        assert not fake.asked

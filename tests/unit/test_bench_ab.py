@@ -177,8 +177,9 @@ def test_fewer_than_four_starts_stand_on_the_history_of_the_box_and_say_so() -> 
     assert near.tables[0].rows[0][-1] == "too few"
     assert near.notes[0].startswith("Too few starts to compare b with a in tg: differences under about ")
     assert "starts differ with an sd of 2.5 %, assumed: this box has no history of it" in near.notes[0]
-    far = table(opts, drawn(opts, 1, launch=0.0, effect=0.3, starts=4))
-    assert far[0].verdict == "faster"
+    far = drawn(opts, 1, launch=0.0, effect=0.3, starts=4)
+    assert table(opts, far)[0].verdict == "too few", "an assumption is no ground for a verdict"
+    assert table(opts, far, noise=Noise(0.02, 20, 21))[0].verdict == "faster"
     known = table(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4), noise=Noise(0.002, 20, 21))
     assert known[0].contrast.least() < table(opts, drawn(opts, 1, launch=0.0, starts=4))[0].contrast.least()
 

@@ -136,9 +136,10 @@ def _verdict(options: Options, row: Row, doubt: str) -> str:
     figures = f"{percent(found.ratio)}, 95 % interval {percent(low)} to {percent(high)}, {over}{doubt}"
     if row.verdict != "too few":
         return f"In tg {WORDS[row.verdict].format(a=first, b=second)}: {figures}."
+    larger = "" if found.noise is None or found.noise.runs else ", and a larger one needs 4 starts of each"
     return (
         f"Too few starts to compare {second} with {first} in tg: differences under about "
-        f"{100 * found.least(LEVEL * MAIN_SHARE):.0f} % cannot be told ({found.noise}). Seen: {figures}."
+        f"{100 * found.least(LEVEL * MAIN_SHARE):.0f} % cannot be told{larger} ({found.noise}). Seen: {figures}."
     )
 
 
