@@ -222,14 +222,16 @@ class DashboardScreen(Screen[None]):
         self.detail.entry = event.entry
         self._name_enter()
 
-    def on_descendant_focus(self) -> None:
-        self._name_enter()
+    def watch_focused(self) -> None:
+        """The keys do what the focused pane does. A pane that is hidden gives its focus away without a focus event."""
+        if self.is_mounted:
+            self._name_enter()
 
     def _name_enter(self) -> None:
         """What the keys do now, for the key bar."""
         entry = self.profiles.entry
         word = "switch" if self._now and self._now.running else "start"
-        if self.requests.rows.has_focus:
+        if self.focused is self.requests.rows:
             word = "open"
         elif not self.profiles.display:
             word = "profiles"
