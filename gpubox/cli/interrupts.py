@@ -45,7 +45,8 @@ def _again(unraisable: sys.UnraisableHookArgs) -> None:
     if unraisable.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(unraisable)
         return
-    import _thread
     import threading
 
-    threading.Timer(0.01, _thread.interrupt_main).start()
+    main = threading.main_thread().ident
+    # A real signal, not _thread.interrupt_main: that one waits until a sleep or a read of the main thread is over.
+    threading.Timer(0.01, _signal.pthread_kill, (main, _signal.SIGINT)).start()
