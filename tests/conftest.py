@@ -25,7 +25,9 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
 
 WAIT_SECONDS = 60.0
 """Far more than anything that a test waits for takes, also on two busy cores."""
-os.environ.pop("PYTHONUNBUFFERED", None)  # programs that tests start write as an owner's do, wherever this runs
+# Programs that tests start write, and keep their bytecode, as an owner's do, wherever this runs.
+for _name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+    os.environ.pop(_name, None)
 _FOREIGN = ("GPUBOX_", "LLAMA_", "HF_", "HUGGINGFACE_")
 
 

@@ -53,6 +53,9 @@ def _open_streams() -> None:
 
 
 def _status() -> int:
+    import gc
+
+    gc.disable()  # it ends in a quarter of a second: there is nothing to collect, and looking costs 5 % of it
     as_json = sys.argv[-1] == "--json"
 
     def show() -> int:

@@ -9,9 +9,12 @@ import fcntl
 import os
 import select
 import sys
+import time
 
 LOOK_SECONDS = 15.0
 """Between two looks at the log; the end of the process wakes it at once."""
+LOCK_PAUSES = (0.02, 0.05, 0.1)
+"""Between the tries for a lock that another gpubox may hold for a moment, to see whether there is a watcher."""
 
 
 def _start_ticks(pid: int) -> int | None:
@@ -28,11 +31,15 @@ def _locked(place: str) -> int | None:
     if place.startswith("fd:"):
         return int(place[3:])
     descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return None
-    return descriptor
+    for pause in (*LOCK_PAUSES, None):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError:
+            if pause is None:
+                break
+            time.sleep(pause)
+    return None
 
 
 def _wait(pid: int, ticks: int, log: str, limit: int) -> str:

@@ -6,14 +6,17 @@ import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import Identity, boot_id, command_of, find_marked, is_alive
 from gpubox.paths import Paths
-from gpubox.server.causes import Cause, find_cause
 from gpubox.server.log import tail_text
 from gpubox.server.record import Launch, Operation, Running, SlotState, lately, load_state, now
 from gpubox.server.spawn import exit_code, life_held, marker
+
+if TYPE_CHECKING:
+    from gpubox.server.causes import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ def cause_of(paths: Paths, slot: str, process: Identity | None) -> Cause:
 
 @lru_cache(maxsize=8)
 def _cause_of(path: Path, stamp: tuple[int, int], code: int | None) -> Cause:
+    from gpubox.server.causes import find_cause  # 5 ms of each `status` whose server lives
+
     return find_cause(tail_text(path), code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -170,6 +171,29 @@ def test_there_is_never_more_than_one_and_it_is_its_own_master(box: Box) -> None
     extra = subprocess.run(watcher.resting(box.paths, "main", process, str(box.paths.slot_watch("main"))), check=False)
     assert extra.returncode == 0  # it found the lock taken
     assert box.watcher() == pid
+
+
+def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> None:
+    assert box.gpubox("start", "a")[0] == 0
+    until(box.watcher)
+    os.kill(box.watcher() or 0, signal.SIGKILL)
+    until(lambda: box.watcher() is None)
+    process = observe(box.paths, "main").process
+    assert process is not None
+
+    with box.paths.slot_watch("main").open("rb") as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)
+        assert watcher.ensure(box.paths, "main", process)
+        pids = [child.pid for child in psutil.Process().children() if "rest.py" in " ".join(child.cmdline())]
+        until(lambda: lock_waits(pids[-1]))
+
+    until(lambda: box.watcher() == pids[-1])
+    assert watcher.is_watched(box.paths, "main")
+
+
+def lock_waits(pid: int) -> bool:
+    """Whether the watcher at rest has opened its lock: then its first try is made, or about to be."""
+    return any(path.endswith("main.watch") for path in map(os.path.realpath, Path(f"/proc/{pid}/fd").glob("*")))
 
 
 def test_at_rest_it_weighs_next_to_nothing(box: Box) -> None:

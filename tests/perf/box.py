@@ -28,6 +28,8 @@ import tomli_w
 WAIT_SECONDS = 120.0
 """Longer than anything that is waited for takes; then the script ends instead of hanging."""
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an owner's gpubox is compiled once, not at each start
+
 
 @contextmanager
 def own_folders(engine: str | None) -> Iterator[Path]:
