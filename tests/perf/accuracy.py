@@ -169,10 +169,13 @@ def tiled(readings: list[Line]) -> float:
 
 
 def sums_up(line: dict[str, Any]) -> bool:
-    """Whether the one tg shown is that of all slots together."""
-    speeds = [s["tg_tokens_per_second"] for s in line["slots"] if s["tg_tokens_per_second"] is not None]
+    """Whether the one tg shown is that of all slots together; unknown where a generating slot has no speed yet."""
+    generating = [slot["tg_tokens_per_second"] for slot in line["slots"] if slot["state"] == "answering"]
+    speeds = [speed for speed in generating if speed is not None]
     shown = line["throughput"]["tg_tokens_per_second"]
-    return shown is None if not speeds else shown is not None and abs(shown - sum(speeds)) < 0.01
+    if shown is None:
+        return len(speeds) < len(generating) or not speeds
+    return abs(shown - sum(speeds)) < 0.01
 
 
 def shown_pp(lines: list[Line]) -> float | None:
