@@ -61,6 +61,7 @@ class Box:
 
     def switch_when_free(self, name: str) -> None:
         """Switches to ``name``, as often as the watcher is still at work on the slot."""
+
         def done() -> bool:
             code, answer = self.gpubox("switch", name, "--now")
             assert code == 0 or "Another gpubox" in json.dumps(answer), answer
