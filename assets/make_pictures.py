@@ -20,16 +20,17 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from gpubox.profiles.model import Profile  # noqa: E402
+from gpubox.server.fit import Fit  # noqa: E402
+from gpubox.tui.replay import ReplayServices  # noqa: E402
+
 from gpubox.config import Config  # noqa: E402
 from gpubox.paths import Paths  # noqa: E402
 from gpubox.profiles.loader import Catalog, load_catalog  # noqa: E402
-from gpubox.profiles.model import Profile  # noqa: E402
-from gpubox.server.fit import Fit  # noqa: E402
 from gpubox.server.launch import Preview  # noqa: E402
 from gpubox.telemetry.history import History  # noqa: E402
 from gpubox.telemetry.recorder import read_recording  # noqa: E402
 from gpubox.tui.app import GpuboxApp  # noqa: E402
-from gpubox.tui.replay import ReplayServices  # noqa: E402
 
 RECORDING = ROOT / "assets" / "dashboard.jsonl"
 PICTURE = ROOT / "assets" / "dashboard.svg"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.regular import open_regular
-from gpubox.tables import Table, read_toml
+from gpubox.storage import open_regular
+from gpubox.toml_table import TomlTable, read_toml
 
-KEY_BYTES = 64 * 1024
+MAX_KEY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def load_config(paths: Paths) -> Config:
         if paths.config_override:
             raise UsageError(f"{path} does not exist.", "It is named by --config or GPUBOX_CONFIG.")
         return Config()
-    table = Table(path, "", read_toml(path))
+    table = TomlTable(path, "", read_toml(path))
     engines = table.table("engines")
     sandbox = table.table("sandbox")
     keys = table.table("keys")
@@ -75,14 +75,14 @@ def load_config(paths: Paths) -> Config:
     return config
 
 
-def _confinement(table: Table) -> str:
+def _confinement(table: TomlTable) -> str:
     value = table.text("confinement", "bubblewrap")
     if value not in ("bubblewrap", "landlock", "none"):
         raise table.refuse("confinement", f'must be "bubblewrap", "landlock" or "none", not {value!r}')
     return value
 
 
-def _choice(table: Table, key: str, choices: tuple[str, ...]) -> str:
+def _choice(table: TomlTable, key: str, choices: tuple[str, ...]) -> str:
     value = table.text(key, choices[0])
     if value not in choices:
         raise table.refuse(key, f"must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
@@ -99,14 +99,14 @@ def _there(path: Path) -> bool:
     return True
 
 
-def _expanded(table: Table, key: str, value: str) -> Path:
+def _expanded(table: TomlTable, key: str, value: str) -> Path:
     try:
         return Path(value).expanduser()
     except RuntimeError:
         raise table.refuse(key, f"names a user that this machine does not have: {value}") from None
 
 
-def _patience(table: Table, key: str, default: float) -> float:
+def _patience(table: TomlTable, key: str, default: float) -> float:
     value = table.number(key, default)
     if value is None or value <= 0:
         raise table.refuse(key, f"must be more than 0, not {value!r}")
@@ -116,21 +116,21 @@ def _patience(table: Table, key: str, default: float) -> float:
 def api_key(paths: Paths) -> str | None:
     """The box's API key: ``$GPUBOX_API_KEY``, ``$LLAMA_API_KEY``, else the 0600 file ``api-key``.
 
-    It goes to servers that gpubox started, to no other (``server.keys``). Raises UsageError as ``key_in`` does.
+    It goes to servers that gpubox started, to no other (``server.keys``). Raises UsageError as ``read_key_file`` does.
     """
     for name in ("GPUBOX_API_KEY", "LLAMA_API_KEY"):
         if value := os.environ.get(name, "").strip():
             return value
-    return key_in(paths.api_key_file)
+    return read_key_file(paths.api_key_file)
 
 
-def key_in(path: Path) -> str | None:
+def read_key_file(path: Path) -> str | None:
     """The key in a file of mode 0600; ``None`` where there is no such file.
 
     Raises UsageError when the file can be read by others: a key that leaked is no key.
     """
     try:
-        with open_regular(path, KEY_BYTES) as file:
+        with open_regular(path, MAX_KEY_BYTES) as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read().decode().strip()
     except FileNotFoundError:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-MAIN_SLOT = "main"
+MAIN_INSTANCE = "main"
 """The slot of the active server. A companion profile runs in a slot named like the profile."""
 
 
@@ -71,10 +71,10 @@ class Paths:
         """The chats, one JSONL file each."""
         return self.state / "chats"
 
-    def slot_state(self, slot: str) -> Path:
+    def instance_state(self, slot: str) -> Path:
         return self.state / "servers" / f"{slot}.json"
 
-    def slot_lock(self, slot: str) -> Path:
+    def instance_lock(self, slot: str) -> Path:
         """Held by the gpubox that is changing this slot."""
         return self.state / "servers" / f"{slot}.lock"
 
@@ -86,7 +86,7 @@ class Paths:
         """Held by the watcher of the slot's server for as long as it watches."""
         return self.state / "servers" / f"{slot}.watch"
 
-    def slot_log(self, slot: str) -> Path:
+    def instance_log(self, slot: str) -> Path:
         return self.logs / f"{slot}.log"
 
     def failed_log(self, slot: str) -> Path:

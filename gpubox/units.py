@@ -31,22 +31,22 @@ def rate(value: float | None) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}"
 
 
-def span(value: float) -> str:
+def rough_duration(value: float) -> str:
     """A limit in whole words: ``90 s``, ``10 min``, ``2 h``."""
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
 
 
-def at_least(value: float | None, least: float | None) -> str:
+def duration_at_least(value: float | None, least: float | None) -> str:
     """A time, or what is known of it where only its least is: ``≥1.2 s``, ``≥804ms``; no wider than a time."""
     if value is not None or least is None:
-        return seconds(value)
-    shown = f"≥{seconds(least)}"
+        return duration(value)
+    shown = f"≥{duration(least)}"
     return shown if len(shown) <= 6 else shown.replace(" ", "")
 
 
-def seconds(value: float | None) -> str:
+def duration(value: float | None) -> str:
     """A duration: ``340 ms``, ``3.1 s``, ``1:02``, ``2 h 03``."""
     if value is None:
         return UNKNOWN

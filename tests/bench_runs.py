@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Flag, Machine, Plan, Provenance, Result, Target
-from gpubox.bench.store import Run, create_run
+from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths
 
 OPTIONS: dict[str, Any] = {"prompts": ["short", "code"], "depths": [0, 8192], "repeats": 5}

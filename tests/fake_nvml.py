@@ -131,7 +131,7 @@ def watching(monkeypatch: pytest.MonkeyPatch, clock: Clock, sysfs: Path) -> Iter
     It rests for ever between two readings, so that each is one asked for with ``fresh``.
     """
     readers: list[tuple[DriverReader, Driver]] = []
-    monkeypatch.setattr(nvml_card, "name_of", lambda pid: None)
+    monkeypatch.setattr(nvml_card, "process_name", lambda pid: None)
 
     def starts(driver: Driver) -> DriverReader:
         monkeypatch.setitem(sys.modules, "pynvml", driver)

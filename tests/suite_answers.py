@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from gpubox.bench.suite.scoring import score_of, score_reply
+from gpubox.bench.kinds.suite.scoring import score_of_values, score_reply
 from gpubox.sandbox.runner import Sandbox
 
 ANSWERS = Path(__file__).parent / "fixtures/suite"
@@ -19,7 +19,7 @@ async def scored(folder: str, sandbox: Sandbox, root: Path = ANSWERS) -> dict[st
     async def one(name: str, text: str) -> tuple[float | None, dict[str, Any]]:
         async with gate:
             values = await score_reply(name[:3], text, "", "stop", lambda: sandbox)
-        return score_of(values).value, values
+        return score_of_values(values).value, values
 
     answers = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / folder).glob("*.md"))}
     return dict(zip(answers, await asyncio.gather(*(one(*answer) for answer in answers.items())), strict=True))

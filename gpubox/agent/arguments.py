@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from gpubox.agent.fences import blocks
+from gpubox.agent.fenced_code import fenced_blocks
 
 MEND_CHARACTERS = 8000
 """More is not mended: json_repair takes the square of the length over some texts (0.2 s here, at worst)."""
@@ -44,7 +44,7 @@ def read_arguments(
 
 
 def _repaired(raw: str, wanted: str, known: Collection[str]) -> tuple[dict[str, Any] | None, bool]:
-    fenced = blocks(raw)
+    fenced = fenced_blocks(raw)
     if fenced and fenced[0].code.strip():
         inner = fenced[0].code.strip()
         if fenced[0].language in ("json", "") and inner.startswith("{"):

@@ -9,19 +9,19 @@ from typing import Any
 
 from gpubox.agent.events import (
     AgentEvent,
-    GenerationProgress,
+    GenerationStats,
     PrefillProgress,
     ReasoningDelta,
     TextDelta,
 )
-from gpubox.agent.fences import ends_program
-from gpubox.agent.repetition import RepetitionWatch
-from gpubox.agent.reply import RawCall, Reply
+from gpubox.agent.fenced_code import ends_with_program
+from gpubox.agent.repetition import RepetitionDetector
+from gpubox.agent.reply import ModelReply, RawCall
 from gpubox.agent.thinking import ThinkingSplitter
 from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
-from gpubox.server.dialect import fitting
-from gpubox.server.peer import LLAMA
+from gpubox.server.dialect import supported_fields
+from gpubox.server.other_server import LLAMA
 from gpubox.server.stream import stream_completion
 
 Emit = Callable[[AgentEvent], None]
@@ -32,14 +32,16 @@ REPLY_CHARACTERS = 4_000_000
 """More is nobody's answer: a server that does not obey max_tokens is left."""
 
 
-class Listener:
+class ReplyCollector:
     """Turns Chunks into events and a Reply."""
 
-    def __init__(self, reply: Reply, emit: Emit, clock: Callable[[], float], *, until_program: bool = False) -> None:
+    def __init__(
+        self, reply: ModelReply, emit: Emit, clock: Callable[[], float], *, until_program: bool = False
+    ) -> None:
         """``until_program``: a whole fenced program ends the reply, so that no output is made up after it."""
         self.reply, self._emit, self._clock, self._until_program = reply, emit, clock, until_program
         self._splitter = ThinkingSplitter()
-        self._watch = RepetitionWatch()
+        self._watch = RepetitionDetector()
         self._said = self._last = 0.0
         self._characters = 0
 
@@ -73,7 +75,7 @@ class Listener:
         for call in chunk.calls:
             self._call(call)
         self._progress(now)
-        if self._until_program and "\n" in visible and ends_program(reply.answering):
+        if self._until_program and "\n" in visible and ends_with_program(reply.answering):
             reply.finish_reason = "program"
             return False
         grown = chunk.reasoning + chunk.text + "".join(call.arguments for call in chunk.calls)
@@ -121,7 +123,7 @@ class Listener:
             return
         self._said = now
         self._emit(
-            GenerationProgress(
+            GenerationStats(
                 server.generated_tokens,
                 server.tg_tokens_per_second,
                 server.draft_tokens,
@@ -133,7 +135,7 @@ class Listener:
 async def ask(
     client: LlamaClient,
     body: dict[str, Any],
-    reply: Reply,
+    reply: ModelReply,
     emit: Emit,
     *,
     silence_seconds: float,
@@ -142,8 +144,8 @@ async def ask(
 ) -> None:
     """Fills ``reply`` from the answer to ``body``. Raises StreamError; cancelled, it closes the stream."""
     if client.dialect not in ("", LLAMA):
-        body = {**fitting(client.dialect, body)[0], "model": client.model}
-    listener = Listener(reply, emit, clock, until_program=until_program)
+        body = {**supported_fields(client.dialect, body)[0], "model": client.model}
+    listener = ReplyCollector(reply, emit, clock, until_program=until_program)
     try:
         async with stream_completion(client.http, body, silence_seconds=silence_seconds) as chunks, aclosing(chunks):
             async for chunk in chunks:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpubox import units
-from gpubox.agent.workspace import DEPTH, Entry, Workspace, list_folder, read_at, shown
+from gpubox.agent.workspace import DEPTH, FolderEntry, Workspace, list_folder, printable_path, read_at
 from gpubox.errors import GpuboxError
 
 ENTRIES = 500
@@ -58,7 +58,7 @@ class Walk:
         return not self.cut
 
 
-def listing(workspace: Workspace, path: str, recursive: bool, stop: threading.Event) -> str:
+def list_entries(workspace: Workspace, path: str, recursive: bool, stop: threading.Event) -> str:
     """What a folder holds, an item a line. Raises GpuboxError."""
     names = workspace.parts(path)
     walk = Walk(stop)
@@ -72,16 +72,16 @@ def listing(workspace: Workspace, path: str, recursive: bool, stop: threading.Ev
     return _with_remarks(lines or ["(empty)"], walk)
 
 
-def lines_of(workspace: Workspace, path: str, first: int, count: int) -> str:
+def read_lines(workspace: Workspace, path: str, first: int, count: int) -> str:
     """Lines ``first`` (from 1) to ``first + count - 1`` of a text file, and how many there are. Raises GpuboxError."""
     data = workspace.read(workspace.parts(path))
     if b"\0" in data[:8192]:
-        raise GpuboxError(f"{shown(path)} is no text: {units.file_size(len(data))} of other data.")
+        raise GpuboxError(f"{printable_path(path)} is no text: {units.file_size(len(data))} of other data.")
     lines = data.decode("utf-8", errors="replace").splitlines()
     if not lines:
         return "(empty)"
     if first > len(lines):
-        raise GpuboxError(f"{shown(path)} has {len(lines)} lines.")
+        raise GpuboxError(f"{printable_path(path)} has {len(lines)} lines.")
     taken: list[str] = []
     room = READ_CHARACTERS
     for line in lines[first - 1 : first - 1 + min(count, LINES)]:
@@ -121,7 +121,7 @@ def search(workspace: Workspace, text: str, path: str, glob: str, stop: threadin
                 continue
             for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
                 if needle in line.casefold():
-                    found.append(f"{shown(entry.path)}:{number}: {line.strip()[:_LINE_CHARACTERS]}")
+                    found.append(f"{printable_path(entry.path)}:{number}: {line.strip()[:_LINE_CHARACTERS]}")
             if len(found) >= MATCHES:
                 walk.cut = f"only the first {MATCHES} are shown"
                 break
@@ -130,7 +130,7 @@ def search(workspace: Workspace, text: str, path: str, glob: str, stop: threadin
 
 def _walk(
     workspace: Workspace, descriptor: int, names: tuple[str, ...], walk: Walk, *, recursive: bool
-) -> Iterator[tuple[Entry, int]]:
+) -> Iterator[tuple[FolderEntry, int]]:
     """Every item under a folder, each with the descriptor of the folder it lies in."""
     entries, more = list_folder(descriptor, names, FOLDER_ENTRIES, workspace.device)
     if more:
@@ -156,19 +156,19 @@ def _walk(
             os.close(inner)
 
 
-def _entry_line(entry: Entry) -> str:
-    path = shown(entry.path)
+def _entry_line(entry: FolderEntry) -> str:
+    path = printable_path(entry.path)
     if entry.kind == "folder":
         return f"{path}/"
     if entry.kind == "link":
-        return f"{path} -> {shown(entry.target)} (a link, not followed)"
+        return f"{path} -> {printable_path(entry.target)} (a link, not followed)"
     return f"{path}  {entry.size_bytes} bytes" if entry.kind == "file" else f"{path}  (no ordinary file)"
 
 
 def _with_remarks(lines: list[str], walk: Walk) -> str:
     remarks = [f"({walk.cut})"] if walk.cut else []
     if walk.skipped:
-        names = ", ".join(shown(path) for path in walk.skipped[:5])
+        names = ", ".join(printable_path(path) for path in walk.skipped[:5])
         remarks.append(f"(not looked into: {names}{' …' if len(walk.skipped) > 5 else ''})")
     return "\n".join([*lines, *remarks])
 

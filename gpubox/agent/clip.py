@@ -8,7 +8,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127])
 
 
-def for_model(text: str, limit: int) -> tuple[str, int]:
+def truncate_output(text: str, limit: int) -> tuple[str, int]:
     """``(text, dropped)``: without ANSI and control codes, at most about ``limit`` characters: head and tail."""
     dropped = max(0, len(text) - 4 * limit)
     if dropped:  # so that a huge text costs no regular expression

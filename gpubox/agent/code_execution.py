@@ -17,7 +17,7 @@ class CodeExecution:
         "Run a Python 3 program in a sandbox without network and return what it printed. Each call is a fresh "
         "interpreter: include imports and definitions, and print what you want to see."
     )
-    side_by_side = True
+    parallel_safe = True
 
     def __init__(self, sandbox: Sandbox, policy: Policy) -> None:
         self._sandbox, self._policy = sandbox, policy
@@ -44,8 +44,8 @@ class CodeExecution:
             seconds=outcome.seconds,
             exit_code=outcome.exit_code,
             ended_by=outcome.ended_by,
-            tier=outcome.tier,
-            files_made=outcome.files_made,
+            isolation=outcome.isolation,
+            files_changed=outcome.files_changed,
             dropped_bytes=outcome.dropped_bytes,
         )
 
@@ -59,13 +59,13 @@ class CodeExecution:
             parts.append(f"[exit code {outcome.exit_code}]")
         elif not parts:
             parts.append("[it printed nothing]")
-        if outcome.planted:
+        if outcome.quarantined:
             parts.append(
                 f"[moved out of the workspace to {outcome.quarantine}, because tools of the owner's would run it: "
-                f"{', '.join(outcome.planted[:20])}]"
+                f"{', '.join(outcome.quarantined[:20])}]"
             )
-        if outcome.planted_left:
-            parts.append(f"[tools of the owner's run what was changed here: {', '.join(outcome.planted_left[:20])}]")
-        if outcome.files_made:
-            parts.append(f"[files: {', '.join(outcome.files_made[:20])}]")
+        if outcome.not_quarantined:
+            parts.append(f"[tools of the owner's run what was changed here: {', '.join(outcome.not_quarantined[:20])}]")
+        if outcome.files_changed:
+            parts.append(f"[files: {', '.join(outcome.files_changed[:20])}]")
         return "\n".join(parts)

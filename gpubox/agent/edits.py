@@ -11,9 +11,9 @@ import stat
 import threading
 from dataclasses import dataclass
 
-from gpubox.agent.workspace import FILE_BYTES, Workspace, read_at, shown
+from gpubox.agent.workspace import FILE_BYTES, Workspace, printable_path, read_at
 from gpubox.errors import GpuboxError
-from gpubox.sandbox.planted import REPOSITORY, is_bare_repository, runs_unasked
+from gpubox.sandbox.auto_run_files import REPOSITORY, auto_run_kinds, is_bare_repository
 
 DIFF_LINES = 400
 """A longer diff is shown by its head and its tail."""
@@ -24,7 +24,7 @@ _COMPARED_LINES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """One file's content before and after. ``before`` is ``None`` for a file that is not there."""
 
     names: tuple[str, ...]
@@ -38,21 +38,21 @@ class Change:
         return "/".join(self.names)
 
 
-def plan_write(workspace: Workspace, path: str, content: str) -> Change:
+def plan_write(workspace: Workspace, path: str, content: str) -> FileChange:
     """The whole file replaced, or made. Raises GpuboxError."""
     names = _writable(workspace, path)
     before = _content(workspace, names)
     return _change(names, before, _encoded(content))
 
 
-def plan_edit(workspace: Workspace, path: str, old: str, new: str) -> Change:
+def plan_edit(workspace: Workspace, path: str, old: str, new: str) -> FileChange:
     """``old``, which must stand in the file exactly once, replaced by ``new``. Raises GpuboxError."""
     names = _writable(workspace, path)
     before = workspace.read(names)
     try:
         text = before.decode("utf-8")
     except UnicodeDecodeError:
-        raise GpuboxError(f"{shown(path)} is not UTF-8 text: an edit would damage it.") from None
+        raise GpuboxError(f"{printable_path(path)} is not UTF-8 text: an edit would damage it.") from None
     if not old:
         raise GpuboxError("The old text is empty.", "write_file replaces a whole file.")
     if "\r\n" in text and "\r\n" not in old + new:  # models write \n whatever the file does
@@ -60,11 +60,13 @@ def plan_edit(workspace: Workspace, path: str, old: str, new: str) -> Change:
     count = text.count(old)
     if count != 1:
         why = "is not in the file" if count == 0 else f"stands in the file {count} times"
-        raise GpuboxError(f"The old text {why}: {shown(path)} was not changed.", "Read the file and give more of it.")
+        raise GpuboxError(
+            f"The old text {why}: {printable_path(path)} was not changed.", "Read the file and give more of it."
+        )
     return _change(names, before, _encoded(text.replace(old, new)))
 
 
-def apply(workspace: Workspace, change: Change, stop: threading.Event) -> None:
+def apply_change(workspace: Workspace, change: FileChange, stop: threading.Event) -> None:
     """Writes the file in one step, if it is still what the diff was made of. Nothing is left behind where it fails.
 
     Raises GpuboxError.
@@ -83,19 +85,19 @@ def apply(workspace: Workspace, change: Change, stop: threading.Event) -> None:
                 os.fsync(file.fileno())
             _checked(folder, change)
             if stop.is_set():
-                raise GpuboxError(f"{shown(change.path)} was not written: stopped.")
+                raise GpuboxError(f"{printable_path(change.path)} was not written: stopped.")
             if change.before is None:
                 _place_new(folder, temporary, name)
             else:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
-            raise GpuboxError(f"{shown(change.path)} was not written: {error.strerror}.") from None
+            raise GpuboxError(f"{printable_path(change.path)} was not written: {error.strerror}.") from None
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
 
 
-def shortened(diff: str) -> str:
+def shorten_diff(diff: str) -> str:
     """The diff, or its head and tail with a line between them that says what is not shown."""
     lines = [_narrowed(line) for line in diff.splitlines()]
     if len(lines) <= DIFF_LINES and sum(len(line) + 1 for line in lines) <= DIFF_CHARACTERS:
@@ -122,7 +124,7 @@ def _narrowed(line: str) -> str:
     return line if hidden <= 0 else f"{line[:_DIFF_LINE_CHARACTERS]} @@ {hidden} characters NOT SHOWN @@"
 
 
-def _checked(folder: int, change: Change) -> int | None:
+def _checked(folder: int, change: FileChange) -> int | None:
     """The permissions of the file as it is now; ``None`` where there is none. Raises GpuboxError if it changed."""
     name = change.names[-1]
     try:
@@ -130,14 +132,14 @@ def _checked(folder: int, change: Change) -> int | None:
     except OSError:
         if change.before is None:
             return None
-        raise GpuboxError(f"{shown(change.path)} is gone: it was not written.") from None
+        raise GpuboxError(f"{printable_path(change.path)} is gone: it was not written.") from None
     if change.before is not None:
         data, state = read_at(folder, change.names)
         if not state.st_mode & stat.S_IWUSR:
-            raise GpuboxError(f"{shown(change.path)} is read-only.")
+            raise GpuboxError(f"{printable_path(change.path)} is read-only.")
         if data == change.before:
             return stat.S_IMODE(state.st_mode) & 0o777
-    raise GpuboxError(f"{shown(change.path)} has changed since: it was not written.", "Read it again.")
+    raise GpuboxError(f"{printable_path(change.path)} has changed since: it was not written.", "Read it again.")
 
 
 def _place_new(folder: int, temporary: str, name: str) -> None:
@@ -152,9 +154,9 @@ def _place_new(folder: int, temporary: str, name: str) -> None:
 def _writable(workspace: Workspace, path: str) -> tuple[str, ...]:
     names = workspace.parts(path)
     if not names or path.endswith("/"):
-        raise GpuboxError(f"{shown(path) or '.'} is a folder: name a file.")
-    if REPOSITORY in runs_unasked(path) or _completes_repository(workspace, names):
-        raise GpuboxError(f"{shown(path)} is a repository's own: what stands there may be run later.")
+        raise GpuboxError(f"{printable_path(path) or '.'} is a folder: name a file.")
+    if REPOSITORY in auto_run_kinds(path) or _completes_repository(workspace, names):
+        raise GpuboxError(f"{printable_path(path)} is a repository's own: what stands there may be run later.")
     return names
 
 
@@ -187,13 +189,13 @@ def _encoded(text: str) -> bytes:
     return data
 
 
-def _change(names: tuple[str, ...], before: bytes | None, after: bytes) -> Change:
+def _change(names: tuple[str, ...], before: bytes | None, after: bytes) -> FileChange:
     if before == after:
-        return Change(names, before, after, "")
-    path = shown("/".join(names))
+        return FileChange(names, before, after, "")
+    path = printable_path("/".join(names))
     if before is not None and b"\0" in before[:8192]:
         diff = f"--- {path}\n+++ {path}\n@@ the old content, {len(before)} bytes, is no text @@\n"
-        return Change(names, before, after, diff + _marked("+", _lines(after)))
+        return FileChange(names, before, after, diff + _marked("+", _lines(after)))
     old, new = _lines(before or b""), _lines(after)
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
@@ -206,12 +208,12 @@ def _change(names: tuple[str, ...], before: bytes | None, after: bytes) -> Chang
     if changed > _COMPARED_LINES or before is None:
         removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
         place = f"@@ -{head + 1},{len(removed)} +{head + 1},{len(added)} @@\n"
-        return Change(names, before, after, front + place + _marked("-", removed) + _marked("+", added))
+        return FileChange(names, before, after, front + place + _marked("-", removed) + _marked("+", added))
     # Only what differs, and three lines around it: the rest would only be matched with itself.
     start, end = max(0, head - 3), max(0, tail - 3)
     pieces = difflib.unified_diff(old[start : len(old) - end], new[start : len(new) - end], lineterm="", n=3)
     body = [_moved(line, start) if line.startswith("@@") else line for line in list(pieces)[2:]]
-    return Change(names, before, after, front + "\n".join(body) + "\n")
+    return FileChange(names, before, after, front + "\n".join(body) + "\n")
 
 
 def _lines(data: bytes) -> list[str]:

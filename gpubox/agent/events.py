@@ -14,7 +14,7 @@ import msgspec
 
 from gpubox.agent.tools import ToolCall, ToolOutput
 
-Reason = Literal["answered", "rounds", "tokens", "wall", "stopped", "repetition", "length"]
+EndReason = Literal["answered", "rounds", "tokens", "wall", "stopped", "repetition", "length"]
 """Why a turn ended: it answered; a limit; the owner stopped it; the model turned in circles; the answer is cut."""
 
 
@@ -31,17 +31,17 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
-    reasoning: str = ""
+    reasoning_content: str = ""
     """``reasoning_content`` of an assistant's message: sent back, or the template renders another prefix."""
-    calls: tuple[ToolCall, ...] = ()
-    """Native tool calls of an assistant's message; their arguments are always valid JSON."""
-    call_id: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Native tool tool_calls of an assistant's message; their arguments are always valid JSON."""
+    tool_call_id: str = ""
     """Of a tool's message: the call it answers."""
     partial: bool = False
     """The owner stopped it, or the stream broke."""
 
 
-class Timing(msgspec.Struct, frozen=True):
+class RoundTiming(msgspec.Struct, frozen=True):
     """Where one round's wall time went. The parts ending in ``_seconds`` sum to ``wall_seconds``.
 
     Prefill and generation are the server's own (``timings.prompt_ms``, ``predicted_ms``) where it sent them, else
@@ -54,17 +54,17 @@ class Timing(msgspec.Struct, frozen=True):
     queue_seconds: float = 0.0
     """From the request until the server began to read the prompt."""
     prefill_new_seconds: float = 0.0
-    prefill_reread_seconds: float = 0.0
+    prefill_reprocessed_seconds: float = 0.0
     thinking_seconds: float = 0.0
     answer_seconds: float = 0.0
-    """Visible text and tool calls."""
+    """Visible text and tool tool_calls."""
     tool_seconds: float = 0.0
     """By the clock: tools that ran side by side count once."""
     approval_seconds: float = 0.0
     """The owner's."""
     loop_seconds: float = 0.0
     prefill_new_tokens: int = 0
-    prefill_reread_tokens: int = 0
+    prefill_reprocessed_tokens: int = 0
     """Tokens the server held after the round before, and read again."""
     cached_tokens: int = 0
     generated_tokens: int = 0
@@ -78,15 +78,15 @@ class Timing(msgspec.Struct, frozen=True):
     """False: the server sent no timings; the figures are this clock's and this count's."""
 
 
-class Totals(msgspec.Struct, frozen=True):
+class TurnTotals(msgspec.Struct, frozen=True):
     """Sums of a turn's rounds."""
 
     rounds: int = 0
-    timing: Timing = Timing()
+    timing: RoundTiming = RoundTiming()
     effective_tokens_per_second: float | None = None
     """Generated tokens per second of the turn's wall time without approvals."""
     tools: int = 0
-    tools_failed: int = 0
+    failed_tool_calls: int = 0
 
 
 class TurnStarted(_Event, frozen=True):
@@ -107,9 +107,9 @@ class RoundStarted(_Event, frozen=True):
 
 
 class PrefillProgress(_Event, frozen=True):
-    """Prompt tokens: ``done`` of ``total`` are read, ``cached`` of them were there."""
+    """Prompt tokens: ``processed`` of ``total`` are read, ``cached`` of them were there."""
 
-    done: int
+    processed: int
     total: int
     cached: int
 
@@ -126,7 +126,7 @@ class TextDelta(_Event, frozen=True):
     text: str
 
 
-class GenerationProgress(_Event, frozen=True):
+class GenerationStats(_Event, frozen=True):
     """A few times a second while the model writes: the server's own figures of this round so far."""
 
     generated_tokens: int
@@ -140,7 +140,7 @@ class RoundRestarted(_Event, frozen=True):
 
     round: int
     why: str
-    timing: Timing = Timing()
+    timing: RoundTiming = RoundTiming()
     """Of the attempt that is given up; the Totals count it."""
 
 
@@ -150,7 +150,7 @@ class ToolRequested(_Event, frozen=True):
     call: ToolCall
 
 
-class ApprovalAsked(_Event, frozen=True):
+class ApprovalRequested(_Event, frozen=True):
     """The loop waits for the owner."""
 
     call: ToolCall
@@ -170,7 +170,7 @@ class MessageAdded(_Event, frozen=True):
     message: Message
 
 
-class Folded(_Event, frozen=True):
+class MessageShortened(_Event, frozen=True):
     """To fit the context, message ``index`` of the conversation now has ``content``."""
 
     index: int
@@ -181,7 +181,7 @@ class RoundFinished(_Event, frozen=True):
     """The round is over, its tools too."""
 
     round: int
-    timing: Timing
+    timing: RoundTiming
     finish_reason: str = ""
     """The server's (``stop``, ``length``, ``tool_calls``), ``program`` where a whole fenced program ended the reply;
     empty where the stream broke or was stopped."""
@@ -197,8 +197,8 @@ class Notice(_Event, frozen=True):
 class TurnFinished(_Event, frozen=True):
     """The turn is over and the conversation can go on."""
 
-    totals: Totals
-    reason: Reason
+    totals: TurnTotals
+    reason: EndReason
     text: str = ""
     """The last visible answer, without thinking."""
 
@@ -209,7 +209,7 @@ class TurnFailed(_Event, frozen=True):
     message: str
     hint: str = ""
     kept: int = 0
-    totals: Totals = Totals()
+    totals: TurnTotals = TurnTotals()
 
 
 AgentEvent = (
@@ -218,13 +218,13 @@ AgentEvent = (
     | PrefillProgress
     | ReasoningDelta
     | TextDelta
-    | GenerationProgress
+    | GenerationStats
     | RoundRestarted
     | ToolRequested
-    | ApprovalAsked
+    | ApprovalRequested
     | ToolFinished
     | MessageAdded
-    | Folded
+    | MessageShortened
     | RoundFinished
     | Notice
     | TurnFinished
@@ -234,17 +234,17 @@ AgentEvent = (
 _decoder: msgspec.json.Decoder[AgentEvent] = msgspec.json.Decoder(AgentEvent)
 
 
-def encode(event: AgentEvent) -> bytes:
+def encode_event(event: AgentEvent) -> bytes:
     """One JSON object, no line break in it."""
     return msgspec.json.encode(event)
 
 
-def decode(line: bytes | str) -> AgentEvent:
+def decode_event(line: bytes | str) -> AgentEvent:
     """The event of one line. Raises ``msgspec.DecodeError`` (ValidationError among them) for anything else."""
     return _decoder.decode(line)
 
 
-def values(event: AgentEvent) -> dict[str, Any]:
+def event_values(event: AgentEvent) -> dict[str, Any]:
     """The same as plain values, for ``--json``."""
     made: dict[str, Any] = msgspec.to_builtins(event)
     return made

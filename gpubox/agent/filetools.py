@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gpubox.agent import browse, edits
-from gpubox.agent.edits import Change
+from gpubox.agent.edits import FileChange
 from gpubox.agent.tools import Tool, ToolCall, ToolOutput
 from gpubox.agent.workspace import Workspace
 from gpubox.errors import GpuboxError
-from gpubox.threads import in_thread
+from gpubox.threads import run_in_thread
 
 WRITE_PATIENCE_SECONDS = 10.0
 """A cancelled write is waited for so long; one that a disk holds up longer stops before it replaces the file."""
@@ -26,7 +26,7 @@ _PATH = {"type": "string", "description": "Path relative to the workspace."}
 class FileTool:
     """One tool whose work blocks: it runs in a thread, and a cancel ends it."""
 
-    side_by_side = True
+    parallel_safe = True
 
     def __init__(self, workspace: Workspace, name: str, description: str, parameters: dict[str, Any]) -> None:
         self.workspace = workspace
@@ -46,7 +46,7 @@ class FileTool:
         """Does the call. What the model did wrong is an output; cancelling it is."""
         stop = threading.Event()
         began = time.monotonic()
-        work = asyncio.ensure_future(in_thread(self._do, call, stop))
+        work = asyncio.ensure_future(run_in_thread(self._do, call, stop))
         try:
             text, ok = await asyncio.shield(work), True
         except asyncio.CancelledError:
@@ -62,7 +62,7 @@ class FileTool:
             ok=ok,
             seconds=time.monotonic() - began,
             ended_by="" if ok else "refused",
-            files_made=self._made(call, ok),
+            files_changed=self._made(call, ok),
         )
 
     def _do(self, call: ToolCall, stop: threading.Event) -> str:
@@ -88,7 +88,7 @@ class ListFiles(FileTool):
 
     def _do(self, call: ToolCall, stop: threading.Event) -> str:
         path, recursive = _text(call, "path", "."), _flag(call, "recursive")
-        return browse.listing(self.workspace, path, recursive, stop)
+        return browse.list_entries(self.workspace, path, recursive, stop)
 
 
 class ReadFile(FileTool):
@@ -108,7 +108,7 @@ class ReadFile(FileTool):
 
     def _do(self, call: ToolCall, stop: threading.Event) -> str:
         first, count = _whole(call, "first_line", 1), _whole(call, "lines", browse.LINES)
-        return browse.lines_of(self.workspace, _text(call, "path"), max(1, first), max(1, count))
+        return browse.read_lines(self.workspace, _text(call, "path"), max(1, first), max(1, count))
 
 
 class SearchFiles(FileTool):
@@ -134,11 +134,11 @@ class SearchFiles(FileTool):
 class ChangeTool(FileTool):
     """A tool that writes one file. Only the very change that was shown as a diff is ever made."""
 
-    side_by_side = False
+    parallel_safe = False
 
     def __init__(self, workspace: Workspace, name: str, description: str, parameters: dict[str, Any]) -> None:
         super().__init__(workspace, name, description, parameters)
-        self._plans: OrderedDict[str, Change] = OrderedDict()
+        self._plans: OrderedDict[str, FileChange] = OrderedDict()
 
     def diff(self, call: ToolCall) -> str:
         """The change as a diff, its head and tail where it is long; empty where there is nothing to approve."""
@@ -150,7 +150,7 @@ class ChangeTool(FileTool):
             self._plans[call.id] = change
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
-        return edits.shortened(change.diff)
+        return edits.shorten_diff(change.diff)
 
     def _do(self, call: ToolCall, stop: threading.Event) -> str:
         change = self._plans.pop(call.id, None)
@@ -158,10 +158,10 @@ class ChangeTool(FileTool):
             if self._plan(call).diff:
                 raise GpuboxError("The file changed meanwhile, nothing was written.", "Call it again.")
             return "The file holds exactly this already."
-        edits.apply(self.workspace, change, stop)
+        edits.apply_change(self.workspace, change, stop)
         return f"{change.path} was {'made' if change.before is None else 'changed'}: {len(change.after)} bytes."
 
-    def _plan(self, call: ToolCall) -> Change:
+    def _plan(self, call: ToolCall) -> FileChange:
         raise NotImplementedError
 
     def _made(self, call: ToolCall, ok: bool) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ class WriteFile(ChangeTool):
             {"path": _PATH, "content": {"type": "string", "description": "The whole new content."}},
         )
 
-    def _plan(self, call: ToolCall) -> Change:
+    def _plan(self, call: ToolCall) -> FileChange:
         return edits.plan_write(self.workspace, _text(call, "path"), _text(call, "content"))
 
 
@@ -199,7 +199,7 @@ class EditFile(ChangeTool):
             },
         )
 
-    def _plan(self, call: ToolCall) -> Change:
+    def _plan(self, call: ToolCall) -> FileChange:
         return edits.plan_edit(self.workspace, _text(call, "path"), _text(call, "old"), _text(call, "new"))
 
 

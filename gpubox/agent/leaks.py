@@ -20,7 +20,7 @@ Found = tuple[str, str]
 """Name and raw arguments, as the model wrote them."""
 
 
-def leaked_calls(text: str, names: list[str]) -> tuple[str, list[Found]]:
+def text_tool_calls(text: str, names: list[str]) -> tuple[str, list[Found]]:
     """``(prose, calls)``: the text before the first call, and the calls of tools named ``names``; none, the text."""
     if not names or not text.strip():
         return text, []

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from gpubox.agent.events import AgentEvent, Totals, TurnFinished
-from gpubox.agent.history import Conversation
+from gpubox.agent.conversation import Conversation
+from gpubox.agent.events import AgentEvent, TurnFinished, TurnTotals
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Approve, Tool, deny
-from gpubox.agent.turn import Turn
+from gpubox.agent.tools import Approve, Tool, deny_all
+from gpubox.agent.turn import RunningTurn
 from gpubox.server.client import LlamaClient
 
 
@@ -19,7 +19,7 @@ class AgentLoop:
 
     def __init__(
         self,
-        approve: Approve = deny,
+        approve: Approve = deny_all,
         *,
         retry_seconds: float = 0.5,
         clock: Callable[[], float] = time.perf_counter,
@@ -27,7 +27,7 @@ class AgentLoop:
         """``approve`` asks the owner where a tool wants it; ``retry_seconds`` pass before a request is made again."""
         self._approve, self._retry_seconds, self._clock = approve, retry_seconds, clock
         self._task: asyncio.Task[None] | None = None
-        self._turn: Turn | None = None
+        self._turn: RunningTurn | None = None
 
     def stop(self) -> None:
         """Ends the turn that runs: the stream is closed, tools are killed, TurnFinished says ``stopped``."""
@@ -44,7 +44,7 @@ class AgentLoop:
         is closed, tools are killed, and ``conversation`` can go on.
         """
         events: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
-        turn = Turn(
+        turn = RunningTurn(
             conversation,
             settings,
             tools,
@@ -61,7 +61,7 @@ class AgentLoop:
             while (event := await events.get()) is not None:
                 yield event
             if turn.stopped and task.cancelled():  # stopped before it began
-                yield TurnFinished(Totals(), "stopped")
+                yield TurnFinished(TurnTotals(), "stopped")
             else:
                 await task
         finally:

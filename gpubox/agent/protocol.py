@@ -9,8 +9,8 @@ from typing import Any
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Tool
 
-CODE = "code_execution"
-IGNORED = 2
+CODE_TOOL = "code_execution"
+IGNORED_PROGRAMS = 2
 """Programs that a model wrote and did not run, until it is taken for one that cannot call tools."""
 
 NATIVE = (
@@ -26,7 +26,7 @@ FENCED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ToolProtocol:
     """The protocol of one turn; ``system`` and ``tools`` are the same bytes in every turn with these settings."""
 
     name: str
@@ -46,7 +46,9 @@ class Chosen:
         return self.name == "native"
 
 
-def choose(settings: AgentSettings, tools: Sequence[Tool], props: dict[str, Any] | None, *, ignored: int = 0) -> Chosen:
+def choose_protocol(
+    settings: AgentSettings, tools: Sequence[Tool], props: dict[str, Any] | None, *, ignored: int = 0
+) -> ToolProtocol:
     """The protocol for the model that ``/props`` (or nothing) describes.
 
     ``ignored`` answers of this chat held a program that the model did not run (``programs_not_run``).
@@ -60,30 +62,30 @@ def _caps(props: dict[str, Any] | None) -> dict[str, Any]:
     return caps if isinstance(caps, dict) else {}
 
 
-def _choose(settings: AgentSettings, tools: Sequence[Tool], caps: dict[str, Any], ignored: int) -> Chosen:
+def _choose(settings: AgentSettings, tools: Sequence[Tool], caps: dict[str, Any], ignored: int) -> ToolProtocol:
     can = bool(caps.get("supports_tools") and caps.get("supports_tool_calls"))
     names = tuple(tool.name for tool in tools)
     if not tools or settings.protocol == "none":
-        return Chosen("none", "no tools", settings.system_prompt)
-    idle = can and ignored >= IGNORED and CODE in names
+        return ToolProtocol("none", "no tools", settings.system_prompt)
+    idle = can and ignored >= IGNORED_PROGRAMS and CODE_TOOL in names
     if settings.protocol == "native" or (settings.protocol == "auto" and can and not idle):
         why = "as set" if settings.protocol == "native" else "the chat template knows tool calls"
-        system = _joined(settings.system_prompt, NATIVE if CODE in names else "")
+        system = _joined(settings.system_prompt, NATIVE if CODE_TOOL in names else "")
         parallel = bool(caps.get("supports_parallel_tool_calls"))
-        return Chosen("native", why, system, schemas(tools), names, parallel)
+        return ToolProtocol("native", why, system, tool_schemas(tools), names, parallel)
     without = "the chat template knows no tool calls" if caps else "the server does not say what its template knows"
-    if CODE not in names:
-        return Chosen("none", without, settings.system_prompt)
+    if CODE_TOOL not in names:
+        return ToolProtocol("none", without, settings.system_prompt)
     why = "the model writes programs but calls no tool" if idle else without
     why = "as set" if settings.protocol == "fenced" else why
-    return Chosen("fenced", why, _joined(settings.system_prompt, FENCED), offered=(CODE,))
+    return ToolProtocol("fenced", why, _joined(settings.system_prompt, FENCED), offered=(CODE_TOOL,))
 
 
 def _joined(*parts: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def schemas(tools: Sequence[Tool]) -> tuple[dict[str, Any], ...]:
+def tool_schemas(tools: Sequence[Tool]) -> tuple[dict[str, Any], ...]:
     """The ``tools`` of a request."""
     return tuple(
         {

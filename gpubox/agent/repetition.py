@@ -12,7 +12,7 @@ LINES = 40
 LINE_TIMES = 20
 
 
-class RepetitionWatch:
+class RepetitionDetector:
     """Fed the text as it comes; says when its last 200 characters came 4 times, or one line 20 times of late."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class RepetitionWatch:
         return bool(common) and common[0][1] >= LINE_TIMES
 
 
-def before_circles(text: str) -> str:
+def without_repetition(text: str) -> str:
     """``text`` without its repeated end: what is kept in the prompt must not invite more of the same."""
     tail = text[-TAIL:]
     first = text.find(tail)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpubox.agent.protocol import Chosen
+from gpubox.agent.protocol import ToolProtocol
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import split_thinking
-from gpubox.agent.timing import Marks
+from gpubox.agent.timing import RequestMeasurements
 
 
 @dataclass(slots=True)
@@ -21,10 +21,10 @@ class RawCall:
 
 
 @dataclass(slots=True)
-class Reply:
+class ModelReply:
     """What the model has said so far in one request. It is filled as the stream comes, so a broken one has its part."""
 
-    marks: Marks
+    marks: RequestMeasurements
     content: str = ""
     """As sent: thinking that came inline is in it."""
     reasoning: str = ""
@@ -49,12 +49,12 @@ class Reply:
 
 def request_body(
     messages: list[dict[str, Any]],
-    chosen: Chosen,
+    chosen: ToolProtocol,
     settings: AgentSettings,
     *,
     max_tokens: int,
     thinking: bool | None,
-    thinking_tokens: int | None,
+    thinking_budget_tokens: int | None,
 ) -> dict[str, Any]:
     """The request (llama-server b11434's fields). Only the messages grow from one to the next."""
     body: dict[str, Any] = {
@@ -72,8 +72,8 @@ def request_body(
     if thinking is not None:
         given = settings.sampling.get("chat_template_kwargs")
         body["chat_template_kwargs"] = {**(given if isinstance(given, dict) else {}), "enable_thinking": thinking}
-    if thinking_tokens is not None:
-        body["thinking_budget_tokens"] = thinking_tokens
+    if thinking_budget_tokens is not None:
+        body["thinking_budget_tokens"] = thinking_budget_tokens
     if settings.slot is not None:
         body["id_slot"] = settings.slot
     return body

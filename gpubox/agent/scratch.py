@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.sandbox.disk import remove_tree
+from gpubox.sandbox.disk_usage import remove_tree
 
 
-def make_scratch(paths: Paths) -> Path:
+def create_scratch(paths: Paths) -> Path:
     """A new empty folder. Those of gpuboxes that are gone are removed. Raises GpuboxError."""
     try:
         paths.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -30,7 +30,7 @@ def make_scratch(paths: Paths) -> Path:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Removes what ``make_scratch`` made."""
+    """Removes what ``create_scratch`` made."""
     remove_tree(folder.parent)
 
 

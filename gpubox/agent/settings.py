@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Protocol = Literal["auto", "native", "fenced", "none"]
+ProtocolName = Literal["auto", "native", "fenced", "none"]
 """How tools are called: the template's own way, a ```python block, not at all; ``auto``: what ``/props`` says."""
 
 SYSTEM_PROMPT = (
@@ -30,10 +30,10 @@ class AgentSettings(msgspec.Struct, frozen=True):
     """Without any sign of life from the server: reading a long prompt shows progress, so it is none."""
     output_characters: int = 8000
     """Of one tool's output that the model reads: half its head, half its tail."""
-    protocol: Protocol = "auto"
+    protocol: ProtocolName = "auto"
     thinking: bool | None = None
     """On, off, or as the template does by itself."""
-    thinking_tokens: int | None = None
+    thinking_budget_tokens: int | None = None
     """Thinking is closed after so many tokens (``thinking_budget_tokens``)."""
     sampling: dict[str, Any] = {}
     """Fields of the request as llama-server names them (``temperature``, ``top_k``, ``seed`` ...)."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpubox.agent.events import Timing, Totals
+from gpubox.agent.events import RoundTiming, TurnTotals
 from gpubox.server.chunks import Timings
 
 
 @dataclass(slots=True)
-class Marks:
+class RequestMeasurements:
     """Moments of one round by this clock, ``None`` where they never came; and what was counted."""
 
     began: float
@@ -35,10 +35,12 @@ class Marks:
     """``usage.completion_tokens``."""
 
 
-def timing_of(marks: Marks, now: float, *, held_tokens: int, tool: float, approval: float) -> Timing:
+def round_timing(
+    marks: RequestMeasurements, now: float, *, server_cache_tokens: int, tool: float, approval: float
+) -> RoundTiming:
     """The Timing of a round that ends ``now``.
 
-    ``held_tokens`` is what the server's cache held after the round before (prompt and answer); ``tool`` and
+    ``server_cache_tokens`` is what the server's cache held after the round before (prompt and answer); ``tool`` and
     ``approval`` are seconds of this round after the answer.
     """
     server = marks.server
@@ -59,7 +61,7 @@ def timing_of(marks: Marks, now: float, *, held_tokens: int, tool: float, approv
         prompt, generation = prompt * scale, generation * scale
     began = marks.reading if marks.reading is not None else (marks.asked if server is None else first - prompt)
     queue = min(max(began - marks.asked, 0.0), asked - prompt - generation)
-    reread = min(max(held_tokens - cached, 0), read)
+    reread = min(max(server_cache_tokens - cached, 0), read)
     share = reread / read if read else 0.0
     span = max(ended - first, 1e-9)
     thinking = generation * min(marks.thinking_seconds / span, 1.0)
@@ -69,18 +71,18 @@ def timing_of(marks: Marks, now: float, *, held_tokens: int, tool: float, approv
         thinking = generation * min(marks.thought.generation_seconds / server.generation_seconds, 1.0)
     wall = max(now - marks.began, 0.0)
     named = queue + prompt + generation + tool + approval
-    return Timing(
+    return RoundTiming(
         wall_seconds=wall,
         queue_seconds=queue,
         prefill_new_seconds=prompt * (1 - share),
-        prefill_reread_seconds=prompt * share,
+        prefill_reprocessed_seconds=prompt * share,
         thinking_seconds=thinking,
         answer_seconds=generation - thinking,
         tool_seconds=tool,
         approval_seconds=approval,
         loop_seconds=max(wall - named, 0.0),
         prefill_new_tokens=read - reread,
-        prefill_reread_tokens=reread,
+        prefill_reprocessed_tokens=reread,
         cached_tokens=cached,
         generated_tokens=generated,
         thinking_tokens=marks.thought.generated_tokens if marks.thought else marks.thinking_pieces,
@@ -92,7 +94,7 @@ def timing_of(marks: Marks, now: float, *, held_tokens: int, tool: float, approv
     )
 
 
-def held_after(marks: Marks) -> int:
+def cache_tokens_after(marks: RequestMeasurements) -> int:
     """Tokens the server's cache holds after this round: the prompt, and the answer but for its last token."""
     if marks.server:
         generated = max(marks.server.generated_tokens - 1, 0)
@@ -100,16 +102,16 @@ def held_after(marks: Marks) -> int:
     return (marks.prompt_total or 0) + max((marks.generated or 0) - 1, 0)
 
 
-def totals_of(timings: list[Timing], rounds: int, tools: int, failed: int) -> Totals:
+def turn_totals(timings: list[RoundTiming], rounds: int, tools: int, failed: int) -> TurnTotals:
     """The sums of a turn. A rate is that of the sums; a count that no round knew stays unknown."""
     sums: dict[str, float | int | None] = {}
-    for name in Timing.__struct_fields__:
+    for name in RoundTiming.__struct_fields__:
         known = [value for timing in timings if (value := getattr(timing, name)) is not None]
         sums[name] = sum(known) if known else None
     generation = sum(t.thinking_seconds + t.answer_seconds for t in timings)
-    prefill = sum(t.prefill_new_seconds + t.prefill_reread_seconds for t in timings)
+    prefill = sum(t.prefill_new_seconds + t.prefill_reprocessed_seconds for t in timings)
     generated = sum(t.generated_tokens for t in timings)
-    read = sum(t.prefill_new_tokens + t.prefill_reread_tokens for t in timings)
+    read = sum(t.prefill_new_tokens + t.prefill_reprocessed_tokens for t in timings)
     whole = msgspec.convert(
         {
             **{name: value if value is not None else 0 for name, value in sums.items() if name not in _OPTIONAL},
@@ -118,10 +120,10 @@ def totals_of(timings: list[Timing], rounds: int, tools: int, failed: int) -> To
             "pp_tokens_per_second": _rate(read, prefill),
             "from_server": all(t.from_server for t in timings),
         },
-        Timing,
+        RoundTiming,
     )
     own = whole.wall_seconds - whole.approval_seconds
-    return Totals(rounds, whole, _rate(generated, own), tools, failed)
+    return TurnTotals(rounds, whole, _rate(generated, own), tools, failed)
 
 
 _OPTIONAL = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")

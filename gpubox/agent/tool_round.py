@@ -11,18 +11,20 @@ from typing import Any
 import msgspec
 
 from gpubox.agent.asking import Emit
-from gpubox.agent.calls import Planned
-from gpubox.agent.clip import for_model
-from gpubox.agent.events import ApprovalAsked, Notice, ToolFinished, ToolRequested
+from gpubox.agent.clip import truncate_output
+from gpubox.agent.events import ApprovalRequested, Notice, ToolFinished, ToolRequested
+from gpubox.agent.tool_calls import PlannedCall
 from gpubox.agent.tools import Approve, Tool, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
-from gpubox.threads import in_thread
+from gpubox.threads import run_in_thread
 
-SAME = "You made the same call before; it was not run again. Its result was:\n{}\nDo something else, or answer."
+REPEATED_CALL_OUTPUT = (
+    "You made the same call before; it was not run again. Its result was:\n{}\nDo something else, or answer."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CompletedCall:
     """One call and its output. ``repeated``: the round before made the same."""
 
     call: ToolCall
@@ -50,18 +52,18 @@ class ToolRunner:
         """The owner's, since the turn began."""
         self.made = self.failed = 0
 
-    def went_well(self, planned: Sequence[Planned]) -> bool:
+    def went_well(self, planned: Sequence[PlannedCall]) -> bool:
         """Whether the round before made the very same calls, without a fault."""
         before = [self._before.get(_key(item.call)) for item in planned]
         return bool(before) and all(output is not None and output.ok for output in before)
 
-    async def run(self, planned: Sequence[Planned]) -> list[Done]:
+    async def run(self, planned: Sequence[PlannedCall]) -> list[CompletedCall]:
         """The outputs in the order of the calls. Never raises but for a cancellation, which ends what runs."""
-        done: dict[int, Done] = {}
+        done: dict[int, CompletedCall] = {}
         group: list[int] = []
         for index, item in enumerate(planned):
             tool = self._tools.get(item.call.name)
-            if tool is not None and not item.error and tool.side_by_side:
+            if tool is not None and not item.error and tool.parallel_safe:
                 group.append(index)
                 continue
             await self._together(group, planned, done)
@@ -72,14 +74,14 @@ class ToolRunner:
         self._before = {_key(item.call): item.output for item in ordered if not item.repeated} or self._before
         return ordered
 
-    async def _together(self, group: list[int], planned: Sequence[Planned], done: dict[int, Done]) -> None:
+    async def _together(self, group: list[int], planned: Sequence[PlannedCall], done: dict[int, CompletedCall]) -> None:
         if not group:
             return
         async with asyncio.TaskGroup() as tasks:
             running = {i: tasks.create_task(self._one(planned[i], self._tools[planned[i].call.name])) for i in group}
         done.update({index: task.result() for index, task in running.items()})
 
-    async def _one(self, item: Planned, tool: Tool | None) -> Done:
+    async def _one(self, item: PlannedCall, tool: Tool | None) -> CompletedCall:
         call = item.call
         if item.notice:
             self._emit(Notice(item.kind, item.notice))
@@ -95,11 +97,11 @@ class ToolRunner:
         self.made += 1
         self.failed += not output.ok
         self._emit(ToolFinished(call, output))
-        return Done(call, output, repeated)
+        return CompletedCall(call, output, repeated)
 
     async def _made(self, call: ToolCall, tool: Tool) -> ToolOutput:
         try:
-            diff = await in_thread(tool.diff, call)  # it reads the file
+            diff = await run_in_thread(tool.diff, call)  # it reads the file
             if diff and not await self._asked(call, diff):
                 return ToolOutput("The owner did not allow this.", ok=False, ended_by="denied")
             return await tool.run(call)
@@ -112,7 +114,7 @@ class ToolRunner:
             return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
 
     async def _asked(self, call: ToolCall, diff: str) -> bool:
-        self._emit(ApprovalAsked(call, diff))
+        self._emit(ApprovalRequested(call, diff))
         began = self._clock()
         try:
             return await self._approve(call, diff)
@@ -120,12 +122,12 @@ class ToolRunner:
             self.approval_seconds += self._clock() - began
 
     def _bounded(self, output: ToolOutput) -> ToolOutput:
-        text, dropped = for_model(output.text, self.characters)
+        text, dropped = truncate_output(output.text, self.characters)
         return msgspec.structs.replace(output, text=text, dropped_bytes=output.dropped_bytes + dropped)
 
 
 def _again(before: ToolOutput) -> ToolOutput:
-    return msgspec.structs.replace(before, text=SAME.format(before.text), seconds=0.0)
+    return msgspec.structs.replace(before, text=REPEATED_CALL_OUTPUT.format(before.text), seconds=0.0)
 
 
 def _key(call: ToolCall) -> bytes:

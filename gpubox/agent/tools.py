@@ -29,9 +29,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
     """Of the program; ``None`` where none ran or a signal ended it."""
     ended_by: str = ""
     """``wall``, ``cpu``, ``memory``, ``output``, ``cancelled`` (the Sandbox's words), ``denied`` or ``refused``."""
-    tier: str = ""
+    isolation: str = ""
     """What confined the run; empty where nothing was run."""
-    files_made: tuple[str, ...] = ()
+    files_changed: tuple[str, ...] = ()
     dropped_bytes: int = 0
     """Output that is not in ``text``."""
 
@@ -52,7 +52,7 @@ class Tool(Protocol):
         """JSON schema of the arguments, an object; the same in every request."""
 
     @property
-    def side_by_side(self) -> bool:
+    def parallel_safe(self) -> bool:
         """Whether calls of one round may run at once: true for what writes nothing that another call reads."""
 
     def diff(self, call: ToolCall) -> str:
@@ -66,6 +66,6 @@ Approve = Callable[[ToolCall, str], Awaitable[bool]]
 """Asks the owner: (call, diff) -> may it run. The loop waits; its wait is counted apart."""
 
 
-async def deny(call: ToolCall, diff: str) -> bool:
+async def deny_all(call: ToolCall, diff: str) -> bool:
     """The Approve of a caller who can ask nobody."""
     return False

@@ -6,37 +6,37 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gpubox.agent.asking import Emit
-from gpubox.agent.calls import Identities, Plan, plan
+from gpubox.agent.completion import CompletionRequester
+from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import (
+    EndReason,
     Message,
     Notice,
-    Reason,
     RoundFinished,
     RoundStarted,
     TurnFailed,
     TurnFinished,
     TurnStarted,
 )
-from gpubox.agent.history import Conversation
-from gpubox.agent.ledger import Ledger
-from gpubox.agent.protocol import choose, context_size
-from gpubox.agent.repetition import before_circles
-from gpubox.agent.reply import Reply
-from gpubox.agent.request import Requests
+from gpubox.agent.ledger import TurnTimings
+from gpubox.agent.protocol import choose_protocol, context_size
+from gpubox.agent.repetition import without_repetition
+from gpubox.agent.reply import ModelReply
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import ThinkingSplitter
-from gpubox.agent.tool_round import Done, ToolRunner
+from gpubox.agent.tool_calls import CallIds, ToolCallPlan, plan_tool_calls
+from gpubox.agent.tool_round import CompletedCall, ToolRunner
 from gpubox.agent.tools import Approve, Tool, ToolCall
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
 
-LAST = "\n(You have one reply left: give your answer now.)"
-NOT_RUN = "[not run: the turn was stopped]"
+LAST_REPLY_HINT = "\n(You have one reply left: give your answer now.)"
+STOPPED_CALL_OUTPUT = "[not run: the turn was stopped]"
 REPEATS = 2
 """Rounds that only repeat the calls before them, until the turn is ended."""
 
 
-class Turn:
+class RunningTurn:
     """Everything one turn knows while it plays."""
 
     def __init__(
@@ -56,13 +56,13 @@ class Turn:
         self._approve, self._retry_seconds = approve, retry_seconds
         self._limit = asyncio.timeout(settings.wall_seconds)
         self._runner = ToolRunner(tools, self._ask_owner, emit, settings.output_characters, clock)
-        self._requests: Requests | None = None
-        taken = (call.id for message in conversation.messages for call in message.calls)
-        self._identities = Identities(taken, f"call_{len(conversation.messages)}")
+        self._requests: CompletionRequester | None = None
+        taken = (call.id for message in conversation.messages for call in message.tool_calls)
+        self._identities = CallIds(taken, f"call_{len(conversation.messages)}")
         self._messages_before = len(conversation.messages)
-        self._ledger = Ledger(conversation, self._runner, clock)
+        self._ledger = TurnTimings(conversation, self._runner, clock)
         self._round = 0
-        self._open: Reply | None = None
+        self._open: ModelReply | None = None
         """The reply of the round that runs, from its end on."""
         self._text = ""
         self.stopped = False
@@ -89,15 +89,15 @@ class Turn:
             return
         self._emit(TurnFinished(self._ledger.totals(self._round), reason, self._text))
 
-    async def _rounds(self) -> Reason:
+    async def _rounds(self) -> EndReason:
         props = await self._client.props()
         ignored = self._conversation.programs_not_run()
-        chosen, context = choose(self._settings, self._tools, props, ignored=ignored), context_size(props)
+        chosen, context = choose_protocol(self._settings, self._tools, props, ignored=ignored), context_size(props)
         if context:  # one output must not fill a small context
             self._runner.characters = min(self._runner.characters, context)
         model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
         self._emit(TurnStarted(chosen.name, chosen.why, model, chosen.offered, context))
-        self._requests = Requests(
+        self._requests = CompletionRequester(
             self._client,
             self._conversation,
             self._settings,
@@ -119,7 +119,7 @@ class Turn:
             self._open = reply
             if reply.circles:
                 return self._circles(reply)
-            found = plan(reply, self._tools, chosen, self._identities)
+            found = plan_tool_calls(reply, self._tools, chosen, self._identities)
             self._text = reply.visible.strip()
             self._say(found.content, reply, found)
             if not found.calls:
@@ -135,35 +135,37 @@ class Turn:
                 return "repetition"
         return "rounds"
 
-    def _say(self, content: str, reply: Reply, found: Plan | None = None, *, partial: bool = False) -> None:
+    def _say(
+        self, content: str, reply: ModelReply, found: ToolCallPlan | None = None, *, partial: bool = False
+    ) -> None:
         """Makes the reply part of the conversation."""
         calls = tuple(planned.call for planned in found.calls) if found and found.linked else ()
         if content.strip() or reply.reasoning.strip() or calls:
             message = Message("assistant", content, reply.reasoning, calls, partial=partial)
             self._emit(self._conversation.add(message))
 
-    async def _act(self, reply: Reply, found: Plan) -> list[Done]:
+    async def _act(self, reply: ModelReply, found: ToolCallPlan) -> list[CompletedCall]:
         self._ledger.tools_begin()
         done = await self._runner.run(found.calls)
-        last = LAST if self._round == self._settings.rounds - 1 else ""
+        last = LAST_REPLY_HINT if self._round == self._settings.rounds - 1 else ""
         if found.linked:
             for one in done:
                 said = one.output.text + (last if one is done[-1] else "")
-                self._emit(self._conversation.add(Message("tool", said, call_id=one.call.id)))
+                self._emit(self._conversation.add(Message("tool", said, tool_call_id=one.call.id)))
         else:
             outputs = "\n\n".join(f"Output:\n```\n{one.output.text}\n```" for one in done)
             self._emit(self._conversation.add(Message("tool", outputs + last)))
         self._end_round(reply)
         return done
 
-    def _circles(self, reply: Reply) -> Reason:
+    def _circles(self, reply: ModelReply) -> EndReason:
         self._emit(Notice("repetition", "The model turned in circles and was stopped."))
-        self._text = before_circles(reply.visible).strip()
-        self._say(before_circles(reply.content), reply, partial=True)
+        self._text = without_repetition(reply.visible).strip()
+        self._say(without_repetition(reply.content), reply, partial=True)
         self._end_round(reply)
         return "repetition"
 
-    def _end_round(self, reply: Reply) -> None:
+    def _end_round(self, reply: ModelReply) -> None:
         self._emit(RoundFinished(self._round, self._ledger.end(reply.marks), reply.finish_reason))
         self._open = None
         if self._requests:
@@ -178,7 +180,7 @@ class Turn:
             self._text = reply.visible.strip()
             self._say(_closed(reply.content), reply, partial=True)
         for call in self._conversation.unanswered():
-            self._emit(self._conversation.add(Message("tool", NOT_RUN, call_id=call.id)))
+            self._emit(self._conversation.add(Message("tool", STOPPED_CALL_OUTPUT, tool_call_id=call.id)))
         self._end_round(reply)
 
     async def _ask_owner(self, call: ToolCall, diff: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.policy import MOUNT
+from gpubox.sandbox.policy import WORKSPACE_MOUNT
 
 FILE_BYTES = 8 * 1024 * 1024
 """No larger file is read or written."""
@@ -28,7 +28,7 @@ _SHARED = ("home", "media", "mnt", "opt", "root", "srv", "tmp", "var")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One item of a folder."""
 
     path: str
@@ -66,21 +66,23 @@ class Workspace:
 
     def parts(self, path: str) -> tuple[str, ...]:
         """The names that ``path`` is made of; empty for the workspace itself. Raises GpuboxError."""
-        for front in (str(self.root), MOUNT):  # a program sees it there
+        for front in (str(self.root), WORKSPACE_MOUNT):  # a program sees it there
             if path == front or path.startswith(front.rstrip("/") + "/"):
                 path = path[len(front) :].lstrip("/")
                 break
         if path.startswith(("/", "~")):
-            raise GpuboxError(f"{shown(path)} is outside the workspace.", "Paths are relative to the workspace.")
+            raise GpuboxError(
+                f"{printable_path(path)} is outside the workspace.", "Paths are relative to the workspace."
+            )
         names = tuple(name for name in path.split("/") if name not in ("", "."))
         if ".." in names:
-            raise GpuboxError(f"{shown(path)} is refused: a path must not hold '..'.")
+            raise GpuboxError(f"{printable_path(path)} is refused: a path must not hold '..'.")
         try:
             long = any(len(os.fsencode(name)) > 255 for name in names)
         except UnicodeError:
             long = True
         if long or len(names) > DEPTH or "\0" in path:
-            raise GpuboxError(f"{shown(path)} is no usable path.")
+            raise GpuboxError(f"{printable_path(path)} is no usable path.")
         return names
 
     @contextlib.contextmanager
@@ -131,7 +133,7 @@ def read_at(descriptor: int, names: tuple[str, ...]) -> tuple[bytes, os.stat_res
         found = os.fstat(file)
         data = stream.read(FILE_BYTES + 1)
     if len(data) > FILE_BYTES:
-        raise GpuboxError(f"{shown('/'.join(names))} is too large: more than {FILE_BYTES // 2**20} MiB.")
+        raise GpuboxError(f"{printable_path('/'.join(names))} is too large: more than {FILE_BYTES // 2**20} MiB.")
     return data, found
 
 
@@ -148,9 +150,9 @@ def open_file(descriptor: int, names: tuple[str, ...]) -> int:
     return file
 
 
-def list_folder(descriptor: int, names: tuple[str, ...], limit: int, device: int) -> tuple[list[Entry], bool]:
+def list_folder(descriptor: int, names: tuple[str, ...], limit: int, device: int) -> tuple[list[FolderEntry], bool]:
     """The items of the folder ``descriptor``; ``device`` is the disk that counts as the workspace's own."""
-    found: list[Entry] = []
+    found: list[FolderEntry] = []
     more = False
     with os.scandir(descriptor) as items:
         for item in items:
@@ -162,16 +164,16 @@ def list_folder(descriptor: int, names: tuple[str, ...], limit: int, device: int
     return sorted(found, key=lambda entry: entry.path), more
 
 
-def _entry(descriptor: int, item: os.DirEntry[str], names: tuple[str, ...], device: int) -> Entry:
+def _entry(descriptor: int, item: os.DirEntry[str], names: tuple[str, ...], device: int) -> FolderEntry:
     path = "/".join((*names, item.name))
     state = item.stat(follow_symlinks=False)
     if stat.S_ISLNK(state.st_mode):
-        return Entry(path, "link", target=os.readlink(item.name, dir_fd=descriptor))
+        return FolderEntry(path, "link", target=os.readlink(item.name, dir_fd=descriptor))
     kind = "folder" if stat.S_ISDIR(state.st_mode) else "file" if stat.S_ISREG(state.st_mode) else "other"
-    return Entry(path, kind, state.st_size if kind == "file" else 0, same_disk=state.st_dev == device)
+    return FolderEntry(path, kind, state.st_size if kind == "file" else 0, same_disk=state.st_dev == device)
 
 
-def shown(path: str) -> str:
+def printable_path(path: str) -> str:
     """A path as a message may show it: one short line."""
     clean = "".join(char if char.isprintable() else "\ufffd" for char in path)
     return clean if len(clean) <= 200 else clean[:199] + "…"
@@ -184,7 +186,7 @@ def _ordinary(names: tuple[str, ...], state: os.stat_result, descriptor: int) ->
     if stat.S_ISLNK(state.st_mode):
         raise GpuboxError(_link_words(path, descriptor, names[-1]))
     what = "a folder" if stat.S_ISDIR(state.st_mode) else "a device, a pipe or a socket"
-    raise GpuboxError(f"{shown(path)} is {what}, not a file.")
+    raise GpuboxError(f"{printable_path(path)} is {what}, not a file.")
 
 
 def _is_link(descriptor: int, name: str) -> bool:
@@ -198,7 +200,7 @@ def _link_words(path: str, descriptor: int, name: str) -> str:
     target = ""
     with contextlib.suppress(OSError):
         target = os.readlink(name, dir_fd=descriptor)
-    return f"{shown(path)} is a link to {shown(target) or '?'}, and links are not followed: name what it points to."
+    return f"{printable_path(path)} is a link to {printable_path(target) or '?'}, and links are not followed: name what it points to."
 
 
 @contextlib.contextmanager
@@ -211,10 +213,10 @@ def _explained(names: tuple[str, ...], descriptor: int) -> Iterator[None]:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(descriptor, names[-1]):
             raise GpuboxError(_link_words(path, descriptor, names[-1])) from None
         if error.errno == errno.ENOENT:
-            raise GpuboxError(f"{shown(path)} does not exist.") from error
+            raise GpuboxError(f"{printable_path(path)} does not exist.") from error
         if error.errno == errno.ENOTDIR:
-            raise GpuboxError(f"{shown(path)} is no folder.") from None
-        raise GpuboxError(f"{shown(path)}: {error.strerror}.") from None
+            raise GpuboxError(f"{printable_path(path)} is no folder.") from None
+        raise GpuboxError(f"{printable_path(path)}: {error.strerror}.") from None
 
 
 def _too_wide(root: Path, own: tuple[Path, ...]) -> str:

@@ -12,18 +12,18 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 
 if TYPE_CHECKING:
-    from gpubox.bench.report.history import History
     from gpubox.bench.report.model import Report
-    from gpubox.bench.stand import Server, Stand
+    from gpubox.bench.report.noise_history import NoiseHistory
+    from gpubox.bench.target_server import ActiveTarget, TargetServer
     from gpubox.sandbox.runner import Sandbox
 
 KINDS = {
-    "speed": "gpubox.bench.speed.kind:Speed",
-    "humaneval": "gpubox.bench.humaneval.kind:HumanEval",
-    "suite": "gpubox.bench.suite.kind:Suite",
-    "ab": "gpubox.bench.ab.kind:Ab",
-    "sweep": "gpubox.bench.sweep.kind:Sweep",
-    "soak": "gpubox.bench.soak.kind:Soak",
+    "speed": "gpubox.bench.kinds.speed.kind:Speed",
+    "humaneval": "gpubox.bench.kinds.humaneval.kind:HumanEval",
+    "suite": "gpubox.bench.kinds.suite.kind:Suite",
+    "ab": "gpubox.bench.kinds.ab.kind:Ab",
+    "sweep": "gpubox.bench.kinds.sweep.kind:Sweep",
+    "soak": "gpubox.bench.kinds.soak.kind:Soak",
 }
 """Kind -> ``module:class``, imported when it is used."""
 
@@ -40,16 +40,16 @@ class Benchmark(ABC):
         self.config = Config()
         """Says what may confine the model's code, where it is run to be scored."""
         self._sandbox: Sandbox | None = None
-        self.history: History | None = None
-        """What past runs of this box say of its noise, for ``summarise``."""
+        self.history: NoiseHistory | None = None
+        """What past runs of this shared_sandbox say of its noise, for ``summarise``."""
 
     @abstractmethod
     def items(self) -> Sequence[Item]:
         """All items in the order of execution; the same plan gives the same ids."""
 
     @abstractmethod
-    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
-        """Does the item on the target that ``stand`` has up. Returns whole requests and replies, JSON values only.
+    async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
+        """Does the item on the target that ``target_server`` has up. Returns whole requests and replies, JSON values only.
 
         Raises GpuboxError where the server refuses (kept as the result's error) or is gone (tried once more).
         """
@@ -66,11 +66,11 @@ class Benchmark(ABC):
         """Told before all of these are scored: a kind that can do many together keeps what it needs for ``score``."""
         return
 
-    async def sandbox(self, stand: Stand) -> str:
-        """The tier that confines the model's code; empty where none is run. Raises GpuboxError where none confines."""
+    async def sandbox(self, target_server: TargetServer) -> str:
+        """The isolation that confines the model's code; empty where none is run. Raises GpuboxError where none confines."""
         return ""
 
-    def box(self) -> Sandbox:
+    def shared_sandbox(self) -> Sandbox:
         """Where the model's code runs; always the same one."""
         if self._sandbox is None:
             from gpubox.sandbox.runner import Sandbox
@@ -86,22 +86,22 @@ class Benchmark(ABC):
         """The run so far in a few words, for the progress line."""
         return ""
 
-    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
         """Why ``item`` need not be done, given what came before it; empty: it must.
 
         Asked before the item's target is brought up (``server`` is then another's, or ``None``) and again after it.
         """
         return ""
 
-    def spare(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
-        """Why ``item`` is not needed any more (a verdict is clear); empty: it is. Asked before ``skip``."""
+    def unneeded_reason(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+        """Why ``item`` is not needed any more (a verdict is clear); empty: it is. Asked before ``skip_reason``."""
         return ""
 
     def target_of(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
         """The name of the target that ``item`` is done on; what came before it may decide it."""
         return item.target
 
-    def cannot_load(self, target: Target, error: GpuboxError) -> str:
+    def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
         """Why a target does not come up, where that is a result (its items are skipped with it); empty: the run ends.
 
         ``error`` is a ChangeFailed where an engine was started, a UsageError where its flags were refused before.
@@ -109,7 +109,7 @@ class Benchmark(ABC):
         return ""
 
 
-def headline_of(benchmark: Benchmark, results: Sequence[tuple[Item, Result]]) -> str:
+def flagged_headline(benchmark: Benchmark, results: Sequence[tuple[Item, Result]]) -> str:
     """The run so far in a few words, with the kinds of flags that make them doubtful."""
     words = benchmark.headline(results)
     kinds = dict.fromkeys(flag.kind for item, result in results if not item.warmup for flag in result.flags)

@@ -18,7 +18,7 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class TargetServerEvent:
     """What the Supervisor does to bring a target up or to give the old server back."""
 
     target: str
@@ -65,7 +65,7 @@ class ItemFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Flagged:
+class FlagRaised:
     """Something that makes numbers doubtful was seen."""
 
     flag: Flag
@@ -78,9 +78,9 @@ class RunEnded:
     run: RunInfo
 
 
-BenchEvent = RunStarted | Serving | Note | ItemStarted | ItemProgress | ItemFinished | Flagged | RunEnded
+BenchEvent = RunStarted | TargetServerEvent | Note | ItemStarted | ItemProgress | ItemFinished | FlagRaised | RunEnded
 Emit = Callable[[BenchEvent], None]
 
 
-def silent(event: BenchEvent) -> None:
+def ignore_event(event: BenchEvent) -> None:
     """Tells nobody."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpubox.profiles.model import FlagValue
-from gpubox.server.record import Launch
+from gpubox.profiles.profile import FlagValue
+from gpubox.server.state import Launch
 
 SCHEMA = 1
 
@@ -113,7 +113,7 @@ class Result:
     """Why it has no numbers; it counts as not measured, never as 0."""
     skipped: bool = False
     """Nothing was executed: an earlier item decided it (a sweep's cell that cannot load)."""
-    spared: bool = False
+    unneeded: bool = False
     """Skipped because it is not needed: the verdict was clear before. Counts as no failure."""
 
     @property
@@ -123,7 +123,7 @@ class Result:
     @property
     def failed(self) -> bool:
         """It was wanted, and there are no numbers."""
-        return bool(self.error) and not self.spared
+        return bool(self.error) and not self.unneeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Machine:
     gpu_processes: tuple[str, ...] = ()
     """Programs on the cards that are not the measured server."""
     sandbox: str = ""
-    """The confinement tier where the kind runs the model's code."""
+    """The confinement isolation where the kind runs the model's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,8 @@ class RunInfo:
     """Of the run as a whole; those of items are in their results."""
     before: Launch | None = None
     """The server that ran before and runs again afterwards."""
-    owed: bool = False
+    restore_pending: bool = False
     """Whether the box is not yet as it was before."""
-    lent: tuple[str, ...] = ()
+    applied_argv: tuple[str, ...] = ()
     """The command line of the server that the run brought up last."""
     schema: int = SCHEMA

@@ -20,10 +20,10 @@ from gpubox.engines.find import EMBEDDED
 from gpubox.hardware.nvml import DriverReading
 from gpubox.models.gguf import check_gguf
 from gpubox.paths import Paths
-from gpubox.profiles.argv import public_env
+from gpubox.profiles.argv import redacted_env
 
 if TYPE_CHECKING:
-    from gpubox.bench.stand import Server
+    from gpubox.bench.target_server import ActiveTarget
 
 _LIBRARIES = re.compile(r"^lib(llama|ggml|mtmd)[\w.-]*\.(so|dylib)[\d.]*$")
 _BLOCK = 4 << 20
@@ -53,7 +53,7 @@ def read_machine(driver: DriverReading, sandbox: str = "", gpu_processes: tuple[
     )
 
 
-async def read_provenance(server: Server, paths: Paths, say: Callable[[str], None]) -> Provenance:
+async def read_provenance(server: ActiveTarget, paths: Paths, say: Callable[[str], None]) -> Provenance:
     """What ``server`` runs. Hashes its files where they are not known yet, which can take a minute; never raises."""
     target, launch = server.target, server.running.launch if server.running else None
     props = _told(server.props)
@@ -66,7 +66,7 @@ async def read_provenance(server: Server, paths: Paths, say: Callable[[str], Non
             engine_version=str(props.get("build_info") or ""),
             props=props,
         )
-    hashes = Hashes(paths.cache / "hashes.json")
+    hashes = FileHashes(paths.cache / "hashes.json")
     model = Path(launch.model_path) if launch.model_path else None
     try:
         engine = await asyncio.to_thread(hashes.of, engine_files(launch.engine, Path(launch.engine_path)))
@@ -78,7 +78,7 @@ async def read_provenance(server: Server, paths: Paths, say: Callable[[str], Non
         target=target.name,
         profile=launch.profile,
         argv=launch.argv,
-        env=public_env(launch.env),
+        env=redacted_env(launch.env),
         engine=launch.engine,
         engine_path=launch.engine_path,
         engine_version=launch.engine_version,
@@ -101,7 +101,7 @@ def engine_files(name: str, path: Path) -> list[Path]:
     return sorted(found)
 
 
-class Hashes:
+class FileHashes:
     """SHA-256 of files, kept until a file's size or time changes. A cache that cannot be written costs only time."""
 
     def __init__(self, cache: Path) -> None:

@@ -21,14 +21,14 @@ T = TypeVar("T")
 Verdict = Literal["faster", "slower", "indistinguishable", "too few"]
 Z95 = 1.959963984540054
 RESAMPLES = 10_000
-FEWEST = 5
+MIN_CLUSTERS = 5
 """Below so many prompts no interval is given: five values do not tell their own spread."""
 MARGIN = 0.01
 """Nobody changes a flag for less: it is never called a difference."""
 _ITERATIONS, _TINY = 500, 1e-300
 
 
-def t_tail(value: float, freedom: float) -> float:
+def t_p_value(value: float, freedom: float) -> float:
     """How likely Student's t is beyond ``value`` on either side (the two-sided p). ``freedom`` may be any number > 0.
 
     The regularised incomplete beta function I_x(freedom/2, 1/2) at x = freedom / (freedom + t²), by its continued
@@ -48,11 +48,11 @@ def t_quantile(p: float, freedom: float) -> float:
     if math.isinf(freedom):
         return statistics.NormalDist().inv_cdf(1 - p / 2)
     low, high = 0.0, 1.0
-    while t_tail(high, freedom) > p:
+    while t_p_value(high, freedom) > p:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_tail(middle, freedom) > p else (low, middle)
+        low, high = (middle, high) if t_p_value(middle, freedom) > p else (low, middle)
     return (low + high) / 2
 
 
@@ -112,7 +112,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, n, sd, median, low, mean + half, "t", least, most)
 
 
-def stderr(values: Sequence[float]) -> float | None:
+def standard_error(values: Sequence[float]) -> float | None:
     """The standard error of the mean: sample sd (n-1) over the root of n, as lm-eval gives it."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
@@ -158,7 +158,7 @@ def bootstrap(
     """
     dice = random.Random(seed)
     filled = [list(stratum) for stratum in strata if stratum]
-    if any(len(stratum) < FEWEST for stratum in filled):
+    if any(len(stratum) < MIN_CLUSTERS for stratum in filled):
         filled = [[one for stratum in filled for one in stratum]]
     n = sum(len(stratum) for stratum in filled)
     drawn = sorted(
@@ -171,7 +171,7 @@ def bootstrap(
     return drawn[math.floor(place)], drawn[math.ceil(resamples - 1 - place)]
 
 
-def over_prompts(strata: Sequence[Sequence[Sequence[float]]], *, seed: int = 0) -> Estimate:
+def mean_over_prompts(strata: Sequence[Sequence[Sequence[float]]], *, seed: int = 0) -> Estimate:
     """The mean over prompts, each counted once with the median of its repeats; strata are domains.
 
     Raises ValueError on nothing.
@@ -179,37 +179,37 @@ def over_prompts(strata: Sequence[Sequence[Sequence[float]]], *, seed: int = 0) 
     medians = [[statistics.median(repeats) for repeats in stratum] for stratum in strata]
     values = [value for stratum in medians for value in stratum]
     plain = estimate(values)
-    if len(values) < FEWEST:
+    if len(values) < MIN_CLUSTERS:
         return replace(plain, low=None, high=None, method="")
     low, high = bootstrap(medians, statistics.fmean, seed=seed)
     return replace(plain, low=low, high=high, method="bootstrap over prompts")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RatioSample:
     """One cluster of a pooled share: drafted tokens and accepted ones of one prompt."""
 
-    part: float
-    whole: float
+    numerator: float
+    denominator: float
 
 
-def pooled(strata: Sequence[Sequence[Share]], *, seed: int = 0, units: str = "prompts") -> Estimate:
+def pooled_ratio(strata: Sequence[Sequence[RatioSample]], *, seed: int = 0, units: str = "prompts") -> Estimate:
     """Sum of parts over sum of wholes; the interval draws prompts (or runs), never tokens: those of one correlate.
 
     ``units`` names in the method what was drawn. Raises ValueError where nothing was drafted.
     """
 
-    def ratio(drawn: list[Share]) -> float:
-        whole = sum(one.whole for one in drawn)
-        return sum(one.part for one in drawn) / whole if whole else 0.0
+    def ratio(drawn: list[RatioSample]) -> float:
+        whole = sum(one.denominator for one in drawn)
+        return sum(one.numerator for one in drawn) / whole if whole else 0.0
 
     everything = [one for stratum in strata for one in stratum]
-    if not sum(one.whole for one in everything):
+    if not sum(one.denominator for one in everything):
         raise ValueError("nothing drafted")
-    rates = [one.part / one.whole for one in everything if one.whole]
+    rates = [one.numerator / one.denominator for one in everything if one.denominator]
     spread = statistics.stdev(rates) if len(rates) > 1 else None
     ends: tuple[float | None, float | None] = (None, None)
-    if len(everything) >= FEWEST:
+    if len(everything) >= MIN_CLUSTERS:
         ends = bootstrap(strata, ratio, seed=seed)
     method = f"bootstrap over {units}" if ends[0] is not None else ""
     return Estimate(
@@ -218,7 +218,7 @@ def pooled(strata: Sequence[Sequence[Share]], *, seed: int = 0, units: str = "pr
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class WelchComparison:
     """Second against first: the ratio of geometric means, and what may be said of it."""
 
     ratio: float
@@ -230,7 +230,7 @@ class Comparison:
     most: float
 
 
-def carried(*sides: Sequence[float]) -> float:
+def lag1_autocorrelation(*sides: Sequence[float]) -> float:
     """The correlation of neighbours in series of time, each about its own mean; 0 to 0.95."""
     over = below = 0.0
     for side in sides:
@@ -243,11 +243,11 @@ def carried(*sides: Sequence[float]) -> float:
 
 def welch(
     first: Sequence[float], second: Sequence[float], *, margin: float = MARGIN, correlation: float = 0.0
-) -> Comparison:
+) -> WelchComparison:
     """Second against first where nothing pairs them: the ratio of geometric means with Welch's interval of the logs.
 
     Student's t with the Welch-Satterthwaite degrees of freedom. Values must be above 0. Where neighbours in time are
-    alike (``correlation``, see ``carried``), so many values tell as much as fewer that are not. Raises ValueError on
+    alike (``correlation``, see ``lag1_autocorrelation``), so many values tell as much as fewer that are not. Raises ValueError on
     nothing.
     """
     if not first or not second:
@@ -257,8 +257,8 @@ def welch(
     distance, n = means[1] - means[0], min(len(first), len(second))
     logs = [value - means[0] for value in sides[1]]
     least, most = math.exp(min(logs)), math.exp(max(logs))
-    if n < FEWEST - 2:
-        return Comparison(math.exp(distance), None, None, n, "too few", least, most)
+    if n < MIN_CLUSTERS - 2:
+        return WelchComparison(math.exp(distance), None, None, n, "too few", least, most)
     alike = (1 + correlation) / (1 - correlation)
     counts = [max(2.0, len(side) / alike) for side in sides]
     parts = [statistics.variance(side) / count for side, count in zip(sides, counts, strict=True)]
@@ -267,4 +267,4 @@ def welch(
     half = t95(math.floor(sum(parts) ** 2 / below)) * error if below > 0 else 0.0
     low, high = math.exp(distance - half), math.exp(distance + half)
     verdict: Verdict = "faster" if low > 1 + margin else "slower" if high < 1 - margin else "indistinguishable"
-    return Comparison(math.exp(distance), low, high, n, verdict, least, most)
+    return WelchComparison(math.exp(distance), low, high, n, verdict, least, most)

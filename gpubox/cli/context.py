@@ -11,8 +11,8 @@ from gpubox.config import Config, load_config
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
-    from gpubox.profiles.loader import Catalog
-    from gpubox.profiles.model import Profile
+    from gpubox.profiles.loader import ProfileCatalog
+    from gpubox.profiles.profile import Profile
 
 
 def server_url(url: str | None) -> str | None:
@@ -29,7 +29,7 @@ class Context:
     """Read late: a verb that needs no profile never opens one."""
 
     config_file: Path | None = None
-    plan_only: bool = False
+    dry_run: bool = False
     """``bench --plan``: say what would be done, and do nothing."""
 
     @cached_property
@@ -41,7 +41,7 @@ class Context:
         return load_config(self.paths)
 
     @cached_property
-    def catalog(self) -> Catalog:
+    def catalog(self) -> ProfileCatalog:
         from gpubox.profiles.loader import load_catalog
 
         return load_catalog(self.paths)

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpubox.cli.terminal import Control, clean_stderr, clean_streams
+from gpubox.cli.terminal import TerminalControl, sanitized_stderr, sanitized_streams
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.plain import plain
+from gpubox.sanitize import sanitize_line
 
 SENTENCE_CHARS = 2000
 """What is shown of an error's sentence: a server may have put a page into it."""
@@ -24,7 +24,7 @@ def guarded(
 
     All that is written meanwhile is cleaned.
     """
-    with clean_streams():
+    with sanitized_streams():
         return _guarded(work, logs, tell)
 
 
@@ -64,13 +64,13 @@ def interrupted() -> GpuboxError:
 
 def note(line: str) -> None:
     """A remark beside the answer, in one line. A terminal that is gone does not stop what is being done."""
-    note_text(plain(line))
+    note_text(sanitize_line(line))
 
 
 def note_text(text: str) -> None:
     """As ``note``, in several lines."""
     with contextlib.suppress(OSError):
-        print(text, file=clean_stderr(), flush=True)
+        print(text, file=sanitized_stderr(), flush=True)
 
 
 def show_error(error: GpuboxError) -> None:
@@ -111,6 +111,6 @@ def redraw(text: str) -> None:
 
     with contextlib.suppress(OSError):
         width = shutil.get_terminal_size().columns - 1
-        stream = clean_stderr()
-        stream.control(Control.NEW_LINE_IN_PLACE)
-        print(plain(text)[:width], end="", file=stream, flush=True)
+        stream = sanitized_stderr()
+        stream.control(TerminalControl.CLEAR_LINE)
+        print(sanitize_line(text)[:width], end="", file=stream, flush=True)

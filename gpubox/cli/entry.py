@@ -10,7 +10,7 @@ import sys
 try:  # nothing is imported before this that Python has not imported itself
     from gpubox.cli import interrupts
 
-    interrupts.leave_at_once()  # before all that takes time to import
+    interrupts.exit_on_interrupt()  # before all that takes time to import
 except KeyboardInterrupt:
     os._exit(130)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def leave_at_once() -> None:
+def exit_on_interrupt() -> None:
     """Until ``hear``: Ctrl-C ends the process without a word. Where it is ignored (nohup) it stays so."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _leave)

@@ -58,9 +58,9 @@ class VerbGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from gpubox.tables import nearest
+            from gpubox.toml_table import closest_match
 
-            near = nearest(args[0], self.list_commands(ctx))
+            near = closest_match(args[0], self.list_commands(ctx))
             more = f" Did you mean {near!r}?" if near else f" `{ctx.command_path} --help` lists the verbs."
             raise click.UsageError(f"There is no verb {args[0]!r}.{more}", ctx) from error
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpubox.cli.terminal import clean_stdout
+from gpubox.cli.terminal import sanitized_stdout
 from gpubox.errors import GpuboxError
-from gpubox.plain import plain
+from gpubox.sanitize import sanitize_line
 
 SCHEMA_VERSION = 1
 CELL_CHARS = 400
@@ -33,19 +33,19 @@ def is_terminal() -> bool:
 
 def emit(line: str = "") -> None:
     """One line for the owner, whatever stands in it: a name with a line break cannot make a second one."""
-    emit_text(plain(line))
+    emit_text(sanitize_line(line))
 
 
 def emit_text(text: str) -> None:
     """Lines for the owner."""
     with _told():
-        clean_stdout().write(f"{text}\n")
+        sanitized_stdout().write(f"{text}\n")
 
 
-def emit_exactly(text: str) -> None:
+def emit_verbatim(text: str) -> None:
     """Lines that are the contents of a file: as they stand, but on a terminal."""
     with _told():
-        clean_stdout().write_exactly(f"{text}\n")
+        sanitized_stdout().write_verbatim(f"{text}\n")
 
 
 def width() -> int | None:
@@ -55,10 +55,10 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def emit_part(text: str) -> None:
+def emit_chunk(text: str) -> None:
     """More of a text that goes on, at once."""
     with _told():
-        clean_stdout().write(text)
+        sanitized_stdout().write(text)
 
 
 def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
@@ -67,7 +67,9 @@ def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
     _printed = True
     text = json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2)
     with _told():
-        clean_stdout().write_whole(text.replace("\x7f", "\\u007f") + "\n")  # the one control code JSON leaves raw
+        sanitized_stdout().write_untruncated(
+            text.replace("\x7f", "\\u007f") + "\n"
+        )  # the one control code JSON leaves raw
 
 
 def emit_error(error: GpuboxError) -> None:
@@ -104,7 +106,7 @@ def discard() -> None:
 
 
 def _cell(text: str) -> str:
-    shown = plain(text)
+    shown = sanitize_line(text)
     return shown if len(shown) <= CELL_CHARS else f"{shown[: CELL_CHARS - 1]}…"
 
 

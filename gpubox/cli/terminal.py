@@ -9,46 +9,46 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TextIO
 
-from gpubox.plain import Cleaner
+from gpubox.sanitize import StreamSanitizer
 
 LINE_CHARS = 20_000
 """What a terminal is shown of one line; a file or a pipe gets all of it."""
 
 
-class Control(Enum):
+class TerminalControl(Enum):
     """gpubox's own codes. Nothing else makes a terminal act: codes in a text are never trusted."""
 
-    NEW_LINE_IN_PLACE = "\r\x1b[2K"
+    CLEAR_LINE = "\r\x1b[2K"
     """Back to the start of the line, which is cleared."""
 
 
-class CleanStream(io.TextIOBase):
-    """Writes to ``out`` what ``gpubox.plain`` leaves of a text, also where an escape sequence comes in pieces.
+class SanitizedStream(io.TextIOBase):
+    """Writes to ``out`` what ``gpubox.sanitize`` leaves of a text, also where an escape sequence comes in pieces.
 
     It has no ``buffer``: there is no way around it.
     """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._cleaner = Cleaner(LINE_CHARS if out.isatty() else None)
+        self._cleaner = StreamSanitizer(LINE_CHARS if out.isatty() else None)
 
     def write(self, text: str) -> int:
         self._put(self._cleaner.feed(text))
         return len(text)
 
-    def write_whole(self, text: str) -> None:
+    def write_untruncated(self, text: str) -> None:
         """A text of its own, whose lines are not cut: JSON."""
-        cleaner = Cleaner()
+        cleaner = StreamSanitizer()
         self._put(self._cleaner.end() + cleaner.feed(text) + cleaner.end())
 
-    def write_exactly(self, text: str) -> None:
+    def write_verbatim(self, text: str) -> None:
         """What goes into a file or a pipe as it stands; on a terminal it is cleaned as everything is."""
         if self.isatty():
             self.write(text)
         else:
             self._put(self._cleaner.end() + text)
 
-    def control(self, code: Control) -> None:
+    def control(self, code: TerminalControl) -> None:
         """Has the terminal act."""
         self._put(self._cleaner.end() + code.value)
 
@@ -88,21 +88,21 @@ class CleanStream(io.TextIOBase):
         return self._out.errors
 
 
-def clean_stdout() -> CleanStream:
+def sanitized_stdout() -> SanitizedStream:
     """stdout as it is now."""
     return _cleaned(sys.stdout)
 
 
-def clean_stderr() -> CleanStream:
+def sanitized_stderr() -> SanitizedStream:
     """stderr as it is now."""
     return _cleaned(sys.stderr)
 
 
 @contextlib.contextmanager
-def clean_streams() -> Iterator[None]:
+def sanitized_streams() -> Iterator[None]:
     """Inside the block nothing reaches stdout and stderr uncleaned: not from click, nor from a stray print."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = streams = clean_stdout(), clean_stderr()
+    sys.stdout, sys.stderr = streams = sanitized_stdout(), sanitized_stderr()
     try:
         yield
     finally:
@@ -112,5 +112,5 @@ def clean_streams() -> Iterator[None]:
                 stream.finish()
 
 
-def _cleaned(stream: TextIO) -> CleanStream:
-    return stream if isinstance(stream, CleanStream) else CleanStream(stream)
+def _cleaned(stream: TextIO) -> SanitizedStream:
+    return stream if isinstance(stream, SanitizedStream) else SanitizedStream(stream)

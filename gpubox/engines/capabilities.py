@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpubox.engines.renames import advice_for
-from gpubox.profiles.argv import ONLY_ON
-from gpubox.profiles.model import FlagValue
-from gpubox.tables import nearest
+from gpubox.engines.replaced_flags import advice_for
+from gpubox.profiles.argv import FLAGS_WITHOUT_NO
+from gpubox.profiles.profile import FlagValue
+from gpubox.toml_table import closest_match
 
 _NAME = re.compile(r"--?[A-Za-z][\w-]*")
 _ALLOWED = re.compile(r"allowed values: *([^()\n]+)")
@@ -24,7 +24,7 @@ _REMOVED = re.compile(r"the argument has been removed\.? *(.*)", re.S)
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class EngineOption:
     """One option of the engine. Names carry no leading dashes."""
 
     names: tuple[str, ...]
@@ -59,10 +59,10 @@ class Capabilities:
     """Everything an engine says of itself: version line and options."""
 
     version: str
-    options: tuple[Option, ...]
-    by_name: Mapping[str, Option] = field(repr=False, default_factory=dict)
+    options: tuple[EngineOption, ...]
+    by_name: Mapping[str, EngineOption] = field(repr=False, default_factory=dict)
 
-    def option(self, name: str) -> Option | None:
+    def option(self, name: str) -> EngineOption | None:
         """The option spelled ``name`` (any alias, with or without dashes, ``_`` for ``-``)."""
         return self.by_name.get(name.lstrip("-").replace("_", "-"))
 
@@ -75,7 +75,7 @@ class Capabilities:
         return f"no-{option.long}" if bare in option.negatives else option.long
 
 
-def shown_version(version: str) -> str:
+def display_version(version: str) -> str:
     """``version`` for people: a build that knows neither its number nor its commit says nothing about them."""
     return re.sub(r" \(build 0(?:, commit (?:unknown)?)?\)", "", version)
 
@@ -87,7 +87,7 @@ def parse_help(text: str, version: str = "") -> Capabilities:
     return Capabilities(version, tuple(options), by_name)
 
 
-def judge(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Refusal]:
+def find_refusals(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Refusal]:
     """What the help text alone says against these flags. The engine's own check may know more."""
     refusals: list[Refusal] = []
     for name, value in flags.items():
@@ -96,7 +96,7 @@ def judge(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Re
             option = capabilities.option(f"no-{name}")
         if option is None:
             advice, fork = advice_for(name, None)
-            near = nearest(name, capabilities.by_name)
+            near = closest_match(name, capabilities.by_name)
             hint = advice or (f"nearest: {near}" if near else "")
             refusals.append(Refusal(name, "this engine has no such option", hint, fork))
         elif option.removed is not None:
@@ -115,7 +115,7 @@ def repeated_flags(capabilities: Capabilities) -> frozenset[str]:
     return frozenset(option.long for option in capabilities.options if _REPEATABLE.search(option.help))
 
 
-def missing_defaults(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
+def added_flags(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
     """The flags gpubox adds: what it reads the server's truth from, where the profile is silent.
 
     ``-lv 4`` carries the buffer and KV lines, ``/metrics`` and ``/slots`` the counters; colours would put
@@ -143,7 +143,7 @@ def _blocks(text: str) -> list[list[str]]:
     return blocks
 
 
-def _parse_block(lines: list[str]) -> Option | None:
+def _parse_block(lines: list[str]) -> EngineOption | None:
     # "-c,    --ctx-size N    help": short names are padded after their comma, so re-join before splitting.
     head, _, rest = re.sub(r",\s+", ",", lines[0].rstrip(), count=lines[0].count(", ")).partition("  ")
     names: list[str] = []
@@ -162,7 +162,7 @@ def _parse_block(lines: list[str]) -> Option | None:
     names = [n.lstrip("-") for n in names]
     negatives = _negatives(names)
     removed = _REMOVED.search(help_text)
-    return Option(
+    return EngineOption(
         names=tuple(n for n in names if n not in negatives),
         negatives=tuple(negatives),
         value=value,
@@ -196,9 +196,9 @@ def _allowed(value: str | None, help_text: str) -> tuple[str, ...]:
     return tuple(listed) if value in {"MODE", "TYPE"} else ()
 
 
-def _bad_shape(option: Option, value: FlagValue) -> tuple[str, str] | None:
+def _bad_shape(option: EngineOption, value: FlagValue) -> tuple[str, str] | None:
     """What is wrong and the hint, where a switch is given a value, or the other way round."""
-    if value is False and not option.negatives and option.long not in ONLY_ON:
+    if value is False and not option.negatives and option.long not in FLAGS_WITHOUT_NO:
         return "cannot be switched off", "leave it out"
     if value is True and option.value is not None:
         return "needs a value", f"its value is {option.value}"
@@ -207,7 +207,7 @@ def _bad_shape(option: Option, value: FlagValue) -> tuple[str, str] | None:
     return None
 
 
-def _bad_value(option: Option, value: FlagValue) -> str | None:
+def _bad_value(option: EngineOption, value: FlagValue) -> str | None:
     if not option.allowed or isinstance(value, bool):
         return None
     words = [str(v) for v in value] if isinstance(value, tuple) else str(value).split(",")

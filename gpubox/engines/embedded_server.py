@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class EmbeddedFlag:
     """One option of the help text with what it sets."""
 
     names: tuple[str, ...]
@@ -53,21 +53,21 @@ class Flag:
         return any(not n.startswith(("--no-", "-n")) for n in self.names)
 
 
-def read_flags() -> dict[str, Flag]:
+def read_flags() -> dict[str, EmbeddedFlag]:
     """Every spelling, dashes included, -> its flag."""
-    flags: dict[str, Flag] = {}
+    flags: dict[str, EmbeddedFlag] = {}
     for block in re.split(r"\n(?=-)", _HELP.read_text(encoding="utf-8")):
         if block.startswith("-----"):
             continue
         names = tuple(_NAMES.findall(block.splitlines()[0]))
         setter = next((FLAGS[bare] for n in names if (bare := n.lstrip("-")) in FLAGS), None)
         env = _ENV.search(block)
-        flag = Flag(names, env[1] if env else None, block.rstrip() + "\n", setter)
+        flag = EmbeddedFlag(names, env[1] if env else None, block.rstrip() + "\n", setter)
         flags.update(dict.fromkeys(names, flag))
     return flags
 
 
-class Parser:
+class ArgumentReader:
     """Sets CommonParams flag by flag. ``x`` is the xllamacpp module."""
 
     def __init__(self, x: Any) -> None:
@@ -116,7 +116,7 @@ class Parser:
                 ) from None
         return None
 
-    def _set_from_environment(self, flag: Flag, value: str) -> None:
+    def _set_from_environment(self, flag: EmbeddedFlag, value: str) -> None:
         assert flag.setter
         if flag.setter.convert and flag.setter.on is not None:
             self._set(flag.setter, value)
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load: {error}"
         print(f"error: xllamacpp {why}; run: pip install 'gpubox[embedded]'", file=sys.stderr)
         return 1
-    parser = Parser(x)
+    parser = ArgumentReader(x)
     try:
         parser.read_environment(os.environ)
         ended = parser.read_arguments(words)

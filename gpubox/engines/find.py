@@ -12,7 +12,7 @@ from typing import Literal
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.tables import nearest
+from gpubox.toml_table import closest_match
 
 PATH_ENGINE = "llama-server"
 EMBEDDED = "embedded"
@@ -110,7 +110,7 @@ def _unknown_hint(name: str, known: list[str]) -> str:
         return f"Install it: {INSTALL_EMBEDDED}"
     if name == PATH_ENGINE:
         return "There is no llama-server on PATH; name its path under [engines] in config.toml."
-    if near := nearest(name, known):
+    if near := closest_match(name, known):
         return f"Did you mean {near!r}?"
     there = f"There is: {', '.join(known)}. " if known else ""
     return f"{there}Name its llama-server under [engines] in config.toml."

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubox.hardware.process import Identity, boot_id
+from gpubox.hardware.process import ProcessIdentity, boot_id
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
@@ -95,7 +95,7 @@ def _percent(now: tuple[int, int], then: tuple[int, int]) -> float:
     return round(min(max(100 * busy / everything, 0.0), 100.0), 1) if everything > 0 else 0.0
 
 
-def read_process(identity: Identity, proc: Path = _PROC) -> ProcessReading | None:
+def read_process(identity: ProcessIdentity, proc: Path = _PROC) -> ProcessReading | None:
     """What exactly this process uses; ``None`` when it is gone, or its number is another's by now. Never raises."""
     try:
         if identity.boot_id != boot_id():
@@ -112,7 +112,7 @@ def read_process(identity: Identity, proc: Path = _PROC) -> ProcessReading | Non
         os.close(folder)
 
 
-def _read_process(identity: Identity, folder: int) -> ProcessReading | None:
+def _read_process(identity: ProcessIdentity, folder: int) -> ProcessReading | None:
     # man 5 proc: the fields after the name, which may hold spaces and brackets; the state is field 3.
     stat = _read(folder, "stat").rpartition(b")")[2].split()
     state, major_faults, user, system, threads, start_ticks = (stat[n - 3] for n in (3, 12, 14, 15, 20, 22))

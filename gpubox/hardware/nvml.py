@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
-from gpubox.hardware.nvml_card import Binding, fast_fields, memory_fields, slow_fields, traffic_fields
+from gpubox.hardware.nvml_card import NvmlBinding, fast_fields, memory_fields, slow_fields, traffic_fields
 from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
 
 __all__ = [
-    "HANGS",
+    "DRIVER_HANGS",
     "QUERY_SECONDS",
     "DriverReading",
     "Gpu",
@@ -33,7 +33,7 @@ __all__ = [
 QUERY_SECONDS = 3.0
 """A driver that has not answered by then is not waited for: a lost GPU can block a query for ever."""
 
-HANGS = "the NVIDIA driver does not answer"
+DRIVER_HANGS = "the NVIDIA driver does not answer"
 NO_DRIVER = "no NVIDIA driver"
 NO_GPU = "the driver sees no GPU"
 _hung: list[threading.Thread] = []
@@ -46,7 +46,7 @@ def read_driver(*, details: bool = True, sysfs: Path = SYSFS) -> DriverReading:
     Takes at most QUERY_SECONDS: the driver is asked in a thread of its own that is left behind when it hangs.
     """
     if _hung and _hung[0].is_alive():
-        return DriverReading((), problem=HANGS)
+        return DriverReading((), problem=DRIVER_HANGS)
     box: list[DriverReading] = []
     thread = threading.Thread(target=lambda: box.append(_read_safely(details, sysfs)), daemon=True, name="nvml")
     thread.start()
@@ -54,7 +54,7 @@ def read_driver(*, details: bool = True, sysfs: Path = SYSFS) -> DriverReading:
     if box:
         return box[0]
     _hung[:] = [thread]
-    return DriverReading((), problem=HANGS)
+    return DriverReading((), problem=DRIVER_HANGS)
 
 
 def vram_used() -> tuple[int, ...] | None:
@@ -117,7 +117,7 @@ def _read(details: bool) -> DriverReading:
     if not _has_library():
         return DriverReading((), problem=NO_DRIVER)
     module = import_nvml()
-    nvml = Binding(module)
+    nvml = NvmlBinding(module)
     try:
         module.nvmlInit()
     except module.NVMLError as error:
@@ -140,7 +140,7 @@ def _read(details: bool) -> DriverReading:
         nvml.ask("Shutdown")
 
 
-def _fields(nvml: Binding, handle: Any, details: bool) -> dict[str, Any]:
+def _fields(nvml: NvmlBinding, handle: Any, details: bool) -> dict[str, Any]:
     if not details:
         return memory_fields(nvml, handle)
     return {**slow_fields(nvml, handle), **fast_fields(nvml, handle, {}), **traffic_fields(nvml, handle)}

@@ -6,18 +6,18 @@ from typing import Any
 
 from gpubox.hardware.gpu import GpuProcess
 from gpubox.hardware.pcie import link_bytes_per_second
-from gpubox.hardware.process import name_of
+from gpubox.hardware.process import process_name
 from gpubox.hardware.throttle import throttle_reasons
 
 _NOT_AVAILABLE = (2**32 - 1, 2**64 - 1)
 """What NVML answers for a number that it does not have (NVML_VALUE_NOT_AVAILABLE)."""
 _GPU, _SM_CLOCK, _MEMORY_CLOCK, _SLOWDOWN, _GPU_MAX = 0, 1, 2, 1, 3
 
-Names = dict[int, str | None]
+ProcessNames = dict[int, str | None]
 """The names of processes that are known already, by pid."""
 
 
-class Binding:
+class NvmlBinding:
     """The pynvml module, asked politely. ``module`` stays open to what must raise."""
 
     def __init__(self, module: Any) -> None:
@@ -65,7 +65,7 @@ class Binding:
 _absent = object()
 
 
-def memory_fields(nvml: Binding, handle: Any) -> dict[str, Any]:
+def memory_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
     """Memory, as fields of ``Gpu``."""
     memory = nvml.ask("DeviceGetMemoryInfo", handle)
     return {
@@ -74,7 +74,7 @@ def memory_fields(nvml: Binding, handle: Any) -> dict[str, Any]:
     }
 
 
-def fast_fields(nvml: Binding, handle: Any, names: Names) -> dict[str, Any]:
+def fast_fields(nvml: NvmlBinding, handle: Any, names: ProcessNames) -> dict[str, Any]:
     """What moves with every token, as fields of ``Gpu``."""
     utilization = nvml.ask("DeviceGetUtilizationRates", handle)
     power = nvml.ask("DeviceGetPowerUsage", handle)
@@ -91,7 +91,7 @@ def fast_fields(nvml: Binding, handle: Any, names: Names) -> dict[str, Any]:
     }
 
 
-def slow_fields(nvml: Binding, handle: Any) -> dict[str, Any]:
+def slow_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
     """What changes in seconds or never, as fields of ``Gpu``."""
     limit = nvml.ask("DeviceGetEnforcedPowerLimit", handle)
     generation = nvml.ask("DeviceGetCurrPcieLinkGeneration", handle) or None
@@ -115,7 +115,7 @@ def slow_fields(nvml: Binding, handle: Any) -> dict[str, Any]:
     }
 
 
-def traffic_fields(nvml: Binding, handle: Any) -> dict[str, Any]:
+def traffic_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
     """PCIe traffic, as fields of ``Gpu``. The driver counts for 20 ms each way before it answers, in KB/s."""
     module = nvml.module
     into = nvml.ask("DeviceGetPcieThroughput", handle, module.NVML_PCIE_UTIL_RX_BYTES)
@@ -126,7 +126,7 @@ def traffic_fields(nvml: Binding, handle: Any) -> dict[str, Any]:
     }
 
 
-def _processes(nvml: Binding, handle: Any, names: Names) -> tuple[GpuProcess, ...] | None:
+def _processes(nvml: NvmlBinding, handle: Any, names: ProcessNames) -> tuple[GpuProcess, ...] | None:
     """The processes of both lists, each once; ``None`` when the driver gives neither list."""
     lists = [nvml.ask(f"DeviceGet{kind}RunningProcesses", handle) for kind in ("Compute", "Graphics")]
     if lists == [None, None]:
@@ -141,19 +141,19 @@ def _processes(nvml: Binding, handle: Any, names: Names) -> tuple[GpuProcess, ..
     return tuple(GpuProcess(pid, _name(nvml, pid, names), used) for pid, used in found.items())
 
 
-def _name(nvml: Binding, pid: int, names: Names) -> str | None:
+def _name(nvml: NvmlBinding, pid: int, names: ProcessNames) -> str | None:
     if pid not in names:
-        names[pid] = name_of(pid) or nvml.text("SystemGetProcessName", pid) or None
+        names[pid] = process_name(pid) or nvml.text("SystemGetProcessName", pid) or None
     return names[pid]
 
 
-def _bus_id(nvml: Binding, handle: Any) -> str | None:
+def _bus_id(nvml: NvmlBinding, handle: Any) -> str | None:
     info = nvml.ask("DeviceGetPciInfo", handle)
     bus_id = getattr(info, "busId", None)
     return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
 
 
-def _temperature_limit(nvml: Binding, handle: Any, temperature: int | None) -> int | None:
+def _temperature_limit(nvml: NvmlBinding, handle: Any, temperature: int | None) -> int | None:
     for threshold in (_SLOWDOWN, _GPU_MAX):
         if limit := nvml.ask("DeviceGetTemperatureThreshold", handle, threshold):
             return int(limit)
@@ -162,7 +162,7 @@ def _temperature_limit(nvml: Binding, handle: Any, temperature: int | None) -> i
     return temperature + margin if temperature is not None and isinstance(margin, int) else None
 
 
-def _throttle(nvml: Binding, handle: Any) -> tuple[str, ...] | None:
+def _throttle(nvml: NvmlBinding, handle: Any) -> tuple[str, ...] | None:
     for function in ("DeviceGetCurrentClocksEventReasons", "DeviceGetCurrentClocksThrottleReasons"):
         bits = nvml.ask(function, handle)
         if bits is not None:
@@ -170,7 +170,7 @@ def _throttle(nvml: Binding, handle: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _reserved(nvml: Binding, handle: Any) -> int | None:
+def _reserved(nvml: NvmlBinding, handle: Any) -> int | None:
     version = getattr(nvml.module, "nvmlMemory_v2", None)
     memory = nvml.ask("DeviceGetMemoryInfo", handle, version=version) if version else None
     return getattr(memory, "reserved", None)

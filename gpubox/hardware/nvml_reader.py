@@ -13,7 +13,7 @@ from typing import Any
 
 from gpubox.hardware import nvml
 from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
-from gpubox.hardware.nvml_card import Binding, Names, fast_fields, slow_fields, traffic_fields
+from gpubox.hardware.nvml_card import NvmlBinding, ProcessNames, fast_fields, slow_fields, traffic_fields
 from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
 
 PERIOD_SECONDS = 0.25
@@ -50,11 +50,11 @@ class DriverReader:
         self, period: float = PERIOD_SECONDS, *, sysfs: Path = SYSFS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._period, self._sysfs, self._clock = period, sysfs, clock
-        self._nvml: Binding | None = None
+        self._nvml: NvmlBinding | None = None
         self._cards: list[_Card] = []
         self._others: tuple[Gpu, ...] = ()
         self._nvidia_card = False
-        self._names: Names = {}
+        self._names: ProcessNames = {}
         self._version: str | None = None
         self._failure = ""
         self._done: dict[str, float] = {}
@@ -75,7 +75,7 @@ class DriverReader:
         reading, at = self._mail
         asking, now = self._asking_since, self._clock()
         if asking is not None and now - asking > nvml.QUERY_SECONDS:
-            return replace(reading, problem=nvml.HANGS, stale_seconds=round(now - at, 1))
+            return replace(reading, problem=nvml.DRIVER_HANGS, stale_seconds=round(now - at, 1))
         return reading
 
     def fresh(self, seconds: float) -> DriverReading:
@@ -162,7 +162,7 @@ class DriverReader:
         except module.NVMLError as error:
             self._fail(nvml.init_problem(module, error))
             return
-        self._nvml = binding = Binding(module)
+        self._nvml = binding = NvmlBinding(module)
         self._version = binding.text("SystemGetDriverVersion")
         count = binding.ask("DeviceGetCount") or 0
         for index in range(count):
@@ -202,7 +202,7 @@ class DriverReader:
         for card in self._cards:
             card.handle = None
 
-    def _read_card(self, binding: Binding, card: _Card, slow: bool, traffic: bool) -> None:
+    def _read_card(self, binding: NvmlBinding, card: _Card, slow: bool, traffic: bool) -> None:
         """One card's new values, all or none."""
         binding.begin()
         values = traffic_fields(binding, card.handle) if traffic else {}

@@ -15,16 +15,16 @@ from pathlib import Path
 
 # psutil is imported where it is needed: it would cost every verb 50 ms.
 
-MARKER = "GPUBOX_SERVER"
+MARKER_VARIABLE = "GPUBOX_SERVER"
 """Environment variable that every server started by gpubox carries: ``STATE|SLOT|PROFILE|LAUNCH``."""
 
 
-FAMILY = 64
+MAX_TREE_PROCESSES = 64
 """Processes of one launch that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """One process of one boot."""
 
     pid: int
@@ -33,7 +33,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class ProcessActivity:
     """What a process has done so far; any growth between two readings is a sign of life."""
 
     cpu_seconds: float
@@ -61,7 +61,7 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def identity_of(pid: int) -> Identity | None:
+def identity_of(pid: int) -> ProcessIdentity | None:
     """The identity of the living process ``pid``; ``None`` when there is none or it is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -70,15 +70,15 @@ def identity_of(pid: int) -> Identity | None:
     fields = text.rpartition(")")[2].split()  # the name may hold spaces and brackets; state comes after it
     if fields[0] in ("Z", "X") and int(fields[17]) <= 1:  # else other threads still hold its files and memory
         return None
-    return Identity(pid, int(fields[19]), boot_id())
+    return ProcessIdentity(pid, int(fields[19]), boot_id())
 
 
-def is_alive(identity: Identity | None) -> bool:
+def is_alive(identity: ProcessIdentity | None) -> bool:
     """Whether exactly this process still runs."""
     return identity is not None and identity_of(identity.pid) == identity
 
 
-def own_identity() -> Identity:
+def own_identity() -> ProcessIdentity:
     """This gpubox."""
     identity = identity_of(os.getpid())
     assert identity is not None  # the running process is alive
@@ -90,12 +90,12 @@ def marker_of(pid: int) -> str | None:
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = entry.partition(b"=")
-            if name == MARKER.encode():
+            if name == MARKER_VARIABLE.encode():
                 return value.decode(errors="replace")
     return None
 
 
-def find_marked(prefix: str) -> list[tuple[Identity, str]]:
+def find_by_marker(prefix: str) -> list[tuple[ProcessIdentity, str]]:
     """The living processes whose marker begins with ``prefix``, oldest first, with their markers."""
     found = []
     for entry in os.scandir("/proc"):
@@ -106,7 +106,7 @@ def find_marked(prefix: str) -> list[tuple[Identity, str]]:
     return sorted(found, key=lambda pair: (pair[0].start_ticks, pair[0].pid))
 
 
-def activity(pid: int) -> Activity | None:
+def process_activity(pid: int) -> ProcessActivity | None:
     """What ``pid`` has used so far, or ``None`` when it is gone or hidden."""
     import psutil
 
@@ -118,16 +118,16 @@ def activity(pid: int) -> Activity | None:
         read_chars = process.io_counters().read_chars
     except (psutil.Error, OSError):
         return None
-    return Activity(times.user + times.system, rss, file_rss, read_chars)
+    return ProcessActivity(times.user + times.system, rss, file_rss, read_chars)
 
 
-def family_activity(pid: int) -> Activity | None:
-    """As ``activity``, of ``pid`` and all its children together: an engine may be wrapped in a script."""
-    total, found, ahead = activity(pid), {pid}, _children(pid)
-    while total and ahead and len(found) < FAMILY:
+def process_tree_activity(pid: int) -> ProcessActivity | None:
+    """As ``process_activity``, of ``pid`` and all its children together: an engine may be wrapped in a script."""
+    total, found, ahead = process_activity(pid), {pid}, _children(pid)
+    while total and ahead and len(found) < MAX_TREE_PROCESSES:
         child = ahead.pop()
-        if child not in found and (more := activity(child)):
-            total = Activity(*(a + b for a, b in zip(astuple(total), astuple(more), strict=True)))
+        if child not in found and (more := process_activity(child)):
+            total = ProcessActivity(*(a + b for a, b in zip(astuple(total), astuple(more), strict=True)))
         found.add(child)
         ahead += _children(child)
     return total
@@ -141,7 +141,7 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def name_of(pid: int) -> str | None:
+def process_name(pid: int) -> str | None:
     """The name that ``pid`` gives itself (15 characters at most), or ``None`` when it is gone or hidden."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
@@ -156,7 +156,7 @@ def _file_rss(pid: int) -> int:
     return 0
 
 
-def output_moved(pid: int, path: Path) -> tuple[Path, str] | None:
+def moved_stdout(pid: int, path: Path) -> tuple[Path, str] | None:
     """The file that ``pid`` has as its standard output where ``path`` does not name it (any more), and its name now.
 
     ``None`` where ``path`` does, or it is no file, or hidden. The returned path opens also what was deleted.
@@ -171,7 +171,7 @@ def output_moved(pid: int, path: Path) -> tuple[Path, str] | None:
         return None
 
 
-def command_of(pid: int) -> list[str]:
+def process_argv(pid: int) -> list[str]:
     """The argv of ``pid``; empty when it is gone."""
     import psutil
 
@@ -199,7 +199,7 @@ def port_owner(port: int) -> PortOwner | None:
     return None
 
 
-def listens(pid: int, port: int) -> bool | None:
+def is_listening(pid: int, port: int) -> bool | None:
     """Whether ``pid`` itself listens on ``port``; ``None`` when that cannot be seen."""
     import psutil
 

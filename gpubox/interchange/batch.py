@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gpubox.interchange.limits import Budget
-from gpubox.interchange.shell import FOR_THE_SERVER, Command
-from gpubox.interchange.variables import Assignments
+from gpubox.interchange.input_limits import ExpansionBudget
+from gpubox.interchange.script_assignments import ScriptAssignments
+from gpubox.interchange.shell import SERVER_VARIABLE, ScriptCommand
 
 _SET = re.compile(r'@?set\s+(?:"([^"=]+)=([^"]*)"?|([^"=\s/][^=]*)=(.*))', re.I)
 _VARIABLE = re.compile(r"%([A-Za-z_]\w*)%|!([A-Za-z_]\w*)!|%~?[a-z]*[\d*]")
@@ -21,17 +21,17 @@ def looks_like_batch(text: str) -> bool:
     return bool(re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
 
 
-def read_batch(text: str) -> list[Command]:
+def read_batch(text: str) -> list[ScriptCommand]:
     """The commands of ``text`` in order. Raises UsageError where its variables grow without measure."""
     return read_batch_file(text)[0]
 
 
-def read_batch_file(text: str) -> tuple[list[Command], Assignments]:
+def read_batch_file(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
     """The commands of ``text``, and the ``set`` lines in it."""
-    budget = Budget()
-    commands: list[Command] = []
+    budget = ExpansionBudget()
+    commands: list[ScriptCommand] = []
     variables: dict[str, str] = {}
-    assigned = Assignments()
+    assigned = ScriptAssignments()
     for line in re.sub(r"[\^`][ \t]*\n", " ", text).splitlines():
         if not line.strip() or _SILENT.match(line.strip()):
             continue
@@ -43,15 +43,15 @@ def read_batch_file(text: str) -> tuple[list[Command], Assignments]:
             variables[name.strip().upper()] = value.strip()
             assigned.add(name.strip(), written)
             continue
-        env = {name: value for name, value in variables.items() if FOR_THE_SERVER.match(name)}
+        env = {name: value for name, value in variables.items() if SERVER_VARIABLE.match(name)}
         for words, dropped in _split(line):
             if words and words != [")"]:
                 part = " ".join(words)
-                commands.append(Command(tuple(words), env, tuple(unresolved), (), part, written, tuple(dropped)))
+                commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), (), part, written, tuple(dropped)))
     return commands, assigned
 
 
-def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget: Budget) -> str:
+def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget: ExpansionBudget) -> str:
     def value(match: re.Match[str]) -> str:
         name = (match[1] or match[2] or "").upper()
         if name in variables:

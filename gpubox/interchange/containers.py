@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpubox.interchange.commandline import Draft
-from gpubox.interchange.leftovers import left_out, words_shown
-from gpubox.interchange.split import split_words
-from gpubox.profiles.files import map_paths
+from gpubox.interchange.import_notes import join_words, omitted
+from gpubox.interchange.profile_draft import ProfileDraft
+from gpubox.interchange.word_splitting import split_words
+from gpubox.profiles.flag_paths import map_paths
 
 _IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[.-]?cpp[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
 _PORT = re.compile(
@@ -25,7 +25,7 @@ _SWITCHES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPort:
     """A port of the container that the host answers on."""
 
     inside: int
@@ -43,7 +43,7 @@ class Container:
     env: dict[str, str] = field(default_factory=dict)
     volumes: list[tuple[str, str]] = field(default_factory=list)
     """(on the host, inside the container)"""
-    ports: list[Published] = field(default_factory=list)
+    ports: list[PublishedPort] = field(default_factory=list)
     host_network: bool = False
     title: str = ""
     notes: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Container:
         """
         if self.entrypoint:
             return [*self.entrypoint, *self.command]
-        if not is_image(self.image):
+        if not is_llama_cpp_image(self.image):
             return list(self.command) or None
         command = self.command
         if ":full" in self.image and command[:1] in (["--server"], ["-s"]):
@@ -68,10 +68,10 @@ class Container:
         """Takes ``[ip:][host:]inside[/tcp]``, as docker and podman write it."""
         match = _PORT.fullmatch(text)
         if match is None or int(match["inside"]) > 65535 or int(match["host"] or 0) > 65535:
-            self.notes.append(left_out(f"port {text}", "gpubox cannot tell which port of the host it is"))
+            self.notes.append(omitted(f"port {text}", "gpubox cannot tell which port of the host it is"))
             return
         inside = int(match["inside"])
-        self.ports.append(Published(inside, int(match["host"] or inside), (match["ip"] or "0.0.0.0").strip("[]")))
+        self.ports.append(PublishedPort(inside, int(match["host"] or inside), (match["ip"] or "0.0.0.0").strip("[]")))
 
     def mount(self, text: str) -> None:
         """Takes ``host:inside[:options]``."""
@@ -79,13 +79,13 @@ class Container:
         if re.fullmatch(r"[A-Za-z]", parts[0]) and len(parts) > 2:
             parts = [f"{parts[0]}:{parts[1]}", *parts[2:]]  # C:/models:/models
         if len(parts) < 2:
-            self.notes.append(left_out(f"volume {text}"))
+            self.notes.append(omitted(f"volume {text}"))
             return
         self.volumes.append((parts[0], parts[1].rstrip("/") or "/"))
         if len(parts) > 2:
-            self.notes.append(left_out(f"volume option {':'.join(parts[2:])}", "the container's own"))
+            self.notes.append(omitted(f"volume option {':'.join(parts[2:])}", "the container's own"))
 
-    def settle(self, draft: Draft) -> None:
+    def map_to_host(self, draft: ProfileDraft) -> None:
         """Brings what ``draft`` says of the inside (paths, address) to what it is on the host."""
         used: set[tuple[str, str]] = set()
 
@@ -105,17 +105,15 @@ class Container:
             if (host, inside) in used:
                 draft.notes.append(f"{inside} in the container is {host} outside: the profile has that.")
             else:
-                draft.notes.append(left_out(f"volume {host}:{inside}", "no path of the command is in it"))
+                draft.notes.append(omitted(f"volume {host}:{inside}", "no path of the command is in it"))
         self._settle_address(draft)
 
-    def _settle_address(self, draft: Draft) -> None:
+    def _settle_address(self, draft: ProfileDraft) -> None:
         inside = draft.port
         published = next((port for port in self.ports if port.inside == inside), None)
         for port in self.ports:
             if port is not published:
-                draft.notes.append(
-                    left_out(f"port {port.host}:{port.port}:{port.inside}", f"the server is on {inside}")
-                )
+                draft.notes.append(omitted(f"port {port.host}:{port.port}:{port.inside}", f"the server is on {inside}"))
         if published is not None:
             listened, draft.port, draft.host = draft.host, published.port, published.host
             if "host" in draft.given and listened != published.host:
@@ -130,18 +128,18 @@ class Container:
             draft.host = "127.0.0.1"
 
 
-def one_by_one(words: Sequence[str]) -> list[str]:
+def split_joined_options(words: Sequence[str]) -> list[str]:
     """``words`` with ``-m /a.gguf``, an option and its value written as one of them, taken apart."""
     apart = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
     return [part for word in words for part in (split_words(word) if apart.match(word) else [word])]
 
 
-def is_image(image: str) -> bool:
+def is_llama_cpp_image(image: str) -> bool:
     """Whether an image's name says that it holds llama.cpp."""
     return bool(_IMAGE.search(image))
 
 
-def read_run(words: Sequence[str]) -> tuple[Container, int] | None:
+def read_docker_run(words: Sequence[str]) -> tuple[Container, int] | None:
     """The container that ``docker run ...`` starts, and how many words stand before ``docker``; ``None``: no such."""
     start = next((at for at, word in enumerate(words) if word.rpartition("/")[2] in _DOCKER), None)
     if start is None:
@@ -160,7 +158,7 @@ def read_run(words: Sequence[str]) -> tuple[Container, int] | None:
             return found, start
         name, joined, value = word.partition("=")
         if word in _SWITCHES or (name in _SWITCHES and joined):
-            found.notes.append(left_out(word, "the container's own"))
+            found.notes.append(omitted(word, "the container's own"))
             continue
         if not joined and re.fullmatch(r"-[epvw].+", word):
             name, value = word[:2], word[2:]
@@ -178,7 +176,7 @@ def _run_option(found: Container, name: str, value: str) -> None:
         parts = dict(part.partition("=")[::2] for part in value.split(","))
         source, target = parts.get("source") or parts.get("src"), parts.get("target") or parts.get("dst")
         found.mount(f"{source}:{target or parts.get('destination', '')}") if source else found.notes.append(
-            left_out(f"{name} {value}", "the container's own")
+            omitted(f"{name} {value}", "the container's own")
         )
     elif name in {"-p", "--publish"}:
         found.publish(value)
@@ -187,14 +185,14 @@ def _run_option(found: Container, name: str, value: str) -> None:
         if equals:
             found.env[key] = text
         else:
-            found.notes.append(left_out(f"{name} {key}", "its value is in the shell that ran it"))
+            found.notes.append(omitted(f"{name} {key}", "its value is in the shell that ran it"))
     elif name == "--entrypoint":
         found.entrypoint = [value]
     else:
         if name in {"--network", "--net"} and value == "host":
             found.host_network = True
             return
-        found.notes.append(left_out(words_shown([name, value]), "the container's own"))
+        found.notes.append(omitted(join_words([name, value]), "the container's own"))
 
 
 def environment(value: Mapping[str, str | None] | Sequence[str], notes: list[str]) -> dict[str, str]:
@@ -203,7 +201,7 @@ def environment(value: Mapping[str, str | None] | Sequence[str], notes: list[str
     found: dict[str, str] = {}
     for name, text in pairs:
         if text is None:
-            notes.append(left_out(f"variable {name}", "its value is in the shell that ran it"))
+            notes.append(omitted(f"variable {name}", "its value is in the shell that ran it"))
         else:
             found[name] = text
     return found

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from gpubox.errors import UsageError
-from gpubox.interchange.recorded import recorded
+from gpubox.interchange.reference_options import reference_options
 from gpubox.profiles.argv import SECRET_NAME
-from gpubox.profiles.model import FlagValue, Profile
+from gpubox.profiles.profile import FlagValue, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class _Export:
     @property
     def model(self) -> str:
         """The name clients ask for: llama-server answers to any, and reports its alias."""
-        alias = flag_of(self.profile, "alias")
+        alias = profile_flag(self.profile, "alias")
         return str(alias).split(",")[0] if isinstance(alias, str) else self.profile.name
 
     @property
     def output(self) -> int | None:
         """Tokens a client may ask for in one answer: what the profile allows, else a quarter of the context."""
-        predict = flag_of(self.profile, "n-predict")
+        predict = profile_flag(self.profile, "n-predict")
         if isinstance(predict, int) and predict > 0:
             return min(predict, self.context) if self.context else predict
         return self.context // 4 if self.context else None
@@ -54,29 +54,29 @@ def export_profile(profile: Profile, kind: str, *, argv: Sequence[str], base_url
     """
     if kind not in _WRITERS:
         raise UsageError(f"There is no export {kind!r}.", f"There are: {', '.join(KINDS)}.")
-    if kind in {"opencode", "aider"} and embeds(profile):
+    if kind in {"opencode", "aider"} and serves_embeddings(profile):
         raise UsageError(f"{profile.name} serves embeddings, which {kind} does not use.", "Export a chat profile.")
     return _WRITERS[kind](_Export(profile, argv, base_url.rstrip("/").removesuffix("/v1"), context))
 
 
-def slot_context(profile: Profile) -> int | None:
+def context_per_slot(profile: Profile) -> int | None:
     """The tokens one conversation may hold as the profile's flags say; ``None`` where the engine decides."""
-    size, slots = flag_of(profile, "ctx-size"), flag_of(profile, "parallel")
+    size, slots = profile_flag(profile, "ctx-size"), profile_flag(profile, "parallel")
     if not isinstance(size, int) or size <= 0:
         return None
-    if isinstance(slots, int) and slots > 1 and not flag_of(profile, "kv-unified"):
+    if isinstance(slots, int) and slots > 1 and not profile_flag(profile, "kv-unified"):
         return size // slots  # without the shared pool llama-server gives each slot its part
     return size
 
 
-def flag_of(profile: Profile, name: str) -> FlagValue | None:
+def profile_flag(profile: Profile, name: str) -> FlagValue | None:
     """The value of a flag under any of its spellings."""
-    wanted = recorded().canonical(name)
-    return next((value for key, value in profile.flags.items() if recorded().canonical(key) == wanted), None)
+    wanted = reference_options().canonical(name)
+    return next((value for key, value in profile.flags.items() if reference_options().canonical(key) == wanted), None)
 
 
-def embeds(profile: Profile) -> bool:
-    return bool(flag_of(profile, "embeddings"))
+def serves_embeddings(profile: Profile) -> bool:
+    return bool(profile_flag(profile, "embeddings"))
 
 
 def _systemd(export: _Export) -> str:
@@ -185,11 +185,11 @@ def _continue(export: _Export) -> str:
         "provider": "openai",
         "model": export.model,
         "apiBase": f"{export.base_url}/v1",
-        "roles": ["embed"] if embeds(export.profile) else ["chat", "edit", "apply"],
+        "roles": ["embed"] if serves_embeddings(export.profile) else ["chat", "edit", "apply"],
     }
     if not export.profile.loopback:
         model["apiKey"] = "${{ secrets.LLAMA_API_KEY }}"
-    if export.context and not embeds(export.profile):
+    if export.context and not serves_embeddings(export.profile):
         model["defaultCompletionOptions"] = {"contextLength": export.context, "maxTokens": export.output}
     values = {"name": "gpubox", "version": "1.0.0", "schema": "v1", "models": [model]}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

@@ -13,26 +13,26 @@ from typing import Any
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.batch import looks_like_batch, read_batch_file
-from gpubox.interchange.commandline import Imported, profile_name, read_arguments
-from gpubox.interchange.compose import Server, is_compose, read_compose
+from gpubox.interchange.compose import ContainerServer, is_compose, read_compose
+from gpubox.interchange.import_notes import limit_notes
+from gpubox.interchange.import_result import ImportResult, ImportSource, import_commands, import_server
+from gpubox.interchange.input_limits import MAX_INPUT_CHARS
 from gpubox.interchange.koboldcpp import is_kcpps, read_kcpps
 from gpubox.interchange.kubernetes import is_kubernetes, read_kubernetes
-from gpubox.interchange.leftovers import at_most
-from gpubox.interchange.limits import MAX_TEXT
-from gpubox.interchange.llama_swap import PORT_MACRO, broken_yaml, is_llama_swap, read_llama_swap
+from gpubox.interchange.llama_swap import PORT_MACRO, is_llama_swap, read_llama_swap, unknown_yaml_error
 from gpubox.interchange.llamafile import looks_like_args, read_args_file
 from gpubox.interchange.lmstudio import is_lmstudio, read_lmstudio
 from gpubox.interchange.modelfile import looks_like_modelfile, read_modelfile
 from gpubox.interchange.models_ini import read_models_ini
 from gpubox.interchange.powershell import looks_like_powershell, read_powershell
+from gpubox.interchange.profile_draft import ImportedProfile, draft_from_arguments, profile_name
 from gpubox.interchange.quadlet import read_quadlet
-from gpubox.interchange.reading import Reading, Source, from_commands, imported_server
-from gpubox.interchange.shell import Command, read_script
+from gpubox.interchange.script_assignments import ScriptAssignments
+from gpubox.interchange.shell import ScriptCommand, read_script
 from gpubox.interchange.systemd import read_unit
-from gpubox.interchange.variables import Assignments
-from gpubox.interchange.yamltext import Value, read_yaml
+from gpubox.interchange.yaml_text import YamlValue, read_yaml
 from gpubox.models.gguf import GgufFile, check_gguf
-from gpubox.profiles.model import FlagValue, Profile
+from gpubox.profiles.profile import FlagValue, Profile
 
 _NOTHING = "There is nothing here that starts llama-server."
 _READS = (
@@ -43,10 +43,10 @@ _SUFFIXES = r"bat|cmd|sh|ps1|service|container|ya?ml|ini|gguf|txt|json|kcpps|arg
 _COMFORTABLE_CONTEXT = 32768
 _POOLED = {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "modern-bert", "gemma-embedding"}
 """Architectures that embed and do not answer."""
-_Reader = Callable[[str, Source], Reading]
+_Reader = Callable[[str, ImportSource], ImportResult]
 
 
-def import_source(source: str, *, name: str | None = None, known: Source | None = None) -> list[Imported]:
+def import_source(source: str, *, name: str | None = None, known: ImportSource | None = None) -> list[ImportedProfile]:
     """The profiles in ``source``: a path, or the pasted text itself. ``known`` has the owner's engines.
 
     Raises GpuboxError where the file is missing or unreadable or nothing in it starts llama-server.
@@ -55,22 +55,24 @@ def import_source(source: str, *, name: str | None = None, known: Source | None 
     if path is None:
         return import_text(source, name=name, known=known)
     if path.suffix.lower() == ".gguf":
-        return _chosen(Reading([import_gguf(path)]), name)
+        return _chosen(ImportResult([import_gguf(path)]), name)
     return import_text(_read(path), name=name, known=known, file=str(path.absolute()))
 
 
-def import_text(text: str, *, name: str | None = None, known: Source | None = None, file: str = "") -> list[Imported]:
+def import_text(
+    text: str, *, name: str | None = None, known: ImportSource | None = None, file: str = ""
+) -> list[ImportedProfile]:
     """The profiles in ``text``, whose format ``file``'s suffix tells, else its look.
 
     ``name`` names the one profile, or picks one of several. What belongs to none of them is noted in the first. Raises
     UsageError where the text is broken or starts nothing.
     """
     path = Path(file)
-    if len(text) > MAX_TEXT or "\0" in text:
+    if len(text) > MAX_INPUT_CHARS or "\0" in text:
         raise UsageError(f"{path.name or 'This'} is no launch command: it is binary or far too long.", _READS)
     text = text.replace("\r\n", "\n").encode(errors="replace").decode()
     try:
-        reading = _reader(text, path)(text, replace(known or Source(), name=path.stem, path=file))
+        reading = _reader(text, path)(text, replace(known or ImportSource(), name=path.stem, path=file))
     except RecursionError:
         raise UsageError(
             "This is nested too deeply to be a launch command.", "Paste the command line itself."
@@ -80,7 +82,7 @@ def import_text(text: str, *, name: str | None = None, known: Source | None = No
     return _chosen(reading, name)
 
 
-def import_gguf(path: Path) -> Imported:
+def import_gguf(path: Path) -> ImportedProfile:
     """A profile for one model file: its own context up to 32K, everything else left to the engine.
 
     Raises GpuboxError where the file is no whole model.
@@ -91,7 +93,7 @@ def import_gguf(path: Path) -> Imported:
     profile = Profile(
         name=profile_name(path.name), model=str(path.absolute()), title=model.name, flags=_sane_flags(model)
     )
-    return Imported(profile)
+    return ImportedProfile(profile)
 
 
 def _sane_flags(model: GgufFile) -> dict[str, FlagValue]:
@@ -133,10 +135,10 @@ def _read(path: Path) -> str:
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UsageError(f"{path} is no ordinary file.", "`gpubox import -` reads stdin.")
-            raw = file.read(4 * MAX_TEXT + 1)
+            raw = file.read(4 * MAX_INPUT_CHARS + 1)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(raw) > 4 * MAX_TEXT:
+    if len(raw) > 4 * MAX_INPUT_CHARS:
         raise UsageError(f"{path} is far too long for a launch command.", _READS)
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as Windows' editors save scripts
         return raw.decode("utf-16", errors="replace")
@@ -177,54 +179,54 @@ def _looks_like_ini(text: str) -> bool:
     return False
 
 
-def _from_shell(text: str, source: Source) -> Reading:
+def _from_shell(text: str, source: ImportSource) -> ImportResult:
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("```"))
     return _scripted(*read_script("\n".join(lines)), source)
 
 
-def _from_batch(text: str, source: Source) -> Reading:
+def _from_batch(text: str, source: ImportSource) -> ImportResult:
     return _scripted(*read_batch_file(text), source)
 
 
-def _from_powershell(text: str, source: Source) -> Reading:
+def _from_powershell(text: str, source: ImportSource) -> ImportResult:
     return _scripted(*read_powershell(text), source)
 
 
-def _scripted(commands: list[Command], assigned: Assignments, source: Source) -> Reading:
-    reading = from_commands(commands, source)
+def _scripted(commands: list[ScriptCommand], assigned: ScriptAssignments, source: ImportSource) -> ImportResult:
+    reading = import_commands(commands, source)
     texts = [command.line or command.text for command in reading.servers]
     unused = assigned.unused(texts, [name for command in reading.servers for name in command.env])
     reading.leave(unused, "no server here uses it")
     return reading
 
 
-def _from_args(text: str, source: Source) -> Reading:
-    return from_commands(read_args_file(text), source)
+def _from_args(text: str, source: ImportSource) -> ImportResult:
+    return import_commands(read_args_file(text), source)
 
 
-def _from_unit(text: str, source: Source) -> Reading:
+def _from_unit(text: str, source: ImportSource) -> ImportResult:
     unit = read_unit(text)
-    reading = from_commands(unit.commands, source)
+    reading = import_commands(unit.commands, source)
     reading.found = [_with(imported, title=unit.title, restart=unit.restart) for imported in reading.found]
     reading.left += unit.notes
     return reading
 
 
-def _from_quadlet(text: str, source: Source) -> Reading:
+def _from_quadlet(text: str, source: ImportSource) -> ImportResult:
     return _contained(*read_quadlet(text), source)
 
 
-def _from_yaml(text: str, source: Source) -> Reading:
-    documents: list[Value] = read_yaml(text)
+def _from_yaml(text: str, source: ImportSource) -> ImportResult:
+    documents: list[YamlValue] = read_yaml(text)
     if any(map(is_kubernetes, documents)):
         return _contained(*read_kubernetes(documents), source)
-    reading = Reading()
+    reading = ImportResult()
     for document in documents:
         if is_llama_swap(document):
             models, left = read_llama_swap(document)
             reading.left += left
             for model in models:
-                one = from_commands([model.command], source, name=model.name, port_word=PORT_MACRO)
+                one = import_commands([model.command], source, name=model.name, port_word=PORT_MACRO)
                 reading.found += [
                     replace(_with(i, title=model.title, description=model.description), notes=(*i.notes, *model.notes))
                     for i in one.found
@@ -236,67 +238,67 @@ def _from_yaml(text: str, source: Source) -> Reading:
             reading.found += part.found
             reading.left += part.left
         else:
-            raise broken_yaml(document)
+            raise unknown_yaml_error(document)
     if not documents:
-        raise broken_yaml(None)
+        raise unknown_yaml_error(None)
     return reading
 
 
-def _contained(servers: list[Server], left: list[str], source: Source) -> Reading:
+def _contained(servers: list[ContainerServer], left: list[str], source: ImportSource) -> ImportResult:
     found = []
     for name, server, command, restart in servers:
-        imported = imported_server(server, command, source, name=name)
+        imported = import_server(server, command, source, name=name)
         if restart:
             imported = replace(
                 imported, notes=(*imported.notes, f"Its restart ({restart}) is restart = true in the profile.")
             )
         found.append(_with(imported, restart=bool(restart), title=server.container.title if server.container else ""))
-    return Reading(found, left=left)
+    return ImportResult(found, left=left)
 
 
-def _from_ini(text: str, source: Source) -> Reading:
+def _from_ini(text: str, source: ImportSource) -> ImportResult:
     found = []
     for preset in read_models_ini(text):
-        draft = read_arguments(preset.args, {}, preset.notes, target=source.target(""))
+        draft = draft_from_arguments(preset.args, {}, preset.notes, target=source.target(""))
         draft.note_address()
-        found.append(Imported(draft.profile(preset.name), tuple(draft.notes)))
-    return Reading(found)
+        found.append(ImportedProfile(draft.profile(preset.name), tuple(draft.notes)))
+    return ImportResult(found)
 
 
-def _from_modelfile(text: str, source: Source) -> Reading:
+def _from_modelfile(text: str, source: ImportSource) -> ImportResult:
     found = read_modelfile(text)
     if not (found.args or found.notes or found.system):
-        return Reading()
-    draft = read_arguments(found.args, {}, found.notes, target=source.target(""))
+        return ImportResult()
+    draft = draft_from_arguments(found.args, {}, found.notes, target=source.target(""))
     draft.note_address()
     name = "" if source.name.lower() in {"modelfile", ""} else source.name
-    return Reading([Imported(draft.profile(name, system=found.system), tuple(draft.notes))])
+    return ImportResult([ImportedProfile(draft.profile(name, system=found.system), tuple(draft.notes))])
 
 
-def _from_json(text: str, source: Source) -> Reading:
+def _from_json(text: str, source: ImportSource) -> ImportResult:
     try:
         values: Any = json.loads(text)
     except ValueError:
         raise UsageError("This is not valid JSON.", "Is the file whole?") from None
     if is_kcpps(values):
-        return Reading([imported_server(read_kcpps(values), Command((), {}), source)])
+        return ImportResult([import_server(read_kcpps(values), ScriptCommand((), {}), source)])
     if not is_lmstudio(values):
         raise UsageError("This JSON holds settings of no program that gpubox knows.", _READS)
     settings = read_lmstudio(values, source.path)
-    draft = read_arguments(settings.args, {}, settings.notes, target=source.target(""))
+    draft = draft_from_arguments(settings.args, {}, settings.notes, target=source.target(""))
     draft.note_address()
     profile = draft.profile(settings.name or source.name.removesuffix(".preset"), system=settings.system)
-    return Reading([Imported(profile, tuple(draft.notes))])
+    return ImportResult([ImportedProfile(profile, tuple(draft.notes))])
 
 
-def _with(imported: Imported, **changes: Any) -> Imported:
+def _with(imported: ImportedProfile, **changes: Any) -> ImportedProfile:
     """``imported`` with what ``changes`` say, as far as they say anything."""
     return replace(imported, profile=replace(imported.profile, **{k: v for k, v in changes.items() if v}))
 
 
-def _distinct(found: list[Imported]) -> list[Imported]:
+def _distinct(found: list[ImportedProfile]) -> list[ImportedProfile]:
     """Each profile once, under a name of its own."""
-    kept: list[Imported] = []
+    kept: list[ImportedProfile] = []
     for imported in found:
         if imported.profile in [other.profile for other in kept]:
             continue
@@ -307,7 +309,7 @@ def _distinct(found: list[Imported]) -> list[Imported]:
     return kept
 
 
-def _chosen(reading: Reading, name: str | None) -> list[Imported]:
+def _chosen(reading: ImportResult, name: str | None) -> list[ImportedProfile]:
     found = _distinct(reading.found)
     if name is not None and len(found) == 1:
         found = [replace(found[0], profile=replace(found[0].profile, name=name))]
@@ -318,4 +320,4 @@ def _chosen(reading: Reading, name: str | None) -> list[Imported]:
             raise UsageError(f"There is no {name!r} in it.", f"It has {len(found)} profiles: {names}.")
         found = picked
     first = replace(found[0], notes=(*found[0].notes, *reading.left))
-    return [replace(imported, notes=at_most(imported.notes)) for imported in (first, *found[1:])]
+    return [replace(imported, notes=limit_notes(imported.notes)) for imported in (first, *found[1:])]

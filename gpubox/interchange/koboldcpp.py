@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpubox.interchange.leftovers import left_out, words_shown
-from gpubox.interchange.locate import Found
-from gpubox.interchange.shell import Command
+from gpubox.interchange.import_notes import join_words, omitted
+from gpubox.interchange.server_invocation import ServerInvocation
+from gpubox.interchange.shell import ScriptCommand
 
 _PROGRAM = re.compile(r"koboldcpp[\w.-]*?(?:\.exe|\.py)?", re.I)
 _QUANT_KV = {"0": "f16", "1": "q8_0", "2": "q4_0"}
@@ -45,29 +45,29 @@ _ONE_VALUE = {
 }  # fmt: skip
 
 
-def find_koboldcpp(command: Command) -> Found | None:
+def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
     """The server that a KoboldCpp command starts, as llama-server's flags; ``None`` where it starts none."""
     words = command.words
     start = next((at for at, word in enumerate(words) if _is_program(word)), None)
     if start is None:
         return None
     before = [word for word in words[:start] if not re.fullmatch(r"python[\d.]*(?:\.exe)?|exec|nohup|start", word)]
-    notes = [left_out(words_shown(before), "it stands before the server")] if before else []
+    notes = [omitted(join_words(before), "it stands before the server")] if before else []
     options, stray = _options(words[start + 1 :])
     if stray:
         options = {"model_param": stray[0], **options}
         if len(stray) > 1:
             options["port_param"] = stray[1]
-        notes += [left_out(word, "it belongs to no option") for word in stray[2:]]
+        notes += [omitted(word, "it belongs to no option") for word in stray[2:]]
     args = _arguments(options, notes)
-    return Found("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+    return ServerInvocation("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
 
 
-def read_kcpps(values: dict[str, Any]) -> Found:
+def read_kcpps(values: dict[str, Any]) -> ServerInvocation:
     """The settings of a .kcpps file as llama-server's flags."""
     notes: list[str] = []
     args = _arguments(values, notes)
-    return Found("", tuple(args), {}, tuple(notes))
+    return ServerInvocation("", tuple(args), {}, tuple(notes))
 
 
 def is_kcpps(values: object) -> bool:
@@ -109,7 +109,7 @@ def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
         words = _translated(name, value)
         if words is None:
             typed = [f"--{name}", *map(_text, value if isinstance(value, list) else [] if value is True else [value])]
-            notes.append(left_out(words_shown(typed), "KoboldCpp's own"))
+            notes.append(omitted(join_words(typed), "KoboldCpp's own"))
         else:
             args += words
     if "--port" not in args:

@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gpubox.interchange.compose import Server
-from gpubox.interchange.containers import Container, Published, environment, one_by_one
-from gpubox.interchange.leftovers import is_secret, left_out
-from gpubox.interchange.locate import container_server
-from gpubox.interchange.shell import Command
-from gpubox.interchange.yamltext import Value, leaves, table, texts
+from gpubox.interchange.compose import ContainerServer
+from gpubox.interchange.containers import Container, PublishedPort, environment, split_joined_options
+from gpubox.interchange.import_notes import is_secret, omitted
+from gpubox.interchange.server_invocation import server_in_container
+from gpubox.interchange.shell import ScriptCommand
+from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
 
 _READ = {"name", "image", "command", "args", "env", "ports", "volumeMounts"}
 
 
-def is_kubernetes(value: Value) -> bool:
+def is_kubernetes(value: YamlValue) -> bool:
     """Whether a YAML document is a manifest."""
-    return {"apiVersion", "kind"} <= table(value).keys()
+    return {"apiVersion", "kind"} <= mapping_of(value).keys()
 
 
-def read_kubernetes(documents: list[Value]) -> tuple[list[Server], list[str]]:
+def read_kubernetes(documents: list[YamlValue]) -> tuple[list[ContainerServer], list[str]]:
     """The containers that are llama-servers, and a note for each line of what is none of them."""
-    servers: list[Server] = []
+    servers: list[ContainerServer] = []
     left: list[str] = []
     nodes = _published(documents)
     for document in documents:
-        kind = table(document).get("kind")
+        kind = mapping_of(document).get("kind")
         pods = list(_pods(document))
         pod_ids = {id(pod) for pod, _ in pods}
         left += _lines(document, str(kind or ""), pod_ids)
@@ -34,18 +34,18 @@ def read_kubernetes(documents: list[Value]) -> tuple[list[Server], list[str]]:
             for key, value in pod.items():
                 if key not in {"containers", "volumes"}:
                     left += [
-                        left_out(f"{path}.{place} {text}", "Kubernetes' own") for place, text in leaves(value, key)
+                        omitted(f"{path}.{place} {text}", "Kubernetes' own") for place, text in leaf_texts(value, key)
                     ]
             volumes = _volumes(pod.get("volumes"), left, path)
             for item in _list(pod.get("containers")):
-                if server := _container(table(item), volumes, nodes, pod.get("hostNetwork") == "true"):
+                if server := _container(mapping_of(item), volumes, nodes, pod.get("hostNetwork") == "true"):
                     servers.append(server)
                 else:
-                    left += [left_out(f"{path}.containers.{place} {text}") for place, text in leaves(item)]
+                    left += [omitted(f"{path}.containers.{place} {text}") for place, text in leaf_texts(item)]
     return servers, left
 
 
-def _pods(value: Value, path: str = "", depth: int = 0) -> Iterator[tuple[dict[str, Value], str]]:
+def _pods(value: YamlValue, path: str = "", depth: int = 0) -> Iterator[tuple[dict[str, YamlValue], str]]:
     """Every mapping with ``containers``, and where it stands."""
     if depth > 12:
         return
@@ -60,10 +60,10 @@ def _pods(value: Value, path: str = "", depth: int = 0) -> Iterator[tuple[dict[s
             yield from _pods(inner, path, depth + 1)
 
 
-def _lines(value: Value, kind: str, pods: set[int]) -> list[str]:
+def _lines(value: YamlValue, kind: str, pods: set[int]) -> list[str]:
     """What stands around the pods."""
 
-    def without(part: Value) -> Value:
+    def without(part: YamlValue) -> YamlValue:
         if id(part) in pods:
             return None
         if isinstance(part, dict):
@@ -73,56 +73,62 @@ def _lines(value: Value, kind: str, pods: set[int]) -> list[str]:
 
     rest = without(value)
     return [
-        left_out(f"{kind} {path} {text}", "Kubernetes' own") for path, text in leaves(rest) if path and text != "{}"
+        omitted(f"{kind} {path} {text}", "Kubernetes' own") for path, text in leaf_texts(rest) if path and text != "{}"
     ]
 
 
-def _published(documents: list[Value]) -> dict[str, int]:
+def _published(documents: list[YamlValue]) -> dict[str, int]:
     """Port (or its name) in the pod -> the port of the node that a Service gives it."""
     found: dict[str, int] = {}
     for document in documents:
-        if table(document).get("kind") == "Service":
-            for port in _list(table(table(document).get("spec")).get("ports")):
-                node, inside = table(port).get("nodePort"), table(port).get("targetPort") or table(port).get("port")
+        if mapping_of(document).get("kind") == "Service":
+            for port in _list(mapping_of(mapping_of(document).get("spec")).get("ports")):
+                node, inside = (
+                    mapping_of(port).get("nodePort"),
+                    mapping_of(port).get("targetPort") or mapping_of(port).get("port"),
+                )
                 if isinstance(node, str) and node.isdecimal() and isinstance(inside, str):
                     found[inside] = int(node)
     return found
 
 
-def _volumes(value: Value, left: list[str], path: str) -> dict[str, str]:
+def _volumes(value: YamlValue, left: list[str], path: str) -> dict[str, str]:
     """The name of each volume that is a folder of the host -> that folder."""
     found: dict[str, str] = {}
     for item in _list(value):
-        entry = table(item)
-        name, host = entry.get("name"), table(entry.get("hostPath")).get("path")
+        entry = mapping_of(item)
+        name, host = entry.get("name"), mapping_of(entry.get("hostPath")).get("path")
         if isinstance(name, str) and isinstance(host, str):
             found[name] = host
             entry = {key: inner for key, inner in entry.items() if key not in {"name", "hostPath"}}
-            kind = table(table(item).get("hostPath")).get("type")
+            kind = mapping_of(mapping_of(item).get("hostPath")).get("type")
             entry |= {"hostPath.type": kind} if kind else {}
         left += [
-            left_out(f"{path}.volumes.{place} {text}", "Kubernetes' own") for place, text in leaves(entry) if place
+            omitted(f"{path}.volumes.{place} {text}", "Kubernetes' own") for place, text in leaf_texts(entry) if place
         ]
     return found
 
 
 def _container(
-    item: dict[str, Value], volumes: dict[str, str], nodes: dict[str, int], host_network: bool
-) -> Server | None:
+    item: dict[str, YamlValue], volumes: dict[str, str], nodes: dict[str, int], host_network: bool
+) -> ContainerServer | None:
     container = Container(image=str(item.get("image") or ""), host_network=host_network)
     # Kubernetes' `command` is the entry point, its `args` the command.
-    container.entrypoint, container.command = texts(item.get("command")), one_by_one(texts(item.get("args")))
+    container.entrypoint, container.command = (
+        texts_of(item.get("command")),
+        split_joined_options(texts_of(item.get("args"))),
+    )
     for pair in _list(item.get("env")):
-        entry = table(pair)
+        entry = mapping_of(pair)
         name, value = entry.get("name"), entry.get("value")
         if isinstance(name, str) and isinstance(value, str):
             container.env |= environment({name: value}, container.notes)
         else:
-            container.notes += [left_out(f"env {path} {text}", "Kubernetes' own") for path, text in leaves(entry)]
+            container.notes += [omitted(f"env {path} {text}", "Kubernetes' own") for path, text in leaf_texts(entry)]
     container.entrypoint = [_with_variables(word, container.env) for word in container.entrypoint]
     container.command = [_with_variables(word, container.env) for word in container.command]
     for mount in _list(item.get("volumeMounts")):
-        entry = table(mount)
+        entry = mapping_of(mount)
         name, inside = entry.get("name"), entry.get("mountPath")
         rest = {key: value for key, value in entry.items() if key not in {"name", "mountPath"}}
         if isinstance(name, str) and isinstance(inside, str) and name in volumes and "subPath" not in rest:
@@ -130,14 +136,14 @@ def _container(
         else:
             rest = dict(entry)
         container.notes += [
-            left_out(f"volumeMounts.{path} {text}", "Kubernetes' own") for path, text in leaves(rest) if path
+            omitted(f"volumeMounts.{path} {text}", "Kubernetes' own") for path, text in leaf_texts(rest) if path
         ]
     for port in _list(item.get("ports")):
-        _port(container, table(port), nodes)
+        _port(container, mapping_of(port), nodes)
     for key in item.keys() - _READ:
-        container.notes += [left_out(f"{path} {text}", "Kubernetes' own") for path, text in leaves(item[key], key)]
-    found = container_server(container, ())
-    return (str(item.get("name") or ""), found, Command((), {}, ()), "") if found else None
+        container.notes += [omitted(f"{path} {text}", "Kubernetes' own") for path, text in leaf_texts(item[key], key)]
+    found = server_in_container(container, ())
+    return (str(item.get("name") or ""), found, ScriptCommand((), {}, ()), "") if found else None
 
 
 def _with_variables(word: str, env: Mapping[str, str]) -> str:
@@ -149,19 +155,19 @@ def _with_variables(word: str, env: Mapping[str, str]) -> str:
     return re.sub(r"\$\(([A-Za-z_][\w.-]*)\)", value, word)
 
 
-def _port(container: Container, entry: dict[str, Value], nodes: dict[str, int]) -> None:
+def _port(container: Container, entry: dict[str, YamlValue], nodes: dict[str, int]) -> None:
     inside, name = entry.get("containerPort"), entry.get("name")
     if isinstance(inside, str) and inside.isdecimal():
         node = nodes.get(inside) or nodes.get(str(name))
         host = entry.get("hostPort")
         outside = int(host) if isinstance(host, str) and host.isdecimal() else node
         if outside:
-            container.ports.append(Published(int(inside), outside, "0.0.0.0"))
+            container.ports.append(PublishedPort(int(inside), outside, "0.0.0.0"))
         entry = {key: value for key, value in entry.items() if key not in {"containerPort", "hostPort"}}
         if not outside:
             entry["containerPort"] = inside
-    container.notes += [left_out(f"ports.{path} {text}", "Kubernetes' own") for path, text in leaves(entry) if path]
+    container.notes += [omitted(f"ports.{path} {text}", "Kubernetes' own") for path, text in leaf_texts(entry) if path]
 
 
-def _list(value: Value) -> list[Value]:
+def _list(value: YamlValue) -> list[YamlValue]:
     return value if isinstance(value, list) else []

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from gpubox.errors import UsageError
 from gpubox.interchange.batch import read_batch
-from gpubox.interchange.leftovers import left_out
-from gpubox.interchange.limits import Budget
-from gpubox.interchange.shell import Command
-from gpubox.interchange.split import split_words
-from gpubox.interchange.yamltext import Value, leaves, table, texts
+from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.input_limits import ExpansionBudget
+from gpubox.interchange.shell import ScriptCommand
+from gpubox.interchange.word_splitting import split_words
+from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
 
 PORT_MACRO = "${PORT}"
 """The port that llama-swap chooses at each start."""
@@ -23,53 +23,53 @@ _OWN = "llama-swap's own"
 
 
 @dataclass(frozen=True, slots=True)
-class SwapModel:
+class LlamaSwapModel:
     """One entry of ``models``."""
 
     name: str
-    command: Command
+    command: ScriptCommand
     title: str
     description: str
     notes: tuple[str, ...]
 
 
-def is_llama_swap(value: Value) -> bool:
+def is_llama_swap(value: YamlValue) -> bool:
     """Whether a YAML document is llama-swap's configuration."""
-    return isinstance(table(value).get("models"), dict)
+    return isinstance(mapping_of(value).get("models"), dict)
 
 
-def read_llama_swap(value: Value) -> tuple[list[SwapModel], list[str]]:
+def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
     """The models of the file, and a note for each line of it that belongs to none of them.
 
     Raises UsageError where its macros grow without measure.
     """
-    budget = Budget()
-    values = table(value)
+    budget = ExpansionBudget()
+    values = mapping_of(value)
     common = _macros(values.get("macros"))
     used: set[str] = set()
-    models: list[SwapModel] = []
+    models: list[LlamaSwapModel] = []
     left: list[str] = []
-    for name, content in table(values.get("models")).items():
-        entry = table(content)
+    for name, content in mapping_of(values.get("models")).items():
+        entry = mapping_of(content)
         if isinstance(entry.get("cmd"), str):
             models.append(_model(name, entry, common, budget, used))
         else:
-            left += [left_out(f"models.{path} {text}", "it has no cmd") for path, text in leaves(content, name)]
+            left += [omitted(f"models.{path} {text}", "it has no cmd") for path, text in leaf_texts(content, name)]
     for key, content in values.items():
         if key == "macros":
             left += [
-                left_out(f"macros.{path} {text}", "no cmd uses it")
-                for path, text in leaves(content)
+                omitted(f"macros.{path} {text}", "no cmd uses it")
+                for path, text in leaf_texts(content)
                 if path.partition(".")[0] not in used
             ]
         elif key != "models":
-            left += [left_out(f"{path} {text}", _OWN) for path, text in leaves(content, key)]
+            left += [omitted(f"{path} {text}", _OWN) for path, text in leaf_texts(content, key)]
     return models, left
 
 
-def broken_yaml(value: Value) -> UsageError:
+def unknown_yaml_error(value: YamlValue) -> UsageError:
     """What to say of a YAML file that is none of those gpubox reads."""
-    keys = ", ".join(list(table(value))[:6])
+    keys = ", ".join(list(mapping_of(value))[:6])
     return UsageError(
         "There are no models, services or manifests in this YAML" + (f" (it has {keys})." if keys else "."),
         "gpubox reads llama-swap's config.yaml (`models`), compose files and Kubernetes manifests.",
@@ -77,25 +77,29 @@ def broken_yaml(value: Value) -> UsageError:
 
 
 def _model(
-    name: str, entry: Mapping[str, Value], common: Mapping[str, str], budget: Budget, used: set[str]
-) -> SwapModel:
+    name: str, entry: Mapping[str, YamlValue], common: Mapping[str, str], budget: ExpansionBudget, used: set[str]
+) -> LlamaSwapModel:
     own = _macros(entry.get("macros"))
     macros = {"MODEL_ID": name, **common, **own}
     mine: set[str] = set()
     text = _expand(str(entry["cmd"]), macros, budget, mine).replace("${env.HOME}/", "~/")
-    env = [_expand(line, macros, budget, mine).partition("=") for line in texts(entry.get("env"))]
+    env = [_expand(line, macros, budget, mine).partition("=") for line in texts_of(entry.get("env"))]
     unresolved = tuple(dict.fromkeys(match[0] for match in _MACRO.finditer(text)))
-    command = Command(tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved, text=text)
-    notes = [left_out(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
+    command = ScriptCommand(
+        tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved, text=text
+    )
+    notes = [omitted(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
     notes += [
-        left_out(f"macros.{key} {value}", "its cmd does not use it") for key, value in own.items() if key not in mine
+        omitted(f"macros.{key} {value}", "its cmd does not use it") for key, value in own.items() if key not in mine
     ]
     used |= mine
-    if aliases := texts(entry.get("aliases")):
+    if aliases := texts_of(entry.get("aliases")):
         notes.append(f"llama-swap also calls it {', '.join(aliases)}.")
     for key in entry.keys() - _READ:
-        notes += [left_out(f"{path} {text}", _OWN) for path, text in leaves(entry[key], key)]
-    return SwapModel(name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes)))
+        notes += [omitted(f"{path} {text}", _OWN) for path, text in leaf_texts(entry[key], key)]
+    return LlamaSwapModel(
+        name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes))
+    )
 
 
 def _words(text: str) -> list[str]:
@@ -107,11 +111,11 @@ def _words(text: str) -> list[str]:
     return split_words(text)
 
 
-def _macros(value: Value) -> dict[str, str]:
-    return {name: text for name, text in table(value).items() if isinstance(text, str)}
+def _macros(value: YamlValue) -> dict[str, str]:
+    return {name: text for name, text in mapping_of(value).items() if isinstance(text, str)}
 
 
-def _expand(text: str, macros: Mapping[str, str], budget: Budget, used: set[str]) -> str:
+def _expand(text: str, macros: Mapping[str, str], budget: ExpansionBudget, used: set[str]) -> str:
     def value(match: re.Match[str]) -> str:
         found = macros.get(match[1])
         if found is None:
@@ -128,5 +132,5 @@ def _expand(text: str, macros: Mapping[str, str], budget: Budget, used: set[str]
     return text
 
 
-def _text(value: Value) -> str:
+def _text(value: YamlValue) -> str:
     return value.strip() if isinstance(value, str) else ""

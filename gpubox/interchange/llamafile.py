@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gpubox.interchange.leftovers import left_out, words_shown
-from gpubox.interchange.locate import Found
-from gpubox.interchange.shell import Command
+from gpubox.interchange.import_notes import join_words, omitted
+from gpubox.interchange.server_invocation import ServerInvocation
+from gpubox.interchange.shell import ScriptCommand
 
 _OWN_SWITCHES = {
     "--server", "--v2", "--nobrowser", "--unsecure", "--nocompile", "--recompile", "--ftrace", "--strace", "--chat",
@@ -16,14 +16,14 @@ _OWN_VALUES = {"--gpu", "--url-prefix", "--www-root", "--image", "-w", "--worker
 _ZIP = "/zip/"
 
 
-def find_llamafile(command: Command) -> Found | None:
+def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
     """The server that a llamafile would be, its flags as llama-server's; ``None`` where the command is another."""
     words = command.words
     start = next((at for at, word in enumerate(words) if _is_llamafile(word)), None)
     if start is None or "--cli" in words:
         return None
     binary = words[start]
-    notes = [left_out(words_shown(words[:start]), "it stands before the server")] if start else []
+    notes = [omitted(join_words(words[:start]), "it stands before the server")] if start else []
     if re.search(r"\.llamafile(?:\.exe)?$", binary, re.I) and not {"-m", "--model"} & set(words):
         notes.append(f"{binary} is a model and its program in one: unzip its .gguf, and give that as --model.")
     args: list[str] = []
@@ -31,26 +31,26 @@ def find_llamafile(command: Command) -> Found | None:
     while rest:
         word = rest.pop(0)
         if word in _OWN_SWITCHES:
-            notes.append(left_out(word, "llamafile's own"))
+            notes.append(omitted(word, "llamafile's own"))
         elif word in _OWN_VALUES:
-            notes.append(left_out(words_shown([word, *rest[:1]]), "llamafile's own"))
+            notes.append(omitted(join_words([word, *rest[:1]]), "llamafile's own"))
             rest = rest[1:]
         elif word in {"-l", "--listen"} and rest:
             host, _, port = rest.pop(0).rpartition(":")
             args += ["--port", port, *(["--host", host] if host else [])]
         elif word == "...":
-            notes.append(left_out(word, "llamafile puts the words of its own command line there"))
+            notes.append(omitted(word, "llamafile puts the words of its own command line there"))
         else:
             args.append(word)
     notes += [f"{word} is inside the llamafile: unzip it." for word in args if word.startswith(_ZIP)]
-    return Found("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+    return ServerInvocation("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
 
 
-def read_args_file(text: str) -> list[Command]:
+def read_args_file(text: str) -> list[ScriptCommand]:
     """The ``.args`` of a llamafile: one word of its command line in each line."""
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if line and not line.startswith("#")]
-    return [Command(("llamafile", *words), {})] if words else []
+    return [ScriptCommand(("llamafile", *words), {})] if words else []
 
 
 def looks_like_args(text: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpubox.interchange.leftovers import left_out
+from gpubox.interchange.import_notes import omitted
 
 _SAME = {
     "llm.load.contextLength": "--ctx-size",
@@ -60,7 +60,7 @@ _MODEL_OF_CONFIG = re.compile(r"user-concrete-model-default-config/([^/]+/[^/]+/
 
 
 @dataclass(slots=True)
-class Settings:
+class LmStudioSettings:
     """What of LM Studio's settings a llama-server could be given."""
 
     args: list[str] = field(default_factory=list)
@@ -77,12 +77,12 @@ def is_lmstudio(values: object) -> bool:
     )
 
 
-def read_lmstudio(values: dict[str, Any], path: str = "") -> Settings:
+def read_lmstudio(values: dict[str, Any], path: str = "") -> LmStudioSettings:
     """The settings as arguments; each that llama-server has no option for is named.
 
     ``path`` is the file's: the settings of one model are called like it.
     """
-    found = Settings()
+    found = LmStudioSettings()
     if match := _MODEL_OF_CONFIG.search(path.replace("\\", "/")):
         found.args += ["--model", f"~/.lmstudio/models/{match[1]}"]
         found.name = match[1]
@@ -91,29 +91,29 @@ def read_lmstudio(values: dict[str, Any], path: str = "") -> Settings:
             for key, value in _fields(content["fields"], found.notes):
                 _take(found, key, value)
             for key in content.keys() - {"fields"}:
-                found.notes.append(left_out(f"{part}.{key} {_text(content[key])}", "LM Studio's own"))
+                found.notes.append(omitted(f"{part}.{key} {_text(content[key])}", "LM Studio's own"))
         elif part == "name" and isinstance(content, str):
             found.name = found.name or content
         elif content not in ("", None):
-            found.notes.append(left_out(f"{part} {_text(content)}", "LM Studio's own"))
+            found.notes.append(omitted(f"{part} {_text(content)}", "LM Studio's own"))
     return found
 
 
 def _fields(fields: list[Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
     for item in fields:
         if not isinstance(item, dict) or not isinstance(item.get("key"), str):
-            notes.append(left_out(_text(item), "LM Studio's own"))
+            notes.append(omitted(_text(item), "LM Studio's own"))
             continue
         key, value = item["key"], item.get("value")
         if isinstance(value, dict) and "checked" in value:
             if not value["checked"]:
-                notes.append(left_out(f"{key} {_text(value.get('value'))}", "it is not ticked there"))
+                notes.append(omitted(f"{key} {_text(value.get('value'))}", "it is not ticked there"))
                 continue
             value = value.get("value")
         yield key, value
 
 
-def _take(found: Settings, key: str, value: Any) -> None:
+def _take(found: LmStudioSettings, key: str, value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key == "llm.prediction.systemPrompt" and isinstance(value, str):
         found.system = value
@@ -129,7 +129,7 @@ def _take(found: Settings, key: str, value: Any) -> None:
         found.args += [_SAME[key], _text(value)]
     else:
         why = "a share of the layers; llama-server wants their number" if key == _OFFLOAD else "LM Studio's own"
-        found.notes.append(left_out(f"{key} {_text(value)}", why))
+        found.notes.append(omitted(f"{key} {_text(value)}", why))
 
 
 def _text(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gpubox.interchange.leftovers import left_out
+from gpubox.interchange.import_notes import omitted
 
 _INSTRUCTIONS = {
     "FROM",
@@ -67,7 +67,7 @@ def read_modelfile(text: str) -> Modelfile:
         elif name == "ADAPTER":
             found.args += ["--lora", value]
         else:
-            found.notes.append(left_out(f"{name} {value}", _WHY.get(name, "Ollama's own")))
+            found.notes.append(omitted(f"{name} {value}", _WHY.get(name, "Ollama's own")))
     return found
 
 
@@ -90,7 +90,7 @@ def _take_parameter(found: Modelfile, key: str, value: str) -> None:
     elif key == "use_mlock" and value.lower() == "true":
         found.args.append("--mlock")
     else:
-        found.notes.append(left_out(f"PARAMETER {key} {value}", "llama-server has no such option"))
+        found.notes.append(omitted(f"PARAMETER {key} {value}", "llama-server has no such option"))
 
 
 def _instructions(text: str) -> list[tuple[str, str]]:

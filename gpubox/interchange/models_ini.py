@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from gpubox.errors import UsageError
-from gpubox.interchange.leftovers import left_out
-from gpubox.interchange.recorded import flag_words, option_of_variable, recorded
+from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.reference_options import flag_arguments, option_for_variable, reference_options
 
 _SECTION = re.compile(r"\[([^\]]+)\]")
 _ROUTERS_OWN = {"load-on-startup", "stop-timeout", "dedup-cache-models"}
@@ -17,7 +17,7 @@ _Keys = dict[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class RouterPreset:
     """One section: the arguments that its keys are, the common ones first."""
 
     name: str
@@ -25,7 +25,7 @@ class Preset:
     notes: tuple[str, ...]
 
 
-def read_models_ini(text: str) -> list[Preset]:
+def read_models_ini(text: str) -> list[RouterPreset]:
     """The presets of the file. Raises UsageError with the line that is none of section, key and comment."""
     sections: dict[str, _Keys] = {}
     dropped: dict[str, list[str]] = {}
@@ -44,12 +44,12 @@ def read_models_ini(text: str) -> list[Preset]:
         if not equals:
             raise UsageError(f"Line {number} of this models.ini is no section and no key: {line[:60]!r}.")
         name = _name(key.strip())
-        canonical = recorded().canonical(name)
+        canonical = reference_options().canonical(name)
         if current is None:
-            before += [left_out(line, "it stands before the first section")] if name != "version" else []
+            before += [omitted(line, "it stands before the first section")] if name != "version" else []
             continue
         if canonical in current and current[canonical][1] != value.strip():
-            old = left_out(f"{name} = {current[canonical][1]}", "the last one of a section counts, as in llama-server")
+            old = omitted(f"{name} = {current[canonical][1]}", "the last one of a section counts, as in llama-server")
             dropped.setdefault(section, []).append(old)
         current[canonical] = (name, value.strip())
     common = sections.pop("*", {})
@@ -61,19 +61,19 @@ def read_models_ini(text: str) -> list[Preset]:
 
 def _name(key: str) -> str:
     """The option that a key means: ``c``, ``ctx-size`` or ``LLAMA_ARG_CTX_SIZE``."""
-    option = option_of_variable(key)
+    option = option_for_variable(key)
     return option.long if option else key.lstrip("-").replace("_", "-")
 
 
-def _preset(name: str, keys: _Keys, notes: list[str]) -> Preset:
+def _preset(name: str, keys: _Keys, notes: list[str]) -> RouterPreset:
     args: list[str] = []
     own = sorted(key for key in keys if key in _ROUTERS_OWN)
     for key, (typed, value) in keys.items():
         if key not in _ROUTERS_OWN:
-            args += flag_words(typed, value)
+            args += flag_arguments(typed, value)
     if not keys.keys() & {"model", "hf-repo", "model-url", "docker-repo"} and re.fullmatch(
         r"[\w.-]+/[\w.-]+(?::[\w.-]+)?", name
     ):
         args = ["--hf-repo", name, *args]  # a section may be called like the repository it loads
-    notes = [*notes, *(left_out(f"{key} = {keys[key][1]}", "the router's own") for key in own)]
-    return Preset(name, tuple(args), tuple(notes))
+    notes = [*notes, *(omitted(f"{key} = {keys[key][1]}", "the router's own") for key in own)]
+    return RouterPreset(name, tuple(args), tuple(notes))

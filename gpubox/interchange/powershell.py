@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpubox.interchange.limits import Budget
-from gpubox.interchange.shell import Command
-from gpubox.interchange.variables import Assignments
+from gpubox.interchange.input_limits import ExpansionBudget
+from gpubox.interchange.script_assignments import ScriptAssignments
+from gpubox.interchange.shell import ScriptCommand
 
-Value = str | list[str]
+PowerShellValue = str | list[str]
 _WORKED_OUT = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
 _ASSIGNMENT = re.compile(r"\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
 _VARIABLE = re.compile(r"`(.)|\$\{(env:)?(\w+)\}|\$(env:)?(\w+)|\$\((?:[^()]|\([^()]*\))*\)", re.I | re.S)
@@ -29,23 +29,23 @@ def looks_like_powershell(text: str) -> bool:
     return bool(re.search(r"^[ \t]*\$(?:env:)?\w+[ \t]*\+?=|^[ \t]*(?:Start-Process|param[ \t]*\()", text, re.M | re.I))
 
 
-def read_powershell(text: str) -> tuple[list[Command], Assignments]:
+def read_powershell(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
     """The commands of ``text``, and the assignments in it. Raises UsageError beyond all measure."""
     return _PowerShell().read(text)
 
 
 class _PowerShell:
     def __init__(self) -> None:
-        self.variables: dict[str, Value] = {}
+        self.variables: dict[str, PowerShellValue] = {}
         self.env: dict[str, str] = {}
-        self.assigned = Assignments()
+        self.assigned = ScriptAssignments()
         self.unresolved: list[str] = []
         self.worked_out: set[str] = set()
         """Right sides that only PowerShell can work out, as written."""
-        self.budget = Budget()
+        self.budget = ExpansionBudget()
 
-    def read(self, text: str) -> tuple[list[Command], Assignments]:
-        commands: list[Command] = []
+    def read(self, text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
+        commands: list[ScriptCommand] = []
         for statement in _statements(text):
             self.unresolved = []
             if match := _ASSIGNMENT.fullmatch(statement):
@@ -58,7 +58,7 @@ class _PowerShell:
                 words = _started(words)
             unresolved = tuple(dict.fromkeys(self.unresolved))
             if words:
-                commands.append(Command(tuple(words), dict(self.env), unresolved, (), statement))
+                commands.append(ScriptCommand(tuple(words), dict(self.env), unresolved, (), statement))
         return commands, self.assigned
 
     def _assign(self, match: re.Match[str], statement: str) -> None:
@@ -76,7 +76,7 @@ class _PowerShell:
         self.variables[name.lower()] = value
         self.assigned.add(name, statement, adds=operator == "+=")
 
-    def _value(self, text: str) -> Value:
+    def _value(self, text: str) -> PowerShellValue:
         text = text.strip()
         if text.startswith("@("):
             return self._words(text.removeprefix("@(").removesuffix(")"), commas=True)
@@ -91,7 +91,7 @@ class _PowerShell:
         words: list[str] = []
         joined = False
         for token in _TOKEN.finditer(text):
-            piece: Value | None = None
+            piece: PowerShellValue | None = None
             if token["single"]:
                 piece = token["single"].strip("'").replace("''", "'") if token["single"] != "''" else ""
             elif token["double"]:
@@ -118,7 +118,7 @@ class _PowerShell:
             joined = joined and not commas
         return words
 
-    def _looked_up(self, name: str, raw: str) -> Value:
+    def _looked_up(self, name: str, raw: str) -> PowerShellValue:
         value = self.variables.get(name.lower())
         if value is None:
             self.unresolved.append(raw)

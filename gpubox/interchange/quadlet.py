@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import re
 
-from gpubox.interchange.compose import RESTARTS, Server
+from gpubox.interchange.compose import RESTART_POLICIES, ContainerServer
 from gpubox.interchange.containers import Container, environment
-from gpubox.interchange.leftovers import left_out
-from gpubox.interchange.locate import container_server
-from gpubox.interchange.shell import Command
-from gpubox.interchange.systemd import assignments, unit_words
+from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.server_invocation import server_in_container
+from gpubox.interchange.shell import ScriptCommand
+from gpubox.interchange.systemd import unit_assignments, unit_words
 
 
-def read_quadlet(text: str) -> tuple[list[Server], list[str]]:
+def read_quadlet(text: str) -> tuple[list[ContainerServer], list[str]]:
     """The server of a ``.container`` unit, and a note for each line that says nothing of it."""
     container = Container()
     left: list[str] = []
     restart = ""
-    for section, key, value in assignments(text):
+    for section, key, value in unit_assignments(text):
         if section == "Unit" and key == "Description":
             container.title = value
             continue
         if section == "Container" and _quadlet(container, key, value):
             continue
-        if key == "Restart" and value in RESTARTS:
+        if key == "Restart" and value in RESTART_POLICIES:
             restart = str(value)
         else:
             left.append(
-                left_out(f"{key}={value}" if section else f"{key} {value}".strip(), f"[{section}]" if section else "")
+                omitted(f"{key}={value}" if section else f"{key} {value}".strip(), f"[{section}]" if section else "")
             )
-    found = container_server(container, ())
-    return ([("", found, Command((), {}, ()), restart)] if found else []), left
+    found = server_in_container(container, ())
+    return ([("", found, ScriptCommand((), {}, ()), restart)] if found else []), left
 
 
 def _quadlet(container: Container, key: str, value: str) -> bool:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpubox.interchange.limits import Budget
-from gpubox.interchange.variables import Assignments
+from gpubox.interchange.input_limits import ExpansionBudget
+from gpubox.interchange.script_assignments import ScriptAssignments
 
-Value = str | list[str]
+ShellValue = str | list[str]
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)")
 _REDIRECTION = re.compile(r"&>>?|\d*(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])")
@@ -21,14 +21,14 @@ _BRACED = re.compile(r"([A-Za-z_]\w*|[@*]|\d+)(\[[@*]\])?(?::?[-=](.*))?", re.S)
 _NAMED = re.compile(r"\$([A-Za-z_]\w*|[@*#?\d])")
 _RESERVED = {"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"}
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
-FOR_THE_SERVER = re.compile(r"(?:CUDA|GGML|LLAMA_ARG|HF|HIP|HSA|ROCR|VK|OMP|NVIDIA|SYCL|ONEAPI|ZES)_|LD_", re.I)
+SERVER_VARIABLE = re.compile(r"(?:CUDA|GGML|LLAMA_ARG|HF|HIP|HSA|ROCR|VK|OMP|NVIDIA|SYCL|ONEAPI|ZES)_|LD_", re.I)
 """Variables that programs read and scripts do not name for themselves."""
 _ENDS = "\n;|&()"
 _BREAKS = " \t\r<>" + _ENDS
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ScriptCommand:
     """One command of a script."""
 
     words: tuple[str, ...]
@@ -46,32 +46,34 @@ class Command:
     """Where its output goes, and what else of it is the shell's."""
 
 
-def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[Command]:
+def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[ScriptCommand]:
     """The commands of ``text`` in order; ``env`` is what it finds in its environment.
 
     Raises UsageError where its variables grow without measure.
     """
-    return _Shell(text, dict(env or {}), Budget()).commands()
+    return _Shell(text, dict(env or {}), ExpansionBudget()).commands()
 
 
-def read_script(text: str) -> tuple[list[Command], Assignments]:
+def read_script(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
     """The commands of ``text``, and the assignments in it."""
-    shell = _Shell(text, {}, Budget())
+    shell = _Shell(text, {}, ExpansionBudget())
     return shell.commands(), shell.assigned
 
 
 class _Shell:
-    def __init__(self, text: str, variables: dict[str, Value], budget: Budget, looked: set[str] | None = None) -> None:
+    def __init__(
+        self, text: str, variables: dict[str, ShellValue], budget: ExpansionBudget, looked: set[str] | None = None
+    ) -> None:
         self.text = text
         self.at = 0
         self.variables = variables
         self.budget = budget
         self.exported: set[str] = set()
-        self.assigned = Assignments()
+        self.assigned = ScriptAssignments()
         self.looked: set[str] = set() if looked is None else looked
         """The variables that were asked for."""
         self.dropped: list[str] = []
-        self.own: dict[str, Value] = {}
+        self.own: dict[str, ShellValue] = {}
         self.unresolved: list[str] = []
         self.depth = 0
         """Of ``if`` and ``case``."""
@@ -80,14 +82,14 @@ class _Shell:
         self.used: set[str] = set()
         """The branched variables that the current command has used."""
 
-    def commands(self) -> list[Command]:
+    def commands(self) -> list[ScriptCommand]:
         found = []
         while self.at < len(self.text):
             if command := self._command():
                 found.append(command)
         return found
 
-    def _command(self) -> Command | None:
+    def _command(self) -> ScriptCommand | None:
         words: list[str] = []
         self.own, self.unresolved, self.dropped = {}, [], []
         self.used = set()
@@ -133,7 +135,7 @@ class _Shell:
         values = {name: self.variables[name] for name in sorted(exported)} | self.own
         env = {name: value for name, value in values.items() if isinstance(value, str)}
         sets = [self.used, *(made_of.get(name) or self.branched.get(name, set()) for name in env)]
-        return Command(
+        return ScriptCommand(
             tuple(words),
             env,
             tuple(dict.fromkeys(self.unresolved)),
@@ -144,7 +146,7 @@ class _Shell:
 
     def _is_for_programs(self, name: str) -> bool:
         """Whether an exported variable is more than a name that the script itself uses."""
-        return name not in self.looked or bool(FOR_THE_SERVER.match(name))
+        return name not in self.looked or bool(SERVER_VARIABLE.match(name))
 
     def _blanks(self) -> None:
         while self.at < len(self.text):
@@ -158,7 +160,7 @@ class _Shell:
             else:
                 return
 
-    def _value(self) -> Value:
+    def _value(self) -> ShellValue:
         """The right side of an assignment; it ends at a blank."""
         if not self.text.startswith("(", self.at):
             return "".join(self.word(split=False))
@@ -223,7 +225,7 @@ class _Shell:
         raw, name, default = self._reference()
         self.budget.spend(len(raw))
         self.at = start + len(raw)
-        value: Value | None = self._lookup(name)
+        value: ShellValue | None = self._lookup(name)
         self.used |= self.branched.get(name, set())
         if name == "HOME" and value is None and not fields.current:
             value = "~"
@@ -257,7 +259,7 @@ class _Shell:
         match = _NAMED.match(text, start)
         return (match[0], match[1], None) if match else ("$", "", None)
 
-    def _lookup(self, name: str) -> Value | None:
+    def _lookup(self, name: str) -> ShellValue | None:
         if name in {"@", "*"}:
             return []  # the script's own arguments: none here
         self.looked.add(name)
@@ -267,7 +269,7 @@ class _Shell:
 class _Fields:
     """The words that one word of the text becomes."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: ExpansionBudget) -> None:
         self._budget = budget
         self._fields: list[str] = []
         self._parts: list[str] = []
@@ -305,7 +307,7 @@ class _Fields:
         return self._fields
 
 
-def _joined(old: Value | None, new: Value) -> Value:
+def _joined(old: ShellValue | None, new: ShellValue) -> ShellValue:
     if isinstance(old, list) or isinstance(new, list):
         head = [old] if isinstance(old, str) else old or []
         return [*head, *([new] if isinstance(new, str) else new)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gpubox.interchange.leftovers import left_out
-from gpubox.interchange.limits import Budget
-from gpubox.interchange.shell import Command
+from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.input_limits import ExpansionBudget
+from gpubox.interchange.shell import ScriptCommand
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
@@ -17,23 +17,23 @@ _RESTARTS = {"always", "on-failure", "on-abnormal", "on-watchdog", "on-abort", "
 
 
 @dataclass(slots=True)
-class Unit:
+class ServiceUnit:
     """What a service unit says."""
 
-    commands: list[Command] = field(default_factory=list)
+    commands: list[ScriptCommand] = field(default_factory=list)
     title: str = ""
     restart: bool = False
     notes: list[str] = field(default_factory=list)
     """What of it cannot be followed, and what has no place in a profile."""
 
 
-def read_unit(text: str) -> Unit:
+def read_unit(text: str) -> ServiceUnit:
     """The commands that the unit starts, and the rest of it by name. Raises UsageError beyond all measure."""
-    unit = Unit()
+    unit = ServiceUnit()
     env: dict[str, str] = {}
     lines: list[str] = []
-    budget = Budget()
-    for section, key, value in assignments(text):
+    budget = ExpansionBudget()
+    for section, key, value in unit_assignments(text):
         if key == "Environment" and section:
             for word in unit_words(value) if value else ():
                 name, equals, content = word.partition("=")
@@ -51,13 +51,13 @@ def read_unit(text: str) -> Unit:
             unit.restart = True
             unit.notes.append(f"Restart={value} is restart = true in the profile.")
         else:
-            unit.notes.append(left_out(f"{key}={value}" if section else f"{key} {value}".strip(), _why(section, key)))
+            unit.notes.append(omitted(f"{key}={value}" if section else f"{key} {value}".strip(), _why(section, key)))
     for line in lines:
         unresolved: list[str] = []
         words: list[str] = []
         for raw in unit_words(line.lstrip("-@:+!|")):
             words += _expanded(_specifiers(raw), env, unresolved, budget)
-        unit.commands.append(Command(tuple(words), env, tuple(unresolved), text=line))
+        unit.commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), text=line))
     return unit
 
 
@@ -65,7 +65,7 @@ def _why(section: str, key: str) -> str:
     return "the service manager's own" if section else "" if key else "it is no line of a unit"
 
 
-def assignments(text: str) -> list[tuple[str, str, str]]:
+def unit_assignments(text: str) -> list[tuple[str, str, str]]:
     """(section, key, value) of each line; one that ends with a backslash goes on, comments between do not end it.
 
     A line that is no assignment has no section and no value.
@@ -124,7 +124,7 @@ def _specifiers(word: str) -> str:
     return re.sub(r"%[%h]", lambda match: "%" if match[0] == "%%" else "~", word)
 
 
-def _expanded(word: str, env: dict[str, str], unresolved: list[str], budget: Budget) -> list[str]:
+def _expanded(word: str, env: dict[str, str], unresolved: list[str], budget: ExpansionBudget) -> list[str]:
     if (alone := re.fullmatch(r"\$([A-Za-z_]\w*)", word)) and alone[1] in env:
         budget.spend(len(env[alone[1]]))
         return env[alone[1]].split()  # "$X" as a word of its own becomes several

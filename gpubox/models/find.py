@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubox.config import Config
-from gpubox.models.gguf import SHARD
+from gpubox.models.gguf import SHARD_NAME
 from gpubox.models.quants import is_companion
 from gpubox.paths import Paths
 
@@ -63,7 +63,7 @@ def find_models(config: Config, paths: Paths | None = None) -> list[Path]:
 
 
 def _is_model(name: str) -> bool:
-    shard = SHARD.search(name)
+    shard = SHARD_NAME.search(name)
     return name.lower().endswith(".gguf") and not is_companion(name) and (shard is None or int(shard[1]) == 1)
 
 

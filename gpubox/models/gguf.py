@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gpubox import units
 from gpubox.errors import GpuboxError
-from gpubox.models.gguf_header import MAGIC, Header, MalformedError, NeedMoreError, Scalar, parse_header
-from gpubox.tables import nearest
+from gpubox.models.gguf_header import MAGIC, GgufHeader, MalformedError, NeedMoreError, Scalar, parse_header
+from gpubox.toml_table import closest_match
 
-SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
+SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
 """llama.cpp's naming of split models (``llama_split_path``): ``NAME-00001-of-00003.gguf``."""
 # Read in growing windows, not by mmap: a file that shrinks under an mmap kills the process (SIGBUS).
 _WINDOWS = (4 << 20, 32 << 20, 256 << 20)
@@ -42,7 +42,7 @@ def check_gguf(path: Path) -> GgufFile:
     Raises GpuboxError where the file, or one of its shards, is missing, unreadable, not GGUF or incomplete.
     """
     shards = _shards(path)
-    headers: list[Header] = []
+    headers: list[GgufHeader] = []
     size = 0
     for shard in shards:
         header, length = _check_one(shard)
@@ -66,7 +66,7 @@ def check_gguf(path: Path) -> GgufFile:
 
 
 def _shards(path: Path) -> tuple[Path, ...]:
-    match = SHARD.search(path.name)
+    match = SHARD_NAME.search(path.name)
     if not match:
         return (path,)
     number, count = int(match[1]), int(match[2])
@@ -89,7 +89,7 @@ def _shards(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(name) for name in names)
 
 
-def _check_one(path: Path) -> tuple[Header, int]:
+def _check_one(path: Path) -> tuple[GgufHeader, int]:
     """Header and length in bytes of one file."""
     try:
         status = path.stat()
@@ -112,7 +112,7 @@ def _check_one(path: Path) -> tuple[Header, int]:
     return header, status.st_size
 
 
-def _read(path: Path, size: int) -> Header:
+def _read(path: Path, size: int) -> GgufHeader:
     try:
         with path.open("rb") as file:
             begin = file.read(64)
@@ -139,7 +139,7 @@ def _missing(path: Path) -> GpuboxError:
         there = [entry.name for entry in path.parent.glob("*.gguf")]
     except OSError:
         there = []
-    near = nearest(path.name, there)
+    near = closest_match(path.name, there)
     return GpuboxError(
         f"The model {path} does not exist.",
         f"Did you mean {near}?" if near else f"That folder holds {_counted(len(there))}.",

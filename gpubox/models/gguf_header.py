@@ -34,7 +34,7 @@ class NeedMoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class GgufHeader:
     """One file's header."""
 
     version: int
@@ -45,7 +45,7 @@ class Header:
     """How long the file must be for every tensor to be inside it."""
 
 
-def parse_header(data: bytes, size: int) -> Header:
+def parse_header(data: bytes, size: int) -> GgufHeader:
     """The header in ``data``, the first bytes of a file of ``size`` bytes that begins with the magic.
 
     Raises MalformedError, or NeedMoreError when ``data`` ends first.
@@ -64,7 +64,7 @@ def parse_header(data: bytes, size: int) -> Header:
         raise MalformedError(f"its alignment is {alignment!r}")
     longest = reader.tensors(tensors)
     start = -(-reader.position // alignment) * alignment
-    return Header(version, metadata, tensors, start + longest if tensors else reader.position)
+    return GgufHeader(version, metadata, tensors, start + longest if tensors else reader.position)
 
 
 class _Reader:

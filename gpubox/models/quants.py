@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpubox.errors import GpuboxError
-from gpubox.models.gguf import SHARD
-from gpubox.tables import nearest
+from gpubox.models.gguf import SHARD_NAME
+from gpubox.toml_table import closest_match
 
 _LABEL = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|BF16|F16|F32))$", re.I)
 _REFERENCE = re.compile(r"hf:([\w.-]+/[\w.-]+)(?::(.+))?")
@@ -43,7 +43,7 @@ def is_companion(name: str) -> bool:
 
 def quant_label(name: str) -> str:
     """The quant that a file's name states (``Q4_K_M``, ``UD-Q4_K_XL``), in capitals, or ``""``."""
-    stem = SHARD.sub("", name.rsplit("/", 1)[-1]).removesuffix(".gguf")
+    stem = SHARD_NAME.sub("", name.rsplit("/", 1)[-1]).removesuffix(".gguf")
     match = _LABEL.search(stem)
     return match[1].upper() if match else ""
 
@@ -56,7 +56,7 @@ def group_shards(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for name in sorted(every):
         if not name.lower().endswith(".gguf") or is_companion(name):
             continue
-        match = SHARD.search(name)
+        match = SHARD_NAME.search(name)
         if match is None:
             models[name] = (name,)
         elif int(match[1]) == 1:
@@ -80,7 +80,7 @@ def choose_files(reference: HfReference, names: Iterable[str]) -> tuple[str, ...
     if wanted := reference.quant:
         found = [first for first in models if _matches(first, labels[first], wanted)]
         if not found:
-            near = nearest(wanted.upper(), [label for label in labels.values() if label])
+            near = closest_match(wanted.upper(), [label for label in labels.values() if label])
             hint = f"Did you mean {near}? " if near else ""
             raise GpuboxError(f"{reference.repo} has no {wanted!r}.", f"{hint}It has: {shown}.")
     else:

@@ -11,14 +11,14 @@ from typing import Literal
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.models.demo import located_demo, parse_demo
+from gpubox.models.demo_model import find_demo, parse_demo
 from gpubox.models.find import find_models, hub_cache, model_roots
-from gpubox.models.gguf import SHARD
+from gpubox.models.gguf import SHARD_NAME
 from gpubox.models.quants import HfReference, choose_files, group_shards, parse_reference
 from gpubox.paths import Paths
-from gpubox.profiles.files import GGUF_FLAGS, map_paths
-from gpubox.profiles.model import FlagValue, Profile
-from gpubox.tables import nearest
+from gpubox.profiles.flag_paths import GGUF_FLAGS, map_paths
+from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.toml_table import closest_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ModelSource:
     """Bytes of all its files, where they are known."""
 
 
-def model_of(profile: Profile, paths: Paths, config: Config) -> ModelSource:
+def profile_model(profile: Profile, paths: Paths, config: Config) -> ModelSource:
     """The model of ``profile``; a relative path is meant from the profile file's folder. As ``resolve_model``."""
     return resolve_model(profile.model, paths, config, _folder(profile))
 
@@ -53,15 +53,15 @@ def resolve_model(text: str, paths: Paths, config: Config, folder: Path | None =
     """
     if text.startswith("demo:"):
         demo = parse_demo(text)
-        path = located_demo(demo, paths)
+        path = find_demo(demo, paths)
         return _source(text, path, "demo", name=Path(demo.file).stem, size=demo.size)
     if text.startswith("hf:"):
         reference = parse_reference(text)
-        return _source(text, cached_hf(reference), "hf", name=str(reference).removeprefix("hf:"))
+        return _source(text, find_cached_model(reference), "hf", name=str(reference).removeprefix("hf:"))
     return _source(text, _local(text, paths, config, folder), "hf")
 
 
-def with_files_found(profile: Profile, paths: Paths, config: Config) -> Profile:
+def with_resolved_flag_paths(profile: Profile, paths: Paths, config: Config) -> Profile:
     """``profile`` with every relative path in its flags made absolute, by the rule of ``resolve_model``."""
     folder = _folder(profile)
 
@@ -84,7 +84,7 @@ def _folder(profile: Profile) -> Path | None:
     return profile.path.parent.absolute() if profile.path else None
 
 
-def cached_hf(reference: HfReference) -> Path | None:
+def find_cached_model(reference: HfReference) -> Path | None:
     """The first file of a model that is already whole in the Hugging Face cache, or ``None``."""
     folder = hub_cache() / f"models--{reference.repo.replace('/', '--')}"
     try:
@@ -116,7 +116,7 @@ def _source(
 
 def _size(path: Path) -> int | None:
     """Bytes of a model's files; ``None`` where one of them is missing."""
-    match = SHARD.search(path.name)
+    match = SHARD_NAME.search(path.name)
     parts = [path]
     if match:
         stem = path.name[: match.start()]
@@ -151,7 +151,7 @@ def _local(text: str, paths: Paths, config: Config, folder: Path | None) -> Path
         )
     if same:
         return same[0]
-    near = nearest(path.name, [model.name for model in models])
+    near = closest_match(path.name, [model.name for model in models])
     hint = f"Did you mean {near}?" if near else "Write its full path, or add its folder to model-dirs in config.toml."
     beside = f"not in {folder}, and " if folder else ""
     raise GpuboxError(f"There is no model {text!r}: {beside}not where models are found.", hint)

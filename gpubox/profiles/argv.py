@@ -7,8 +7,8 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from gpubox.profiles.model import FlagValue, Profile
-from gpubox.profiles.repeating import list_argv
+from gpubox.profiles.multi_value_flags import multi_value_argv
+from gpubox.profiles.profile import FlagValue, Profile
 
 SAMPLING_FLAGS = {
     "temperature": "temp",
@@ -23,13 +23,13 @@ SAMPLING_FLAGS = {
 }
 """``[sampling]`` keys (the API's names) -> llama-server's option for the same default."""
 
-ONLY_ON = frozenset({"metrics"})
+FLAGS_WITHOUT_NO = frozenset({"metrics"})
 """Flags that gpubox adds and llama-server has no ``--no-`` for: false says that gpubox shall not."""
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.I)
 """Environment variables whose values are shown to nobody."""
 
 
-def public_env(env: Mapping[str, str]) -> dict[str, str]:
+def redacted_env(env: Mapping[str, str]) -> dict[str, str]:
     """``env`` for the eye: what is secret by its name is ``***``."""
     return {name: "***" if SECRET_NAME.search(name) else value for name, value in env.items()}
 
@@ -44,7 +44,7 @@ def flag_argv(name: str, value: FlagValue, again: frozenset[str] = frozenset()) 
     if value is False:
         return [f"--{name.removeprefix('no-')}" if name.startswith("no-") else f"--no-{name}"]
     if isinstance(value, tuple):
-        return list_argv(name, map(_word, value), again)
+        return multi_value_argv(name, map(_word, value), again)
     return [f"--{name}", _word(value)]
 
 
@@ -65,7 +65,7 @@ def server_argv(
     """
     argv = [*model, "--host", profile.host, "--port", str(profile.port if port is None else port)]
     for name, value in profile.flags.items():
-        if value is not False or name not in ONLY_ON:
+        if value is not False or name not in FLAGS_WITHOUT_NO:
             argv += flag_argv(name, value, again)
     for key, number in profile.sampling.items():
         if SAMPLING_FLAGS[key] not in profile.flags:

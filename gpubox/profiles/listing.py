@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 
 
 def hides_shipped(profiles: Iterable[Profile], setting: str) -> bool:
@@ -12,6 +12,6 @@ def hides_shipped(profiles: Iterable[Profile], setting: str) -> bool:
     return setting == "hide" or (setting == "auto" and any(not profile.shipped for profile in profiles))
 
 
-def listed(profiles: Iterable[Profile], keep: Collection[str]) -> list[Profile]:
+def visible_profiles(profiles: Iterable[Profile], keep: Collection[str]) -> list[Profile]:
     """The owner's profiles and those named in ``keep`` (what runs, what ran last)."""
     return [profile for profile in profiles if not profile.shipped or profile.name in keep]

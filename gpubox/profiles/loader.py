@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.errors import UsageError
-from gpubox.paths import MAIN_SLOT, Paths, shipped_profiles
+from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
 from gpubox.profiles.argv import SAMPLING_FLAGS
-from gpubox.profiles.model import TOP_LEVEL_FLAGS, Chat, FlagValue, Needs, Profile, Reference
-from gpubox.tables import Table, nearest, read_toml
+from gpubox.profiles.profile import TOP_LEVEL_FLAGS, ChatDefaults, FlagValue, HardwareNeeds, Profile, ReferenceFigure
+from gpubox.toml_table import TomlTable, closest_match, read_toml
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SECRET_FLAGS = {"api-key": "LLAMA_API_KEY", "hf-token": "HF_TOKEN", "hft": "HF_TOKEN"}
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class ProfileCatalog:
     """The profiles that loaded, by name, and the files that did not, with the reason."""
 
     profiles: dict[str, Profile]
@@ -32,12 +32,12 @@ class Catalog:
             return self.profiles[name]
         if name in self.broken:
             raise self.broken[name]
-        near = nearest(name, [*self.profiles, *self.broken])
+        near = closest_match(name, [*self.profiles, *self.broken])
         hint = f"Did you mean {near!r}?" if near else "`gpubox ls` lists them."
         raise UsageError(f"There is no profile {name!r}.", hint)
 
 
-def load_catalog(paths: Paths) -> Catalog:
+def load_catalog(paths: Paths) -> ProfileCatalog:
     """Every profile of the shipped folder and of the owner's. A broken file spoils only itself."""
     profiles: dict[str, Profile] = {}
     broken: dict[str, UsageError] = {}
@@ -50,7 +50,7 @@ def load_catalog(paths: Paths) -> Catalog:
                 broken[path.stem] = error
             else:
                 broken.pop(path.stem, None)
-    return Catalog({profile.name: profile for profile in sorted(profiles.values(), key=_rank)}, broken)
+    return ProfileCatalog({profile.name: profile for profile in sorted(profiles.values(), key=_rank)}, broken)
 
 
 def _rank(profile: Profile) -> int:
@@ -66,9 +66,9 @@ def load_profile(path: Path, *, shipped: bool = False) -> Profile:
 def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) -> Profile:
     """The profile that ``values`` describe; ``path`` gives its name and stands in errors."""
     name = path.stem
-    if not NAME.fullmatch(name):
+    if not PROFILE_NAME.fullmatch(name):
         raise UsageError(f"{path}: a profile's file name holds letters, digits, '.', '_' and '-' only.")
-    top = Table(path, "", values)
+    top = TomlTable(path, "", values)
     chat, needs = top.table("chat"), top.table("needs")
     profile = Profile(
         name=name,
@@ -83,8 +83,8 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
         env=_env(top.table("env")),
         flags=_flags(top.table("flags")),
         sampling=_sampling(top.table("sampling")),
-        chat=Chat(system=chat.text("system"), template_kwargs=_template_kwargs(chat.table("template-kwargs"))),
-        needs=Needs(needs.number("vram-gib"), needs.number("ram-gib"), needs.text("engine")),
+        chat=ChatDefaults(system=chat.text("system"), template_kwargs=_template_kwargs(chat.table("template-kwargs"))),
+        needs=HardwareNeeds(needs.number("vram-gib"), needs.number("ram-gib"), needs.text("engine")),
         source=top.text("source"),
         references=tuple(_reference(t) for t in top.tables("reference")),
         path=path,
@@ -98,20 +98,20 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
         raise top.refuse("host", "is empty", 'Write "127.0.0.1", or "0.0.0.0" for every address of this machine.')
     if not 0 <= profile.port <= 65535:
         raise top.refuse("port", f"must be 0 to 65535, not {profile.port}")
-    if profile.companion and name == MAIN_SLOT:
+    if profile.companion and name == MAIN_INSTANCE:
         raise top.refuse("companion", f"must be false here: {name!r} is the active server's name", "Rename the file.")
     for key in ("model", "host"):
         _refuse_nul(top, key, top.values.get(key))
     return profile
 
 
-def _refuse_nul(table: Table, key: str, value: object) -> None:
+def _refuse_nul(table: TomlTable, key: str, value: object) -> None:
     # No program can be given one: the kernel ends an argument at it.
     if isinstance(value, str) and "\0" in value:
         raise table.refuse(key, "holds a NUL character")
 
 
-def _env(table: Table) -> Mapping[str, str]:
+def _env(table: TomlTable) -> Mapping[str, str]:
     for name, value in table.text_map().items():
         _refuse_nul(table, name, value)
         if not name or "=" in name or "\0" in name:
@@ -121,7 +121,7 @@ def _env(table: Table) -> Mapping[str, str]:
     return table.text_map()
 
 
-def _template_kwargs(table: Table) -> dict[str, Any]:
+def _template_kwargs(table: TomlTable) -> dict[str, Any]:
     for key, value in table.values.items():
         try:
             json.dumps(value, allow_nan=False)
@@ -130,7 +130,7 @@ def _template_kwargs(table: Table) -> dict[str, Any]:
     return dict(table.values)
 
 
-def _flags(table: Table) -> dict[str, FlagValue]:
+def _flags(table: TomlTable) -> dict[str, FlagValue]:
     flags: dict[str, FlagValue] = {}
     for key, value in table.values.items():
         if key.startswith("-"):
@@ -159,17 +159,17 @@ def _flags(table: Table) -> dict[str, FlagValue]:
     return flags
 
 
-def _sampling(table: Table) -> dict[str, float]:
+def _sampling(table: TomlTable) -> dict[str, float]:
     values = {key: table.number(key) for key in SAMPLING_FLAGS}
     table.done()
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _reference(table: Table) -> Reference:
+def _reference(table: TomlTable) -> ReferenceFigure:
     what, value = table.text("what"), table.number("value")
     if not what or value is None:
         raise table.refuse("what" if not what else "value", "is missing")
-    reference = Reference(
+    reference = ReferenceFigure(
         what, value, table.text("unit"), table.text("hardware"), table.text("article"), table.text("note")
     )
     table.done()

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubox.sandbox.interpreter import INSIDE, Interpreter
-from gpubox.sandbox.policy import MOUNT, Policy
+from gpubox.sandbox.interpreter import PYTHON_MOUNT, Interpreter
+from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
 
 BOOT, MAIN = "/run/boot.py", "/run/main.py"
 ENV = {
     "PATH": "/run/bin:/usr/bin:/bin",
-    "HOME": MOUNT,
+    "HOME": WORKSPACE_MOUNT,
     "USER": "sandbox",
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",  # of the Pythons that the program starts itself
@@ -27,12 +27,12 @@ UID = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Fds:
+class BwrapFiles:
     """Open files that bwrap reads: texts that never lie on the host's disk."""
 
     boot: int
     main: int
-    guarded: tuple[tuple[int, str], ...] = ()
+    protected: tuple[tuple[int, str], ...] = ()
     """What a program may read in the workspace and nothing else: opened, and its path there. boot.py closes them."""
 
 
@@ -49,11 +49,25 @@ def installed() -> list[str]:
 
 
 def arguments(
-    policy: Policy, python: Interpreter, fds: Fds, *, as_root: bool, masked: Iterable[str] = (), root: Path = Path("/")
+    policy: Policy,
+    python: Interpreter,
+    fds: BwrapFiles,
+    *,
+    as_root: bool,
+    masked: Iterable[str] = (),
+    root: Path = Path("/"),
 ) -> list[str]:
     """Everything between ``bwrap`` and the command; ``masked``: names in the workspace that stay closed."""
     words = _namespaces(as_root)
-    for folder in ("/usr", "/etc", "/dev", "/run", "/run/bin", "/opt", INSIDE):  # bwrap would make some of them 0700
+    for folder in (
+        "/usr",
+        "/etc",
+        "/dev",
+        "/run",
+        "/run/bin",
+        "/opt",
+        PYTHON_MOUNT,
+    ):  # bwrap would make some of them 0700
         words += ["--perms", "0755", "--dir", folder]
     words += [*_system(python, root), *_devices(policy), *_proc(root)]
     for name in ("python", "python3"):
@@ -61,10 +75,10 @@ def arguments(
     words += ["--perms", "0444", "--ro-bind-data", str(fds.boot), BOOT]
     words += ["--perms", "0444", "--ro-bind-data", str(fds.main), MAIN]
     words += [*_scratch(policy, "/tmp"), *_workspace(policy, masked)]
-    for fd, path in fds.guarded:  # --ro-bind-fd does the same, where a bwrap has it; by name it could be raced
-        words += ["--ro-bind", f"/proc/self/fd/{fd}", f"{MOUNT}/{path}"]
+    for fd, path in fds.protected:  # --ro-bind-fd does the same, where a bwrap has it; by name it could be raced
+        words += ["--ro-bind", f"/proc/self/fd/{fd}", f"{WORKSPACE_MOUNT}/{path}"]
     # bwrap's own root is a tmpfs without a bound.
-    words += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", MOUNT]
+    words += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", WORKSPACE_MOUNT]
     for name, value in (ENV | python.env).items():
         words += ["--setenv", name, value]
     return words
@@ -94,7 +108,7 @@ def _system(python: Interpreter, root: Path) -> list[str]:
         words += ["--ro-bind-try", path, path]
     if python.prefix:
         for name in ("bin", "lib"):
-            words += ["--ro-bind", str(python.prefix / name), f"{INSIDE}/{name}"]
+            words += ["--ro-bind", str(python.prefix / name), f"{PYTHON_MOUNT}/{name}"]
     for folder in python.masked:
         words += ["--perms", "0555", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder]
     return words
@@ -120,7 +134,7 @@ def _proc(root: Path) -> list[str]:
 
 def scratch_folders(policy: Policy) -> list[str]:
     """The folders of a run that die with it: each a tmpfs of bounded size, but of any number of files."""
-    return ["/tmp", "/dev/shm", *([MOUNT] if policy.workspace is None else [])]
+    return ["/tmp", "/dev/shm", *([WORKSPACE_MOUNT] if policy.workspace is None else [])]
 
 
 def _scratch(policy: Policy, folder: str) -> list[str]:
@@ -129,8 +143,8 @@ def _scratch(policy: Policy, folder: str) -> list[str]:
 
 def _workspace(policy: Policy, masked: Iterable[str]) -> list[str]:
     if policy.workspace is None:
-        return _scratch(policy, MOUNT)
-    words = ["--ro-bind" if policy.read_only else "--bind", str(policy.workspace), MOUNT]
+        return _scratch(policy, WORKSPACE_MOUNT)
+    words = ["--ro-bind" if policy.read_only else "--bind", str(policy.workspace), WORKSPACE_MOUNT]
     for name in masked:
-        words += ["--ro-bind", "/dev/null", f"{MOUNT}/{name}"]
+        words += ["--ro-bind", "/dev/null", f"{WORKSPACE_MOUNT}/{name}"]
     return words

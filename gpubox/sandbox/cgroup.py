@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from gpubox.sandbox.policy import Policy
-from gpubox.sandbox.tree import descendants
+from gpubox.sandbox.process_tree import descendants
 
 ROOT = Path("/sys/fs/cgroup")
 _PATIENCE_SECONDS = 0.5
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CgroupParent:
     """The folder in which a cgroup can be made for each run."""
 
     folder: Path
@@ -32,7 +32,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Cgroup:
     """The cgroup of one run."""
 
     folder: Path
@@ -80,12 +80,12 @@ class Group:
                 time.sleep(0.002)
 
 
-def make(policy: Policy) -> Group | None:
+def make(policy: Policy) -> Cgroup | None:
     """A new cgroup with the bounds of ``policy``; ``None`` where this box has none for gpubox."""
     place = find()
     if place is None:
         return None
-    group = Group(place.folder / f"gpubox-run-{os.getpid()}-{next(_numbers)}", place.version)
+    group = Cgroup(place.folder / f"gpubox-run-{os.getpid()}-{next(_numbers)}", place.version)
     most = str(policy.memory_bytes + policy.kernel_bytes + 3 * policy.scratch_bytes)
     try:
         group.folder.mkdir()
@@ -105,7 +105,7 @@ def make(policy: Policy) -> Group | None:
 
 
 @cache
-def find() -> Place | None:
+def find() -> CgroupParent | None:
     """Where this process may make cgroups that bound memory; shown by making one."""
     for place in _candidates(ROOT, Path("/proc/self/cgroup"), as_root=os.geteuid() == 0):
         if _works(place):
@@ -113,7 +113,7 @@ def find() -> Place | None:
     return None
 
 
-def _works(place: Place) -> bool:
+def _works(place: CgroupParent) -> bool:
     """Makes and removes one; those of gpuboxes that were killed are removed too."""
     for left in place.folder.glob("gpubox-run-*"):
         with contextlib.suppress(OSError):  # one that is in use stays
@@ -132,22 +132,22 @@ def _works(place: Place) -> bool:
         return False
 
 
-def _candidates(root: Path, own: Path, *, as_root: bool) -> list[Place]:
+def _candidates(root: Path, own: Path, *, as_root: bool) -> list[CgroupParent]:
     """Folders to try, nearest first. Processes can be moved only below a folder that this user may write."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
         return []
-    found: list[Place] = []
+    found: list[CgroupParent] = []
     for _, controllers, path in lines:
         inside = Path(path.lstrip("/"))
         if controllers == "" and (root / "cgroup.controllers").exists():
             # Its own cgroup holds processes, so none can be made below it (cgroup-v2.rst, no internal processes).
             above = [root / folder for folder in inside.parents]
-            found += [Place(folder, 2) for folder in above if _delegated(folder) and (as_root or folder != root)]
+            found += [CgroupParent(folder, 2) for folder in above if _delegated(folder) and (as_root or folder != root)]
         elif "memory" in controllers.split(","):
             mount = root / "memory"
-            found += [Place(folder, 1) for folder in (mount / inside, mount) if as_root and folder.is_dir()]
+            found += [CgroupParent(folder, 1) for folder in (mount / inside, mount) if as_root and folder.is_dir()]
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 OLDEST = (3, 10)
 """match statements: what models write today."""
-INSIDE = "/opt/python"
+PYTHON_MOUNT = "/opt/python"
 """Where an interpreter from elsewhere stands inside the sandbox: its path at home is nobody's business."""
 _PARTS = ("asyncio/__init__.py", "unittest/__init__.py", "sqlite3/__init__.py")
 """What a minimal package of a distribution leaves out."""
@@ -32,13 +32,13 @@ class Interpreter:
         """Runs ``script`` without site-packages, without anything of the environment, and writes no .pyc files."""
         path = self.path
         if on_host and self.prefix:
-            path = str(self.prefix / Path(path).relative_to(INSIDE))
+            path = str(self.prefix / Path(path).relative_to(PYTHON_MOUNT))
         return [path, "-I", "-S", "-B", "-X", "utf8", script]
 
     @property
     def env(self) -> dict[str, str]:
         """What a shared libpython needs to be found at INSIDE."""
-        return {"LD_LIBRARY_PATH": f"{INSIDE}/lib"} if self.prefix else {}
+        return {"LD_LIBRARY_PATH": f"{PYTHON_MOUNT}/lib"} if self.prefix else {}
 
 
 @cache
@@ -62,7 +62,7 @@ def system_interpreter(usr: Path) -> Interpreter | None:
 def _own() -> Interpreter:
     prefix = Path(sys.base_prefix).resolve()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Interpreter(f"{INSIDE}/bin/python{version}", version, prefix, _packages(prefix, Path(INSIDE)))
+    return Interpreter(f"{PYTHON_MOUNT}/bin/python{version}", version, prefix, _packages(prefix, Path(PYTHON_MOUNT)))
 
 
 def _packages(prefix: Path, seen_as: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The tier without namespaces: a throw-away folder, and what the kernel lets Landlock, seccomp and limits forbid.
+"""The isolation without namespaces: a throw-away folder, and what the kernel lets Landlock, seccomp and limits forbid.
 
 Weaker than bubblewrap: the host's processes and its disk can be seen (names, not contents), memory counts for each
 process alone, and a kernel older than Landlock 6 needs signals forbidden outright.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpubox.sandbox.disk import remove_tree
+from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.policy import Policy
 
@@ -33,7 +33,7 @@ def version() -> int:
     return max(0, int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
-def own_threads() -> int:
+def count_own_threads() -> int:
     """Threads of this user on the whole machine: without a namespace the kernel counts those too."""
     found = 0
     for folder in Path("/proc").iterdir():
@@ -44,7 +44,7 @@ def own_threads() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScratchDirs:
     """The folders of one run, made for it and removed after it."""
 
     root: Path
@@ -67,7 +67,7 @@ def _remove_left() -> None:
                 remove_tree(path)
 
 
-def make_place(policy: Policy, code: bytes, uid: int) -> Place:
+def make_scratch_dirs(policy: Policy, code: bytes, uid: int) -> ScratchDirs:
     """A new folder in the temporary folder with the program in it. Raises OSError."""
     _remove_left()
     root = Path(tempfile.mkdtemp(prefix=f"gpubox-sandbox-{os.getpid()}-"))
@@ -79,10 +79,10 @@ def make_place(policy: Policy, code: bytes, uid: int) -> Place:
     main.write_bytes(code)
     if uid:
         root.chmod(0o711)
-    return Place(root, work, tmp, main, policy.read_only and policy.workspace is not None)
+    return ScratchDirs(root, work, tmp, main, policy.read_only and policy.workspace is not None)
 
 
-def rules(place: Place, python: Interpreter) -> dict[str, list[str]]:
+def rules(place: ScratchDirs, python: Interpreter) -> dict[str, list[str]]:
     """What may be read and run, what may be written, and which devices, as boot.py takes it."""
     readable = [*_READABLE, str(place.main), *([str(python.prefix)] if python.prefix else [])]
     writable = [str(place.tmp)]

@@ -8,12 +8,12 @@ from typing import Literal
 
 from gpubox import units
 
-Tier = Literal["bubblewrap", "landlock", "none"]
+Isolation = Literal["bubblewrap", "landlock", "none"]
 """What confined a run, strongest first."""
 EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
 """Which limit of the Policy ended a run; empty: the program ended by itself."""
-TIERS: tuple[Tier, ...] = ("bubblewrap", "landlock", "none")
-MOUNT = "/workspace"
+ISOLATIONS: tuple[Isolation, ...] = ("bubblewrap", "landlock", "none")
+WORKSPACE_MOUNT = "/workspace"
 """Where bubblewrap shows the workspace to a program."""
 
 
@@ -50,7 +50,7 @@ class Policy:
     kernel_bytes: int = 128 * units.MIB
     """What the kernel may hold for all of them beyond that memory: page tables, sockets, locks, names. Looked at
     every 10 ms; about as much again can be taken between two looks."""
-    own_filters: bool = False
+    allow_seccomp_filters: bool = False
     """Whether it may add seccomp filters of its own: gpubox's judge does, before it runs a stranger's program."""
     output_bytes: int = 256 * units.KIB
     """What is kept of stdout and stderr; more ends the run."""
@@ -69,17 +69,17 @@ class Outcome:
     ended_by: EndedBy
     seconds: float
     """From the call to the death of the last process."""
-    tier: Tier
-    files_made: tuple[str, ...] = ()
+    isolation: Isolation
+    files_changed: tuple[str, ...] = ()
     """Made or changed regular files, relative to the workspace, sorted; empty without a workspace."""
     dropped_bytes: int = 0
     """Output that was read but not kept."""
-    planted: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
     """What it made that tools of the owner's would have run: moved out of the workspace. ``.git (a repository)``"""
-    planted_left: tuple[str, ...] = ()
+    not_quarantined: tuple[str, ...] = ()
     """What it made or changed of the kind that is there still."""
     quarantine: str = ""
-    """The folder that ``planted`` lies in now; empty where there is none."""
+    """The folder that ``quarantined`` lies in now; empty where there is none."""
     why: str = ""
     """Which limit that was, in a few words: ``files: more than 20,000 were made in /tmp``; empty where none was."""
 
@@ -91,14 +91,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a real run on this machine has shown: which tier confines here, and why not a better one."""
+    """What a real run on this machine has shown: which isolation confines here, and why not a better one."""
 
-    tier: Tier | None
+    isolation: Isolation | None
     """None: nothing that the owner accepts; code is not run."""
     detail: str = ""
     """``bubblewrap 0.8.0, Python 3.11.2``: one line for the screen."""
     problem: str = ""
-    """Why no better tier confines, in one sentence; empty at the best one."""
+    """Why no better isolation confines, in one sentence; empty at the best one."""
     hint: str = ""
     """What the owner can do about it."""
     program: str = ""
@@ -117,12 +117,12 @@ class Confinement:
 
     @property
     def weaker(self) -> str:
-        """What this tier cannot hold that bubblewrap does: for the owner."""
-        if self.tier == "landlock":
+        """What this isolation cannot hold that bubblewrap does: for the owner."""
+        if self.isolation == "landlock":
             return (
                 "it cannot keep a program from changing the .git of its work folder (a change is told afterwards),"
                 " nor from seeing the host's processes and the names of its files"
             )
-        if self.tier == "none":
+        if self.isolation == "none":
             return "a program can read and change all that you can, your running programs included"
         return ""

@@ -1,4 +1,4 @@
-"""Which tier confines here: found out by running a program, not by looking for files."""
+"""Which isolation confines here: found out by running a program, not by looking for files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import advice, bubblewrap, cgroup, landlock
+from gpubox.sandbox import bubblewrap, cgroup, landlock, remedies
 from gpubox.sandbox.interpreter import find_interpreter
-from gpubox.sandbox.policy import TIERS, Confinement, Policy
+from gpubox.sandbox.policy import ISOLATIONS, Confinement, Policy
 
 _PROBE = Policy(wall_seconds=20.0, cpu_seconds=10, output_bytes=4096)
 _known: dict[str, Confinement] = {}
 
 
 async def probe(config: Config) -> Confinement:
-    """The strongest tier that confines here and that the owner accepts; each tier is tried once for each process."""
+    """The strongest isolation that confines here and that the owner accepts; each isolation is tried once for each process."""
     accepted = config.weakest_confinement
     if accepted not in _known:
         _known[accepted] = await _probe(accepted, Path("/"))
@@ -30,34 +30,34 @@ async def probe(config: Config) -> Confinement:
 async def _probe(accepted: str, root: Path) -> Confinement:
     problems = [] if bubblewrap.installed() else ["bubblewrap is not installed"]
     for candidate in candidates(accepted):
-        why = await tried(candidate)
+        why = await try_confinement(candidate)
         if not why:
-            weaker = candidate.tier != "bubblewrap"
+            weaker = candidate.isolation != "bubblewrap"
             detail = f"{_name(candidate)}, Python {find_interpreter().version}"
-            hint = advice.hint(problems, root) if weaker else ""
+            hint = remedies.remedy(problems, root) if weaker else ""
             group = cgroup.find()
             candidate = replace(candidate, cgroup=group.version if group else 0)
             return replace(candidate, detail=detail, problem="; ".join(problems) if weaker else "", hint=hint)
         problems.append(why)
-    return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=advice.hint(problems, root))
+    return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=remedies.remedy(problems, root))
 
 
 def candidates(accepted: str) -> Iterator[Confinement]:
-    """Everything to try, strongest first, down to the tier the owner accepts."""
+    """Everything to try, strongest first, down to the isolation the owner accepts."""
     as_root = os.geteuid() == 0
     for program in bubblewrap.installed():
         if as_root:
             yield Confinement("bubblewrap", program=program, as_root=True)
         yield Confinement("bubblewrap", program=program)
-    for tier in TIERS[1 : TIERS.index(accepted) + 1]:
-        yield Confinement(tier)
+    for isolation in ISOLATIONS[1 : ISOLATIONS.index(accepted) + 1]:
+        yield Confinement(isolation)
 
 
-async def tried(candidate: Confinement) -> str:
+async def try_confinement(candidate: Confinement) -> str:
     """Runs ``print(1)`` for real; empty where that went as it should, else why not."""
     from gpubox.sandbox.runner import run_confined
 
-    if candidate.tier == "landlock" and landlock.version() < 1:
+    if candidate.isolation == "landlock" and landlock.version() < 1:
         return "this kernel has no Landlock"
     try:
         outcome = await run_confined(candidate, "print(1)", _PROBE)
@@ -66,14 +66,14 @@ async def tried(candidate: Confinement) -> str:
     if outcome.ok and outcome.output == "1\n":
         return ""
     said = outcome.output.strip().splitlines()
-    name = candidate.program or candidate.tier
+    name = candidate.program or candidate.isolation
     return f"{name}: {said[-1][:200] if said else outcome.ended_by or outcome.signal or outcome.exit_code}"
 
 
 def _name(candidate: Confinement) -> str:
-    if candidate.tier == "landlock":
+    if candidate.isolation == "landlock":
         return f"Landlock (version {landlock.version()}) and seccomp"
-    if candidate.tier != "bubblewrap":
+    if candidate.isolation != "bubblewrap":
         return "no confinement, only limits"
     try:
         done = subprocess.run([candidate.program, "--version"], capture_output=True, text=True, timeout=10, check=False)
@@ -82,6 +82,6 @@ def _name(candidate: Confinement) -> str:
     return f"{done.stdout.strip() or 'bubblewrap'} ({candidate.program})"
 
 
-def probe_now(config: Config) -> Confinement:
+def probe_blocking(config: Config) -> Confinement:
     """``probe`` where no loop runs."""
     return asyncio.run(probe(config))

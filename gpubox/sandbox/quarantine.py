@@ -17,34 +17,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpubox.paths import Paths
-from gpubox.sandbox.planted import MOST_GUARDED, Runnable, find, move_out
+from gpubox.sandbox.auto_run_files import MAX_PROTECTED, AutoRunFile, find_auto_run_files, move_out
 
 _MOST_SEEN = 5_000
-"""Entries of what cannot be guarded that are looked at for changes."""
+"""Entries of what cannot be protected that are looked at for changes."""
 _OF_GIT = frozenset({"objects", "refs", "logs", "index", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "packed-refs", "lfs"})
 """What changes with each git command of the owner's, and starts nothing."""
 _PAUSE_FACTOR, _LEAST_PAUSE = 5.0, 0.1
 
 
-def default_place() -> Path:
+def default_quarantine_folder() -> Path:
     """The folder in which everything that was moved out of a workspace lies."""
     return Paths.default().state / "quarantine"
 
 
 @dataclass(eq=False)
 class Quarantine:
-    """Of one run: ``opened`` before it, ``sweep`` while it goes on, ``settle`` once its last process is dead."""
+    """Of one run: ``opened`` before it, ``sweep`` while it goes on, ``finish`` once its last process is dead."""
 
     folder: Path
     place: Path
-    guarded: tuple[Runnable, ...] = ()
+    protected: tuple[AutoRunFile, ...] = ()
     """The owner's own, to be handed to the program read-only."""
-    moved: list[Runnable] = field(default_factory=list)
+    moved: list[AutoRunFile] = field(default_factory=list)
     """What the program made: it was moved to ``place``."""
-    left: list[Runnable] = field(default_factory=list)
+    left: list[AutoRunFile] = field(default_factory=list)
     """What it made or changed and what is there still."""
     _known: set[tuple[int, int]] = field(default_factory=set)
-    _unguarded: dict[Runnable, int] = field(default_factory=dict)
+    _unguarded: dict[AutoRunFile, int] = field(default_factory=dict)
     _mark: Path | None = None
     _mark_fd: int = -1
     _next_sweep: float = 0.0
@@ -52,20 +52,20 @@ class Quarantine:
     @classmethod
     def opened(cls, folder: Path, *, guards: bool, place: Path | None = None) -> Quarantine:
         """Looks at what the owner has in ``folder``; ``guards``: whether the confinement can make it read-only."""
-        place = place or default_place()
-        settle_left(place)
+        place = place or default_quarantine_folder()
+        recover_interrupted(place)
         here = cls(folder, place)
         with contextlib.suppress(OSError):
-            there = find(folder)
+            there = find_auto_run_files(folder)
             here._known = {one.identity for one in there}
             own = [one for one in there if one.kind]
-            here.guarded = tuple(own[:MOST_GUARDED]) if guards else ()
-            here._unguarded = {one: _fingerprint(folder / one.path) for one in own[len(here.guarded) :]}
+            here.protected = tuple(own[:MAX_PROTECTED]) if guards else ()
+            here._unguarded = {one: _fingerprint(folder / one.path) for one in own[len(here.protected) :]}
         with contextlib.suppress(OSError):
             here._put_mark()
         return here
 
-    def unguarded(self, one: Runnable) -> None:
+    def unguarded(self, one: AutoRunFile) -> None:
         """To be called for what could not be handed over read-only after all."""
         self._unguarded[one] = _fingerprint(self.folder / one.path)
 
@@ -78,7 +78,7 @@ class Quarantine:
         took = time.monotonic() - began
         self._next_sweep = began + took + max(_LEAST_PAUSE, _PAUSE_FACTOR * took)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Everything that the run left, moved out; and what it changed is noted."""
         self._sweep()
         for one, before in self._unguarded.items():
@@ -105,7 +105,7 @@ class Quarantine:
         os.write(self._mark_fd, json.dumps({"folder": str(self.folder), "known": sorted(self._known)}).encode())
 
 
-def settle_left(place: Path) -> None:
+def recover_interrupted(place: Path) -> None:
     """Moves out what programs planted whose gpubox was killed; ``from.txt`` beside it says where it was."""
     for mark in (place / "running").glob("*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), mark.open("rb") as file:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.sandbox import spawn
-from gpubox.sandbox.disk import DiskWatch
+from gpubox.sandbox.disk_usage import DiskMonitor
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
+from gpubox.sandbox.process_tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
 from gpubox.sandbox.quarantine import Quarantine
-from gpubox.sandbox.tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
-from gpubox.sandbox.workspace import Scan, made, scan, started, usable
+from gpubox.sandbox.workspace_scan import WorkspaceScan, changed_files, check_workspace, scan, scan_at_start
 from gpubox.units import MIB
 
 _CHUNK = 65536
@@ -53,61 +53,68 @@ class Sandbox:
         owner accepts, or where the workspace cannot be used.
         """
         confinement = await self.confinement()
-        if confinement.tier is None:
+        if confinement.isolation is None:
             raise GpuboxError(f"Code is not run here: {confinement.problem}", confinement.hint)
         return await run_confined(confinement, code, policy, stdin)
 
 
 async def run_confined(confinement: Confinement, code: str, policy: Policy, stdin: bytes = b"") -> Outcome:
-    """One run at the tier given. Raises GpuboxError."""
-    assert confinement.tier is not None
+    """One run at the isolation given. Raises GpuboxError."""
+    assert confinement.isolation is not None
     began = time.monotonic()
-    before = Scan()
+    before = WorkspaceScan()
     if policy.workspace is not None:
-        folder = usable(policy.workspace)
+        folder = check_workspace(policy.workspace)
         policy = replace(policy, workspace=folder)
-        before = await asyncio.to_thread(started, folder)
+        before = await asyncio.to_thread(scan_at_start, folder)
     quarantine = None
     if policy.workspace is not None and not policy.read_only:
-        guards = confinement.tier == "bubblewrap"
+        guards = confinement.isolation == "bubblewrap"
         quarantine = await asyncio.to_thread(Quarantine.opened, policy.workspace, guards=guards)
     try:
         run = _Run(_started(confinement, code, policy, before, stdin, quarantine), policy, before, quarantine)
         await run.until_dead(began)
     finally:
         if quarantine:
-            await _finished(asyncio.create_task(asyncio.to_thread(quarantine.settle)))
+            await _finished(asyncio.create_task(asyncio.to_thread(quarantine.finish)))
     exit_code, signal_name = run.verdict()
     files: tuple[str, ...] = ()
     if policy.workspace is not None:
-        files = made(before, await asyncio.to_thread(scan, policy.workspace))
+        files = changed_files(before, await asyncio.to_thread(scan, policy.workspace))
     return Outcome(
         exit_code=exit_code,
         signal=signal_name,
         output=run.kept.decode("utf-8", "replace"),
         ended_by=run.ended_by,
         seconds=time.monotonic() - began,
-        tier=confinement.tier,
-        files_made=files,
+        isolation=confinement.isolation,
+        files_changed=files,
         dropped_bytes=run.dropped,
-        planted=tuple(map(str, quarantine.moved)) if quarantine else (),
-        planted_left=tuple(map(str, quarantine.left)) if quarantine else (),
+        quarantined=tuple(map(str, quarantine.moved)) if quarantine else (),
+        not_quarantined=tuple(map(str, quarantine.left)) if quarantine else (),
         quarantine=str(quarantine.place) if quarantine and quarantine.moved else "",
         why=run.why,
     )
 
 
 def _started(
-    confinement: Confinement, code: str, policy: Policy, before: Scan, stdin: bytes, quarantine: Quarantine | None
-) -> spawn.Process:
-    guarded = quarantine.guarded if quarantine else ()
+    confinement: Confinement,
+    code: str,
+    policy: Policy,
+    before: WorkspaceScan,
+    stdin: bytes,
+    quarantine: Quarantine | None,
+) -> spawn.ConfinedProcess:
+    protected = quarantine.protected if quarantine else ()
     try:
-        process = spawn.start(confinement, find_interpreter(), _bytes(code), policy, before.doors, stdin, guarded)
+        process = spawn.start(
+            confinement, find_interpreter(), _bytes(code), policy, before.special_files, stdin, protected
+        )
     except OSError as error:
         why = f"The sandbox could not be started: {error.strerror}."
         raise GpuboxError(why, "`gpubox doctor` says more.") from None
-    for one in guarded:
-        if quarantine and one not in process.guarded:
+    for one in protected:
+        if quarantine and one not in process.protected:
             quarantine.unguarded(one)
     return process
 
@@ -136,9 +143,9 @@ async def _finished(task: asyncio.Task[None]) -> None:
 class _Run:
     """One program that runs: its output so far and what ended it."""
 
-    process: spawn.Process
+    process: spawn.ConfinedProcess
     policy: Policy
-    before: Scan
+    before: WorkspaceScan
     quarantine: Quarantine | None = None
     kept: bytearray = field(default_factory=bytearray)
     dropped: int = 0
@@ -191,7 +198,7 @@ class _Run:
             self.process.group.remove()
 
     async def _watch(self, exited: asyncio.Event, began: float) -> None:
-        policy, disk = self.policy, DiskWatch(self.policy, self.process.scratch, self.before.files)
+        policy, disk = self.policy, DiskMonitor(self.policy, self.process.scratch, self.before.files)
         while not self.ended_by:
             left = began + policy.wall_seconds - time.monotonic()
             if left <= 0:
@@ -205,8 +212,8 @@ class _Run:
             pids = descendants(self.process.popen.pid)
             if memory_bytes(pids, policy.memory_bytes) > policy.memory_bytes:
                 self._ended("memory", _memory_words(policy))
-            elif excess := await asyncio.to_thread(disk.excess, pids):
-                self._ended("disk", excess)
+            elif exceeded_limit := await asyncio.to_thread(disk.exceeded_limit, pids):
+                self._ended("disk", exceeded_limit)
 
     def _ended(self, limit: EndedBy, why: str) -> None:
         """The first limit that was passed is the one that is told."""
@@ -255,11 +262,11 @@ class _Run:
             self._ended("memory", f"{_memory_words(self.policy)}, the kernel's own counted in")
         try:
             number, cpu, *words = self._status.decode().split()
-            status, seconds, excess = int(number), float(cpu), " ".join(words)
+            status, seconds, exceeded_limit = int(number), float(cpu), " ".join(words)
         except ValueError:  # killed before it could say
             return None, "SIGKILL"
-        if excess:
-            self._ended("disk" if excess.startswith("files") else "memory", excess)
+        if exceeded_limit:
+            self._ended("disk" if exceeded_limit.startswith("files") else "memory", exceeded_limit)
         if not os.WIFSIGNALED(status):
             if status and self.kept.rpartition(b"\n")[0].rpartition(b"\n")[2] == b"MemoryError":
                 self._ended("memory", _memory_words(self.policy))  # the limit of its address space, as Python tells it

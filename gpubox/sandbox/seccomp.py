@@ -138,7 +138,9 @@ def supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in TABLES
 
 
-def compiled(machine: str | None = None, *, shared: bool = False, signals: bool = True, filters: bool = False) -> bytes:
+def compile_filter(
+    machine: str | None = None, *, shared: bool = False, signals: bool = True, filters: bool = False
+) -> bytes:
     """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
 
     ``shared``: no namespace keeps other processes away, so nothing may leave its process group. ``signals=False``

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import boot, bubblewrap, cgroup, landlock, seccomp, supervisor
-from gpubox.sandbox.cgroup import Group
+from gpubox.sandbox import boot, bubblewrap, cgroup, landlock, monitor, seccomp
+from gpubox.sandbox.auto_run_files import AutoRunFile
+from gpubox.sandbox.cgroup import Cgroup
+from gpubox.sandbox.idmapped_mount import IdmappedMount
 from gpubox.sandbox.interpreter import Interpreter
-from gpubox.sandbox.lending import Lending
-from gpubox.sandbox.planted import Runnable
-from gpubox.sandbox.policy import MOUNT, Confinement, Policy
+from gpubox.sandbox.policy import WORKSPACE_MOUNT, Confinement, Policy
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
-_SUPERVISOR_TEXT = Path(supervisor.__file__).read_text(encoding="utf-8")
+_SUPERVISOR_TEXT = Path(monitor.__file__).read_text(encoding="utf-8")
 _GRACE_SECONDS = 5
 _PREFERRED_UIDS = (1_900_000_000, 65_534)
-MOST_STDIN = 1 << 20
+MAX_STDIN = 1 << 20
 """What a pipe holds for anybody (fs.pipe-max-size as the kernel has it)."""
 _UIDS = 8
 """Users to take turns with: as many runs at a time have process counts of their own."""
@@ -34,7 +34,7 @@ _turns = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ConfinedProcess:
     """One confined program that runs, and the two pipes it speaks through."""
 
     popen: subprocess.Popen[bytes]
@@ -42,11 +42,11 @@ class Process:
     status_fd: int
     release: Callable[[], None] = lambda: None
     """To be called once it is dead."""
-    group: Group | None = None
+    group: Cgroup | None = None
     """Its cgroup, to be removed once it is dead."""
     go_fd: int = -1
     """The program begins when something is written here."""
-    guarded: tuple[Runnable, ...] = ()
+    protected: tuple[AutoRunFile, ...] = ()
     """What it may only read in the workspace."""
     scratch: Path | None = None
     """The host folder that stands for /tmp where no namespace holds the run together, but its process group."""
@@ -101,13 +101,13 @@ def start(
     python: Interpreter,
     code: bytes,
     policy: Policy,
-    doors: Sequence[str],
+    special_files: Sequence[str],
     stdin: bytes = b"",
-    guarded: Sequence[Runnable] = (),
-) -> Process:
-    """The program at the tier of ``confinement``; ``doors``: names in the workspace that stay closed to it.
+    protected: Sequence[AutoRunFile] = (),
+) -> ConfinedProcess:
+    """The program at the isolation of ``confinement``; ``special_files``: names in the workspace that stay closed to it.
 
-    ``guarded``: what it may only read there; bubblewrap alone can do that.
+    ``protected``: what it may only read there; bubblewrap alone can do that.
 
     ``stdin`` is what it can read there, at most MOST_STDIN, in a pipe that is empty once it is read. Raises
     OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
@@ -116,15 +116,15 @@ def start(
 
     group = cgroup.make(policy)
 
-    def begin() -> Process:
-        if confinement.tier == "bubblewrap":
-            return _start_bubblewrap(confinement, python, code, policy, doors, uid, stdin, group, guarded)
-        return _start_in_place(confinement, python, code, policy, doors, uid, stdin, group)
+    def begin() -> ConfinedProcess:
+        if confinement.isolation == "bubblewrap":
+            return _start_bubblewrap(confinement, python, code, policy, special_files, uid, stdin, group, protected)
+        return _start_in_place(confinement, python, code, policy, special_files, uid, stdin, group)
 
     try:
         if not uid or policy.workspace is None:
             return begin()
-        lending = Lending(policy.workspace, uid, begin)
+        lending = IdmappedMount(policy.workspace, uid, begin)
         process = lending.begin()
     except BaseException:
         if group:
@@ -143,17 +143,17 @@ def _start_bubblewrap(
     python: Interpreter,
     code: bytes,
     policy: Policy,
-    doors: Sequence[str],
+    special_files: Sequence[str],
     uid: int,
     stdin: bytes,
-    group: Group | None,
-    guarded: Sequence[Runnable],
-) -> Process:
+    group: Cgroup | None,
+    protected: Sequence[AutoRunFile],
+) -> ConfinedProcess:
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        config = {"main": bubblewrap.MAIN, "work": MOUNT, "filter": _filter(policy), "status_fd": status_end}
-        closed = _guarded(theirs, policy.workspace, guarded)
+        config = {"main": bubblewrap.MAIN, "work": WORKSPACE_MOUNT, "filter": _filter(policy), "status_fd": status_end}
+        closed = _guarded(theirs, policy.workspace, protected)
         config["close"] = [fd for fd, _ in closed]
         go_fd, go_end = _gate(ours, theirs, group)
         config["go_fd"] = go_end
@@ -161,8 +161,8 @@ def _start_bubblewrap(
             policy, config | {"uid": uid if confinement.as_root else 0}, bubblewrap.scratch_folders(policy)
         )
         shown = tuple((fd, one.path) for fd, one in closed)
-        fds = bubblewrap.Fds(_memory_file(theirs, text), _memory_file(theirs, code), shown)
-        words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=doors)
+        fds = bubblewrap.BwrapFiles(_memory_file(theirs, text), _memory_file(theirs, code), shown)
+        words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=special_files)
         # As a file: what stands in argv is read in /proc/1/cmdline by whoever is confined.
         options = _memory_file(theirs, b"\0".join(os.fsencode(word) for word in words) + b"\0")
         popen = _popen(
@@ -174,15 +174,15 @@ def _start_bubblewrap(
         )
         ours.pop_all()
         kept = tuple(one for _, one in closed)
-        return Process(popen, output_fd, status_fd, group=group, go_fd=go_fd, guarded=kept)
+        return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd, protected=kept)
 
 
 def _guarded(
-    stack: contextlib.ExitStack, workspace: Path | None, guarded: Sequence[Runnable]
-) -> list[tuple[int, Runnable]]:
+    stack: contextlib.ExitStack, workspace: Path | None, protected: Sequence[AutoRunFile]
+) -> list[tuple[int, AutoRunFile]]:
     """Each opened: what an earlier program, or one beside this, put in its place is another file and left out."""
-    found: list[tuple[int, Runnable]] = []
-    for one in guarded if workspace else ():
+    found: list[tuple[int, AutoRunFile]] = []
+    for one in protected if workspace else ():
         with contextlib.suppress(OSError):
             fd = os.open(workspace / one.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # type: ignore[operator]
             stack.callback(os.close, fd)
@@ -198,27 +198,29 @@ def _start_in_place(
     python: Interpreter,
     code: bytes,
     policy: Policy,
-    doors: Sequence[str],
+    special_files: Sequence[str],
     uid: int,
     stdin: bytes,
-    group: Group | None,
-) -> Process:
+    group: Cgroup | None,
+) -> ConfinedProcess:
     """Without namespaces: boot.py locks itself up, and its process group is what dies together."""
-    if confinement.tier == "landlock" and any(not (policy.workspace or Path()).joinpath(d).is_socket() for d in doors):
+    if confinement.isolation == "landlock" and any(
+        not (policy.workspace or Path()).joinpath(d).is_socket() for d in special_files
+    ):
         raise GpuboxError(
-            f"The workspace holds {doors[0]}, through which Landlock lets a program out.",
+            f"The workspace holds {special_files[0]}, through which Landlock lets a program out.",
             "Remove it: a FIFO or device is closed by bubblewrap only.",
         )
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        place = landlock.make_place(policy, code, uid)
+        place = landlock.make_scratch_dirs(policy, code, uid)
         ours.callback(place.remove)
-        abi = landlock.version() if confinement.tier == "landlock" else 0
+        abi = landlock.version() if confinement.isolation == "landlock" else 0
         config = {"main": str(place.main), "work": str(place.work), "status_fd": status_end, "uid": uid, "group": True}
         config |= {"landlock": (abi, landlock.rules(place, python)) if abi else None}
         config["filter"] = _filter(policy, shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
-        counted = policy if uid else replace(policy, processes=policy.processes + landlock.own_threads())
+        counted = policy if uid else replace(policy, processes=policy.processes + landlock.count_own_threads())
         go_fd, config["go_fd"] = _gate(ours, theirs, group)
         boot_fd = _memory_file(theirs, boot_text(counted, config))
         env = bubblewrap.ENV | {"HOME": str(place.work), "TMPDIR": str(place.tmp)}
@@ -226,13 +228,15 @@ def _start_in_place(
         passed = (status_end, boot_fd, *(fd for fd in [config["go_fd"]] if isinstance(fd, int)))
         popen = _popen(argv, output_end, passed, stdin=_stdin(theirs, stdin), env=env)
         ours.pop_all()
-        return Process(popen, output_fd, status_fd, group=group, go_fd=go_fd, release=place.remove, scratch=place.root)
+        return ConfinedProcess(
+            popen, output_fd, status_fd, group=group, go_fd=go_fd, release=place.remove, scratch=place.root
+        )
 
 
 def _filter(policy: Policy, *, shared: bool = False, signals: bool = True) -> bytes:
     if not seccomp.supported():
         return b""
-    return seccomp.compiled(shared=shared, signals=signals, filters=policy.own_filters)
+    return seccomp.compile_filter(shared=shared, signals=signals, filters=policy.allow_seccomp_filters)
 
 
 def _popen(
@@ -271,7 +275,7 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int
     return reader, writer
 
 
-def _gate(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, group: Group | None) -> tuple[int, int | None]:
+def _gate(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, group: Cgroup | None) -> tuple[int, int | None]:
     """A pipe on which the program waits until it is in its cgroup: the end to write, and the end to read."""
     if group is None:
         return -1, None

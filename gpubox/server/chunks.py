@@ -23,7 +23,7 @@ class CallDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamedPromptProgress:
     """``prompt_progress``: prompt tokens, read in ``seconds`` so far. ``processed`` counts the cached ones too."""
 
     total: int
@@ -73,7 +73,7 @@ class Chunk:
     reasoning: str = ""
     calls: tuple[CallDelta, ...] = ()
     finish_reason: str = ""
-    progress: Progress | None = None
+    progress: StreamedPromptProgress | None = None
     timings: Timings | None = None
     usage: Usage | None = None
     model: str = ""
@@ -128,12 +128,12 @@ def _call(position: int, item: dict[str, Any]) -> CallDelta:
     )
 
 
-def _progress(item: Any) -> Progress | None:
+def _progress(item: Any) -> StreamedPromptProgress | None:
     item = _dict(item)
     total = _whole(item.get("total"))
     if total is None:
         return None
-    return Progress(
+    return StreamedPromptProgress(
         total, _whole(item.get("cache")) or 0, _whole(item.get("processed")) or 0, (_number(item.get("time_ms")) / 1000)
     )
 

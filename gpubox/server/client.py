@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import ExitCode, GpuboxError, UsageError
-from gpubox.server.answers import DEFERRED, PROCESSING, Health, Slot
-from gpubox.server.get import Address, Getter, TooLong, Unanswered
-from gpubox.threads import in_thread
+from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge, ServerAddress
+from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot
+from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     import httpx
 
-ANSWER_BYTES = 8 * 1024 * 1024
+MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 """The longest answer that is read: 256 slots are a tenth of it. What sends more is no llama-server, or is broken."""
 
 
@@ -54,7 +54,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ReadinessProbe:
     """One proven answer: how long it took, and its prompt and generated tokens."""
 
     seconds: float
@@ -62,7 +62,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatCompletion:
     """One whole chat answer and the server's own timings of it."""
 
     text: str
@@ -87,7 +87,7 @@ class LlamaClient:
         headers = {"Accept-Encoding": "identity"}  # so that what is counted is what is sent
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            self._getter = Getter(Address(base_url), headers, timeout)
+            self._getter = ConnectionPool(ServerAddress(base_url), headers, timeout)
         except ValueError as error:
             raise UsageError(
                 f"{base_url!r} is not the address of a server: {error}.", "Write http://HOST:PORT."
@@ -128,9 +128,9 @@ class LlamaClient:
         """Whether it is up. Never raises: a server that cannot be asked is a fact, not an error."""
         try:
             reply = await self._fetch("/health")
-        except TooLong as error:
+        except ResponseTooLarge as error:
             return Health("error", error.sentence)
-        except Unanswered as error:
+        except NoResponse as error:
             return Health("unreachable", error.kind)
         except TimeoutError:
             return Health("unreachable", "ReadTimeout")
@@ -172,17 +172,17 @@ class LlamaClient:
                     found[name.removeprefix("llamacpp:")] = float(value)
         return found
 
-    async def fetch_table(self, path: str) -> dict[str, Any]:
+    async def fetch_object(self, path: str) -> dict[str, Any]:
         """What a GET answers as a JSON object; empty where it is none, or nothing answers. Never raises."""
         reply = await self._ask(path)
         return reply.table if reply else {}
 
     async def fetch_text(self, path: str) -> str:
-        """As ``fetch_table``, as text."""
+        """As ``fetch_object``, as text."""
         reply = await self._ask(path)
         return reply.text if reply else ""
 
-    async def prove(self, *, embeddings: bool, timeout: float) -> Proof:
+    async def prove(self, *, embeddings: bool, timeout: float) -> ReadinessProbe:
         """Has the server make one token (or one embedding). Returns the seconds and tokens it took.
 
         Raises GpuboxError with the server's words when it answers anything else.
@@ -192,9 +192,9 @@ class LlamaClient:
         began = time.monotonic()
         try:
             reply = await self._post(path, body, timeout)
-        except TooLong as error:
+        except ResponseTooLarge as error:
             raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
-        except Unanswered as error:
+        except NoResponse as error:
             raise GpuboxError(f"It does not answer a one-token request ({error}).", code=ExitCode.UNHEALTHY) from None
         seconds, values = time.monotonic() - began, reply.table
         proven = "data" in values if embeddings else "content" in values
@@ -206,16 +206,16 @@ class LlamaClient:
         usage = usage if isinstance(usage, dict) else {}  # an embedding has no timings
         read = _whole(timings.get("prompt_n")) or _whole(usage.get("prompt_tokens")) or 0
         counts = (read, _whole(timings.get("predicted_n")) or 0)
-        return Proof(seconds, counts)
+        return ReadinessProbe(seconds, counts)
 
-    async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> Answer:
+    async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> ChatCompletion:
         """One chat answer, not streamed. Raises GpuboxError when the server refuses or leaves."""
         body = {"messages": messages, "max_tokens": max_tokens}
         try:
             reply = await self._post("/v1/chat/completions", body, timeout)
-        except TooLong as error:
+        except ResponseTooLarge as error:
             raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
-        except Unanswered as error:
+        except NoResponse as error:
             raise GpuboxError(f"{self.base_url} does not answer ({error}).", code=ExitCode.NOT_RUNNING) from None
         values = reply.table
         try:
@@ -227,7 +227,7 @@ class LlamaClient:
             raise GpuboxError(f"{self.base_url} answered: {error_text(reply)}.", code=ExitCode.UNHEALTHY) from None
         timings = values.get("timings")
         timings = timings if isinstance(timings, dict) else {}
-        return Answer(
+        return ChatCompletion(
             text=str(message.get("content") or message.get("reasoning_content") or ""),
             finish_reason=str(choice.get("finish_reason") or ""),
             model=str(values.get("model", "")),
@@ -243,7 +243,7 @@ class LlamaClient:
     async def _fetch(self, path: str) -> Reply:
         # http.client limits each read, not the whole: an answer that never ends must not hold a verb for ever.
         async with asyncio.timeout(self._limit):
-            return Reply(*await in_thread(self._getter.get, path, ANSWER_BYTES))
+            return Reply(*await run_in_thread(self._getter.get, path, MAX_RESPONSE_BYTES))
 
     async def _post(self, path: str, body: dict[str, Any], timeout: float) -> Reply:
         http = self.http
@@ -254,21 +254,21 @@ class LlamaClient:
                 parts, size = [], 0
                 async for part in response.aiter_bytes():
                     size += len(part)
-                    if size > ANSWER_BYTES:  # leaving the block closes the connection
-                        raise TooLong(path, ANSWER_BYTES)
+                    if size > MAX_RESPONSE_BYTES:  # leaving the block closes the connection
+                        raise ResponseTooLarge(path, MAX_RESPONSE_BYTES)
                     parts.append(part)
                 return Reply(response.status_code, b"".join(parts))
         except httpx.HTTPError as error:
-            raise Unanswered(type(error).__name__) from None
+            raise NoResponse(type(error).__name__) from None
 
     async def _ask(self, path: str) -> Reply | None:
         """The answer where there is a good one; else ``None``, and why in ``denied`` and ``problem``."""
         try:
             reply = await self._fetch(path)
-        except TooLong as error:
+        except ResponseTooLarge as error:
             self.problem = error.sentence
             return None
-        except (Unanswered, TimeoutError):
+        except (NoResponse, TimeoutError):
             return None
         self.denied = self.denied or reply.status == 401
         return reply if reply.status == 200 else None

@@ -1,6 +1,6 @@
 """Which OpenAI-compatible server answers, what it tells of itself, and which words a request may use there.
 
-Formats: tests/fixtures/peers/README.md. What a server does not tell is ``None``, and named in ``not_told``.
+Formats: tests/fixtures/peers/README.md. What a server does not tell is ``None``, and named in ``not_reported``.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpubox.server.peer import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, PeerModel, PeerReading
+from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, OtherServerModel, OtherServerReading
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
 
-NOT_TOLD = {
+NOT_REPORTED = {
     OLLAMA: "Ollama does not tell what runs or waits, tok/s, TTFT or token counts",
     VLLM: "vLLM does not tell single requests, prompt progress or VRAM",
     LM_STUDIO: "LM Studio does not tell what runs or waits, tok/s, TTFT, token counts or VRAM",
     OPENAI: "this server tells its models and nothing else: no requests, tok/s, tokens or VRAM",
 }
 _LLAMA_WORDS = frozenset({"cache_prompt", "ignore_eos", "id_slot", "timings_per_token", "return_progress", "min_p"})
-TAKES: Mapping[str, frozenset[str]] = {
+EXTRA_FIELDS: Mapping[str, frozenset[str]] = {
     LLAMA: _LLAMA_WORDS | {"top_k", "chat_template_kwargs", "n_predict", "thinking_budget_tokens"},
     VLLM: frozenset({"ignore_eos", "top_k", "min_p", "chat_template_kwargs"}),
     OLLAMA: frozenset(),
@@ -46,21 +46,21 @@ MOST_MODELS = 200
 MOST_LINES = 20_000
 
 
-def of_llama(props: Mapping[str, Any]) -> bool:
+def is_llama_props(props: Mapping[str, Any]) -> bool:
     """Whether a ``/props`` is a llama-server's: LM Studio answers 200 to any path."""
     return not {"default_generation_settings", "build_info", "model_path", "total_slots"}.isdisjoint(props)
 
 
-async def recognise(client: LlamaClient) -> str:
+async def detect_dialect(client: LlamaClient) -> str:
     """The dialect of what answers there; empty where it is none of these, or cannot be asked. Never raises."""
-    if of_llama(await client.fetch_table("/props")):
+    if is_llama_props(await client.fetch_object("/props")):
         return LLAMA
     if client.denied:
         return ""
-    if isinstance((await client.fetch_table("/api/version")).get("version"), str):
+    if isinstance((await client.fetch_object("/api/version")).get("version"), str):
         return OLLAMA
-    listed = _list((await client.fetch_table("/v1/models")).get("data"))
-    if isinstance((await client.fetch_table("/version")).get("version"), str) and (
+    listed = _list((await client.fetch_object("/v1/models")).get("data"))
+    if isinstance((await client.fetch_object("/version")).get("version"), str) and (
         any(item.get("owned_by") == "vllm" for item in listed) or await _vllm_metrics(client)
     ):
         return VLLM
@@ -69,32 +69,32 @@ async def recognise(client: LlamaClient) -> str:
     return OPENAI if any(isinstance(item.get("id"), str) for item in listed) else ""
 
 
-async def read_peer(client: LlamaClient, dialect: str) -> PeerReading | None:
+async def read_other_server(client: LlamaClient, dialect: str) -> OtherServerReading | None:
     """What a server of ``dialect`` says now; ``None`` where it does not answer. Never raises."""
     readers = {OLLAMA: _ollama, VLLM: _vllm, LM_STUDIO: _lm_studio}
     return await readers.get(dialect, _openai)(client)
 
 
-def fitting(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def supported_fields(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """``body`` with the fields the server takes, and the names of those left out."""
-    takes = TAKES.get(dialect, frozenset()) | _OPENAI_WORDS
+    takes = EXTRA_FIELDS.get(dialect, frozenset()) | _OPENAI_WORDS
     return {k: v for k, v in body.items() if k in takes}, tuple(sorted(set(body) - takes))
 
 
-async def _ollama(client: LlamaClient) -> PeerReading | None:
-    version = (await client.fetch_table("/api/version")).get("version")
+async def _ollama(client: LlamaClient) -> OtherServerReading | None:
+    version = (await client.fetch_object("/api/version")).get("version")
     if not isinstance(version, str):
         return None
-    loaded = [_ollama_model(item, True) for item in _list((await client.fetch_table("/api/ps")).get("models"))]
-    tags = [_ollama_model(item, False) for item in _list((await client.fetch_table("/api/tags")).get("models"))]
+    loaded = [_ollama_model(item, True) for item in _list((await client.fetch_object("/api/ps")).get("models"))]
+    tags = [_ollama_model(item, False) for item in _list((await client.fetch_object("/api/tags")).get("models"))]
     names = {model.name for model in loaded}
     models = [*loaded, *(model for model in tags if model.name not in names)]
-    return PeerReading(OLLAMA, version, _named(models), not_told=NOT_TOLD[OLLAMA])
+    return OtherServerReading(OLLAMA, version, _named(models), not_reported=NOT_REPORTED[OLLAMA])
 
 
-def _ollama_model(item: Mapping[str, Any], loaded: bool) -> PeerModel:
+def _ollama_model(item: Mapping[str, Any], loaded: bool) -> OtherServerModel:
     details = item.get("details")
-    return PeerModel(
+    return OtherServerModel(
         name=_text(item.get("model")) or _text(item.get("name")) or "",
         loaded=loaded,
         quantization=_text(details.get("quantization_level")) if isinstance(details, dict) else None,
@@ -105,14 +105,14 @@ def _ollama_model(item: Mapping[str, Any], loaded: bool) -> PeerModel:
     )
 
 
-async def _vllm(client: LlamaClient) -> PeerReading | None:
-    version = (await client.fetch_table("/version")).get("version")
+async def _vllm(client: LlamaClient) -> OtherServerReading | None:
+    version = (await client.fetch_object("/version")).get("version")
     found = await _vllm_metrics(client)
     if not isinstance(version, str) and not found:
         return None
-    listed = _list((await client.fetch_table("/v1/models")).get("data"))
+    listed = _list((await client.fetch_object("/v1/models")).get("data"))
     models = [
-        PeerModel(_text(item.get("id")) or "", True, context_size_tokens=_whole(item.get("max_model_len")))
+        OtherServerModel(_text(item.get("id")) or "", True, context_size_tokens=_whole(item.get("max_model_len")))
         for item in listed
     ]
     counters = {ours: found[theirs] for theirs, ours in _COUNTERS.items() if theirs in found}
@@ -122,7 +122,7 @@ async def _vllm(client: LlamaClient) -> PeerReading | None:
         counters["prompt_tokens_cached_total"] = cached
     running, waiting = found.get("num_requests_running"), found.get("num_requests_waiting")
     off = "" if found else "; its /metrics does not answer"
-    return PeerReading(
+    return OtherServerReading(
         VLLM,
         _text(version),
         _named(models),
@@ -130,7 +130,7 @@ async def _vllm(client: LlamaClient) -> PeerReading | None:
         waiting_requests=None if waiting is None else int(waiting),
         kv_cache_used=found.get("kv_cache_usage_perc", found.get("gpu_cache_usage_perc")),
         counters=counters or None,
-        not_told=NOT_TOLD[VLLM] + off,
+        not_reported=NOT_REPORTED[VLLM] + off,
     )
 
 
@@ -148,23 +148,23 @@ async def _vllm_metrics(client: LlamaClient) -> dict[str, float]:
     return found
 
 
-async def _lm_studio(client: LlamaClient) -> PeerReading | None:
+async def _lm_studio(client: LlamaClient) -> OtherServerReading | None:
     models = await _lm_studio_models(client)
     if models is None:
         return None
-    return PeerReading(LM_STUDIO, None, _named(models), not_told=NOT_TOLD[LM_STUDIO])
+    return OtherServerReading(LM_STUDIO, None, _named(models), not_reported=NOT_REPORTED[LM_STUDIO])
 
 
-async def _lm_studio_models(client: LlamaClient) -> list[PeerModel] | None:
+async def _lm_studio_models(client: LlamaClient) -> list[OtherServerModel] | None:
     """What ``/api/v1/models`` (LM Studio 0.4) lists, else ``/api/v0/models``; ``None``: neither is there."""
-    newer = (await client.fetch_table("/api/v1/models")).get("models")
+    newer = (await client.fetch_object("/api/v1/models")).get("models")
     if isinstance(newer, list) and all(isinstance(item, dict) and "loaded_instances" in item for item in newer):
         return [_lm_studio_model(item) for item in newer[:MOST_MODELS]]
-    older = (await client.fetch_table("/api/v0/models")).get("data")
+    older = (await client.fetch_object("/api/v0/models")).get("data")
     if not isinstance(older, list) or not all(isinstance(item, dict) and "state" in item for item in older):
         return None
     return [
-        PeerModel(
+        OtherServerModel(
             name=_text(item.get("id")) or "",
             loaded=item.get("state") == "loaded",
             quantization=_text(item.get("quantization")),
@@ -174,11 +174,11 @@ async def _lm_studio_models(client: LlamaClient) -> list[PeerModel] | None:
     ]
 
 
-def _lm_studio_model(item: Mapping[str, Any]) -> PeerModel:
+def _lm_studio_model(item: Mapping[str, Any]) -> OtherServerModel:
     instances = _list(item.get("loaded_instances"))
     first = instances[0] if instances else {}
     config, quantization = first.get("config"), item.get("quantization")
-    return PeerModel(
+    return OtherServerModel(
         name=_text(first.get("id")) or _text(item.get("key")) or "",
         loaded=bool(instances),
         quantization=_text(quantization.get("name")) if isinstance(quantization, dict) else _text(quantization),
@@ -187,15 +187,15 @@ def _lm_studio_model(item: Mapping[str, Any]) -> PeerModel:
     )
 
 
-async def _openai(client: LlamaClient) -> PeerReading | None:
-    listed = _list((await client.fetch_table("/v1/models")).get("data"))
+async def _openai(client: LlamaClient) -> OtherServerReading | None:
+    listed = _list((await client.fetch_object("/v1/models")).get("data"))
     if not listed:
         return None
-    models = [PeerModel(_text(item.get("id")) or "") for item in listed]
-    return PeerReading(OPENAI, None, _named(models), not_told=NOT_TOLD[OPENAI])
+    models = [OtherServerModel(_text(item.get("id")) or "") for item in listed]
+    return OtherServerReading(OPENAI, None, _named(models), not_reported=NOT_REPORTED[OPENAI])
 
 
-def _named(models: list[PeerModel]) -> tuple[PeerModel, ...]:
+def _named(models: list[OtherServerModel]) -> tuple[OtherServerModel, ...]:
     named = [model for model in models if model.name][:MOST_MODELS]
     return tuple(sorted(named, key=lambda model: model.loaded is not True))
 

@@ -37,7 +37,7 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class WaitingForSlots:
     """The old server still works; one line for each busy slot."""
 
     profile: str
@@ -79,7 +79,7 @@ class StepFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class OperationFinished:
     """The operation is over. ``answering`` is the profile that answers now, ``None`` when nothing runs."""
 
     kind: str
@@ -90,4 +90,4 @@ class Finished:
     message: str
 
 
-ServerEvent = StepStarted | StepDone | Busy | LoadProgress | StepFailed | Finished
+ServerEvent = StepStarted | StepDone | WaitingForSlots | LoadProgress | StepFailed | OperationFinished

@@ -10,28 +10,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.config import Config, api_key
-from gpubox.engines.capabilities import Capabilities, judge, missing_defaults, repeated_flags, shown_version
+from gpubox.engines.capabilities import Capabilities, added_flags, display_version, find_refusals, repeated_flags
 from gpubox.engines.find import choose_engine
-from gpubox.engines.probe import probe, validate
+from gpubox.engines.query import check_arguments, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import port_owner
 from gpubox.models.gguf import GgufFile, check_gguf
-from gpubox.models.resolve import model_of, with_files_found
+from gpubox.models.resolve import profile_model, with_resolved_flag_paths
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
-from gpubox.profiles.files import FILE_FLAGS, GGUF_FLAGS
-from gpubox.profiles.model import FlagValue, Profile
-from gpubox.server.record import Launch
+from gpubox.profiles.flag_paths import FILE_FLAGS, GGUF_FLAGS
+from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.server.state import Launch
 
-LOG_ROOM = 100 * 1000 * 1000
+MIN_FREE_DISK_BYTES = 100 * 1000 * 1000
 """Bytes of disk that must be free for the log and the state."""
 _EMBEDDING_FLAGS = {"embeddings", "embedding"}
 
-Checked = Callable[[str], None]
+CheckCallback = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class LaunchPreview:
     """The command line a profile stands for on this machine, and what its engine says to it."""
 
     argv: tuple[str, ...]
@@ -42,40 +42,40 @@ class Preview:
     refusal: GpuboxError | None
 
 
-def preview(profile: Profile, paths: Paths, config: Config) -> Preview:
+def preview_launch(profile: Profile, paths: Paths, config: Config) -> LaunchPreview:
     """What would be run, without a look at ports and files: for showing, also where it cannot run here."""
-    profile = with_full_paths(profile, paths, config)
+    profile = expand_paths(profile, paths, config)
     path, model = None, _absent(profile.model)
     with contextlib.suppress(GpuboxError):  # where there is no such model the command can be shown all the same
-        source = model_of(profile, paths, config)
+        source = profile_model(profile, paths, config)
         path = str(source.path) if source.path and source.path.exists() else None
         model = source.argv or model
     try:
         engine = choose_engine(config, profile.engine)
-        capabilities = probe(engine, paths)
+        capabilities = read_capabilities(engine, paths)
     except GpuboxError as error:
         argv = server_argv(profile, model)
-        return Preview(("llama-server", *argv), "", path, error)
+        return LaunchPreview(("llama-server", *argv), "", path, error)
     again = repeated_flags(capabilities)
-    argv = server_argv(profile, model, defaults=missing_defaults(capabilities, profile.flags), again=again)
-    shown = Preview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
+    argv = server_argv(profile, model, defaults=added_flags(capabilities, profile.flags), again=again)
+    shown = LaunchPreview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
     try:
         check_flags(profile, capabilities)
-        if refusal := validate(engine, _checkable(argv), profile.env):
+        if refusal := check_arguments(engine, _checkable(argv), profile.env):
             raise _refused(profile, engine.name, refusal)
     except GpuboxError as error:
         return replace(shown, refusal=error)
     return shown
 
 
-def prepare(
+def prepare_launch(
     profile: Profile,
     paths: Paths,
     config: Config,
     *,
     held: Launch | None = None,
     allow_exposed: bool = False,
-    checked: Checked = lambda note: None,
+    checked: CheckCallback = lambda note: None,
 ) -> Launch:
     """The Launch that ``profile`` describes, checked as far as a launch can be without starting it.
 
@@ -84,11 +84,11 @@ def prepare(
     """
     check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed)
     engine = choose_engine(config, profile.engine)
-    capabilities = probe(engine, paths)
-    checked(f"engine {engine.name} {shown_version(capabilities.version)}".strip())
-    profile = with_full_paths(profile, paths, config)
+    capabilities = read_capabilities(engine, paths)
+    checked(f"engine {engine.name} {display_version(capabilities.version)}".strip())
+    profile = expand_paths(profile, paths, config)
     check_flags(profile, capabilities)
-    source = model_of(profile, paths, config)
+    source = profile_model(profile, paths, config)
     if source.path is None:
         raise GpuboxError(
             f"{profile.name}: the model {profile.model} is not on this machine.",
@@ -102,9 +102,9 @@ def prepare(
     if held is None or port != held.port:
         check_port(profile.host, port)
     _check_disk(paths)
-    defaults, again = missing_defaults(capabilities, profile.flags), repeated_flags(capabilities)
+    defaults, again = added_flags(capabilities, profile.flags), repeated_flags(capabilities)
     argv = server_argv(profile, source.argv, port=port, defaults=defaults, again=again)
-    if refusal := validate(engine, _checkable(argv), profile.env):
+    if refusal := check_arguments(engine, _checkable(argv), profile.env):
         raise _refused(profile, engine.name, refusal)
     checked("flags accepted")
     return Launch(
@@ -141,7 +141,7 @@ def _layers(model: GgufFile) -> int | None:
 
 def check_flags(profile: Profile, capabilities: Capabilities) -> None:
     """Raises UsageError for the first flag that the engine's help does not know, with every other one named."""
-    refusals = judge(capabilities, profile.flags)
+    refusals = find_refusals(capabilities, profile.flags)
     if not refusals:
         return
     first, *others = refusals
@@ -198,8 +198,8 @@ def _refused(profile: Profile, engine: str, refusal: str) -> UsageError:
     return UsageError(f"{profile.name}: the engine {engine} refuses: {refusal}", "Correct [flags] in the profile.")
 
 
-def with_full_paths(profile: Profile, paths: Paths, config: Config) -> Profile:
-    """``profile`` with ``~/`` expanded in its flags, as a shell would have, and its files found (``with_files_found``).
+def expand_paths(profile: Profile, paths: Paths, config: Config) -> Profile:
+    """``profile`` with ``~/`` expanded in its flags, as a shell would have, and its files found (``with_resolved_flag_paths``).
 
     The server runs in another folder than gpubox: no relative path may reach it.
     """
@@ -208,7 +208,7 @@ def with_full_paths(profile: Profile, paths: Paths, config: Config) -> Profile:
         return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
 
     profile = replace(profile, flags={name: full(value) for name, value in profile.flags.items()})
-    return with_files_found(profile, paths, config)
+    return with_resolved_flag_paths(profile, paths, config)
 
 
 def _check_files(profile: Profile) -> None:
@@ -226,7 +226,7 @@ def _check_disk(paths: Paths) -> None:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if free < LOG_ROOM:
+    if free < MIN_FREE_DISK_BYTES:
         raise GpuboxError(
             f"Only {free / 1e6:.0f} MB are free where the log goes ({folder}).",
             "Free some disk space.",

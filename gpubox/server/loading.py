@@ -14,24 +14,32 @@ from pathlib import Path
 from gpubox import units
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import Activity, Identity, descendants, family_activity, identity_of, is_alive, listens
-from gpubox.server.causes import Cause, Kind, find_cause
-from gpubox.server.client import LlamaClient, Proof, connect
+from gpubox.hardware.process import (
+    ProcessActivity,
+    ProcessIdentity,
+    descendants,
+    identity_of,
+    is_alive,
+    is_listening,
+    process_tree_activity,
+)
+from gpubox.server.client import LlamaClient, ReadinessProbe, connect
 from gpubox.server.events import LoadProgress, ServerEvent
-from gpubox.server.log import CUT, LogReader, parse_line, stage_of, tail_text
-from gpubox.server.logcut import is_long, trim
-from gpubox.server.record import Running
-from gpubox.server.spawn import exit_code
+from gpubox.server.failure_causes import Cause, FailureKind, find_cause
+from gpubox.server.log import CUT_MARKER, LogReader, load_stage, parse_line, tail_text
+from gpubox.server.log_truncation import exceeds_limit, truncate_log
+from gpubox.server.server_process import exit_code
+from gpubox.server.state import RunningServer
 
 POLL_SECONDS = 0.05
 REPORT_SECONDS = 0.2
-PROVE_SECONDS = 120.0
+PROBE_SECONDS = 120.0
 BUSY_CPU_PATIENCE = 10
 """A process that only burns CPU (a kernel being compiled) is waited for this many times longer."""
 _LAUNCH_LOG = 1024 * 1024
 FLOOD_BYTES = 256 * 1024 * 1024
 """A load that writes more into its log writes nothing of use: llama-server at its most talkative stays below 10 MiB."""
-KINDS = 1000
+MAX_LINE_KINDS = 1000
 """A log of more kinds of lines holds noise, which is no progress."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
@@ -44,7 +52,7 @@ class LaunchError(GpuboxError):
         self.cause = cause
 
 
-class StallWatch:
+class StallDetector:
     """Decides when a load has stopped. Pure: readings and the clock are handed in."""
 
     def __init__(self, stall_seconds: float, at: float) -> None:
@@ -53,7 +61,7 @@ class StallWatch:
         self._cpu = 0.0
         self._moved = self._ran = at
 
-    def stalled(self, reading: Activity | None, kinds: int, at: float) -> bool:
+    def stalled(self, reading: ProcessActivity | None, kinds: int, at: float) -> bool:
         """Whether nothing has moved for too long: kinds of lines in the log, file reads, memory.
 
         CPU time alone counts for a while.
@@ -91,10 +99,10 @@ class LoadLog:
         self._reader.skip(_LAUNCH_LOG)
         for line in self._reader.read(_LAUNCH_LOG):
             text = parse_line(line).text.strip()
-            if text.startswith(CUT):
+            if text.startswith(CUT_MARKER):
                 continue
-            self.stage, self.last = stage_of(text) or self.stage, text or self.last
-            if len(self._kinds) < KINDS:
+            self.stage, self.last = load_stage(text) or self.stage, text or self.last
+            if len(self._kinds) < MAX_LINE_KINDS:
                 self._kinds.add(_NUMBER.sub("#", text[:200]))
         size = _size(self._path)
         self.written += max(0, size - self._size)
@@ -102,21 +110,21 @@ class LoadLog:
 
     def cut(self) -> None:
         """Keeps the file within its bound. What is cut out is more of the same: it is not kept."""
-        if is_long(self._path):
-            trim(self._path, keep=False)
+        if exceeds_limit(self._path):
+            truncate_log(self._path, keep=False)
             self._size = _size(self._path)
 
 
 async def wait_loaded(
-    running: Running, log: Path, key: str | None, config: Config, emit: Callable[[ServerEvent], None]
-) -> Identity:
+    running: RunningServer, log: Path, key: str | None, config: Config, emit: Callable[[ServerEvent], None]
+) -> ProcessIdentity:
     """Returns the process that holds the port, when the server says that it is up. Raises LaunchError.
 
     That is the process that was started, or a child of it: engines are often wrapped in a script.
     """
     assert running.process is not None
     began = reported = time.monotonic()
-    watch, told, read = StallWatch(config.stall_seconds, began), LoadLog(log), 0
+    watch, told, read = StallDetector(config.stall_seconds, began), LoadLog(log), 0
     launch = running.launch
     async with connect(launch.base_url, key, timeout=1.0) as client:
         while (await client.health()).status != "ok" or (serving := _serving(running)) is None:
@@ -126,7 +134,7 @@ async def wait_loaded(
             told.cut()
             if told.written > FLOOD_BYTES or at - reported >= REPORT_SECONDS:
                 reported = at
-                reading = family_activity(running.process.pid)
+                reading = process_tree_activity(running.process.pid)
                 if cause := _given_up(told, watch.stalled(reading, told.kinds, at), at - began, config):
                     raise LaunchError(cause)
                 read = max(read, max(reading.read_chars, reading.file_rss_bytes) if reading else 0)
@@ -137,17 +145,17 @@ async def wait_loaded(
     return serving
 
 
-def _serving(running: Running) -> Identity | None:
+def _serving(running: RunningServer) -> ProcessIdentity | None:
     """Who of the launch listens on its port: another program's answer on that port is not this launch's."""
     process, port = running.process, running.launch.port
     assert process is not None
-    if listens(process.pid, port) is not False:
+    if is_listening(process.pid, port) is not False:
         return process
-    children = (identity_of(pid) for pid in descendants(process.pid) if listens(pid, port))
+    children = (identity_of(pid) for pid in descendants(process.pid) if is_listening(pid, port))
     return next((child for child in children if child), None)
 
 
-async def prove(running: Running, log: Path, key: str | None) -> Proof:
+async def probe_readiness(running: RunningServer, log: Path, key: str | None) -> ReadinessProbe:
     """Has the server make one token. Raises LaunchError when it dies or refuses."""
     assert running.process is not None
     async with connect(running.launch.base_url, key) as client:
@@ -157,28 +165,28 @@ async def prove(running: Running, log: Path, key: str | None) -> Proof:
                 await asyncio.wait({asking}, timeout=0.2)
                 if not asking.done():
                     _check_alive(running.process, log)
-                    trim(log, keep=False)
+                    truncate_log(log, keep=False)
             proof = asking.result()
         except GpuboxError as error:
             await _check_not_dying(running.process, log)
             words = error.message.rstrip(".")
-            raise LaunchError(Cause(Kind.HANG, words[:1].lower() + words[1:])) from None
+            raise LaunchError(Cause(FailureKind.HANG, words[:1].lower() + words[1:])) from None
         finally:
             asking.cancel()
     _check_alive(running.process, log)
     return proof
 
 
-async def _ask(client: LlamaClient, running: Running) -> Proof:
-    return await client.prove(embeddings=running.launch.embeddings, timeout=PROVE_SECONDS)
+async def _ask(client: LlamaClient, running: RunningServer) -> ReadinessProbe:
+    return await client.prove(embeddings=running.launch.embeddings, timeout=PROBE_SECONDS)
 
 
-def _check_alive(process: Identity, log: Path) -> None:
+def _check_alive(process: ProcessIdentity, log: Path) -> None:
     if not is_alive(process):
         raise LaunchError(find_cause(tail_text(log, _LAUNCH_LOG), exit_code(process)))
 
 
-async def _check_not_dying(process: Identity, log: Path) -> None:
+async def _check_not_dying(process: ProcessIdentity, log: Path) -> None:
     # A connection that breaks is often the first sign of a death that /proc shows a moment later.
     for _ in range(20):
         _check_alive(process, log)
@@ -189,14 +197,18 @@ def _given_up(told: LoadLog, stalled: bool, seconds: float, config: Config) -> C
     """Why the load is not waited for any longer; ``None``: it is."""
     if told.written > FLOOD_BYTES:
         sentence = f"the engine floods its log: {units.memory(told.written)} in {seconds:.0f} s (stage: {told.stage})"
-        return Cause(Kind.HANG, sentence, "`gpubox logs --failed` has its first and last lines.", told.last[:300])
+        return Cause(
+            FailureKind.HANG, sentence, "`gpubox logs --failed` has its first and last lines.", told.last[:300]
+        )
     if stalled:
         sentence = f"the engine hung: nothing moved for {config.stall_seconds:.0f} s (stage: {told.stage})"
         hint = "`gpubox logs --failed` has its last lines; stall-seconds in config.toml sets the patience."
-        return Cause(Kind.HANG, sentence, hint, told.last[:300])
+        return Cause(FailureKind.HANG, sentence, hint, told.last[:300])
     if seconds > config.load_seconds:
-        sentence = f"the load was not over after {units.span(config.load_seconds)} (stage: {told.stage})"
-        return Cause(Kind.HANG, sentence, "load-seconds in config.toml sets how long it may take.", told.last[:300])
+        sentence = f"the load was not over after {units.rough_duration(config.load_seconds)} (stage: {told.stage})"
+        return Cause(
+            FailureKind.HANG, sentence, "load-seconds in config.toml sets how long it may take.", told.last[:300]
+        )
     return None
 
 

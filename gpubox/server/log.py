@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.regular import open_regular
+from gpubox.storage import open_regular
 
-KEEP = 5
+KEPT_LOGS = 5
 HEAD_BYTES = 512 * 1024
 """The start of a log, in which the load is."""
 LINE_BYTES = 64 * 1024
 """A longer line is cut: one with a prompt in it can be any length, one of a broken program has no end."""
-CUT = "gpubox: cut at "
+CUT_MARKER = "gpubox: cut at "
 """Begins the line that stands for what was cut out of a log."""
 _PREFIX = re.compile(r"^(\d+)\.(\d\d)\.(\d\d\d)\.(\d\d\d) ([IWED]) (.*)$")
 
@@ -60,12 +60,12 @@ def parse_line(line: str) -> LogLine:
     return LogLine(text.strip(), at, level)
 
 
-def stage_of(text: str) -> str | None:
+def load_stage(text: str) -> str | None:
     """The stage of a load that this line announces, or ``None``."""
     return next((stage for needle, stage in _STAGES if needle in text), None)
 
 
-def rotate(path: Path) -> None:
+def rotate_log(path: Path) -> None:
     """Moves the last launch's log aside (``main.log`` -> ``main.log.1`` ...), keeping KEEP of them.
 
     Raises GpuboxError when the folder cannot be written.
@@ -74,16 +74,16 @@ def rotate(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.stat().st_size == 0:
             return
-        for number in range(KEEP - 1, 0, -1):
-            older = numbered(path, number)
+        for number in range(KEPT_LOGS - 1, 0, -1):
+            older = rotated_path(path, number)
             if older.exists():
-                older.replace(numbered(path, number + 1))
-        path.replace(numbered(path, 1))
+                older.replace(rotated_path(path, number + 1))
+        path.replace(rotated_path(path, 1))
     except OSError as error:
         raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
 
 
-def keep_failed(path: Path, aside: Path) -> None:
+def keep_failed_log(path: Path, aside: Path) -> None:
     """Keeps the log of a launch that failed as ``aside``, whatever becomes of it in its rotation. Never raises."""
     with contextlib.suppress(OSError):
         aside.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ class LogReader:
                     same = found.st_ino == self._inode
                     self._inode, self._partial, self._cut = found.st_ino, b"", False
                     # what was left of it was read before
-                    self._offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT}".encode()) + 1) if same else 0
+                    self._offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT_MARKER}".encode()) + 1) if same else 0
                 file.seek(self._offset)
                 data = file.read(limit)
         except OSError:
@@ -171,6 +171,6 @@ class LogReader:
         return skipped
 
 
-def numbered(path: Path, number: int) -> Path:
+def rotated_path(path: Path, number: int) -> Path:
     """The log of ``number`` launches (or one cut) ago."""
     return path.with_name(f"{path.name}.{number}")

@@ -18,11 +18,11 @@ LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is taken: one delta may carry a whole file, but not the machine's memory."""
 
 
-class Oversized(ValueError):
+class LineTooLong(ValueError):
     """A line of the stream is longer than LINE_BYTES."""
 
 
-class ChunkReader:
+class SseDecoder:
     """Takes the bytes as they come and gives the Chunks they complete."""
 
     def __init__(self, line_bytes: int = LINE_BYTES) -> None:
@@ -46,14 +46,14 @@ class ChunkReader:
             self._parts.append(rest)
             self._held += len(rest)
         if self._held > self._limit:
-            raise Oversized
+            raise LineTooLong
 
     def _line(self, line: bytes) -> Chunk | None:
         line = line.rstrip(b"\r")
         if not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
             return None
         if len(line) > self._limit:
-            raise Oversized
+            raise LineTooLong
         name, colon, payload = line.partition(b":")
         payload = payload.strip()
         if colon and name == b"data" and payload == b"[DONE]":

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gpubox.config import Config, api_key
-from gpubox.hardware.process import command_of, port_owner
+from gpubox.hardware.process import port_owner, process_argv
 from gpubox.paths import Paths
-from gpubox.profiles.model import is_loopback
-from gpubox.server.answers import Slot
-from gpubox.server.logcut import trim
-from gpubox.server.peer import LLAMA, PeerReading
-from gpubox.server.record import Launch
-from gpubox.server.slot import SlotView, observe
-from gpubox.threads import in_thread
+from gpubox.profiles.profile import is_loopback
+from gpubox.server.instance import InstanceView, observe
+from gpubox.server.log_truncation import truncate_log
+from gpubox.server.other_server import LLAMA, OtherServerReading
+from gpubox.server.responses import Slot
+from gpubox.server.state import Launch
+from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
@@ -53,35 +53,35 @@ class ServerStatus:
         return self.state in ("ready", "answering")
 
 
-def may_sleep(argv: Sequence[str]) -> bool:
+def can_sleep(argv: Sequence[str]) -> bool:
     """Whether a server of this command line lets go of its memory when idle: asking /slots would wake it."""
     return any("sleep-idle-seconds" in word for word in argv)
 
 
-def sleeper_at(base_url: str) -> bool:
+def can_sleep_at(base_url: str) -> bool:
     """Whether the program at ``base_url`` is one of this machine whose command line lets it sleep. Blocks."""
     parts = urlsplit(base_url)
     if not is_loopback(parts.hostname or "") or parts.port is None:
         return False
     owner = port_owner(parts.port)
-    return bool(owner and owner.pid and may_sleep(command_of(owner.pid)))
+    return bool(owner and owner.pid and can_sleep(process_argv(owner.pid)))
 
 
 async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
     """The server of ``slot`` as it is now. Asks it over HTTP only where its process lives."""
-    view = await in_thread(_look, paths, slot)
+    view = await run_in_thread(_look, paths, slot)
     if view.running is None:
         return _gone(view)
     from gpubox.server.client import connect  # httpx only where there is a server to ask
 
     launch = view.running.launch
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
-        state, found = await _ask(client, not may_sleep(launch.argv))
-    return from_view(view, state, found, denied=client.denied)
+        state, found = await _ask(client, not can_sleep(launch.argv))
+    return status_from_view(view, state, found, denied=client.denied)
 
 
-def from_view(
-    view: SlotView, state: str, found: tuple[Slot, ...] | None = None, *, denied: bool = False
+def status_from_view(
+    view: InstanceView, state: str, found: tuple[Slot, ...] | None = None, *, denied: bool = False
 ) -> ServerStatus:
     """The status that a view and what the server answered come to; ``state`` as its HTTP side gave it."""
     if view.running is None:
@@ -89,7 +89,7 @@ def from_view(
     launch = view.running.launch
     if view.operation and "stop" in (view.operation.kind, view.operation.step):
         state = "stopping"
-    elif state == "unreachable" and view.running.proven_at is None:
+    elif state == "unreachable" and view.running.ready_at is None:
         state = "loading"  # it does not listen yet
     return ServerStatus(
         slot=view.slot,
@@ -109,20 +109,20 @@ def from_view(
     )
 
 
-async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
+async def read_foreign_status(base_url: str, key: str | None) -> ServerStatus:
     """A server that somebody else runs, by its URL; read only."""
     from gpubox.server.client import connect
-    from gpubox.server.dialect import of_llama, read_peer, recognise
+    from gpubox.server.dialect import detect_dialect, is_llama_props, read_other_server
 
     async with connect(base_url, key, timeout=5.0) as client:
         health = await client.health()
         props = (await client.props() if health.status == "ok" else None) or {}
-        asleep = props.get("is_sleeping") is True or await in_thread(sleeper_at, base_url)
+        asleep = props.get("is_sleeping") is True or await run_in_thread(can_sleep_at, base_url)
         found = await client.slots() if health.status == "ok" and not asleep else None
-        if not (found or client.denied or of_llama(props)) and health.status in ("ok", "error"):
-            dialect = await recognise(client)
-            if dialect not in ("", LLAMA) and (peer := await read_peer(client, dialect)):
-                return from_peer(base_url, peer, denied=client.denied)
+        if not (found or client.denied or is_llama_props(props)) and health.status in ("ok", "error"):
+            dialect = await detect_dialect(client)
+            if dialect not in ("", LLAMA) and (other_server := await read_other_server(client, dialect)):
+                return status_of_other_server(base_url, other_server, denied=client.denied)
     state = _state(health.status, found)
     message = _denied() if client.denied else ""
     if state == "unreachable":
@@ -140,17 +140,17 @@ async def read_foreign(base_url: str, key: str | None) -> ServerStatus:
     )
 
 
-def from_peer(base_url: str, peer: PeerReading, *, denied: bool) -> ServerStatus:
+def status_of_other_server(base_url: str, other_server: OtherServerReading, *, denied: bool) -> ServerStatus:
     """The status of a server that is no llama-server."""
-    loaded = [model.name for model in peer.models if model.loaded]
-    state = "ready" if not peer.running_requests else "answering"
+    loaded = [model.name for model in other_server.models if model.loaded]
+    state = "ready" if not other_server.running_requests else "answering"
     return ServerStatus(
         slot=None,
         state=state,
         base_url=base_url,
         model_path=", ".join(loaded[:4]) or None,
-        engine_version=peer.engine,
-        message=_denied() if denied else peer.summary,
+        engine_version=other_server.engine,
+        message=_denied() if denied else other_server.summary,
     )
 
 
@@ -160,8 +160,8 @@ def _denied() -> str:
     return f"{DENIED} {KEY_HINT}"
 
 
-def _look(paths: Paths, slot: str) -> SlotView:
-    trim(paths.slot_log(slot))
+def _look(paths: Paths, slot: str) -> InstanceView:
+    truncate_log(paths.instance_log(slot))
     return observe(paths, slot)
 
 
@@ -188,7 +188,7 @@ def _state(health: str, slots: list[Slot] | None) -> str:
     return "answering" if any(slot.busy for slot in slots or ()) else "ready"
 
 
-def _gone(view: SlotView) -> ServerStatus:
+def _gone(view: InstanceView) -> ServerStatus:
     state = "crashed" if view.crashed else "stopped"
     if view.operation:
         state = "stopping" if view.operation.kind == "stop" else "loading"
@@ -196,6 +196,6 @@ def _gone(view: SlotView) -> ServerStatus:
     return ServerStatus(slot=view.slot, state=state, profile=profile, message=view.message, operation=_operation(view))
 
 
-def _operation(view: SlotView) -> str:
+def _operation(view: InstanceView) -> str:
     operation = view.operation
     return f"{operation.kind} {operation.profile}".rstrip() + f": {operation.step}" if operation else ""

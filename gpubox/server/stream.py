@@ -18,7 +18,7 @@ import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.server.chunks import Chunk
-from gpubox.server.sse import ChunkReader, Oversized
+from gpubox.server.sse import LineTooLong, SseDecoder
 
 CHAT = "/v1/chat/completions"
 ERROR_BYTES = 64 * 1024
@@ -79,7 +79,7 @@ async def _send(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Respon
 
 
 async def _chunks(response: httpx.Response, url: str, silence_seconds: float) -> AsyncGenerator[Chunk, None]:
-    reader = ChunkReader()
+    reader = SseDecoder()
     finished = False
     received = response.aiter_bytes()
     try:
@@ -96,7 +96,7 @@ async def _chunks(response: httpx.Response, url: str, silence_seconds: float) ->
         if not finished:
             raise _broken(error, url, silence_seconds, started=True) from None
         return
-    except Oversized:
+    except LineTooLong:
         raise StreamError("The server sent one line without end.", "Is this a llama-server?") from None
     if finished:
         return

@@ -17,32 +17,48 @@ from gpubox import units
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive, own_identity
-from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.profiles.model import Profile
-from gpubox.server import record, watcher
-from gpubox.server.causes import Cause, Kind
+from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.profiles.profile import Profile
+from gpubox.server import state, watcher
 from gpubox.server.client import connect
-from gpubox.server.events import Busy, Finished, ServerEvent, Step, StepDone, StepFailed, StepStarted
-from gpubox.server.launch import check_port, prepare
-from gpubox.server.loading import LaunchError, prove, wait_loaded
-from gpubox.server.log import keep_failed, rotate
-from gpubox.server.logcut import trim
-from gpubox.server.record import Failure, Launch, Operation, Running, SlotState, lately, save_state
-from gpubox.server.settle import loaded_vram, settle
-from gpubox.server.slot import SlotView, cause_of, observe, slot_marker
-from gpubox.server.spawn import NOW_SECONDS, reap, spawn, terminate
+from gpubox.server.events import (
+    OperationFinished,
+    ServerEvent,
+    Step,
+    StepDone,
+    StepFailed,
+    StepStarted,
+    WaitingForSlots,
+)
+from gpubox.server.failure_causes import Cause, FailureKind
+from gpubox.server.instance import InstanceView, cause_of, launch_marker_of, observe
+from gpubox.server.launch import check_port, prepare_launch
+from gpubox.server.loading import LaunchError, probe_readiness, wait_loaded
+from gpubox.server.log import keep_failed_log, rotate_log
+from gpubox.server.log_truncation import truncate_log
+from gpubox.server.server_process import IMMEDIATE_STOP_SECONDS, reap_servers, spawn_server, terminate_server
+from gpubox.server.state import (
+    InstanceState,
+    Launch,
+    LaunchFailure,
+    Operation,
+    RunningServer,
+    recent_restarts,
+    save_state,
+)
+from gpubox.server.vram_release import vram_in_use, wait_vram_released
 
 BUSY_POLL_SECONDS = 0.5
 PORT_TRIES, PORT_SECONDS = 20, 0.1
 """How long a port may take to be free after its server is gone."""
 
 
-def slot_of(profile: Profile) -> str:
+def instance_of(profile: Profile) -> str:
     """The slot a profile runs in: a companion has its own, all others share the main one."""
-    return profile.name if profile.companion else MAIN_SLOT
+    return profile.name if profile.companion else MAIN_INSTANCE
 
 
-class ChangeFailed(GpuboxError):
+class OperationFailed(GpuboxError):
     """A change failed after what ran was stopped; ``cause`` says why, the message also what runs now."""
 
     def __init__(self, story: str, hint: str, cause: Cause) -> None:
@@ -57,34 +73,34 @@ class Supervisor:
         self,
         paths: Paths,
         config: Config,
-        slot: str = MAIN_SLOT,
+        slot: str = MAIN_INSTANCE,
         emit: Callable[[ServerEvent], None] = lambda event: None,
     ) -> None:
         self.paths, self.config, self.slot, self.emit = paths, config, slot, emit
-        self._state = SlotState()
+        self._state = InstanceState()
         self._unrecorded = ""
         """Why the last change is not on record; empty: it is."""
         self._unrecorded_hint = self._since = ""
-        self._crashed: SlotView | None = None
+        self._crashed: InstanceView | None = None
         """The slot as a server that died left it."""
 
-    def view(self) -> SlotView:
+    def view(self) -> InstanceView:
         """What is so now; changes nothing."""
-        reap()
+        reap_servers()
         return observe(self.paths, self.slot)
 
-    async def start(self, profile: Profile, *, allow_exposed: bool = False) -> Running:
+    async def start(self, profile: Profile, *, allow_exposed: bool = False) -> RunningServer:
         """Starts ``profile`` where nothing runs. Raises GpuboxError when something does, or when it fails."""
         with self._exclusive("start", profile.name) as old:
             if old and old.launch.profile != profile.name:
                 raise GpuboxError(f"{old.launch.profile} is running.", f"`gpubox switch {profile.name}` replaces it.")
-            return await self._change("start", profile, old, go_now=True, allow_exposed=allow_exposed)
+            return await self._change("start", profile, old, stop_now=True, allow_exposed=allow_exposed)
 
     async def switch(
-        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, restore: bool = True,
+        self, profile: Profile, *, stop_now: bool = False, allow_exposed: bool = False, restore: bool = True,
         wait: float | None = None, fresh: bool = False,
-    ) -> Running:  # fmt: skip
-        """Replaces what runs by ``profile``: check, wait for idle slots (not with ``go_now``), stop, start, prove.
+    ) -> RunningServer:  # fmt: skip
+        """Replaces what runs by ``profile``: check, wait for idle slots (not with ``stop_now``), stop, start, prove.
 
         It waits at most ``wait`` seconds, else what the settings say; then nothing was touched.
         On any failure, and on cancellation, what ran before runs again (without ``restore``: that is the caller's
@@ -93,20 +109,22 @@ class Supervisor:
         with self._exclusive("switch", profile.name) as old:
             kind = "restart" if fresh and old and old.launch.profile == profile.name else "switch"
             return await self._change(
-                kind, profile, old, go_now=go_now, allow_exposed=allow_exposed, restore=restore, wait=wait
+                kind, profile, old, stop_now=stop_now, allow_exposed=allow_exposed, restore=restore, wait=wait
             )
 
     async def restart(
-        self, profile: Profile, *, go_now: bool = False, allow_exposed: bool = False, wait: float | None = None
-    ) -> Running:
+        self, profile: Profile, *, stop_now: bool = False, allow_exposed: bool = False, wait: float | None = None
+    ) -> RunningServer:
         """As ``switch``, also where ``profile`` runs already just as it is written."""
         with self._exclusive("restart", profile.name) as old:
-            return await self._change("restart", profile, old, go_now=go_now, allow_exposed=allow_exposed, wait=wait)
+            return await self._change(
+                "restart", profile, old, stop_now=stop_now, allow_exposed=allow_exposed, wait=wait
+            )
 
-    async def bring_back(self, launch: Launch) -> Running:
+    async def restore_launch(self, launch: Launch) -> RunningServer:
         """Runs exactly ``launch`` again, as it is on record, instead of what runs now. Raises GpuboxError."""
         with self._exclusive("switch", launch.profile) as old:
-            if old and old.proven_at and old.launch == launch:
+            if old and old.ready_at and old.launch == launch:
                 return old
             began = time.monotonic()
             try:
@@ -132,11 +150,11 @@ class Supervisor:
             if old or dead is None or dead.launch_id != launch_id:
                 return
             name, began = dead.launch.profile, time.monotonic()
-            self._save(restarts=(*lately(self._state), record.now()))
+            self._save(restarts=(*recent_restarts(self._state), state.utc_now()))
             if self._unrecorded:  # restarts that nobody counts would have no bound
                 raise GpuboxError(f"A restart is refused: {self._unrecorded}", self._unrecorded_hint)
             try:
-                await settle()
+                await wait_vram_released()
                 await self._bring_up(dead.launch)
             except GpuboxError as error:
                 self._save(running=None, message=f"{name} died, and could not be started again: {error.message}")
@@ -153,7 +171,7 @@ class Supervisor:
             began = time.monotonic()
             if old is None:
                 return None
-            await self._stop(old, settled=False, go_now=True)
+            await self._stop(old, settled=False, stop_now=True)
             name = old.launch.profile
             self._save(running=None, message=f"{name} was stopped.")
             told = f"{name} is stopped."
@@ -163,9 +181,9 @@ class Supervisor:
             return name
 
     async def _change(
-        self, kind: str, profile: Profile, old: Running | None, *, go_now: bool, allow_exposed: bool,
+        self, kind: str, profile: Profile, old: RunningServer | None, *, stop_now: bool, allow_exposed: bool,
         restore: bool = True, wait: float | None = None,
-    ) -> Running:  # fmt: skip
+    ) -> RunningServer:  # fmt: skip
         began = time.monotonic()
         name = profile.name
         try:
@@ -173,10 +191,10 @@ class Supervisor:
             keyed = api_key(self.paths) is not None
             # Whoever brings back himself what ran before (a benchmark) has no say in what becomes of it when it dies.
             asked = launch if restore or old is None else replace(launch, restart=old.launch.restart)
-            if old and kind != "restart" and old.proven_at and old.keyed == keyed and _same(old.launch, asked):
+            if old and kind != "restart" and old.ready_at and old.keyed == keyed and _same(old.launch, asked):
                 self._finish(kind, name, began, name, f"{name} is already running.")
                 return old
-            if old and not go_now:
+            if old and not stop_now:
                 await self._wait_idle(old, self.config.wait_seconds if wait is None else wait)
         except GpuboxError as error:
             self.emit(StepFailed(Step.CHECK, name, error.message, error.hint))
@@ -185,7 +203,7 @@ class Supervisor:
             raise
         try:
             if old:
-                await self._stop(old, go_now=go_now)
+                await self._stop(old, stop_now=stop_now)
             running = await self._bring_up(launch)
         except (Exception, asyncio.CancelledError) as error:  # whatever it was: the owner keeps a server
             if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
@@ -196,11 +214,11 @@ class Supervisor:
         self._finish(kind, name, began, name, f"{name} answers.")
         return running
 
-    async def _check(self, profile: Profile, old: Running | None, allow_exposed: bool) -> Launch:
+    async def _check(self, profile: Profile, old: RunningServer | None, allow_exposed: bool) -> Launch:
         began = self._step(Step.CHECK, profile.name)
         notes: list[str] = []
         launch = await asyncio.to_thread(
-            prepare,
+            prepare_launch,
             profile,
             self.paths,
             self.config,
@@ -211,7 +229,7 @@ class Supervisor:
         self._done(Step.CHECK, profile.name, began, ", ".join(notes))
         return launch
 
-    async def _wait_idle(self, old: Running, limit: float) -> None:
+    async def _wait_idle(self, old: RunningServer, limit: float) -> None:
         """Returns when no slot answers a request. Raises GpuboxError after ``limit`` seconds."""
         if any("sleep-idle-seconds" in word for word in old.launch.argv):
             return  # asking /slots would wake a sleeping server, and a sleeping one is idle
@@ -229,29 +247,29 @@ class Supervisor:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise GpuboxError(
-                        f"{old.launch.profile} still answers requests after {units.span(limit)} "
+                        f"{old.launch.profile} still answers requests after {units.rough_duration(limit)} "
                         f"({'; '.join(busy)}); it goes on.",
                         "--now cuts them off, --wait SECONDS waits longer; wait-seconds in config.toml is the default.",
                     )
-                self.emit(Busy(old.launch.profile, tuple(busy), left))
+                self.emit(WaitingForSlots(old.launch.profile, tuple(busy), left))
                 await asyncio.sleep(min(BUSY_POLL_SECONDS, left))
         if began is not None or note:
             self._done(Step.WAIT, old.launch.profile, began or time.monotonic(), note)
 
-    async def _stop(self, old: Running, *, settled: bool = True, go_now: bool = False) -> None:
+    async def _stop(self, old: RunningServer, *, settled: bool = True, stop_now: bool = False) -> None:
         assert old.process is not None  # the view found it alive
         name = old.launch.profile
         began = self._step(Step.STOP, name)
         watcher.end(self.paths, self.slot)  # that it is stopped is on record by now; it would look in vain
-        grace = min(NOW_SECONDS, self.config.stop_seconds) if go_now else self.config.stop_seconds
-        how = await terminate(old.process, slot_marker(self.paths, self.slot, old), grace)
+        grace = min(IMMEDIATE_STOP_SECONDS, self.config.stop_seconds) if stop_now else self.config.stop_seconds
+        how = await terminate_server(old.process, launch_marker_of(self.paths, self.slot, old), grace)
         self._save(running=None, message=f"{name} was stopped.")
         self._done(Step.STOP, name, began, how)
         if settled:
             began = self._step(Step.SETTLE, name)
-            self._done(Step.SETTLE, name, began, await settle())
+            self._done(Step.SETTLE, name, began, await wait_vram_released())
 
-    async def _bring_up(self, launch: Launch, *, restoring: bool = False) -> Running:
+    async def _bring_up(self, launch: Launch, *, restoring: bool = False) -> RunningServer:
         """Starts ``launch`` and proves it; leaves no process behind when it fails.
 
         A cancelled restore (a second Ctrl-C) is left loading: the next gpubox finds it.
@@ -261,47 +279,47 @@ class Supervisor:
             self._keep_failed(dead.state.running, cause_of(self.paths, self.slot, dead.state.running.process))
         self._crashed = None
         await self._port_free(launch)
-        rotate(self.paths.slot_log(self.slot))
+        rotate_log(self.paths.instance_log(self.slot))
         key = api_key(self.paths)
-        running = Running(launch, uuid.uuid4().hex, record.now(), keyed=key is not None)
+        running = RunningServer(launch, uuid.uuid4().hex, state.utc_now(), keyed=key is not None)
         self._save(running=running, message="")
-        mark = slot_marker(self.paths, self.slot, running)
-        process = spawn(
-            launch, log=self.paths.slot_log(self.slot), life=self.paths.slot_life(self.slot), mark=mark, key=key
+        mark = launch_marker_of(self.paths, self.slot, running)
+        process = spawn_server(
+            launch, log=self.paths.instance_log(self.slot), life=self.paths.slot_life(self.slot), mark=mark, key=key
         )
         running = replace(running, process=process)
         self._save(running=running)
         try:
-            log = self.paths.slot_log(self.slot)
+            log = self.paths.instance_log(self.slot)
             process = await wait_loaded(running, log, key, self.config, self.emit)
             running = replace(running, process=process, load_seconds=round(time.monotonic() - began, 3))
             self._done(Step.LOAD, launch.profile, began)
             began = self._step(Step.PROVE, launch.profile)
-            proof = await prove(running, log, key)
-            self._done(Step.PROVE, launch.profile, began, units.seconds(proof.seconds))
+            proof = await probe_readiness(running, log, key)
+            self._done(Step.PROVE, launch.profile, began, units.duration(proof.seconds))
         except (Exception, asyncio.CancelledError) as error:
             if restoring and isinstance(error, asyncio.CancelledError):
                 raise
             cause = _cause_of(error)
-            hung = cause.kind is Kind.HANG  # it floods, or does not listen: every moment costs, and none helps
-            await terminate(process, mark, 0 if hung else min(NOW_SECONDS, self.config.stop_seconds))
-            trim(log, keep=False)  # it had that moment to go on
+            hung = cause.kind is FailureKind.HANG  # it floods, or does not listen: every moment costs, and none helps
+            await terminate_server(process, mark, 0 if hung else min(IMMEDIATE_STOP_SECONDS, self.config.stop_seconds))
+            truncate_log(log, keep=False)  # it had that moment to go on
             if not isinstance(error, asyncio.CancelledError):
                 self._keep_failed(running, cause)
             self._save(running=None)
             raise
-        vram = await asyncio.to_thread(loaded_vram, process.pid)
-        running = replace(running, proven_at=record.now(), loaded_vram=vram.used, loaded_whole=vram.whole)
-        running = replace(running, proof_tokens=proof.tokens)
+        vram = await asyncio.to_thread(vram_in_use, process.pid)
+        running = replace(running, ready_at=state.utc_now(), loaded_vram=vram.used, whole_card_gpus=vram.whole)
+        running = replace(running, probe_tokens=proof.tokens)
         self._save(running=running, last_good=launch)
-        watcher.ensure(self.paths, self.slot, process)
+        watcher.ensure_watcher(self.paths, self.slot, process)
         return running
 
-    def _keep_failed(self, launch: Running, cause: Cause) -> None:
+    def _keep_failed(self, launch: RunningServer, cause: Cause) -> None:
         """Keeps the log of a launch that failed: the next launch's takes its place."""
-        keep_failed(self.paths.slot_log(self.slot), self.paths.failed_log(self.slot))
+        keep_failed_log(self.paths.instance_log(self.slot), self.paths.failed_log(self.slot))
         name = launch.launch.profile
-        failed = Failure(name, launch.launch_id, record.now(), cause.sentence, cause.hint, cause.line)
+        failed = LaunchFailure(name, launch.launch_id, state.utc_now(), cause.sentence, cause.hint, cause.line)
         self._save(failed=failed)
 
     async def _port_free(self, launch: Launch) -> None:
@@ -311,7 +329,7 @@ class Supervisor:
             await asyncio.sleep(PORT_SECONDS)
         return check_port(launch.host, launch.port)
 
-    async def _give_back(self, kind: str, name: str, old: Running | None, cause: Cause, began: float) -> None:
+    async def _give_back(self, kind: str, name: str, old: RunningServer | None, cause: Cause, began: float) -> None:
         """Brings back what ran before the failed change, then raises the GpuboxError that tells the story."""
         kept = self._state.failed
         logged = kept is not None and kept.profile == name and kept.at >= self._since
@@ -320,12 +338,12 @@ class Supervisor:
         if old is None:
             self._save(running=None, message=story)
             self._finish(kind, name, began, None, story, ok=False)
-            raise ChangeFailed(story, cause.hint, cause)
+            raise OperationFailed(story, cause.hint, cause)
         back = old.launch.profile
         if is_alive(old.process):  # it could not even be stopped
             self._save(running=old)
             self._finish(kind, name, began, back, story, ok=False)
-            raise ChangeFailed(f"{story} {back} was not touched.", cause.hint, cause)
+            raise OperationFailed(f"{story} {back} was not touched.", cause.hint, cause)
         restoring = self._step(Step.RESTORE, back)
         try:
             await self._bring_up(old.launch, restoring=True)
@@ -334,28 +352,28 @@ class Supervisor:
             self._save(running=None, message=story)
             self.emit(StepFailed(Step.RESTORE, back, error.message, error.hint))
             self._finish(kind, name, began, None, story, ok=False)
-            raise ChangeFailed(story, cause.hint or error.hint, cause) from None
+            raise OperationFailed(story, cause.hint or error.hint, cause) from None
         self._done(Step.RESTORE, back, restoring)
         story += f" {back} is back ({time.monotonic() - restoring:.1f} s)."
         self._finish(kind, name, began, back, story, ok=False)
-        raise ChangeFailed(story, cause.hint, cause)
+        raise OperationFailed(story, cause.hint, cause)
 
     # -- the record ---------------------------------------------------------------------------------
 
     @contextmanager
-    def _exclusive(self, kind: str, profile: str, *, recorded: bool = True) -> Iterator[Running | None]:
+    def _exclusive(self, kind: str, profile: str, *, recorded: bool = True) -> Iterator[RunningServer | None]:
         """Holds the slot's lock and yields the server that runs; the operation is on record meanwhile.
 
         ``recorded``: refused where the record cannot be written. Nothing was touched then.
         """
-        descriptor = _lock_file(self.paths.slot_lock(self.slot), or_folder=not recorded)
+        descriptor = _lock_file(self.paths.instance_lock(self.slot), or_folder=not recorded)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise self._taken() from None
             view = observe(self.paths, self.slot)
-            self._since = record.now()
+            self._since = state.utc_now()
             operation = Operation(kind, profile, "begin", own_identity(), self._since)
             self._state = replace(view.state, running=view.running, operation=operation, message=view.message)
             self._crashed = view if view.crashed else None
@@ -384,7 +402,7 @@ class Supervisor:
         self._state = replace(self._state, damaged=False, **changes)  # type: ignore[arg-type]
         self._unrecorded = self._unrecorded_hint = ""
         try:
-            save_state(self.paths.slot_state(self.slot), self._state)
+            save_state(self.paths.instance_state(self.slot), self._state)
         except GpuboxError as error:
             self._unrecorded, self._unrecorded_hint = error.message, error.hint
 
@@ -400,7 +418,7 @@ class Supervisor:
     def _finish(
         self, kind: str, profile: str, began: float, answering: str | None, message: str, *, ok: bool = True
     ) -> None:
-        self.emit(Finished(kind, profile, ok, answering, time.monotonic() - began, message))
+        self.emit(OperationFinished(kind, profile, ok, answering, time.monotonic() - began, message))
 
 
 def _lock_file(path: Path, *, or_folder: bool) -> int:
@@ -412,7 +430,7 @@ def _lock_file(path: Path, *, or_folder: bool) -> int:
         for place in (path, path.parent) if or_folder else ():
             with contextlib.suppress(OSError):  # a lock needs no right to write
                 return os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-        hint = record.disk_hint(error)
+        hint = state.disk_hint(error)
         raise GpuboxError(f"{path} cannot be written: {error.strerror}. Nothing was touched.", hint) from None
 
 
@@ -424,8 +442,8 @@ def _cause_of(error: BaseException) -> Cause:
     if isinstance(error, LaunchError):
         return error.cause
     if isinstance(error, asyncio.CancelledError):
-        return Cause(Kind.INTERRUPTED, "interrupted")
+        return Cause(FailureKind.INTERRUPTED, "interrupted")
     if isinstance(error, GpuboxError):
-        kind = Kind.HANG if error.code == ExitCode.UNHEALTHY else Kind.PORT
+        kind = FailureKind.HANG if error.code == ExitCode.UNHEALTHY else FailureKind.PORT
         return Cause(kind, error.message.rstrip("."), error.hint)
-    return Cause(Kind.CRASH, f"gpubox failed: {type(error).__name__}: {error}", "Please report it.")
+    return Cause(FailureKind.CRASH, f"gpubox failed: {type(error).__name__}: {error}", "Please report it.")

@@ -16,11 +16,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpubox.hardware.process import Identity
+from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
-from gpubox.server import rest
-from gpubox.server.logcut import ROTATE_BYTES
-from gpubox.server.spawn import lock_holder
+from gpubox.server import watcher_idle
+from gpubox.server.log_truncation import MAX_LOG_BYTES
+from gpubox.server.server_process import lock_holder
 
 _children: list["subprocess.Popen[bytes]"] = []  # noqa: UP037
 GONE_SECONDS = 2.0
@@ -50,7 +50,7 @@ def is_watched(paths: Paths, slot: str) -> bool:
     return False
 
 
-def ensure(paths: Paths, slot: str, process: Identity | None) -> bool:
+def ensure_watcher(paths: Paths, slot: str, process: ProcessIdentity | None) -> bool:
     """Starts the watcher of ``process`` where there is none. Returns whether it did. Never raises.
 
     Of a process that is dead already it sees to the death.
@@ -76,14 +76,14 @@ def ensure(paths: Paths, slot: str, process: Identity | None) -> bool:
     return True
 
 
-def resting(paths: Paths, slot: str, process: Identity, place: str) -> list[str]:
+def resting(paths: Paths, slot: str, process: ProcessIdentity, place: str) -> list[str]:
     """The command line of the watcher at rest; ``place`` is its lock: a path, or ``fd:N``."""
     root = str(Path(__file__).parent.parent.parent)
-    begin = f"import sys; sys.path.append({root!r}); from gpubox.server.revive import main; main()"
+    begin = f"import sys; sys.path.append({root!r}); from gpubox.server.watcher_recovery import main; main()"
     folders = [str(folder) for folder in (paths.config, paths.state, paths.cache, paths.config_override or "")]
-    numbers = [str(ROTATE_BYTES), str(process.pid), str(process.start_ticks)]
-    python = [sys.executable, "-I", "-S", str(Path(rest.__file__))]
-    log = str(paths.slot_log(slot))
+    numbers = [str(MAX_LOG_BYTES), str(process.pid), str(process.start_ticks)]
+    python = [sys.executable, "-I", "-S", str(Path(watcher_idle.__file__))]
+    log = str(paths.instance_log(slot))
     return [*python, place, log, *numbers, "--", sys.executable, "-c", begin, slot, *folders]
 
 

@@ -24,7 +24,7 @@ _AT_REST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ProcessRates:
     """What moved between two readings of the server's process, per second."""
 
     threads_busy: float | None = None
@@ -32,17 +32,17 @@ class Pace:
     read_bytes_per_second: float | None = None
 
 
-def pace(before: ProcessReading | None, after: ProcessReading | None, seconds: float) -> Pace:
+def process_rates(before: ProcessReading | None, after: ProcessReading | None, seconds: float) -> ProcessRates:
     """The pace between two readings of the same process; all ``None`` where there are not two."""
     if before is None or after is None or before.pid != after.pid or seconds <= 0:
-        return Pace()
+        return ProcessRates()
 
     def rate(earlier: float | None, later: float | None) -> float | None:
         if earlier is None or later is None or later < earlier:
             return None
         return (later - earlier) / seconds
 
-    return Pace(
+    return ProcessRates(
         rate(before.cpu_seconds, after.cpu_seconds),
         rate(before.major_faults, after.major_faults),
         rate(before.read_bytes, after.read_bytes),
@@ -50,11 +50,11 @@ def pace(before: ProcessReading | None, after: ProcessReading | None, seconds: f
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class BottleneckInputs:
     """This instant's readings of everything that can hold the server up."""
 
     state: str
-    moved: Pace = Pace()
+    moved: ProcessRates = ProcessRates()
     threads: int | None = None
     """That the server computes with."""
     gpus: tuple[Gpu, ...] = ()
@@ -69,7 +69,7 @@ class Evidence:
     """Whether the server's process is of this machine, and known."""
 
 
-def bottleneck(seen: Evidence) -> tuple[str | None, str]:
+def bottleneck(seen: BottleneckInputs) -> tuple[str | None, str]:
     """``(word, reason)``: the part that the others wait for and what says so, or ``None`` and why none can be named.
 
     The word is one of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client.
@@ -105,7 +105,7 @@ def bottleneck(seen: Evidence) -> tuple[str | None, str]:
     return None, _unnamed(seen, util, both)
 
 
-def _at_rest(seen: Evidence) -> tuple[str | None, str]:
+def _at_rest(seen: BottleneckInputs) -> tuple[str | None, str]:
     since = seen.seconds_since_request
     if seen.state != "idle":
         return None, _AT_REST.get(seen.state, f"{seen.state}: there is nothing to judge")
@@ -115,7 +115,7 @@ def _at_rest(seen: Evidence) -> tuple[str | None, str]:
     return None, "idle: the server waits for a request"
 
 
-def _unnamed(seen: Evidence, util: int | None, both: str) -> str:
+def _unnamed(seen: BottleneckInputs, util: int | None, both: str) -> str:
     """Why no part is named while the server works."""
     if not seen.own:
         return "its process and its devices are not known here"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gpubox.server.logevents import Checkpoint
+from gpubox.server.log_events import ContextCheckpoint
 
 
-class Checkpoints:
+class ContextCheckpoints:
     """By slot, oldest first. One that came with a prompt out of the prompt cache is in no line, and not counted."""
 
     def __init__(self) -> None:
         self._held: dict[int, dict[int, int]] = {}
 
-    def feed(self, event: Checkpoint) -> None:
+    def feed(self, event: ContextCheckpoint) -> None:
         """Takes in one that was made or dropped."""
         held = self._held.setdefault(event.slot, {})
         held.pop(event.tokens, None)

@@ -6,14 +6,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubox.telemetry.model import Mark, Snapshot
+from gpubox.telemetry.snapshot import HistoryMark, Snapshot
 
 KEEP_SECONDS = 900.0
 MAX_POINTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HistoryPoint:
     """One instant of the graph."""
 
     at: float
@@ -26,8 +26,8 @@ class History:
     """The last KEEP_SECONDS. ``marks`` are what happened in them."""
 
     def __init__(self) -> None:
-        self.points: deque[Point] = deque(maxlen=MAX_POINTS)
-        self.marks: deque[Mark] = deque(maxlen=64)
+        self.points: deque[HistoryPoint] = deque(maxlen=MAX_POINTS)
+        self.marks: deque[HistoryMark] = deque(maxlen=64)
         self._profile: str | None = None
         """Of the server that ran last and was neither stopped nor died since; empty for one without a profile."""
         self._pid: int | None = None
@@ -40,7 +40,7 @@ class History:
             self.points.clear()  # the clock went backwards: what was, cannot be set beside what comes
             self.marks.clear()
         reading = through.pp_tokens_per_second if through.state == "prefill" else None
-        self.points.append(Point(snapshot.at, through.tg_tokens_per_second, reading, through.state))
+        self.points.append(HistoryPoint(snapshot.at, through.tg_tokens_per_second, reading, through.state))
         while self.points and snapshot.at - self.points[0].at > KEEP_SECONDS:
             self.points.popleft()
         self._notice(snapshot)
@@ -56,7 +56,7 @@ class History:
         elif server.state == "stopped" and self._profile is not None:
             kind, text = "stop", self._profile
         if kind and self._state:  # what was so when the watching began, did not happen then
-            self.marks.append(Mark(snapshot.at, kind, text))
+            self.marks.append(HistoryMark(snapshot.at, kind, text))
         if server.pid:
             self._profile, self._pid = server.profile or "", server.pid
         elif server.state in ("crashed", "stopped"):
@@ -85,7 +85,7 @@ class History:
                 (generating if point.tg is not None else reading).add(_column(point.at, width, seconds, now))
         return frozenset(column for column in reading - generating if column is not None)
 
-    def mark_columns(self, width: int, seconds: float, now: float) -> dict[int, Mark]:
+    def mark_columns(self, width: int, seconds: float, now: float) -> dict[int, HistoryMark]:
         """The marks of the last ``seconds`` by column."""
         found = {_column(mark.at, width, seconds, now): mark for mark in self.marks}
         return {column: mark for column, mark in found.items() if column is not None}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubox.hardware.gpu import DriverReading, Gpu
-from gpubox.server.record import Launch
-from gpubox.telemetry.bottleneck import Evidence, Pace, bottleneck
-from gpubox.telemetry.memory import key_of
-from gpubox.telemetry.model import Offload
+from gpubox.server.state import Launch
+from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck
+from gpubox.telemetry.device_memory import device_key_of
+from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
+from gpubox.telemetry.snapshot import Offload
 from gpubox.telemetry.sources import LogSource
-from gpubox.telemetry.split import HOST, SplitLog
 
 
 def expert_layers_on_cpu(argv: Sequence[str], layers: int | None) -> int | None:
@@ -34,7 +34,7 @@ def expert_layers_on_cpu(argv: Sequence[str], layers: int | None) -> int | None:
 def offload(
     log: LogSource | None,
     launch: Launch | None,
-    moved: Pace,
+    moved: ProcessRates,
     driver: DriverReading,
     state: str,
     seconds_since_request: float | None,
@@ -54,7 +54,7 @@ def offload(
     threads = split.threads if split else None
     stale = driver.stale_seconds is not None
     gpus = _at_work(() if stale else driver.gpus, split) if accelerated else ()
-    seen = Evidence(
+    seen = BottleneckInputs(
         state=state,
         moved=moved,
         threads=threads,
@@ -85,7 +85,7 @@ def offload(
     )
 
 
-def _at_work(gpus: tuple[Gpu, ...], split: SplitLog | None) -> tuple[Gpu, ...]:
+def _at_work(gpus: tuple[Gpu, ...], split: MemoryBreakdown | None) -> tuple[Gpu, ...]:
     """The cards that the server is on, as far as they answer: a game on another one holds nothing up."""
     answering = tuple(gpu for gpu in gpus if not gpu.lost)
-    return tuple(gpu for gpu in answering if key_of(gpu, split)) or answering
+    return tuple(gpu for gpu in answering if device_key_of(gpu, split)) or answering

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gpubox.telemetry.sources import STALE_SECONDS, ServerAnswer, ServerSource
+from gpubox.telemetry.sources import STALE_SECONDS, HttpReading, HttpSource
 
 
-def silence(source: ServerSource, at: float) -> tuple[float, list[str]]:
+def response_delay(source: HttpSource, at: float) -> tuple[float, list[str]]:
     """Seconds for which an answer is waited for already, and what to say of it."""
     seconds = at - (source.asking_since or at)
     return seconds, [f"the server has not answered for {seconds:.0f} s"] if seconds > STALE_SECONDS else []
 
 
-def http_problems(source: ServerSource, answer: ServerAnswer) -> list[str]:
+def http_problems(source: HttpSource, answer: HttpReading) -> list[str]:
     """Which endpoints are off, refuse, or answer with something else."""
     if answer.status == "loading":
         return []
@@ -21,9 +21,9 @@ def http_problems(source: ServerSource, answer: ServerAnswer) -> list[str]:
         return [f"nothing answers at {source.client.base_url} ({answer.detail})"]
     if answer.too_long:
         return [answer.too_long]
-    if answer.peer:
+    if answer.other_server:
         wants = ["it wants an API key that gpubox does not have"] if answer.denied else []
-        return [*wants, answer.peer.not_told]
+        return [*wants, answer.other_server.not_reported]
     if answer.denied:
         return ["/slots and /metrics want an API key that gpubox does not have"]
     problems = []

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.telemetry.model import Request, Snapshot
+from gpubox.telemetry.snapshot import Request, Snapshot
 
 HEADER = "gpubox-recording"
 VERSION = 1

@@ -6,34 +6,34 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from gpubox.server.choiceevents import ChoiceEvent, Failed, Reread
-from gpubox.server.logevents import (
-    Buffer,
-    CachedTo,
-    Cancelled,
-    Checkpoint,
-    Drafted,
-    Event,
-    GenerationProgress,
+from gpubox.server.log_events import (
+    CachedTokens,
+    ContextCheckpoint,
+    DeviceBuffer,
+    DraftAcceptance,
+    DraftAcceptancePerPosition,
+    GenerationProgressLine,
+    LogEvent,
     NewPrompt,
-    PerPosition,
-    PromptProgress,
-    Released,
-    Taken,
-    Timing,
-    TimingsOf,
+    PromptProgressLine,
+    SlotReleased,
+    TaskCancelled,
+    TaskLaunched,
+    TimingHeader,
+    TimingLine,
 )
-from gpubox.telemetry.model import Request
-from gpubox.telemetry.reread import Kept
-from gpubox.telemetry.waiting import Waiting
+from gpubox.server.slot_events import FullReprocessing, SlotEvent, TaskFailed
+from gpubox.telemetry.cache_miss import PromptCacheState
+from gpubox.telemetry.request_queue import RequestQueue
+from gpubox.telemetry.snapshot import Request
 
-KEEP = 300
+MAX_REQUESTS = 300
 PROOF_TOKENS = 8
 """The proof's prompt is one short word; no tokenizer makes more of it."""
 
 
 @dataclass(slots=True)
-class InFlight:
+class RequestInFlight:
     """One request a slot works on; what the log has said of it so far. Times in seconds of the server's clock."""
 
     slot: int
@@ -53,10 +53,10 @@ class InFlight:
     first_at: float | None = None
     """When it began to generate, as its speed lines tell."""
     generated: int | None = None
-    prompt: Timing | None = None
-    generation: Timing | None = None
-    total: Timing | None = None
-    drafted: Drafted | None = None
+    prompt: TimingLine | None = None
+    generation: TimingLine | None = None
+    total: TimingLine | None = None
+    drafted: DraftAcceptance | None = None
     per_position: tuple[float, ...] = ()
     forced: bool = False
     """Whether the server said that it reads the whole prompt again."""
@@ -69,79 +69,79 @@ class RequestLog:
     """Folds events of one launch. ``started`` is the wall time of the server's second 0."""
 
     started: datetime
-    in_flight: dict[int, InFlight] = field(default_factory=dict)
-    finished: deque[Request] = field(default_factory=lambda: deque(maxlen=KEEP))
+    in_flight: dict[int, RequestInFlight] = field(default_factory=dict)
+    finished: deque[Request] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
     count: int = 0
     generated_tokens: int = 0
     first_began: float | None = None
     last_ended: float | None = None
     skip_proof: bool = False
     """Whether gpubox's own one-token proof is still to come, which is no client's. Clients may come before it."""
-    kept: Kept = field(default_factory=Kept)
-    waiting: Waiting = field(default_factory=Waiting)
+    kept: PromptCacheState = field(default_factory=PromptCacheState)
+    waiting: RequestQueue = field(default_factory=RequestQueue)
     _cancelled: set[int] = field(default_factory=set)
     _failed: set[int] = field(default_factory=set)
-    _timings_of: TimingsOf | None = None
+    _timings_of: TimingHeader | None = None
 
-    def feed(self, at: float | None, event: Event, *, seen: float = 0.0) -> Request | None:
+    def feed(self, at: float | None, event: LogEvent, *, seen: float = 0.0) -> Request | None:
         """Takes in one event; returns the request that it finished, if it did.
 
         ``seen`` is the server's second in which its line was read, for a log without times.
         """
         timed, at = at is not None, seen if at is None else at
-        if isinstance(event, Cancelled | Failed):
-            ended = self._cancelled if isinstance(event, Cancelled) else self._failed
-            if len(ended) > KEEP:  # while they were in the queue: no slot ever releases them
+        if isinstance(event, TaskCancelled | TaskFailed):
+            ended = self._cancelled if isinstance(event, TaskCancelled) else self._failed
+            if len(ended) > MAX_REQUESTS:  # while they were in the queue: no slot ever releases them
                 ended.clear()
             ended.add(event.task)
-            if isinstance(event, Cancelled) and all(found.task != event.task for found in self.in_flight.values()):
+            if isinstance(event, TaskCancelled) and all(found.task != event.task for found in self.in_flight.values()):
                 self.waiting.left(event.task)
             return None
         self.waiting.feed(at, event)
-        if isinstance(event, ChoiceEvent):
+        if isinstance(event, SlotEvent):
             self.kept.feed(event)
-        if isinstance(event, Checkpoint) or (isinstance(event, Buffer) and event.kind == "recurrent"):
+        if isinstance(event, ContextCheckpoint) or (isinstance(event, DeviceBuffer) and event.kind == "recurrent"):
             self.kept.needs_checkpoints = True
-        if isinstance(event, Taken):
+        if isinstance(event, TaskLaunched):
             self.kept.taken(event.slot, event.task)
             waited = self.waiting.taken(at, event.task, child=event.child)
-            self.in_flight[event.slot] = InFlight(event.slot, event.task, at, timed, waited if timed else None)
+            self.in_flight[event.slot] = RequestInFlight(event.slot, event.task, at, timed, waited if timed else None)
             return None
-        if isinstance(event, TimingsOf):
+        if isinstance(event, TimingHeader):
             self._timings_of = event
             return None
-        if isinstance(event, Timing | Drafted) and event.slot < 0 and self._timings_of:
+        if isinstance(event, TimingLine | DraftAcceptance) and event.slot < 0 and self._timings_of:
             event = event._replace(slot=self._timings_of.slot, task=self._timings_of.task)
         found = self._found(event)
         if found is None:
-            if isinstance(event, Released):  # it began in what was not read
+            if isinstance(event, SlotReleased):  # it began in what was not read
                 self.count += 1
                 self.skip_proof = False
             return None
         match event:
             case NewPrompt():
                 found.prompt_tokens, found.context_size = event.tokens, event.context_size
-            case CachedTo():
+            case CachedTokens():
                 if found.cached_tokens is None:
                     found.cached_tokens = event.tokens
                 found.done_tokens = event.tokens
-            case PromptProgress():
+            case PromptProgressLine():
                 found.done_tokens, found.pp = event.tokens, event.tokens_per_second
                 if found.prompt_tokens is None and event.progress and event.progress > 0.001:
                     found.prompt_tokens = round(event.tokens / event.progress)
-            case GenerationProgress():
+            case GenerationProgressLine():
                 found.generated, found.tg_3s, found.tg_at = event.tokens, event.tg_3s or event.tg, at
                 if event.tg:
                     found.first_at = at - (event.tokens - 1) / event.tg
-            case Timing():
+            case TimingLine():
                 setattr(found, event.kind, event)
-            case Drafted():
+            case DraftAcceptance():
                 found.drafted = event
-            case PerPosition():
+            case DraftAcceptancePerPosition():
                 found.per_position = event.rates
-            case Reread():
+            case FullReprocessing():
                 found.forced = True
-            case Released():
+            case SlotReleased():
                 return self._finish(found, at, event)
             case _:
                 pass
@@ -158,14 +158,14 @@ class RequestLog:
         """A part of the log was lost: the ends of those in flight may be in it."""
         self.in_flight.clear()
         self.kept.forget()
-        self.waiting = Waiting(lost=True)
+        self.waiting = RequestQueue(lost=True)
 
-    def _found(self, event: Event) -> InFlight | None:
+    def _found(self, event: LogEvent) -> RequestInFlight | None:
         slot, task = getattr(event, "slot", None), getattr(event, "task", None)
         found = self.in_flight.get(slot) if slot is not None else None
         return found if found and found.task == task else None
 
-    def _finish(self, found: InFlight, ended: float, event: Released) -> Request | None:
+    def _finish(self, found: RequestInFlight, ended: float, event: SlotReleased) -> Request | None:
         del self.in_flight[found.slot]
         self._timings_of = None
         why = self.kept.why(found.slot, found.task, found.prompt_tokens, found.cached_tokens, found.forced)
@@ -185,12 +185,12 @@ class RequestLog:
         request = replace(
             request,
             stop_reason=self._reason(found, event, generated),
-            reread=why,
+            cache_miss=why,
         )
         self.finished.appendleft(request)
         return request
 
-    def _reason(self, found: InFlight, event: Released, generated: int | None) -> str | None:
+    def _reason(self, found: RequestInFlight, event: SlotReleased, generated: int | None) -> str | None:
         if found.task in self._failed:
             self._failed.discard(found.task)
             return "error"
@@ -204,7 +204,7 @@ class RequestLog:
         return None
 
 
-def _held(found: InFlight, event: Released) -> int | None:
+def _held(found: RequestInFlight, event: SlotReleased) -> int | None:
     """Tokens generated of a cancelled request, of which no timings are written; its last progress is of a while ago.
 
     The slot is let go with the prompt and each token but the last in it (build 11434).
@@ -214,7 +214,7 @@ def _held(found: InFlight, event: Released) -> int | None:
     return event.tokens - found.prompt_tokens + 1
 
 
-def _like_the_proof(found: InFlight) -> bool:
+def _like_the_proof(found: RequestInFlight) -> bool:
     """Whether it may be ``LlamaClient.prove``: a word in, at most one token out."""
     # of an embedding no timings are written, and at a low verbosity no prompt either
     read = found.prompt.tokens if found.prompt else found.prompt_tokens or 0
@@ -223,7 +223,7 @@ def _like_the_proof(found: InFlight) -> bool:
     )
 
 
-def _request(found: InFlight, ended: float, generated: int | None, started: datetime, number: int) -> Request:
+def _request(found: RequestInFlight, ended: float, generated: int | None, started: datetime, number: int) -> Request:
     prompt, generation, drafted = found.prompt, found.generation, found.drafted
     cached = found.cached_tokens
     total = found.prompt_tokens

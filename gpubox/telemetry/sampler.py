@@ -15,25 +15,32 @@ from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReader, HostReading, ProcessReading, read_process
-from gpubox.hardware.process import Identity
-from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.logcut import trim
-from gpubox.server.record import Running
-from gpubox.server.slot import SlotView, observe
-from gpubox.server.status import ServerStatus, from_peer, from_view, may_sleep, read_foreign, sleeper_at
-from gpubox.telemetry.bottleneck import Pace, pace
-from gpubox.telemetry.memory import reconcile
-from gpubox.telemetry.model import Request, SlotReading, Snapshot
+from gpubox.hardware.process import ProcessIdentity
+from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.server.instance import InstanceView, observe
+from gpubox.server.log_truncation import truncate_log
+from gpubox.server.state import RunningServer
+from gpubox.server.status import (
+    ServerStatus,
+    can_sleep,
+    can_sleep_at,
+    read_foreign_status,
+    status_from_view,
+    status_of_other_server,
+)
+from gpubox.telemetry.bottleneck import ProcessRates, process_rates
+from gpubox.telemetry.device_memory import reconcile_devices
 from gpubox.telemetry.offload import offload
-from gpubox.telemetry.problems import http_problems, silence
-from gpubox.telemetry.rates import SlotRates
-from gpubox.telemetry.session import Past, past_of
-from gpubox.telemetry.sources import LogSource, ServerAnswer, ServerSource
+from gpubox.telemetry.problems import http_problems, response_delay
+from gpubox.telemetry.session_speeds import FinishedSession, finished_session
+from gpubox.telemetry.slot_rates import SlotRates
+from gpubox.telemetry.snapshot import Request, SlotReading, Snapshot
+from gpubox.telemetry.sources import HttpReading, HttpSource, LogSource
 from gpubox.telemetry.throughput import read_slots, throughput, totals
-from gpubox.threads import in_thread
+from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.peers import CounterRate
+    from gpubox.telemetry.other_server import CounterRate
 
 STUCK_SECONDS = 20.0
 HUNG_SECONDS = 300.0
@@ -48,13 +55,13 @@ FIRST_SECONDS = 1.0
 LOG_TELLS = ("idle", "answering", "sleeping")
 """The states that the log alone tells of, before a first answer."""
 SHOWN_REQUESTS = 200
-Driver = Callable[[], DriverReading]
+ReadDriver = Callable[[], DriverReading]
 
 
-class Launched:
+class LaunchSources:
     """The sources of one launch. Made anew when another server runs."""
 
-    def __init__(self, paths: Paths, slot: str, running: Running) -> None:
+    def __init__(self, paths: Paths, slot: str, running: RunningServer) -> None:
         launch = running.launch
         self.running = running
         assert running.process is not None
@@ -62,30 +69,30 @@ class Launched:
         self.zero = time.monotonic() - age
         """The zero of its log's clock."""
         # A server that is not proven yet will get gpubox's proof as its first request.
-        proof = running.proven_at is None or running.proof_tokens != (0, 0)
+        proof = running.ready_at is None or running.probe_tokens != (0, 0)
         started, pid = datetime.now(UTC) - timedelta(seconds=age), running.process.pid
-        self.log = LogSource(paths.slot_log(slot), started, proof=proof, clock=self.clock, pid=pid)
+        self.log = LogSource(paths.instance_log(slot), started, proof=proof, clock=self.clock, pid=pid)
         self.key = _key(paths)
-        self.may_ask = not may_sleep(launch.argv)
-        self.source = ServerSource(launch.base_url, self.key, may_ask_slots=self.may_ask)
+        self.may_ask = not can_sleep(launch.argv)
+        self.source = HttpSource(launch.base_url, self.key, may_ask_slots=self.may_ask)
         self.rates = SlotRates()
         self.orphans: dict[tuple[int, int], float] = {}
         """Requests by slot and task that no slot works on, and since when."""
         self.before: tuple[float, ProcessReading] | None = None
-        self._past: tuple[int, Past] | None = None
-        self.pace = Pace()
+        self._past: tuple[int, FinishedSession] | None = None
+        self.pace = ProcessRates()
         self.process: ProcessReading | None = None
         self.looked_at = 0.0
         self.log_problem = ""
         self.awaited = False
         """Whether its first answer was waited for."""
-        self.proven = running.proven_at is not None
+        self.proven = running.ready_at is not None
 
     def look(self) -> bool:
         """Reads its log and its process, and cuts a log that is too long. Blocks. Whether a request ended."""
         finished = self.log.read()
         self.log_problem = self.log.problem
-        trim(self.log.path)
+        truncate_log(self.log.path)
         self.looked_at = time.monotonic()
         self.process = read_process(self.running.process) if self.running.process else None
         return bool(finished)
@@ -100,7 +107,7 @@ class Launched:
         if key != self.key:
             await self.source.close()
             self.key = key
-            self.source = ServerSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask)
+            self.source = HttpSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask)
             if not wait:
                 self.source.start()
 
@@ -120,10 +127,10 @@ class Launched:
             if answer.at > since + ORPHAN_SECONDS:
                 del in_flight[key[0]], self.orphans[key]
 
-    def past_of(self, finished: list[Request]) -> Past:
+    def finished_session(self, finished: list[Request]) -> FinishedSession:
         """What the finished requests come to; made anew only when one ended."""
         if self._past is None or self._past[0] != self.log.requests.count:
-            self._past = (self.log.requests.count, past_of(finished))
+            self._past = (self.log.requests.count, finished_session(finished))
         return self._past[1]
 
     @property
@@ -146,7 +153,7 @@ class Launched:
         if self.before is None:
             self.before = (at, process)
         elif at - self.before[0] >= seconds:
-            self.pace = pace(self.before[1], process, at - self.before[0])
+            self.pace = process_rates(self.before[1], process, at - self.before[0])
             self.before = (at, process)
 
 
@@ -154,14 +161,14 @@ class Sampler:
     """One owner of the sources. ``sample`` never raises for what the world does; ``problems`` says what is missing."""
 
     def __init__(
-        self, paths: Paths, config: Config, driver: Driver, *, slot: str = MAIN_SLOT, url: str | None = None
+        self, paths: Paths, config: Config, driver: ReadDriver, *, slot: str = MAIN_INSTANCE, url: str | None = None
     ) -> None:
         self.paths, self.config, self.slot, self.url = paths, config, slot, url
         self._driver = driver
         self._host = HostReader()
         self._host_reading: HostReading | None = None
-        self._launched: Launched | None = None
-        self._foreign: ServerSource | None = None
+        self._launched: LaunchSources | None = None
+        self._foreign: HttpSource | None = None
         self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
         self._peer_rate: CounterRate | None = None
@@ -177,26 +184,26 @@ class Sampler:
         """The snapshot of this instant. ``wait`` asks the server first instead of taking its last answer."""
         if self.url:
             return await self._sample_foreign(wait)
-        view, launched, finished = await in_thread(self._look)
+        view, launched, finished = await run_in_thread(self._look)
         await self._follow(launched, wait)
         if launched is None:
-            return self._assemble(from_view(view, "stopped"), "down", None)
+            return self._assemble(status_from_view(view, "stopped"), "down", None)
         launched.drop_orphans(time.monotonic())
         if launched.source.latest and launched.source.latest.denied:
             await launched.renew_key(self.paths, wait)
         if finished:
             launched.source.want_counters()
         if finished or launched.log.requests.in_flight:
-            launched.source.hurry()
-        if launched.running.proven_at and not launched.proven:
+            launched.source.poll_now()
+        if launched.running.ready_at and not launched.proven:
             launched.proven, launched.awaited = True, False
             launched.source.forget()  # "nothing answers" was of the load; what it does now, it has not said yet
         if wait:
             await launched.source.ask()
             await launched.time_to_move()
-            await in_thread(launched.look)  # what it was taking while it was asked
+            await run_in_thread(launched.look)  # what it was taking while it was asked
             launched.keep_pace(LEAST_PACE_SECONDS)
-            self._host_reading = await in_thread(self._host.read)
+            self._host_reading = await run_in_thread(self._host.read)
         elif not launched.awaited:
             launched.awaited = True
             await launched.source.first(FIRST_SECONDS)
@@ -213,20 +220,20 @@ class Sampler:
             http = "unreachable"
         if state in ("prefill", "answering", "stuck") and http == "ready":
             http = "answering"
-        status = from_view(view, http, latest.slots if latest else None, denied=bool(latest and latest.denied))
+        status = status_from_view(view, http, latest.slots if latest else None, denied=bool(latest and latest.denied))
         return self._assemble(status, state, launched, tuple(problems), at)
 
     async def _sample_foreign(self, wait: bool) -> Snapshot:
         assert self.url is not None
-        self._host_reading = await in_thread(self._host.read)
-        from gpubox.telemetry.peers import CounterRate, of_peer
+        self._host_reading = await run_in_thread(self._host.read)
+        from gpubox.telemetry.other_server import CounterRate, with_other_server
 
         if self._foreign is None:
             self._peer_rate = CounterRate()
-            key = await in_thread(_foreign_key, self.paths, self.config, self.url)
-            may_ask = not await in_thread(sleeper_at, self.url)
-            self._foreign = ServerSource(self.url, key, may_ask_slots=may_ask, foreign=True)
-            self._foreign_status = await read_foreign(self.url, key)
+            key = await run_in_thread(_foreign_key, self.paths, self.config, self.url)
+            may_ask = not await run_in_thread(can_sleep_at, self.url)
+            self._foreign = HttpSource(self.url, key, may_ask_slots=may_ask, foreign=True)
+            self._foreign_status = await read_foreign_status(self.url, key)
             await self._foreign.ask()
             if not wait:
                 self._foreign.start()  # after that: two that ask at once would not know since when one waits
@@ -236,14 +243,14 @@ class Sampler:
         for answer in self._foreign.take():
             if answer.slots is not None:
                 self._foreign_rates.feed(answer.at, answer.slots)
-            if answer.peer and self._peer_rate:
+            if answer.other_server and self._peer_rate:
                 self._peer_rate.feed(answer.at, (answer.counters or {}).get("tokens_predicted_total"))
         latest = self._foreign.latest
         assert latest is not None and self._foreign_status is not None
-        if latest.peer:
-            self._foreign_status = from_peer(self.url, latest.peer, denied=latest.denied)
+        if latest.other_server:
+            self._foreign_status = status_of_other_server(self.url, latest.other_server, denied=latest.denied)
         elif latest.status == "ok" and not self._foreign_status.up:
-            self._foreign_status = await read_foreign(self.url, self._foreign.key)
+            self._foreign_status = await read_foreign_status(self.url, self._foreign.key)
         slots = read_slots(latest.slots or (), None, self._foreign_rates, at, None)
         state = {"ok": "idle", "unreachable": "down", "error": "down"}.get(latest.status, "loading")
         if latest.status == "ok":
@@ -253,16 +260,16 @@ class Sampler:
         down = "error" if latest.status == "error" else "unreachable"
         http = {"down": down, "loading": "loading", "idle": "ready", "ready": "ready", "sleeping": "ready"}
         status = replace(self._foreign_status, state=http.get(state, "answering"), slots=latest.slots)
-        silent, said = silence(self._foreign, at)
+        silent, said = response_delay(self._foreign, at)
         problems = said if latest.asleep else said + http_problems(self._foreign, latest)
         snapshot = self._build(
             status, "stuck" if silent > STUCK_SECONDS else state, at, slots, latest, problems=tuple(problems)
         )
-        if latest.peer is None or self._peer_rate is None:
+        if latest.other_server is None or self._peer_rate is None:
             return snapshot
-        return of_peer(snapshot, latest.peer, self._peer_rate.tokens_per_second)
+        return with_other_server(snapshot, latest.other_server, self._peer_rate.tokens_per_second)
 
-    def _look(self) -> tuple[SlotView, Launched | None, bool]:
+    def _look(self) -> tuple[InstanceView, LaunchSources | None, bool]:
         """What runs, its log and process as read now, and whether a request ended. Blocks; changes no source."""
         view = observe(self.paths, self.slot)
         self._host_reading = self._host.read()
@@ -271,12 +278,12 @@ class Sampler:
             return view, None, False
         known = launched.running if launched else None
         if known is None or known.launch_id != running.launch_id or known.process != running.process:
-            launched = Launched(self.paths, self.slot, running)
+            launched = LaunchSources(self.paths, self.slot, running)
         assert launched is not None
         launched.running = running
         return view, launched, launched.look()
 
-    async def _follow(self, launched: Launched | None, wait: bool) -> None:
+    async def _follow(self, launched: LaunchSources | None, wait: bool) -> None:
         if launched is not self._launched:
             await self._forget()
             self._launched = launched
@@ -289,28 +296,28 @@ class Sampler:
             self._launched = None
 
     def _state(
-        self, launched: Launched, answer: ServerAnswer | None, process: ProcessReading | None, at: float
+        self, launched: LaunchSources, answer: HttpReading | None, process: ProcessReading | None, at: float
     ) -> tuple[str, list[str]]:
         problems = [launched.log_problem] if launched.log_problem else []
         if process and process.stopped:
             return "stuck", ["the server process is suspended (SIGSTOP)", *problems]
         if launched.log.asleep:
             return "sleeping", problems
-        silent, said = silence(launched.source, at)
+        silent, said = response_delay(launched.source, at)
         if answer is None and not said:  # the log alone tells
-            if launched.running.proven_at is None:
+            if launched.running.ready_at is None:
                 return "loading", problems
             reading = launched.log.requests.in_flight
             return ("answering" if reading else "idle"), ["the server was not asked yet", *problems]
         problems = said + problems
         if silent > STUCK_SECONDS:
             return "stuck", problems
-        if (answer is None or answer.status != "ok") and launched.running.proven_at is None:
+        if (answer is None or answer.status != "ok") and launched.running.ready_at is None:
             return "loading", problems
         if answer is None:
             return "down", problems
         problems += http_problems(launched.source, answer)
-        if launched.running.proven_at and not launched.log.split.keys:
+        if launched.running.ready_at and not launched.log.split.keys:
             problems.append("the log does not tell where the memory went: no split")
         if answer.status != "ok":
             return "down", problems
@@ -326,7 +333,7 @@ class Sampler:
         self,
         status: ServerStatus,
         state: str,
-        launched: Launched | None,
+        launched: LaunchSources | None,
         problems: tuple[str, ...] = (),
         at: float | None = None,
     ) -> Snapshot:
@@ -350,8 +357,8 @@ class Sampler:
         state: str,
         at: float,
         slots: tuple[SlotReading, ...] = (),
-        answer: ServerAnswer | None = None,
-        launched: Launched | None = None,
+        answer: HttpReading | None = None,
+        launched: LaunchSources | None = None,
         process: ProcessReading | None = None,
         clock: float | None = None,
         problems: tuple[str, ...] = (),
@@ -368,19 +375,19 @@ class Sampler:
             driver=driver,
             host=host,
             process=process,
-            memory=reconcile(
+            memory=reconcile_devices(
                 log.split if log else None,
                 driver.gpus,
                 host,
                 process,
                 status.pid,
                 dict(launched.running.loaded_vram) if launched else {},
-                launched.running.loaded_whole if launched else (),
+                launched.running.whole_card_gpus if launched else (),
             ),
             offload=offload(
                 log,
                 launched.running.launch if launched else None,
-                launched.pace if launched else Pace(),
+                launched.pace if launched else ProcessRates(),
                 driver,
                 state,
                 clock - ended if clock is not None and ended is not None else None,
@@ -393,14 +400,14 @@ class Sampler:
                 answer.queued if answer else None,
                 requests,
                 clock,
-                launched.past_of(finished) if launched else None,
+                launched.finished_session(finished) if launched else None,
             ),
             slots=slots,
             requests=tuple(finished[:SHOWN_REQUESTS]),
             totals=totals(
                 answer.counters if answer else None,
                 requests,
-                launched.running.proof_tokens if launched else (0, 0),
+                launched.running.probe_tokens if launched else (0, 0),
                 log.uncounted if log else "",
             ),
             kv_bytes_per_token=log.split.kv_bytes_per_token if log else None,
@@ -409,7 +416,7 @@ class Sampler:
         )
 
 
-def age_of(process: Identity) -> float:
+def age_of(process: ProcessIdentity) -> float:
     """Seconds since ``process`` started, to the clock tick; its log's clock began then."""
     ticks = os.sysconf("SC_CLK_TCK")
     uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
@@ -423,10 +430,10 @@ def _slot_state(states: list[str]) -> str:
 
 
 def _foreign_key(paths: Paths, config: Config, url: str) -> str | None:
-    from gpubox.server.keys import key_for
+    from gpubox.server.api_keys import api_key_for
 
     try:
-        return key_for(paths, config, url)
+        return api_key_for(paths, config, url)
     except GpuboxError:
         return None  # said by /slots answering 401
 

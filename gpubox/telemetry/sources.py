@@ -10,18 +10,26 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubox.hardware.process import output_moved
-from gpubox.server.answers import DEFERRED, PROCESSING, Health, Slot
-from gpubox.server.choiceevents import Cleared
-from gpubox.server.log import HEAD_BYTES, LINE_BYTES, LogReader, numbered, parse_line, tail_text
-from gpubox.server.logevents import CacheState, Checkpoint, Cut, Released, Section, Sleeping, event_of
-from gpubox.server.logtally import ENDED, ended_in
-from gpubox.server.peer import LLAMA, PeerReading
-from gpubox.telemetry.checkpoints import Checkpoints
-from gpubox.telemetry.model import Request
+from gpubox.hardware.process import moved_stdout
+from gpubox.server.log import HEAD_BYTES, LINE_BYTES, LogReader, parse_line, rotated_path, tail_text
+from gpubox.server.log_events import (
+    ContextCheckpoint,
+    LogCut,
+    LogSection,
+    PromptCacheSize,
+    SleepState,
+    SlotReleased,
+    parse_event,
+)
+from gpubox.server.log_request_count import ENDED, count_ended_requests
+from gpubox.server.other_server import LLAMA, OtherServerReading
+from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot
+from gpubox.server.slot_events import PromptCleared
+from gpubox.telemetry.cache_miss import PromptCacheState
+from gpubox.telemetry.checkpoints import ContextCheckpoints
+from gpubox.telemetry.memory_breakdown import MemoryBreakdown
 from gpubox.telemetry.requests import RequestLog
-from gpubox.telemetry.reread import Kept
-from gpubox.telemetry.split import SplitLog
+from gpubox.telemetry.snapshot import Request
 
 TAIL_BYTES = 1024 * 1024
 """What is read of a log that is already long: its load (HEAD_BYTES), and its last requests."""
@@ -57,12 +65,12 @@ class LogSource:
 
         ``pid``: who writes the log. A server whose log is renamed writes on into the old file, and is followed there.
         """
-        self.split = SplitLog()
-        kept = Kept(restarted=numbered(path, 1).exists())
+        self.split = MemoryBreakdown()
+        kept = PromptCacheState(restarted=rotated_path(path, 1).exists())
         self.requests = RequestLog(started, skip_proof=proof, kept=kept)
         self.cache_bytes: int | None = None
         self.cache_limit_bytes: int | None = None
-        self.checkpoints = Checkpoints()
+        self.checkpoints = ContextCheckpoints()
         self.asleep = False
         self.complete = True
         """Whether every line of the launch was read: else the list of requests is not whole."""
@@ -120,7 +128,7 @@ class LogSource:
         return "" if self.complete else "the log is long: requests before its last part are not listed"
 
     def _locate(self) -> None:
-        moved = output_moved(self._pid, self.path) if self._pid is not None else None
+        moved = moved_stdout(self._pid, self.path) if self._pid is not None else None
         self._reader.path, self._moved_to = moved or (self.path, "")
 
     def _skip(self, keep: int) -> None:
@@ -128,7 +136,7 @@ class LogSource:
         skipped = self._reader.skip(keep)
         self.skipped_bytes += skipped
         self.complete = False
-        ended = ended_in(self._reader.path, begin, begin + skipped)
+        ended = count_ended_requests(self._reader.path, begin, begin + skipped)
         if ended is None:
             self.uncounted = "a part of the log is too long to be counted"
         else:
@@ -136,30 +144,30 @@ class LogSource:
         self.requests.forget()
 
     def _feed(self, line: str) -> Request | None:
-        at, event = event_of(line)
+        at, event = parse_event(line)
         match event:
             case None:
                 return None
-            case Sleeping():
+            case SleepState():
                 self.asleep = event.asleep
                 if event.asleep:
                     self.split.unload()
                     self.checkpoints.clear()
                     self.requests.kept.forget(slept=True)
-            case CacheState():
+            case PromptCacheSize():
                 self.cache_bytes, self.cache_limit_bytes = event.size_bytes, event.limit_bytes
-            case Checkpoint():
+            case ContextCheckpoint():
                 self.checkpoints.feed(event)
                 return self.requests.feed(at, event, seen=self._clock())
-            case Cleared():
+            case PromptCleared():
                 self.checkpoints.clear(event.slot)
                 return self.requests.feed(at, event, seen=self._clock())
-            case Section(name="listening"):
+            case LogSection(name="listening"):
                 self.asleep = False
-            case Cut():
+            case LogCut():
                 self._pass_cut(event.ended)
                 return None
-            case Released():
+            case SlotReleased():
                 return self.requests.feed(at, event, seen=self._clock())
             case _:
                 self.split.feed(event)
@@ -181,11 +189,11 @@ class LogSource:
             self.requests.count = ended
 
     def _read_aside(self, ended: int) -> None:
-        lines = tail_text(numbered(self.path, 1), TAIL_BYTES).splitlines()[1:]
+        lines = tail_text(rotated_path(self.path, 1), TAIL_BYTES).splitlines()[1:]
         self.requests.count = max(0, ended - sum(ENDED.decode() in line for line in lines))
         for line in lines:
-            at, event = event_of(line)
-            if isinstance(event, Sleeping):
+            at, event = parse_event(line)
+            if isinstance(event, SleepState):
                 self.asleep = event.asleep
             elif event:
                 self.requests.feed(at, event, seen=self._clock())
@@ -208,7 +216,7 @@ def _begins_late(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerAnswer:
+class HttpReading:
     """What the HTTP side said last. ``at`` is when it answered, monotonic."""
 
     at: float
@@ -223,7 +231,7 @@ class ServerAnswer:
     """What it sent too much of, in a sentence."""
     asleep: bool = False
     """It says that it sleeps; it was asked nothing that would wake it."""
-    peer: PeerReading | None = None
+    other_server: OtherServerReading | None = None
     """What a server says that is no llama-server."""
 
     @property
@@ -243,7 +251,7 @@ class ServerAnswer:
         return int(waiting) if waiting is not None and 0 <= waiting < MOST_TOKENS else None
 
 
-class ServerSource:
+class HttpSource:
     """Asks one server at its own pace in a task of its own, so that a server that hangs delays nothing."""
 
     def __init__(self, base_url: str, key: str | None, *, may_ask_slots: bool, foreign: bool = False) -> None:
@@ -257,9 +265,9 @@ class ServerSource:
         self._dialect = "" if foreign else LLAMA
         """Of what answers there; empty while that is not known."""
         self._recognised_at = float("-inf")
-        self.answers: list[ServerAnswer] = []
+        self.answers: list[HttpReading] = []
         """Every answer since they were last taken, oldest first."""
-        self.latest: ServerAnswer | None = None
+        self.latest: HttpReading | None = None
         self.asking_since: float | None = None
         self._counters: dict[str, float] | None = None
         self._counters_denied = False
@@ -270,7 +278,7 @@ class ServerSource:
         self._answered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def hurry(self) -> None:
+    def poll_now(self) -> None:
         """Has an idle server asked at once: its log says that it took a request."""
         self._hurry.set()
 
@@ -293,7 +301,7 @@ class ServerSource:
         """Has the next poll read ``/metrics``: they change when a request ends, and a scrape disturbs others."""
         self._want_counters = True
 
-    def take(self) -> list[ServerAnswer]:
+    def take(self) -> list[HttpReading]:
         """The answers since the last call."""
         taken, self.answers = self.answers, []
         return taken
@@ -317,25 +325,25 @@ class ServerSource:
                 async with asyncio.timeout(max(0.02, pause - (time.monotonic() - began))):
                     await self._hurry.wait()
 
-    async def ask(self) -> ServerAnswer:
+    async def ask(self) -> HttpReading:
         """Asks once. Never raises: what cannot be asked is in the answer."""
         self.asking_since = time.monotonic()
         try:
             answer = await self._ask()
         except Exception as error:  # a server can answer anything; the asking must go on
-            answer = ServerAnswer(time.monotonic(), "error", detail=type(error).__name__)
+            answer = HttpReading(time.monotonic(), "error", detail=type(error).__name__)
         self.asking_since = None
         self.latest = answer
         self._answered.set()
         self.answers = [*self.answers[-63:], answer]
         return answer
 
-    async def _ask(self) -> ServerAnswer:
+    async def _ask(self) -> HttpReading:
         self.client.denied, self.client.problem = False, ""  # asked again: a key may have been given, a proxy mended
         if self._dialect not in ("", LLAMA):
             return await self._ask_peer()
         if self._foreign and not (self.latest and self.latest.busy) and await self._sleeps():
-            return ServerAnswer(time.monotonic(), "ok", counters=self._counters, asleep=True)
+            return HttpReading(time.monotonic(), "ok", counters=self._counters, asleep=True)
         slots = _sound(await self.client.slots()) if self.may_ask_slots else None
         at = time.monotonic()
         health = Health("ok") if slots else await self.client.health()
@@ -350,29 +358,29 @@ class ServerSource:
             # asked again without a cause only where it failed
             self._retry_at = float("inf") if self._counters else at + RETRY_SECONDS
         denied = denied or self._counters_denied
-        return ServerAnswer(at, health.status, slots, self._counters, denied, health.detail, self.client.problem)
+        return HttpReading(at, health.status, slots, self._counters, denied, health.detail, self.client.problem)
 
     async def _recognise(self, at: float) -> bool:
         """Whether it is a server of another kind. What is of none is asked again now and then: it may be starting."""
         if at - self._recognised_at < RETRY_SECONDS:
             return False
-        from gpubox.server.dialect import recognise
+        from gpubox.server.dialect import detect_dialect
 
         self._recognised_at = at
-        self._dialect = await recognise(self.client)
+        self._dialect = await detect_dialect(self.client)
         return self._dialect not in ("", LLAMA)
 
-    async def _ask_peer(self) -> ServerAnswer:
-        from gpubox.server.dialect import read_peer
+    async def _ask_peer(self) -> HttpReading:
+        from gpubox.server.dialect import read_other_server
 
-        peer, at = await read_peer(self.client, self._dialect), time.monotonic()
+        other_server, at = await read_other_server(self.client, self._dialect), time.monotonic()
         denied = self.client.denied
-        if peer is None:
+        if other_server is None:
             self._dialect = ""  # another program may have its port now
             health = await self.client.health()
-            return ServerAnswer(at, "unreachable" if health.status == "ok" else health.status, detail=health.detail)
-        counters = dict(peer.counters) if peer.counters is not None else None
-        return ServerAnswer(at, "ok", counters=counters, denied=denied, peer=peer)
+            return HttpReading(at, "unreachable" if health.status == "ok" else health.status, detail=health.detail)
+        counters = dict(other_server.counters) if other_server.counters is not None else None
+        return HttpReading(at, "ok", counters=counters, denied=denied, other_server=other_server)
 
     def _wants_counters(self, slots: tuple[Slot, ...] | None, at: float) -> bool:
         if slots and self.latest and _worked(self.latest.slots, slots):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from gpubox.server.answers import Slot
-from gpubox.telemetry.model import Request, SlotReading, Throughput, Totals
-from gpubox.telemetry.rates import SlotRates
-from gpubox.telemetry.requests import InFlight, RequestLog
-from gpubox.telemetry.session import Past, open_requests, speeds
+from gpubox.server.responses import Slot
+from gpubox.telemetry.requests import RequestInFlight, RequestLog
+from gpubox.telemetry.session_speeds import FinishedSession, open_requests, session_speeds
+from gpubox.telemetry.slot_rates import SlotRates
+from gpubox.telemetry.snapshot import Request, SlotReading, Throughput, Totals
 
 NEW_SECONDS = 1.0
 """A request that is younger may be without a speed of its own, and adds little to that of all."""
@@ -23,7 +23,7 @@ def read_slots(
     return tuple(_slot(slot, _in_flight(slot, log), rates, at, server_clock) for slot in slots)
 
 
-def _in_flight(slot: Slot, log: RequestLog | None) -> InFlight | None:
+def _in_flight(slot: Slot, log: RequestLog | None) -> RequestInFlight | None:
     found = log.in_flight.get(slot.index) if log else None
     if found and slot.busy and slot.task is not None and found.task == slot.task:
         found.predict_limit = slot.predict_limit
@@ -31,7 +31,9 @@ def _in_flight(slot: Slot, log: RequestLog | None) -> InFlight | None:
     return None
 
 
-def _slot(slot: Slot, found: InFlight | None, rates: SlotRates, at: float, server_clock: float | None) -> SlotReading:
+def _slot(
+    slot: Slot, found: RequestInFlight | None, rates: SlotRates, at: float, server_clock: float | None
+) -> SlotReading:
     used, size = slot.context_used_tokens, slot.context_size_tokens
     if not slot.busy:
         return SlotReading(slot.index, "idle", None, used, size)
@@ -83,7 +85,7 @@ def _slot(slot: Slot, found: InFlight | None, rates: SlotRates, at: float, serve
     )
 
 
-def _logged_tg(found: InFlight | None, server_clock: float | None) -> float | None:
+def _logged_tg(found: RequestInFlight | None, server_clock: float | None) -> float | None:
     if found is None or found.tg_3s is None or found.tg_at is None or server_clock is None:
         return None
     return found.tg_3s if server_clock - found.tg_at <= LOG_SPEED_SECONDS else None
@@ -96,14 +98,14 @@ def throughput(
     queued: int | None = None,
     log: RequestLog | None = None,
     server_clock: float | None = None,
-    past: Past | None = None,
+    past: FinishedSession | None = None,
 ) -> Throughput:
     """The labelled numbers. ``finished`` newest first; ``past``: what they come to, where it is known already."""
     reading = next((s for s in slots if s.state == "prefill"), None)
     last = finished[0] if finished else None
     drafted = next((r for r in finished if r.draft_tokens), None)
     now = log.started.timestamp() + server_clock if log and server_clock is not None else None
-    done = speeds(finished, open_requests(log, slots), now, past)
+    done = session_speeds(finished, open_requests(log, slots), now, past)
     together = _together(slots)
     fullest = max(slots, key=lambda s: s.context_used_tokens or 0, default=None)
     return Throughput(

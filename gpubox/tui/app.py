@@ -22,24 +22,24 @@ from textual.widgets import Input
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
+from gpubox.sanitize import sanitize_line
 from gpubox.tui import theme
-from gpubox.tui.actions import BY_ID, OPENS_INPUT, Where, bindings
-from gpubox.tui.cleaning import CleanText
-from gpubox.tui.entries import Entry
+from gpubox.tui.actions import ACTIONS_BY_ID, OPENS_INPUT, Scope, bindings
+from gpubox.tui.bridge import ServiceBridge, Services
+from gpubox.tui.dashboard.profiles import ProfilePane
+from gpubox.tui.dashboard.screen import DashboardScreen
 from gpubox.tui.messages import (
-    EntriesRead,
-    LogRead,
-    Now,
-    NowRead,
+    LogLinesRead,
     OperationEnded,
+    OperationUpdated,
+    ProfileEntriesRead,
+    ServerOverview,
+    ServerOverviewChanged,
     SnapshotTaken,
-    StoryMoved,
 )
-from gpubox.tui.screens.dashboard import DashboardScreen
-from gpubox.tui.services import Bridge, Services
-from gpubox.tui.text import plain
+from gpubox.tui.profile_entries import ProfileEntry
+from gpubox.tui.sanitize_filter import SanitizeFilter
 from gpubox.tui.verbs import Verbs
-from gpubox.tui.widgets.profile_list import ProfilePane
 from gpubox.tui.widgets.requests_pane import RequestRows
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from textual.filter import LineFilter
     from textual.screen import Screen
 
-    from gpubox.tui.story import Story
+    from gpubox.tui.operation_progress import OperationProgress
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked: scrolling through the list asks nobody."""
@@ -57,9 +57,9 @@ STALE_SECONDS = 2.0
 
 
 def _palette() -> type[Provider]:
-    from gpubox.tui.palette import VerbProvider
+    from gpubox.tui.palette import ActionProvider
 
-    return VerbProvider
+    return ActionProvider
 
 
 class GpuboxApp(Verbs):
@@ -68,25 +68,25 @@ class GpuboxApp(Verbs):
     TITLE = "gpubox"
     # The app's, not the screen's: a screen's own styles cost a second pass over all of them before the first paint.
     CSS_PATH = Path(__file__).parent / "screens" / "dashboard.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.ANYWHERE)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.ANYWHERE)]
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     DEFAULT_MODE = "dashboard"
-    COMMAND_PALETTE_BINDING = BY_ID["command_palette"].key
+    COMMAND_PALETTE_BINDING = ACTIONS_BY_ID["command_palette"].key
     ENABLE_COMMAND_PALETTE = True
 
-    now: reactive[Now | None] = reactive(None, repaint=False)
-    story: reactive[Story | None] = reactive(None, repaint=False)
+    now: reactive[ServerOverview | None] = reactive(None, repaint=False)
+    story: reactive[OperationProgress | None] = reactive(None, repaint=False)
 
     def __init__(self, services: Services, *, start: str | None = None) -> None:
         super().__init__()
-        self._clean_text = CleanText()
+        self._clean_text = SanitizeFilter()
         self.register_theme(theme.GPUBOX)
         # Not assigned, which would parse all styles twice before the first paint.
         self.set_reactive(type(self).theme, theme.GPUBOX.name)
         self.stylesheet.set_variables(self.get_css_variables())
         self.animation_level = "none"
-        self.bridge = Bridge(self, services)
-        self.entries: tuple[Entry, ...] = ()
+        self.bridge = ServiceBridge(self, services)
+        self.entries: tuple[ProfileEntry, ...] = ()
         self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
         self.add_mode("dashboard", lambda: self.dashboard)
         self.add_mode("chat", self.open_chat)
@@ -97,7 +97,7 @@ class GpuboxApp(Verbs):
         """What broke the screen, where it did."""
 
     @property
-    def told(self) -> Story | None:
+    def told(self) -> OperationProgress | None:
         return self.story
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -127,14 +127,14 @@ class GpuboxApp(Verbs):
 
     def _tick(self) -> None:
         self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
-        self.tell_rooms(self.now)
+        self.broadcast(self.now)
         taken = self.bridge.watch.taken_at
         if taken is not None:
             self.dashboard.show_stale(asyncio.get_running_loop().time() - taken > STALE_SECONDS)
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """A sentence that goes away by itself."""
-        self.notify(plain(text), severity="warning" if bad else "information", markup=False, timeout=6)
+        self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
 
     def _fatal_error(self) -> None:
         # Textual would print a traceback; the owner gets one sentence and a file to report.
@@ -142,23 +142,23 @@ class GpuboxApp(Verbs):
 
         error = sys.exc_info()[1] or self._exception
         self.broken = f"{type(error).__name__}: {error}"
-        self.bridge.services.keep_traceback("".join(traceback.format_exception(error)) if error else "")
+        self.bridge.services.save_traceback("".join(traceback.format_exception(error)) if error else "")
         self._close_messages_no_wait()
 
     # -- what the bridge hears ----------------------------------------------------------------------
 
-    @on(NowRead)
-    def _now_read(self, message: NowRead) -> None:
+    @on(ServerOverviewChanged)
+    def _now_read(self, message: ServerOverviewChanged) -> None:
         self.now = message.now
         self.dashboard.show_now(message.now)
-        self.tell_rooms(message.now)
+        self.broadcast(message.now)
         self._place()
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:
         if snapshot := self.bridge.watch.take():
             self.dashboard.show_snapshot(snapshot, self.bridge.watch.history)
-            self.tell_rooms(self.now, snapshot)
+            self.broadcast(self.now, snapshot)
 
     @on(events.AppBlur)
     def _blurred(self) -> None:
@@ -171,8 +171,8 @@ class GpuboxApp(Verbs):
     async def on_unmount(self) -> None:
         await self.bridge.services.close()
 
-    @on(EntriesRead)
-    def _entries_read(self, message: EntriesRead) -> None:
+    @on(ProfileEntriesRead)
+    def _entries_read(self, message: ProfileEntriesRead) -> None:
         self.entries = message.entries
         self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
         self.dashboard.show_entries(message.entries)
@@ -180,15 +180,15 @@ class GpuboxApp(Verbs):
         if self._start and self.now:
             self._open_with(self._start)
 
-    @on(StoryMoved)
-    def _story_moved(self, message: StoryMoved) -> None:
+    @on(OperationUpdated)
+    def _story_moved(self, message: OperationUpdated) -> None:
         from gpubox.server.events import Step, StepStarted
-        from gpubox.tui.story import Story
+        from gpubox.tui.operation_progress import OperationProgress
 
-        story = self.story or Story("", "")
+        story = self.story or OperationProgress("", "")
         self.story = story.after(message.event)
         if isinstance(message.event, StepStarted) and message.event.step in (Step.LOAD, Step.RESTORE):
-            self.dashboard.log_pane.note(f"── {message.event.step} {plain(message.event.profile)} ──")
+            self.dashboard.log_pane.note(f"── {message.event.step} {sanitize_line(message.event.profile)} ──")
         if self._leaving > 1:
             self.leave_when_safe()
 
@@ -197,13 +197,13 @@ class GpuboxApp(Verbs):
         if self._leaving:
             self.exit(False)
 
-    @on(LogRead)
-    def _log_read(self, message: LogRead) -> None:
+    @on(LogLinesRead)
+    def _log_read(self, message: LogLinesRead) -> None:
         self.dashboard.log_pane.write(message.lines)
 
-    def watch_story(self, story: Story | None) -> None:
+    def watch_story(self, story: OperationProgress | None) -> None:
         if self.dashboard.is_mounted:
-            self.dashboard.show_story(story)
+            self.dashboard.show_operation(story)
 
     def _place(self) -> None:
         """At the first sight of both, the highlight goes to what runs or ran."""
@@ -222,14 +222,14 @@ class GpuboxApp(Verbs):
             self._start = None
             self.choose(entry, may_download=True)  # `gpubox demo` says what it fetches
 
-    @on(ProfilePane.Highlighted)
-    def _highlighted(self, message: ProfilePane.Highlighted) -> None:
+    @on(ProfilePane.EntryHighlighted)
+    def _highlighted(self, message: ProfilePane.EntryHighlighted) -> None:
         if message.entry and message.entry.profile:
             self.bridge.run(partial(self._preview, message.entry), "preview", exclusive=True)
         else:
             self.workers.cancel_group(self, "preview")
 
-    async def _preview(self, entry: Entry) -> None:
+    async def _preview(self, entry: ProfileEntry) -> None:
         preview, size = await self.bridge.preview(entry, PREVIEW_DELAY)
         self.dashboard.show_preview(entry, preview, size)
 
@@ -238,12 +238,12 @@ class GpuboxApp(Verbs):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return not (action in OPENS_INPUT and isinstance(self.focused, Input))
 
-    @on(ProfilePane.Chosen)
-    def _chosen(self, message: ProfilePane.Chosen) -> None:
+    @on(ProfilePane.EntrySelected)
+    def _chosen(self, message: ProfilePane.EntrySelected) -> None:
         self.choose(message.entry)
 
-    @on(RequestRows.Opened)
-    def _opened(self, message: RequestRows.Opened) -> None:
+    @on(RequestRows.RowOpened)
+    def _opened(self, message: RequestRows.RowOpened) -> None:
         from gpubox.tui.screens.request import RequestScreen
 
         self.push_screen(RequestScreen(message.value))
@@ -261,21 +261,21 @@ def run_app(
 
     ``replay`` plays a recording instead of looking at this machine.
     """
-    from gpubox.tui.farewell import farewell, leave_with_terminal
-    from gpubox.tui.live import LiveServices
+    from gpubox.tui.local_services import LocalServices
+    from gpubox.tui.terminal_exit import exit_on_hangup, exit_summary
 
-    services = LiveServices(paths, config, url)
+    services = LocalServices(paths, config, url)
     if replay:
-        from gpubox.tui.replay import open_recording
+        from gpubox.tui.replay_services import open_recording
 
         services = open_recording(replay, paths, config)
     app = GpuboxApp(services, start=start)
-    leave_with_terminal(app.bridge.ended)
+    exit_on_hangup(app.bridge.ended)
     in_the_middle = app.run()
     if not in_the_middle:
         app.bridge.ended.wait()  # the screen broke in the middle: the operation comes to its end first
     if url is None and replay is None:
-        sys.stdout.write(farewell(paths))
+        sys.stdout.write(exit_summary(paths))
         sys.stdout.flush()
     if app.broken:
         raise GpuboxError(f"The screen broke: {app.broken}.", "What runs was not touched; please report it.")

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from rich.cells import cell_len
 
-from gpubox.tui.cells import QUIET, Line, line, safe
+from gpubox.tui.styled_lines import QUIET, StyledLine, sanitize_to_width, styled_line
 
 AXIS_CELLS = 5
 """The numbers of the axis and its line, at the left."""
@@ -23,7 +23,7 @@ Placed = tuple[int, str]
 """Column and text."""
 
 
-def time_axis(width: int, seconds: float, marks: Mapping[int, tuple[str, str]]) -> Line:
+def time_axis(width: int, seconds: float, marks: Mapping[int, tuple[str, str]]) -> StyledLine:
     """``marks``: column -> kind and words."""
     cells = ["─"] * width
     styles = [QUIET] * width
@@ -37,7 +37,7 @@ def time_axis(width: int, seconds: float, marks: Mapping[int, tuple[str, str]]) 
         _write(cells, styles, at, text, MARKS[marks[column][0]][1])
     runs = groupby(zip(cells, styles, strict=True), key=lambda cell: cell[1])
     axis = [("".join(char for char, _ in run), style) for style, run in runs]
-    return line(("0".rjust(AXIS_CELLS - 2) + " └", QUIET), *axis)
+    return styled_line(("0".rjust(AXIS_CELLS - 2) + " └", QUIET), *axis)
 
 
 def place(width: int, ago: str, marks: Mapping[int, tuple[str, str]]) -> dict[int, Placed]:
@@ -48,11 +48,11 @@ def place(width: int, ago: str, marks: Mapping[int, tuple[str, str]]) -> dict[in
     placed: dict[int, Placed] = {}
     for column, (kind, words) in sorted(marks.items(), reverse=True):
         glyph = MARKS[kind][0]
-        said = safe(words or kind, max(2 * LEAST, width // 2))
+        said = sanitize_to_width(words or kind, max(2 * LEAST, width // 2))
         after, before = _room_after(taken, column), _room_before(taken, column)
         at_right = cell_len(said) <= after or (cell_len(said) > before and after >= before)
         if (room := after if at_right else before) >= min(LEAST, cell_len(said)):
-            said = safe(said, room)
+            said = sanitize_to_width(said, room)
             text = f"{glyph} {said}" if at_right else f"{said} {glyph}"
         else:
             text = glyph

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 
 from gpubox.tui.axis import AXIS_CELLS
-from gpubox.tui.cells import QUIET, Line, line
+from gpubox.tui.styled_lines import QUIET, StyledLine, styled_line
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 READ = "░"
@@ -31,10 +31,10 @@ def step_now(now: float, seconds: float, width: int) -> float:
 
 def graph(
     values: Sequence[float | None], top: float, height: int, reading: Collection[int] = frozenset[int]()
-) -> list[Line]:
+) -> list[StyledLine]:
     """``height`` rows of an area under ``values``, with the axis at its left. ``reading``: columns in which a prompt
     was read and nothing generated; they have a foot of their own colour, so that a gap says why it is one."""
-    rows: list[Line] = []
+    rows: list[StyledLine] = []
     levels = [None if value is None else max(0.0, min(1.0, value / top)) * height * 8 for value in values]
     for row in range(height):
         floor = (height - 1 - row) * 8
@@ -42,7 +42,7 @@ def graph(
         label = f"{top:g}" if row == 0 else f"{top / 2:g}" if height >= 4 and row == height // 2 else ""
         axis = f"{_short(label):>{AXIS_CELLS - 2}} ┤" if label else " " * (AXIS_CELLS - 1) + "│"
         area = [(text, "$graph")] if row < height - 1 or not reading else _foot(text, reading)
-        rows.append(line((axis, QUIET), *area))
+        rows.append(styled_line((axis, QUIET), *area))
     return rows
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui.cells import QUIET, Line, line, safe, squeeze
+from gpubox.tui.styled_lines import QUIET, StyledLine, fit_by_priority, sanitize_to_width, styled_line
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.model import DeviceMemory, Snapshot
+    from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
 
 CELL = 22
 """Width of one entry of the legend."""
 MIB = 1024**2
 
-LOOKS = {
+MEMORY_PART_STYLES = {
     "weights": ("weights", "$mem-weights", "█"),
     "kv": ("KV", "$mem-kv", "▓"),
     "recurrent": ("recurrent", "$mem-recurrent", "▚"),
@@ -32,7 +32,7 @@ LOOKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class MemoryPart:
     """One part of a bar."""
 
     kind: str
@@ -44,7 +44,7 @@ class Segment:
 def short_name(name: str | None, width: int = 30) -> str:
     """A card's name without its maker's."""
     bare = (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("AMD ").removeprefix("Radeon ")
-    return safe(bare, width)
+    return sanitize_to_width(bare, width)
 
 
 def used_bytes(device: DeviceMemory) -> int | None:
@@ -55,16 +55,19 @@ def used_bytes(device: DeviceMemory) -> int | None:
     return parts or None
 
 
-def segments(device: DeviceMemory) -> list[Segment]:
+def segments(device: DeviceMemory) -> list[MemoryPart]:
     """The parts of a device in drawing order; parts of nothing are left out."""
-    found = [Segment(name, LOOKS[name][0], size, device.estimated and name == "weights") for name, size in device.parts]
+    found = [
+        MemoryPart(name, MEMORY_PART_STYLES[name][0], size, device.estimated and name == "weights")
+        for name, size in device.parts
+    ]
     others = device.other_processes_bytes
     if others:
-        found.append(Segment("other", _others(device), others))
+        found.append(MemoryPart("other", _others(device), others))
     if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= MIB:
-        found.append(Segment("unaccounted", "unaccounted", device.unaccounted_bytes))
+        found.append(MemoryPart("unaccounted", "unaccounted", device.unaccounted_bytes))
     if device.free_bytes is not None:
-        found.append(Segment("free", "free", device.free_bytes))
+        found.append(MemoryPart("free", "free", device.free_bytes))
     return found
 
 
@@ -72,12 +75,12 @@ def _others(device: DeviceMemory) -> str:
     """The largest other program by name, and how many more there are."""
     if not device.other_processes:
         return "other"
-    name = safe(device.other_processes[0][0].rsplit("/", 1)[-1].split(" ")[0], 11)
+    name = sanitize_to_width(device.other_processes[0][0].rsplit("/", 1)[-1].split(" ")[0], 11)
     more = len(device.other_processes) - 1
     return f"{name} +{more}" if more else name
 
 
-def bar(device: DeviceMemory, width: int, *, plain: bool = False) -> Line:
+def bar(device: DeviceMemory, width: int, *, plain: bool = False) -> StyledLine:
     """The stacked bar. ``plain``: a glyph for each part, for a terminal without colours.
 
     Where the log claims more than the driver counts, the parts share what is really taken: the bar never shows
@@ -91,19 +94,19 @@ def bar(device: DeviceMemory, width: int, *, plain: bool = False) -> Line:
     if total is None or total < claimed:
         total, taken = max(total or 0, claimed), claimed
     if total <= 0:
-        return line(("·" * width, "$line"))
+        return styled_line(("·" * width, "$line"))
     rest = "free" if device.free_bytes is not None else "unread"
     scale = taken / claimed if claimed else 0
     sizes = [*(s.size * scale for s in parts), total - taken if parts else total]
     if free is not None and not parts:
         sizes = [total - taken, taken]
     kinds = [*(s.kind for s in parts), rest] if parts or free is None else ["free", "unaccounted"]
-    return line(*_drawn(kinds, _share(sizes, total, width), plain))
+    return styled_line(*_drawn(kinds, _share(sizes, total, width), plain))
 
 
 def _drawn(kinds: list[str], counts: list[int], plain: bool) -> Iterable[tuple[str, str]]:
     for kind, count in zip(kinds, counts, strict=True):
-        _, colour, glyph = LOOKS[kind]
+        _, colour, glyph = MEMORY_PART_STYLES[kind]
         if kind == "unread":
             yield "·" * count, "$line"
         else:
@@ -120,35 +123,35 @@ def _share(sizes: list[float], total: float, width: int) -> list[int]:
     return counts
 
 
-def entry(segment: Segment, *, plain: bool = False, width: int = 0) -> Line:
+def entry(segment: MemoryPart, *, plain: bool = False, width: int = 0) -> StyledLine:
     """One part in words; ``width`` sets its number at the right edge, and cuts the word before it."""
-    _, colour, glyph = LOOKS[segment.kind]
+    _, colour, glyph = MEMORY_PART_STYLES[segment.kind]
     mark = (glyph if plain else "■", colour) if segment.kind != "free" else ("□" if not plain else "·", QUIET)
     style = "$warning" if segment.kind == "unaccounted" and segment.size < 0 else ""
     number = ("~" if segment.estimated else "") + _signed(segment.size)
-    word = safe(segment.word, width - len(number) - 3) if width else segment.word  # a number is never cut
+    word = sanitize_to_width(segment.word, width - len(number) - 3) if width else segment.word  # a number is never cut
     gap = max(1, width - len(word) - len(number) - 2)
-    return line(mark, " ", (word, QUIET), " " * gap, (number, style))
+    return styled_line(mark, " ", (word, QUIET), " " * gap, (number, style))
 
 
 def _signed(size: int) -> str:
     return f"−{units.memory(-size)}" if size < 0 else units.memory(size)
 
 
-def head(device: DeviceMemory, lost: bool, width: int) -> Line:
+def head(device: DeviceMemory, lost: bool, width: int) -> StyledLine:
     """A device's name and how full it is, for a pane with several."""
     note = short_name(device.name, 24) if device.kind == "gpu" else ""
     if device.kind == "rpc":
         note = "total as at its start"
     parts = [
-        (9, line((safe("RAM" if device.kind == "host" else device.device, 30), "bold"))),
-        (8, () if lost else line(amount(used_bytes(device), device.total_bytes))),
-        (5, line((note, QUIET))),
+        (9, styled_line((sanitize_to_width("RAM" if device.kind == "host" else device.device, 30), "bold"))),
+        (8, () if lost else styled_line(amount(used_bytes(device), device.total_bytes))),
+        (5, styled_line((note, QUIET))),
     ]
-    return squeeze(parts, width)
+    return fit_by_priority(parts, width)
 
 
-def below(snapshot: Snapshot, width: int) -> Line:
+def below(snapshot: Snapshot, width: int) -> StyledLine:
     """When does it run out: how much of the KV that is allocated already is filled."""
     through = snapshot.throughput
     allocated = sum(device.kv_bytes or 0 for device in snapshot.memory)
@@ -163,11 +166,11 @@ def below(snapshot: Snapshot, width: int) -> Line:
     if snapshot.kv_bytes_per_token is not None:
         filled = min(allocated, snapshot.kv_bytes_per_token * used)
     parts = [
-        (9, line(("context ", QUIET), said)),
-        (8, line(("KV filled ", QUIET), amount(filled, allocated))),
-        (5, line(("all allocated at load", QUIET))),
+        (9, styled_line(("context ", QUIET), said)),
+        (8, styled_line(("KV filled ", QUIET), amount(filled, allocated))),
+        (5, styled_line(("all allocated at load", QUIET))),
     ]
-    return squeeze(parts, width)
+    return fit_by_priority(parts, width)
 
 
 def amount(part: float | None, whole: float | None) -> str:

@@ -9,12 +9,12 @@ from textual.message import Message
 
 if TYPE_CHECKING:
     from gpubox.server.status import ServerStatus
-    from gpubox.tui.entries import Entry
-    from gpubox.tui.story import StoryEvent
+    from gpubox.tui.operation_progress import OperationEvent
+    from gpubox.tui.profile_entries import ProfileEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class ServerOverview:
     """What runs at this moment."""
 
     status: ServerStatus
@@ -24,7 +24,7 @@ class Now:
     """The profile that answered last, where none does now."""
 
     @property
-    def without_slots(self) -> Now:
+    def without_slots(self) -> ServerOverview:
         """The same without what moves with every token."""
         return replace(self, status=replace(self.status, slots=None)) if self.status.slots else self
 
@@ -35,10 +35,10 @@ class Now:
         return frozenset({*self.companions, *([main] if main else [])})
 
 
-class NowRead(Message):
+class ServerOverviewChanged(Message):
     """A new reading of what runs; only sent when it differs from the last."""
 
-    def __init__(self, now: Now) -> None:
+    def __init__(self, now: ServerOverview) -> None:
         super().__init__()
         self.now = now
 
@@ -47,15 +47,15 @@ class SnapshotTaken(Message):
     """A new snapshot waits with the bridge. It carries none: what is drawn is the newest by then."""
 
 
-class EntriesRead(Message):
+class ProfileEntriesRead(Message):
     """The profile list, after a change of its files or of what is known about them."""
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, entries: tuple[ProfileEntry, ...]) -> None:
         super().__init__()
         self.entries = entries
 
 
-class LogRead(Message):
+class LogLinesRead(Message):
     """New lines of the server's log."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -63,10 +63,10 @@ class LogRead(Message):
         self.lines = lines
 
 
-class StoryMoved(Message):
+class OperationUpdated(Message):
     """The operation under way has something to tell."""
 
-    def __init__(self, event: StoryEvent) -> None:
+    def __init__(self, event: OperationEvent) -> None:
         super().__init__()
         self.event = event
 

@@ -10,35 +10,35 @@ from textual.app import App
 from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.model import Snapshot
-    from gpubox.tui.messages import Now
-    from gpubox.tui.room import Room
-    from gpubox.tui.screens.bench import BenchScreen
-    from gpubox.tui.screens.chat import ChatScreen
-    from gpubox.tui.screens.dashboard import DashboardScreen
-    from gpubox.tui.services import Bridge
+    from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.bench.screen import BenchScreen
+    from gpubox.tui.bridge import ServiceBridge
+    from gpubox.tui.chat.screen import ChatScreen
+    from gpubox.tui.dashboard.screen import DashboardScreen
+    from gpubox.tui.messages import ServerOverview
+    from gpubox.tui.persistent_screen import PersistentScreen
 
-WATCH_SECONDS = 1.0
+BENCH_POLL_SECONDS = 1.0
 """Between two looks at whether a benchmark is at work."""
 
 
 class Rooms(App[bool]):
     """Mixed into the app."""
 
-    bridge: Bridge
+    bridge: ServiceBridge
     dashboard: DashboardScreen
     chat: ChatScreen | None = None
     bench: BenchScreen | None = None
 
     @property
-    def rooms(self) -> list[Room]:
+    def rooms(self) -> list[PersistentScreen]:
         """Those that were opened."""
         return [room for room in (self.chat, self.bench) if room]
 
     def open_chat(self) -> ChatScreen:
         """The chat."""
         if self.chat is None:
-            from gpubox.tui.screens.chat import ChatScreen
+            from gpubox.tui.chat.screen import ChatScreen
 
             self.chat = ChatScreen(self.bridge.services.chats(), note=self.dashboard.header.note)
         return self.chat
@@ -46,15 +46,15 @@ class Rooms(App[bool]):
     def open_bench(self) -> BenchScreen:
         """The Bench screen."""
         if self.bench is None:
-            from gpubox.tui.screens.bench import BenchScreen
+            from gpubox.tui.bench.screen import BenchScreen
 
-            self.bench = BenchScreen(self.bridge.services.benches(), note=self.dashboard.header.note)
+            self.bench = BenchScreen(self.bridge.services.bench_service(), note=self.dashboard.header.note)
         return self.bench
 
-    def tell_rooms(self, now: Now | None, snapshot: Snapshot | None = None) -> None:
+    def broadcast(self, now: ServerOverview | None, snapshot: Snapshot | None = None) -> None:
         """What runs, and new readings."""
         for room in self.rooms:
-            room.follow(self.dashboard.header, now)
+            room.show_overview(self.dashboard.header, now)
             if snapshot:
                 room.show_snapshot(snapshot)
 
@@ -63,7 +63,7 @@ class Rooms(App[bool]):
         if self.current_mode != mode and len(self.screen_stack) == 1:
             self.switch_mode(mode)
             app: Any = self
-            self.tell_rooms(app.now)
+            self.broadcast(app.now)
         elif self.chat and mode == "chat":
             self.chat.action_chat_write()
 
@@ -83,7 +83,7 @@ class Rooms(App[bool]):
     async def watch_bench(self) -> None:
         """Marks bench traffic on every screen, and has the Bench screen show how far the run is."""
         services = self.bridge.services
-        service = services.benches()
+        service = services.bench_service()
         recording = bool(services.read_only) and not services.url  # what runs here now is no part of it
         while True:
             try:
@@ -95,4 +95,4 @@ class Rooms(App[bool]):
                 screen.header.bench = f"bench {live.info.plan.kind} {live.done}/{live.info.items}" if live else ""
             if self.bench and (live or self.bench.live):
                 self.bench.show_run(live)
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(BENCH_POLL_SECONDS)

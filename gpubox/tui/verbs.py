@@ -6,13 +6,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError
+from gpubox.threads import run_in_thread
 from gpubox.tui.rooms import Rooms
-from gpubox.tui.threads import in_thread
 
 if TYPE_CHECKING:
-    from gpubox.tui.entries import Entry
-    from gpubox.tui.flow import Flow
-    from gpubox.tui.story import Story
+    from gpubox.tui.operation_progress import OperationProgress
+    from gpubox.tui.operations import OperationController
+    from gpubox.tui.profile_entries import ProfileEntry
 
 
 class Verbs(Rooms):
@@ -22,14 +22,14 @@ class Verbs(Rooms):
     """How often quitting was asked for while an operation is under way."""
 
     @cached_property
-    def flow(self) -> Flow:
-        from gpubox.tui.flow import Flow
+    def flow(self) -> OperationController:
+        from gpubox.tui.operations import OperationController
 
         app: Any = self
-        return Flow(app)
+        return OperationController(app)
 
     @property
-    def told(self) -> Story | None:
+    def told(self) -> OperationProgress | None:
         """The story of the operation under way or just over."""
         raise NotImplementedError
 
@@ -42,21 +42,21 @@ class Verbs(Rooms):
         self.bridge.run(partial(self._run_verb, verb), "verb")
 
     async def _run_verb(self, verb: str) -> None:
-        from gpubox.tui.actions import BY_ID, Where
+        from gpubox.tui.actions import ACTIONS_BY_ID, Scope
 
-        where = BY_ID[verb].where
+        where = ACTIONS_BY_ID[verb].where
         if verb == "back" and self.bench and self.screen is self.bench:
             self.bench.action_bench_back()
             return
-        if where in (Where.CHAT, Where.BENCH):
-            self.show_mode("chat" if where is Where.CHAT else "bench")
+        if where in (Scope.CHAT, Scope.BENCH):
+            self.show_mode("chat" if where is Scope.CHAT else "bench")
             await self.run_action(f"screen.{verb}")
             return
-        if where is not Where.ANYWHERE:
+        if where is not Scope.ANYWHERE:
             self.action_show_dashboard()
         await self.run_action(verb)
 
-    def choose(self, entry: Entry, *, may_download: bool = False) -> None:
+    def choose(self, entry: ProfileEntry, *, may_download: bool = False) -> None:
         """Enter on ``entry``. ``may_download``: the owner agreed already that its model is fetched."""
         self.bridge.run(partial(self.flow.choose, entry, may_download=may_download), "server")
 
@@ -107,7 +107,7 @@ class Verbs(Rooms):
         from gpubox.tui.screens.failed_log import FailedLogScreen
 
         try:
-            said, lines = await in_thread(self.bridge.services.failed_log)
+            said, lines = await run_in_thread(self.bridge.services.failed_log)
         except GpuboxError as error:
             self.say(str(error))
             return
@@ -121,16 +121,16 @@ class Verbs(Rooms):
         if not (entry and entry.profile and shown):
             self.say("There is no command line to copy here.")
             return
-        from gpubox.tui.widgets.detail import shell_line
+        from gpubox.tui.dashboard.detail import shell_line
 
         self.copy_to_clipboard(shell_line(entry.profile, shown.argv))
         self.say(f"Copied the command line of {entry.name}. (Terminals that know OSC 52; tmux: set-clipboard on.)")
 
     def action_help(self) -> None:
-        from gpubox.tui.actions import Where
-        from gpubox.tui.screens.help import HelpScreen
+        from gpubox.tui.actions import Scope
+        from gpubox.tui.help_screen import HelpScreen
 
-        first = {"chat": Where.CHAT, "bench": Where.BENCH}.get(self.current_mode, Where.ANYWHERE)
+        first = {"chat": Scope.CHAT, "bench": Scope.BENCH}.get(self.current_mode, Scope.ANYWHERE)
         self.push_screen(HelpScreen(self.bridge.services.places(), first=first))
 
     async def action_back(self) -> None:
@@ -140,7 +140,7 @@ class Verbs(Rooms):
             return
         if self.told.waits:
             self.bridge.services.cancel()
-        elif self.told.can_be_given_up:
+        elif self.told.can_cancel:
             self.bridge.run(self.flow.give_up, "ask")
 
     async def action_quit(self) -> None:

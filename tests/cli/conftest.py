@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
 
@@ -30,5 +30,5 @@ def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callabl
     write_profile("beside", f'model = "{tiny_gguf}"\ncompanion = true\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     yield
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from gpubox.bench.kinds.speed.kind import Speed
 from gpubox.bench.model import Item
-from gpubox.bench.speed.kind import Speed
-from gpubox.bench.stand import Stand
-from gpubox.bench.store import find_run
-from gpubox.hardware.process import find_marked
+from gpubox.bench.run_store import find_run
+from gpubox.bench.target_server import TargetServer
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from tests.bench_runs import speed_run
 from tests.bench_server import BenchServer
@@ -149,12 +149,12 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
 ) -> None:  # fmt: skip
     real, done = Speed.execute, []
 
-    async def execute(self: Speed, item: Item, stand: Stand) -> Any:
+    async def execute(self: Speed, item: Item, target_server: TargetServer) -> Any:
         if item.id.endswith("/2") and not done:
             done.append(item.id)
             gpubox_ = (sys.executable, "-m", "gpubox")
             await asyncio.to_thread(subprocess.run, [*gpubox_, *words], check=True, capture_output=True)
-        return await real(self, item, stand)
+        return await real(self, item, target_server)
 
     monkeypatch.setattr(Speed, "execute", execute)
     assert gpubox(capfd, "start", "synthetic")[0] == 0
@@ -165,14 +165,14 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     assert "What ran before is not brought back" in err
     run = find_run(paths, "last")
     assert done[0] not in run.raws()  # a port tells no servers apart: what answered there was another
-    assert not run.info.owed
+    assert not run.info.restore_pending
     assert values(capfd, "status")[1]["server"]["profile"] == profile
 
 
 def test_where_nothing_ran_nothing_runs_afterwards(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     assert gpubox(capfd, "bench", "speed", "b", *QUICK)[0] == 0
 
-    assert find_marked(f"{paths.state}|") == []
+    assert find_by_marker(f"{paths.state}|") == []
 
 
 def test_a_busy_server_is_not_measured_unasked(
@@ -222,7 +222,7 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
 def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     code, found = values(capfd, "bench", "--plan", "speed", "a", *QUICK)
     assert code == 0
-    assert (found["items"], found["starts"], found["gives_back"], found["seconds"]) == (6, ["a"], None, None)
+    assert (found["items"], found["starts"], found["restored_profile"], found["seconds"]) == (6, ["a"], None, None)
     code, out, _ = gpubox(capfd, "bench", "--plan", "speed", "a", *QUICK)
     assert out.splitlines() == ["speed: 6 items", "1 start: a", "afterwards nothing runs, as now"]
     code, _, _ = gpubox(capfd, "bench", "--plan", "speed", "nobody")

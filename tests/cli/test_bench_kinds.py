@@ -1,4 +1,4 @@
-"""``gpubox bench ab|sweep|soak|save|give-back`` as the owner types them, on an engine that answers at 50 tok/s."""
+"""``gpubox bench ab|sweep|soak|save|restore`` as the owner types them, on an engine that answers at 50 tok/s."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpubox.bench.model import Plan, Target
-from gpubox.bench.stand import CHANGING
-from gpubox.bench.store import create_run, find_run
-from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.slot import observe
+from gpubox.bench.run_store import create_run, find_run
+from gpubox.bench.target_server import SWITCHING
+from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.server.instance import observe
 from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox
 
@@ -144,7 +144,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
         (("soak", "a", "--minutes", "1e6"), "At most 20,000 in one run"),
         (("soak", "a", "--window", "1e-300"), "At most 20,000 in one run"),
         (("soak", "a", "--minutes", "0"), "--minutes"),
-        (("give-back",), "No run that was cut off"),
+        (("restore",), "No run that was cut off"),
     ],
 )
 def test_what_cannot_be_is_said(
@@ -156,11 +156,11 @@ def test_what_cannot_be_is_said(
     assert out == ""
 
 
-def killed(paths: Paths, *, lent: tuple[str, ...]) -> str:
+def killed(paths: Paths, *, applied_argv: tuple[str, ...]) -> str:
     """The folder that a run leaves which was killed with b up, while a ran before."""
-    before = observe(paths, MAIN_SLOT).state.last_good
+    before = observe(paths, MAIN_INSTANCE).state.last_good
     made = create_run(paths, Plan("speed", (Target("b", "b"),), {"preset": "quick"}), [])
-    made.save(replace(made.info, state="running", before=before, owed=True, lent=lent))
+    made.save(replace(made.info, state="running", before=before, restore_pending=True, applied_argv=applied_argv))
     return made.id
 
 
@@ -169,43 +169,43 @@ def test_what_a_killed_run_owes_is_given_back(
     box: None, capfd: pytest.CaptureFixture[str], paths: Paths, between: bool
 ) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
-    name = killed(paths, lent=CHANGING)
+    name = killed(paths, applied_argv=SWITCHING)
     assert gpubox(capfd, "switch", "b")[0] == 0
-    view = observe(paths, MAIN_SLOT)
+    view = observe(paths, MAIN_INSTANCE)
     assert view.running
     made = find_run(paths, name)
     if not between:
-        made.save(replace(made.info, lent=view.running.launch.argv))
+        made.save(replace(made.info, applied_argv=view.running.launch.argv))
 
-    code, out, err = gpubox(capfd, "bench", "give-back", "--json")
+    code, out, err = gpubox(capfd, "bench", "restore", "--json")
 
     assert code == 0, err
     found = json.loads(out)
     assert (found["run"], found["profile"]) == (name, "a")
     assert running(capfd) == "a"
-    assert not find_run(paths, name).info.owed
+    assert not find_run(paths, name).info.restore_pending
 
 
 def test_the_next_run_gives_back_what_a_killed_one_owes(
     box: None, capfd: pytest.CaptureFixture[str], paths: Paths
 ) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
-    name = killed(paths, lent=CHANGING)
+    name = killed(paths, applied_argv=SWITCHING)
     assert gpubox(capfd, "switch", "b")[0] == 0
 
     code, _, err = gpubox(capfd, "bench", "ab", "b", "--vary", "thinking", "--domains", "code", *TINY)
 
     assert code == 0, err
     assert running(capfd) == "a"
-    assert not find_run(paths, name).info.owed
+    assert not find_run(paths, name).info.restore_pending
 
 
-@pytest.mark.parametrize(("lent", "chosen"), [(("something", "else"), "b"), (CHANGING, "synthetic")])
+@pytest.mark.parametrize(("applied_argv", "chosen"), [(("something", "else"), "b"), (SWITCHING, "synthetic")])
 def test_a_server_that_the_owner_chose_since_stays(
-    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, lent: tuple[str, ...], chosen: str
+    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, applied_argv: tuple[str, ...], chosen: str
 ) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
-    killed(paths, lent=lent)
+    killed(paths, applied_argv=applied_argv)
     assert gpubox(capfd, "switch", chosen)[0] == 0
 
     with BenchServer() as server:
@@ -213,13 +213,11 @@ def test_a_server_that_the_owner_chose_since_stays(
         assert gpubox(capfd, "bench", "speed", "--url", server.url, *quick)[0] == 0
 
     assert running(capfd) == chosen
-    assert gpubox(capfd, "bench", "give-back")[0] == 2
+    assert gpubox(capfd, "bench", "restore")[0] == 2
 
 
 def test_help_lists_the_kinds(capfd: pytest.CaptureFixture[str]) -> None:
     out = gpubox(capfd, "bench", "--help")[1]
-    assert all(f"\n  {verb} " in out for verb in ("ab", "sweep", "soak", "save", "give-back"))
-    seen: list[Any] = [
-        gpubox(capfd, "bench", verb, "--help")[0] for verb in ("ab", "sweep", "soak", "save", "give-back")
-    ]
+    assert all(f"\n  {verb} " in out for verb in ("ab", "sweep", "soak", "save", "restore"))
+    seen: list[Any] = [gpubox(capfd, "bench", verb, "--help")[0] for verb in ("ab", "sweep", "soak", "save", "restore")]
     assert seen == [0] * 5

@@ -7,14 +7,14 @@ import pytest
 from gpubox.bench.events import ItemFinished, ItemProgress, ItemStarted
 from gpubox.bench.model import Item, Result
 from gpubox.cli import diagnostics
-from gpubox.cli.bench.live import Live
+from gpubox.cli.bench.run_progress import RunProgressOutput
 
 
 def test_how_long_it_will_take_stays_while_the_next_item_works(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     monkeypatch.setattr(diagnostics, "stderr_is_terminal", lambda: True)
     monkeypatch.setattr(diagnostics, "redraw", drawn.append)
-    live, first, second = Live(), Item("a", "p"), Item("b", "p")
+    live, first, second = RunProgressOutput(), Item("a", "p"), Item("b", "p")
 
     live(ItemStarted(first, 1, 2))
     assert "left" not in drawn[-1]  # nothing to tell it by

@@ -20,15 +20,15 @@ import pytest
 
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.store import chat_path, load, names
-from gpubox.cli.chat_lines import PlainLines
-from gpubox.cli.chatting import Asker
+from gpubox.agent.transcript.chat_files import chat_path, load_chat, names
+from gpubox.cli.chat_output import TextTurnOutput
+from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
-from gpubox.server.record import Launch, Running, SlotState, save_state
+from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
 from tests.scripted_server import FENCED, Play, ScriptedServer, call, refuses, runs, says
 
 Serve = Callable[..., ScriptedServer]
@@ -90,7 +90,7 @@ class Said:
         return [json.loads(line) for line in self.out.splitlines()]
 
     def kinds(self, *without: str) -> list[str]:
-        left_out = {"prefill_progress", "generation_progress", *without}
+        left_out = {"prefill_progress", "generation_stats", *without}
         return [event["event"] for event in self.events if event["event"] not in left_out]
 
 
@@ -108,7 +108,10 @@ def chat(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 def running(paths: Paths, server: ScriptedServer, profile: str = "coder", build: str = "") -> None:
     """Has the slot's record say that ``server`` is the active one."""
     launch = Launch(profile, ("llama-server",), "127.0.0.1", int(server.url.rpartition(":")[2]), engine_version=build)
-    save_state(paths.slot_state("main"), SlotState(Running(launch, server.url, "t", own_identity(), proven_at="t")))
+    save_state(
+        paths.instance_state("main"),
+        InstanceState(RunningServer(launch, server.url, "t", own_identity(), ready_at="t")),
+    )
 
 
 def test_a_turn_as_text(serve: Serve, chat: Callable[..., Said], programs: list[Any], paths: Paths) -> None:
@@ -147,7 +150,7 @@ def test_a_turn_as_json_lines(serve: Serve, chat: Callable[..., Said], programs:
     assert (first["chat"], first["profile"], first["build"]) == ("sums", "coder", "b11434-abc")
     assert (last["reason"], last["text"], last["totals"]["rounds"]) == ("answered", "It is 42.", 2)
     assert all(event["schema_version"] == 1 for event in said.events)
-    assert load(chat_path(paths, "sums")).path()[0].asked.profile == "coder"
+    assert load_chat(chat_path(paths, "sums")).path()[0].header.profile == "coder"
 
 
 def test_a_fenced_program_and_what_is_chosen(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
@@ -188,7 +191,7 @@ def test_a_switch_in_mid_chat_keeps_the_chat(serve: Serve, chat: Callable[..., S
     assert chat("-p", "Another?", "--continue", "c").code == 0
 
     assert [message["content"] for message in second.bodies[0]["messages"]][1:] == ["A colour?", "Red.", "Another?"]
-    assert [turn.asked.profile for turn in load(chat_path(paths, "c")).path()] == ["one", "two"]
+    assert [turn.header.profile for turn in load_chat(chat_path(paths, "c")).path()] == ["one", "two"]
     shown = chat("show", "c").out
     assert "> A colour?\n" in shown
     assert "(two b11434-abc: answered)" in shown
@@ -230,7 +233,7 @@ def test_the_diff_is_an_event(serve: Serve, chat: Callable[..., Said], tmp_path:
 
     said = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), "--json")
 
-    (asked,) = [event for event in said.events if event["event"] == "approval_asked"]
+    (asked,) = [event for event in said.events if event["event"] == "approval_requested"]
     assert asked["diff"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
     assert [e["output"]["ended_by"] for e in said.events if e["event"] == "tool_finished"] == ["denied"]
 
@@ -277,7 +280,7 @@ def test_a_server_that_goes_in_mid_turn_is_exit_3_and_keeps_what_was_said(
 
     assert said.code == 3
     assert said.kinds()[-2:] == ["turn_failed", "error"]
-    (turn,) = load(chat_path(paths, "t")).path()
+    (turn,) = load_chat(chat_path(paths, "t")).path()
     assert (turn.state, turn.answer) == ("failed", "Once upon")
 
 
@@ -353,7 +356,7 @@ def test_the_chats_there_are(serve: Serve, chat: Callable[..., Said], paths: Pat
     assert [turn["answer"] for turn in turns] == ["Red.", "Blue."]
     assert chat("branch", "c", "d", "--at", turns[0]["turn"]).code == 0
     assert chat("branch", "c", "d").code == 2
-    assert [turn.answer for turn in load(chat_path(paths, "d")).path()] == ["Red."]
+    assert [turn.answer for turn in load_chat(chat_path(paths, "d")).path()] == ["Red."]
 
     assert chat("rewind", "c").code == 0
     assert chat("rewind", "c", "nope").code == 2
@@ -389,7 +392,7 @@ def test_an_interrupt_keeps_what_was_said(number: int, serve: Serve, paths: Path
     events = [json.loads(line) for line in out.splitlines()]
     assert [event["event"] for event in events][-2:] == ["turn_finished", "error"]
     assert (events[-2]["reason"], events[-1]["exit_code"]) == ("stopped", 130)
-    (turn,) = load(chat_path(paths, "t")).path()
+    (turn,) = load_chat(chat_path(paths, "t")).path()
     assert (turn.state, turn.answer) == ("stopped", "Once upon a time")
 
 
@@ -406,7 +409,7 @@ def test_a_killed_gpubox_keeps_what_was_said_a_second_before(
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGKILL)
 
-    (turn,) = load(path).path()
+    (turn,) = load_chat(path).path()
     assert (turn.state, turn.answer) == ("cut off", "Once upon a time")
     assert chat("-p", "Go on.", "--continue", "t", "--url", server.url).code == 0
     sent = [(message["role"], message["content"]) for message in server.bodies[-1]["messages"]]
@@ -433,7 +436,7 @@ async def test_the_owner_is_asked_at_the_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
-    asker = Asker(True)
+    asker = ApprovalPrompt(True)
     asker.told.set()
     assert await asker(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nAllow this?")
@@ -443,7 +446,7 @@ def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gpubox.cli.diagnostics.stderr_is_terminal", lambda: True)
-    lines = PlainLines()
+    lines = TextTurnOutput()
     for event in (
         PrefillProgress(10, 5000, 0), ReasoningDelta("hm"), ReasoningDelta("hm"), TextDelta("Half a line"),
         ReasoningDelta("hm"), Notice("x", "A notice."), TextDelta("More\n"), TurnFailed("It broke."),
@@ -464,7 +467,7 @@ def test_where_answer_and_remarks_are_one_screen_a_fenced_program_stands_there_o
 ) -> None:
     monkeypatch.setattr("gpubox.cli.diagnostics.stderr_is_terminal", lambda: one_screen)
     monkeypatch.setattr("gpubox.cli.output.is_terminal", lambda: one_screen)
-    lines = PlainLines()
+    lines = TextTurnOutput()
     lines.show(TextDelta("I run it:\n```python\nprint(1)\n```\n"))
     lines.show(ToolRequested(ToolCall("c", "code_execution", {}, "print(1)")))
 

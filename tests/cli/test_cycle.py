@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
 
@@ -34,7 +34,7 @@ def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) 
         write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{more}\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     yield port
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -68,12 +68,12 @@ def test_start_look_switch_stop(box: int, paths: Paths, capfd: pytest.CaptureFix
 
     code, switched = gpubox(capfd, "switch", "b")
     assert (code, switched["answering"]) == (0, "b")
-    (survivor,) = find_marked(f"{paths.state}|")
+    (survivor,) = find_by_marker(f"{paths.state}|")
     assert survivor[0].pid == gpubox(capfd, "status")[1]["server"]["pid"] != server["pid"]
 
     code, stopped = gpubox(capfd, "stop")
     assert (code, stopped["answering"]) == (0, None)
-    assert find_marked(f"{paths.state}|") == []
+    assert find_by_marker(f"{paths.state}|") == []
     assert gpubox(capfd, "status")[1]["server"]["message"] == "b was stopped."
 
 
@@ -106,7 +106,7 @@ def test_the_key_is_in_no_output_no_file_and_no_command_line(
             assert run([*words, *more]) == 0, words
     run(["logs"])
     said += capfd.readouterr()
-    (server,) = find_marked(f"{paths.state}|")
+    (server,) = find_by_marker(f"{paths.state}|")
     said.append(Path(f"/proc/{server[0].pid}/cmdline").read_text())
     said.append(server[1])
     assert b"LLAMA_API_KEY=sesame-open" in Path(f"/proc/{server[0].pid}/environ").read_bytes()

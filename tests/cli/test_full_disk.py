@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
 
@@ -69,7 +69,7 @@ def box(
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     (tmp_path / "answers").mkdir()
     yield Box(paths, tmp_path / "answers")
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -91,7 +91,7 @@ def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anythin
     assert (stopped["ok"], stopped["answering"]) == (True, None), stopped
     assert gone["server"]["state"] == "stopped"
     assert gone["server"]["pid"] is None
-    assert find_marked(f"{box.paths.state}|") == []
+    assert find_by_marker(f"{box.paths.state}|") == []
     if trouble is READ_ONLY:
         assert "That is not on record" in stopped["message"]
         assert "Whether it was stopped or died is not on record" in gone["server"]["message"]
@@ -106,7 +106,7 @@ def test_stop_all_stops_all_of_them(box: Box, trouble: str) -> None:
 
     assert all(answer["ok"] for answer in started)
     assert stopped["ok"], stopped
-    assert find_marked(f"{box.paths.state}|") == []
+    assert find_by_marker(f"{box.paths.state}|") == []
 
 
 def test_a_disk_that_has_room_again_takes_the_next_start(box: Box) -> None:

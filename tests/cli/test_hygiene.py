@@ -132,7 +132,7 @@ def test_a_terminal_without_unicode_still_lists() -> None:
 
 def test_an_interrupted_follow_exits_130(paths: Paths) -> None:
     paths.logs.mkdir(parents=True)
-    paths.slot_log("main").write_text("one\n")
+    paths.instance_log("main").write_text("one\n")
     with run_gpubox("logs", "-f", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
@@ -145,7 +145,7 @@ def test_an_interrupted_follow_exits_130(paths: Paths) -> None:
 
 def test_ctrl_c_again_and_again_is_still_130(paths: Paths) -> None:
     paths.logs.mkdir(parents=True)
-    paths.slot_log("main").write_text("one\n")
+    paths.instance_log("main").write_text("one\n")
     with run_gpubox("logs", "-f", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
@@ -157,11 +157,11 @@ def test_ctrl_c_again_and_again_is_still_130(paths: Paths) -> None:
 
 def test_a_follow_as_json_is_one_object_a_line(paths: Paths) -> None:
     paths.logs.mkdir(parents=True)
-    paths.slot_log("main").write_text("0.00.500.000 I one\n")
+    paths.instance_log("main").write_text("0.00.500.000 I one\n")
     with run_gpubox("logs", "-f", "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
-        with paths.slot_log("main").open("a") as log:
+        with paths.instance_log("main").open("a") as log:
             log.write("two\n")
         second = json.loads(process.stdout.readline())
         process.send_signal(15)

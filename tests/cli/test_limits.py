@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server import loading
 from gpubox.server.launch import free_port
-from gpubox.server.logcut import ROTATE_BYTES
+from gpubox.server.log_truncation import MAX_LOG_BYTES
 
 FLOODS = """#!/bin/sh
 case "$*" in
@@ -58,7 +58,7 @@ def box(
     lines = ['default-engine = "fake"', "stall-seconds = 1.5", "wait-seconds = 1.0", "[engines]"]
     paths.config_file.write_text("\n".join([*lines, *(f'{name} = "{path}"' for name, path in engines.items())]))
     yield
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -97,14 +97,14 @@ def test_a_server_that_does_not_leave_is_gone_within_three_seconds(
     monkeypatch.setenv("FAKE_BUSY", "1")
     monkeypatch.setenv("FAKE_STOP_SECONDS", "30")
     assert run(["start", "a"]) == 0
-    old = find_marked(f"{paths.state}|")[0][0]
+    old = find_by_marker(f"{paths.state}|")[0][0]
     began = time.monotonic()
 
     code, story = gpubox(capfd, *verb)
 
     assert code == 0
     assert story["ok"]
-    assert old not in [identity for identity, _ in find_marked(f"{paths.state}|")]
+    assert old not in [identity for identity, _ in find_by_marker(f"{paths.state}|")]
     assert time.monotonic() - began < 3 + 2  # of these the new server's start takes some
 
 
@@ -119,4 +119,4 @@ def test_more_of_the_same_lines_is_no_progress(
 
     assert (code, story["answering"]) == (4, "a")
     assert says in story["error"]
-    assert sum({path.stat().st_ino: path.stat().st_size for path in paths.logs.iterdir()}.values()) <= 2 * ROTATE_BYTES
+    assert sum({path.stat().st_ino: path.stat().st_size for path in paths.logs.iterdir()}.values()) <= 2 * MAX_LOG_BYTES

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
 from tests.conftest import until
@@ -41,7 +41,7 @@ def box(
         f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\ndies = "{tmp_path / "dies"}"\n'
     )
     yield
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -83,11 +83,11 @@ def test_the_log_of_a_server_that_died_stays_when_the_next_one_runs(
     box: None, paths: Paths, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["start", "a"]) == 0
-    with paths.slot_log("main").open("a") as log:
+    with paths.instance_log("main").open("a") as log:
         log.write("1.00.000.000 E CUDA error: an illegal memory access was encountered\n")
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
-    until(lambda: not find_marked(f"{paths.state}|"))
+    until(lambda: not find_by_marker(f"{paths.state}|"))
     assert "illegal memory access" in logs(capfd, "--failed")
 
     assert run(["start", "a"]) == 0
@@ -102,7 +102,7 @@ def test_hours_of_an_idle_server_are_folded_and_the_lines_before_them_are_found(
     paths.logs.mkdir(parents=True)
     before = [f"1.00.000.000 I slot print_timing: id  0 | task {n} | eval time" for n in range(60)]
     count = 5 * 1024 * 1024 // len(IDLE)
-    paths.slot_log("main").write_text("".join(f"{line}\n" for line in before) + IDLE * count)
+    paths.instance_log("main").write_text("".join(f"{line}\n" for line in before) + IDLE * count)
 
     assert logs(capfd).splitlines() == [*before[-48:], IDLE.strip(), f"… {count - 1:,} more lines like this"]
     assert logs(capfd, "--raw", "-n", "3") == IDLE * 3
@@ -111,6 +111,6 @@ def test_hours_of_an_idle_server_are_folded_and_the_lines_before_them_are_found(
 
 def test_a_log_that_is_no_file_holds_nothing_up(box: None, paths: Paths) -> None:
     paths.logs.mkdir(parents=True)
-    os.mkfifo(paths.slot_log("main"))
+    os.mkfifo(paths.instance_log("main"))
 
     assert run(["logs"]) == 3

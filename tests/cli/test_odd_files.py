@@ -94,8 +94,8 @@ def test_an_odd_config_key_state_or_log_is_a_sentence(
     places = [
         (paths.config_file, ["ls"], {2}),
         (paths.api_key_file, ["start", "good"], {1, 2}),
-        (paths.slot_state("main"), ["status"], {3}),
-        (paths.slot_log("main"), ["logs", "-n", "1"], {0, 3}),
+        (paths.instance_state("main"), ["status"], {3}),
+        (paths.instance_log("main"), ["logs", "-n", "1"], {0, 3}),
         (paths.chats / "odd.jsonl", ["chat", "ls"], {0}),
         (paths.chats / "odd.jsonl", ["chat", "search", "word"], {0, 1}),
     ]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
-from gpubox.server.slot import observe, slots
+from gpubox.server.instance import instance_names, observe
 from tests.conftest import until
 
 Write = Callable[[str, str], Path]
@@ -29,7 +29,7 @@ def box(
     write_profile("demo", f'model = "{tiny_gguf}"\nport = 0\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     yield
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -41,13 +41,13 @@ def begin(gate: Path) -> subprocess.Popen[str]:
 
 def asking(paths: Paths, count: int = 1) -> Callable[[], bool]:
     """Whether ``count`` servers are proven: their question is being answered."""
-    return lambda: sum(bool((v := observe(paths, s).running) and v.proven_at) for s in slots(paths)) == count
+    return lambda: sum(bool((v := observe(paths, s).running) and v.ready_at) for s in instance_names(paths)) == count
 
 
 def left(paths: Paths) -> list[str]:
-    folders = (paths.slot_state("x").parent, paths.logs)
+    folders = (paths.instance_state("x").parent, paths.logs)
     files = [file.name for folder in folders if folder.is_dir() for file in folder.iterdir() if "once" in file.name]
-    return files + [mark for _, mark in find_marked(f"{paths.state}|")]
+    return files + [mark for _, mark in find_by_marker(f"{paths.state}|")]
 
 
 def test_it_answers_and_leaves_nothing(paths: Paths) -> None:
@@ -96,8 +96,8 @@ def test_the_next_run_clears_away_what_a_killed_one_left(paths: Paths, tmp_path:
     until(asking(paths))
     run.kill()
     run.communicate()
-    assert len(find_marked(f"{paths.state}|")) == 1
-    (state,) = paths.slot_state("x").parent.glob("*once*.json")
+    assert len(find_by_marker(f"{paths.state}|")) == 1
+    (state,) = paths.instance_state("x").parent.glob("*once*.json")
     Path(f"{state}half1234").touch()  # killed while it wrote it anew
 
     subprocess.run(ONCE, capture_output=True, timeout=60, check=True)

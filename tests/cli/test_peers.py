@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpubox.server.client import connect
-from gpubox.server.dialect import read_peer, recognise
-from gpubox.telemetry.peers import CounterRate
+from gpubox.server.dialect import detect_dialect, read_other_server
+from gpubox.telemetry.other_server import CounterRate
 from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox, values
 from tests.peers import Peer
@@ -21,9 +21,9 @@ QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens"
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_each_is_recognised(dialect: str) -> None:
-    with Peer(dialect) as peer:
-        async with connect(peer.url) as client:
-            assert await recognise(client) == dialect
+    with Peer(dialect) as other_server:
+        async with connect(other_server.url) as client:
+            assert await detect_dialect(client) == dialect
 
 
 async def test_a_llama_server_and_a_web_page_are_none_of_them() -> None:
@@ -31,7 +31,7 @@ async def test_a_llama_server_and_a_web_page_are_none_of_them() -> None:
         page.pages = dict.fromkeys(("/", "/health", "/v1/models", "/version"), "<html>It works!</html>")
         for url, dialect in ((llama.url, "llama-server"), (page.url, ""), ("http://127.0.0.1:1", "")):
             async with connect(url) as client:
-                assert await recognise(client) == dialect
+                assert await detect_dialect(client) == dialect
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -39,24 +39,24 @@ async def test_a_llama_server_and_a_web_page_are_none_of_them() -> None:
 def test_status_knows_it_however_the_address_is_written(
     dialect: str, end: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Peer(dialect) as peer:
-        code, found = values(capfd, "status", "--url", peer.url + end)
-    assert (code, found["server"]["base_url"], found["peer"]["dialect"]) == (0, peer.url, dialect)
+    with Peer(dialect) as other_server:
+        code, found = values(capfd, "status", "--url", other_server.url + end)
+    assert (code, found["server"]["base_url"], found["other_server"]["dialect"]) == (0, other_server.url, dialect)
     assert found["server"]["state"] == ("answering" if dialect == "vllm" else "ready")
-    assert found["problems"] == [found["peer"]["not_told"]]
+    assert found["problems"] == [found["other_server"]["not_reported"]]
 
 
 def test_ollama(capfd: pytest.CaptureFixture[str]) -> None:
-    with Peer("ollama") as peer:
-        code, out, _ = gpubox(capfd, "status", "--url", peer.url)
-        _, found = values(capfd, "status", "--url", peer.url)
+    with Peer("ollama") as other_server:
+        code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
+        _, found = values(capfd, "status", "--url", other_server.url)
     assert code == 0
     assert "  engine   Ollama 0.12.6\n" in out
     until = f"{datetime.fromisoformat('2025-10-17T16:47:07.933-07:00').astimezone():%Y-%m-%d %H:%M}"
     assert f"  loaded   gemma3  Q4_K_M  5.0 GiB in VRAM of 6.1 GiB  context 4,096  until {until}\n" in out
     assert "  has      1 more model\n" in out
     assert "missing  Ollama does not tell what runs or waits, tok/s, TTFT or token counts" in out
-    loaded, other = found["peer"]["models"]
+    loaded, other = found["other_server"]["models"]
     assert (loaded["vram_bytes"], loaded["size_bytes"], loaded["loaded"]) == (5333539264, 6591830464, True)
     assert (other["name"], other["vram_bytes"], other["context_size_tokens"]) == ("qwen3:8b", None, None)
     assert (found["throughput"]["busy_slots"], found["throughput"]["tg_tokens_per_second"]) == (None, None)
@@ -64,16 +64,16 @@ def test_ollama(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ollama_with_nothing_loaded(capfd: pytest.CaptureFixture[str]) -> None:
-    with Peer("ollama") as peer:
-        peer.pages["/api/ps"] = '{"models": []}'
-        code, out, _ = gpubox(capfd, "status", "--url", peer.url)
+    with Peer("ollama") as other_server:
+        other_server.pages["/api/ps"] = '{"models": []}'
+        code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
     assert code == 0 and "  loaded   none\n  has      2 more models\n" in out
 
 
 def test_vllm(capfd: pytest.CaptureFixture[str]) -> None:
-    with Peer("vllm") as peer:
-        code, out, _ = gpubox(capfd, "status", "--url", peer.url)
-        _, found = values(capfd, "status", "--url", peer.url)
+    with Peer("vllm") as other_server:
+        code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
+        _, found = values(capfd, "status", "--url", other_server.url)
     assert code == 0
     assert "  requests 3 running, 11 waiting\n" in out and "  kv cache 42% used\n" in out
     assert "  tokens   10,000 read, 2,345 reused, 1,000,648 generated\n" in out
@@ -84,20 +84,22 @@ def test_vllm(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_vllm_of_several_engines_is_added_up(capfd: pytest.CaptureFixture[str]) -> None:
-    with Peer("vllm") as peer:
-        text = peer.pages["/metrics"] or ""
-        peer.pages["/metrics"] = text + text.replace('engine="0"', 'engine="1"').replace("} 0.42", "} 0.9")
-        _, found = values(capfd, "status", "--url", peer.url)
-    assert (found["peer"]["running_requests"], found["peer"]["kv_cache_used"]) == (6, 0.9)
+    with Peer("vllm") as other_server:
+        text = other_server.pages["/metrics"] or ""
+        other_server.pages["/metrics"] = text + text.replace('engine="0"', 'engine="1"').replace("} 0.42", "} 0.9")
+        _, found = values(capfd, "status", "--url", other_server.url)
+    assert (found["other_server"]["running_requests"], found["other_server"]["kv_cache_used"]) == (6, 0.9)
 
 
 def test_vllm_at_rest_and_without_its_metrics(capfd: pytest.CaptureFixture[str]) -> None:
-    with Peer("vllm") as peer:
-        peer.pages["/metrics"] = (peer.pages["/metrics"] or "").replace("} 3.0", "} 0.0").replace("} 11.0", "} 0.0")
-        assert values(capfd, "status", "--url", peer.url)[1]["throughput"]["state"] == "idle"
-        peer.pages["/metrics"] = None
-        code, found = values(capfd, "status", "--url", peer.url)
-    assert (code, found["peer"]["running_requests"], found["throughput"]["state"]) == (0, None, "ready")
+    with Peer("vllm") as other_server:
+        other_server.pages["/metrics"] = (
+            (other_server.pages["/metrics"] or "").replace("} 3.0", "} 0.0").replace("} 11.0", "} 0.0")
+        )
+        assert values(capfd, "status", "--url", other_server.url)[1]["throughput"]["state"] == "idle"
+        other_server.pages["/metrics"] = None
+        code, found = values(capfd, "status", "--url", other_server.url)
+    assert (code, found["other_server"]["running_requests"], found["throughput"]["state"]) == (0, None, "ready")
     assert "its /metrics does not answer" in found["problems"][0]
 
 
@@ -109,9 +111,9 @@ def test_vllm_at_rest_and_without_its_metrics(capfd: pytest.CaptureFixture[str])
     ],
 )
 def test_lm_studio(missing: str, line: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with Peer("lm-studio") as peer:
-        peer.pages[missing] = None
-        code, out, _ = gpubox(capfd, "status", "--url", peer.url)
+    with Peer("lm-studio") as other_server:
+        other_server.pages[missing] = None
+        code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
     assert (code, f"  loaded   {line}\n" in out) == (0, True), out
     assert "missing  LM Studio does not tell what runs or waits, tok/s, TTFT, token counts or VRAM" in out
 
@@ -120,10 +122,10 @@ def test_lm_studio(missing: str, line: str, capfd: pytest.CaptureFixture[str]) -
 def test_a_chat_asks_the_loaded_model_in_the_server_s_own_words(
     dialect: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Peer(dialect) as peer:
-        code, out, err = gpubox(capfd, "chat", "-p", "hi", "--no-tools", "--url", f"{peer.url}/v1")
+    with Peer(dialect) as other_server:
+        code, out, err = gpubox(capfd, "chat", "-p", "hi", "--no-tools", "--url", f"{other_server.url}/v1")
     assert (code, out) == (0, "Good day.\n"), err
-    body = next(body for path, body in peer.asked if path == "/v1/chat/completions")
+    body = next(body for path, body in other_server.asked if path == "/v1/chat/completions")
     models = {"ollama": "gemma3", "vllm": "Qwen/Qwen3-8B", "lm-studio": "google/gemma-4-26b-a4b", "openai": "a"}
     assert body["model"] == models[dialect]
     assert not {"cache_prompt", "timings_per_token", "return_progress", "id_slot"} & body.keys()
@@ -131,8 +133,8 @@ def test_a_chat_asks_the_loaded_model_in_the_server_s_own_words(
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_other_verb_takes_it(dialect: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with Peer(dialect) as peer:
-        at = ("--url", f"{peer.url}/v1/")
+    with Peer(dialect) as other_server:
+        at = ("--url", f"{other_server.url}/v1/")
         code, out, _ = gpubox(capfd, "requests", *at)
         assert (code, out.splitlines()[0]) == (
             0,
@@ -140,7 +142,7 @@ def test_every_other_verb_takes_it(dialect: str, capfd: pytest.CaptureFixture[st
         )
         assert values(capfd, "requests", *at)[1]["requests"] is None
         code, found = values(capfd, "bench", "speed", *at, *QUICK)
-        assert code == 0 and found["run"]["plan"]["targets"][0]["url"] == peer.url
+        assert code == 0 and found["run"]["plan"]["targets"][0]["url"] == other_server.url
         file = tmp_path / "recording"
         assert gpubox(capfd, "record", str(file), "--seconds", "0.3", *at)[0] == 0
     last = json.loads(file.read_text().splitlines()[-1])
@@ -148,11 +150,11 @@ def test_every_other_verb_takes_it(dialect: str, capfd: pytest.CaptureFixture[st
 
 
 async def test_another_program_at_its_port_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
-    with Peer("ollama") as peer:
-        async with connect(peer.url) as client:
-            assert await read_peer(client, "ollama") is not None
-            peer.pages.clear()
-            assert await read_peer(client, "ollama") is None
+    with Peer("ollama") as other_server:
+        async with connect(other_server.url) as client:
+            assert await read_other_server(client, "ollama") is not None
+            other_server.pages.clear()
+            assert await read_other_server(client, "ollama") is None
 
 
 def test_the_speed_of_a_counter() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
 from tests.conftest import until
@@ -31,10 +31,10 @@ def served(
     write_profile("a", f'model = "{tiny_gguf}"\nport = 0\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     assert run(["start", "a"]) == 0
-    with paths.slot_log("main").open("a") as log:
+    with paths.instance_log("main").open("a") as log:
         log.write(FIXTURE.read_text(encoding="utf-8"))
     yield
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -66,7 +66,7 @@ def test_the_last_requests(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("served")
 def test_the_last_requests_of_a_long_log(paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
     before = len(answered(capfd, "requests")["requests"])
-    with paths.slot_log("main").open("a") as log:
+    with paths.instance_log("main").open("a") as log:
         log.write("0.04.000.000 D srv  filler: x\n" * 40_000 + FIXTURE.read_text(encoding="utf-8"))
 
     assert len(answered(capfd, "requests")["requests"]) == 2 * before

@@ -10,13 +10,13 @@ import pytest
 from gpubox.cli.main import run
 from gpubox.config import Config
 from gpubox.sandbox import bubblewrap, probe
-from gpubox.sandbox.probe import probe_now
+from gpubox.sandbox.probe import probe_blocking
 
 
 @pytest.fixture
 def confined() -> None:
-    found = probe_now(Config())
-    if found.tier is None:
+    found = probe_blocking(Config())
+    if found.isolation is None:
         pytest.skip(found.problem)
 
 
@@ -65,8 +65,8 @@ def test_json_is_the_whole_outcome(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert values["output"].endswith("ZeroDivisionError: division by zero\n")
     del values["output"], values["seconds"]
     assert values == {
-        "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": "", "tier": "bubblewrap",
-        "files_made": [], "dropped_bytes": 0, "why": "", "planted": [], "planted_left": [], "quarantine": "",
+        "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": "", "isolation": "bubblewrap",
+        "files_changed": [], "dropped_bytes": 0, "why": "", "quarantined": [], "not_quarantined": [], "quarantine": "",
     }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from gpubox.bench.model import Flag
 from gpubox.cli.main import cli, run
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
 from tests import hostile_text
@@ -147,7 +147,7 @@ def world(paths: Paths, tmp_path: Path, tiny_gguf: Path, write_profile: Callable
     launch = tmp_path / "launch.sh"
     launch.write_text(f"llama-server -m {tiny_gguf} --alias {words} --unknown-flag {words} -c 512\n# {ONE_LINE}\n")
     yield launch
-    for identity, _ in find_marked(f"{paths.state}|"):
+    for identity, _ in find_by_marker(f"{paths.state}|"):
         os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -198,7 +198,7 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "bench resume": [(), ("--json",), (ONE_LINE,)],
         "bench rescore": [(), ("--json",), (ONE_LINE,)],
         "bench save": [(), ("--cell", ONE_LINE, "--json"), ("--name", ONE_LINE)],
-        "bench give-back": [(), ("--json",)],
+        "bench restore": [(), ("--json",)],
         "bench rm": [(ONE_LINE,), ("last", "--yes"), ("last", "--yes", "--json")],
         "doctor": [(), ("--json",)],
         "import": [

@@ -13,13 +13,13 @@ import pytest
 from gpubox import __version__
 from gpubox.cli.main import VERBS, run
 from gpubox.hardware.nvml import DriverReading
-from gpubox.hardware.process import Identity, own_identity
+from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
 from gpubox.profiles import loader
-from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
+from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
 
 Write = Callable[[str, str], Path]
-DEAD = Identity(2**22 + 5, 1, "")
+DEAD = ProcessIdentity(2**22 + 5, 1, "")
 
 
 class Box:
@@ -71,9 +71,11 @@ def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths, fake_engi
 def crashed(paths: Paths) -> None:
     """A server that died of a lack of VRAM."""
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
-    save_state(paths.slot_state("main"), SlotState(Running(launch, "f00d", "t", DEAD, "t"), last_good=launch))
+    save_state(
+        paths.instance_state("main"), InstanceState(RunningServer(launch, "f00d", "t", DEAD, "t"), last_good=launch)
+    )
     paths.logs.mkdir(parents=True)
-    paths.slot_log("main").write_text(
+    paths.instance_log("main").write_text(
         "0.00.304.993 I srv  llama_server: listening on http://127.0.0.1:8080\n"
         "1.00.000.000 E CUDA error: out of memory\n[bold]not markup[/bold]\n"
     )
@@ -208,7 +210,7 @@ def test_a_bug_is_one_sentence_and_the_traceback_is_in_a_file(
     def broken(*args: object) -> None:
         raise ZeroDivisionError("[red]oops[/red]")
 
-    monkeypatch.setattr("gpubox.cli.commands.ls.engine_fits", broken)
+    monkeypatch.setattr("gpubox.cli.commands.ls.compatibility_by_profile", broken)
 
     code, out, err = gpubox("ls")
 
@@ -419,7 +421,7 @@ def test_verbs_that_need_a_server_exit_3(words: tuple[str, ...], says: str, gpub
     assert (code, out) == (3, "")
     assert err.startswith("gpubox: ")
     assert says in err
-    assert not paths.slot_state("main").exists()
+    assert not paths.instance_state("main").exists()
 
 
 def test_start_of_a_missing_model_fails_before_anything_is_touched(gpubox: Box) -> None:
@@ -459,30 +461,32 @@ def test_logs_show_the_last_lines_as_they_stand(gpubox: Box, paths: Paths) -> No
     assert gpubox("logs", "--grep", "CUDA") == (0, "1.00.000.000 E CUDA error: out of memory\n", "")
     assert gpubox("logs", "-n", "0") == (0, "", "")
     assert gpubox("logs")[1].count("\n") == 3
-    assert gpubox("logs", "--path") == (0, f"{paths.slot_log('main')}\n", "")
+    assert gpubox("logs", "--path") == (0, f"{paths.instance_log('main')}\n", "")
 
 
 @pytest.mark.usefixtures("crashed")
 def test_logs_as_json(gpubox: Box, paths: Paths) -> None:
     values = gpubox.json("logs", "-n", "2")
 
-    assert values["path"] == str(paths.slot_log("main"))
+    assert values["path"] == str(paths.instance_log("main"))
     assert values["lines"] == [
         {"text": "CUDA error: out of memory", "seconds": 60.0, "level": "E"},
         {"text": "[bold]not markup[/bold]", "seconds": None, "level": None},
     ]
-    assert gpubox.json("logs", "--path")["path"] == str(paths.slot_log("main"))
+    assert gpubox.json("logs", "--path")["path"] == str(paths.instance_log("main"))
 
 
 def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
-    save_state(paths.slot_state("main"), SlotState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
+    save_state(paths.instance_state("main"), InstanceState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
 
     assert "A switch to big was cut off at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
 
 
 def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths) -> None:
-    save_state(paths.slot_state("main"), SlotState(None, Operation("switch", "big", "load", own_identity(), "t")))
+    save_state(
+        paths.instance_state("main"), InstanceState(None, Operation("switch", "big", "load", own_identity(), "t"))
+    )
 
     code, out, _ = gpubox("status")
 

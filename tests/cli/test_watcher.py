@@ -18,13 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
-from gpubox.hardware.process import find_marked, is_alive
+from gpubox.hardware.process import find_by_marker, is_alive
 from gpubox.paths import Paths
 from gpubox.server import watcher
+from gpubox.server.instance import observe
 from gpubox.server.launch import free_port
-from gpubox.server.record import load_state
-from gpubox.server.slot import observe
-from gpubox.server.spawn import lock_holder
+from gpubox.server.server_process import lock_holder
+from gpubox.server.state import load_state
 from tests.conftest import until
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "2"))
@@ -44,7 +44,7 @@ class Box:
         return server
 
     def servers(self) -> list[int]:
-        return [identity.pid for identity, _ in find_marked(f"{self.paths.state}|")]
+        return [identity.pid for identity, _ in find_by_marker(f"{self.paths.state}|")]
 
     def watcher(self) -> int | None:
         return lock_holder(self.paths.slot_watch("main"))
@@ -74,7 +74,7 @@ class Box:
 
     def proven(self) -> bool:
         running = observe(self.paths, "main").running
-        return running is not None and running.proven_at is not None and running.process is not None
+        return running is not None and running.ready_at is not None and running.process is not None
 
     def quiet(self) -> bool:
         """Whether nobody works on it, and nobody watches."""
@@ -168,7 +168,7 @@ def test_there_is_never_more_than_one_and_it_is_its_own_master(box: Box) -> None
     process = observe(box.paths, "main").process
     assert process is not None
     for _ in range(5):
-        assert not watcher.ensure(box.paths, "main", process)
+        assert not watcher.ensure_watcher(box.paths, "main", process)
     extra = subprocess.run(watcher.resting(box.paths, "main", process, str(box.paths.slot_watch("main"))), check=False)
     assert extra.returncode == 0  # it found the lock taken
     assert box.watcher() == pid
@@ -184,7 +184,7 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
 
     with box.paths.slot_watch("main").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
-        assert watcher.ensure(box.paths, "main", process)
+        assert watcher.ensure_watcher(box.paths, "main", process)
         pids = [child.pid for child in psutil.Process().children() if "rest.py" in " ".join(child.cmdline())]
         until(lambda: lock_waits(pids[-1]))
 
@@ -229,7 +229,7 @@ def test_a_killed_watcher_is_replaced_by_the_next_look(box: Box) -> None:
 def test_one_that_was_sent_sigterm_stays_down(box: Box) -> None:
     assert box.gpubox("start", "a")[0] == 0
     until(box.watcher)
-    with box.paths.slot_log("main").open("a") as log:
+    with box.paths.instance_log("main").open("a") as log:
         log.write("5.00.000.000 I srv    operator(): operator(): cleaning up before exit...\n")
     (pid,) = box.servers()
     os.kill(pid, signal.SIGTERM)
@@ -279,5 +279,5 @@ def test_kill_9_of_gpubox_the_server_or_the_watcher_in_a_switch_leaves_no_orphan
     assert box.gpubox("stop")[0] == 0
     assert box.servers() == []
     assert box.quiet()
-    assert load_state(box.paths.slot_state("main")).running is None
+    assert load_state(box.paths.instance_state("main")).running is None
     assert not is_alive(observe(box.paths, "main").process)

@@ -18,7 +18,7 @@ import pytest
 import tomli_w
 
 from gpubox.config import Config
-from gpubox.hardware.process import find_marked
+from gpubox.hardware.process import find_by_marker
 from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
 
@@ -60,7 +60,7 @@ class Box:
         return name
 
     def servers(self) -> list[int]:
-        return [identity.pid for identity, _ in find_marked(f"{self.paths.state}|")]
+        return [identity.pid for identity, _ in find_by_marker(f"{self.paths.state}|")]
 
 
 def free_port() -> int:

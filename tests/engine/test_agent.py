@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from gpubox.agent.code_execution import CodeExecution
+from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Message, RoundFinished, TextDelta, ToolFinished, TurnFinished, TurnStarted
-from gpubox.agent.history import Conversation
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.transcript.journal import Journal
-from gpubox.agent.transcript.records import Choices, Chosen
-from gpubox.agent.transcript.store import chat_path, load
+from gpubox.agent.transcript.chat_files import chat_path, load_chat
+from gpubox.agent.transcript.journal import ChatJournal
+from gpubox.agent.transcript.records import ChatSettings, SettingsChanged
 from gpubox.cli.main import run
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy
@@ -42,7 +42,7 @@ def server(box: Box) -> Iterator[str]:
 
 async def _turn(url: str, conversation: Conversation, text: str, settings: AgentSettings) -> list[AgentEvent]:
     sandbox = Sandbox(Config())
-    if (await sandbox.confinement()).tier is None:
+    if (await sandbox.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     conversation.add(Message("user", text))
     tool = CodeExecution(sandbox, Policy(wall_seconds=60))
@@ -57,14 +57,16 @@ async def test_a_turn_runs_programs_and_reads_no_token_twice(server: str) -> Non
     started = next(event for event in events if isinstance(event, TurnStarted))
     assert started.protocol == "fenced" and started.context_size_tokens == 2048
     outputs = [event.output for event in events if isinstance(event, ToolFinished)]
-    assert outputs and outputs[0].ok and outputs[0].text.isdigit() and outputs[0].tier
+    assert outputs and outputs[0].ok and outputs[0].text.isdigit() and outputs[0].isolation
     assert isinstance(events[-1], TurnFinished) and events[-1].reason in ("rounds", "answered", "repetition")
     timings = [event.timing for event in events if isinstance(event, RoundFinished)]
     assert len(timings) >= 2 and all(timing.from_server for timing in timings)
     for before, timing in itertools.pairwise(timings):
-        whole = before.cached_tokens + before.prefill_new_tokens + before.prefill_reread_tokens
+        whole = before.cached_tokens + before.prefill_new_tokens + before.prefill_reprocessed_tokens
         assert timing.cached_tokens >= whole, "the prompt of the round before is read again"
-        assert timing.prefill_reread_tokens <= 8, "only where the answer's text has other tokens than it was made of"
+        assert timing.prefill_reprocessed_tokens <= 8, (
+            "only where the answer's text has other tokens than it was made of"
+        )
     assert sum(timing.tool_seconds for timing in timings) > 0
 
 
@@ -74,7 +76,7 @@ async def test_the_next_turn_goes_on_from_the_same_prefix(server: str) -> None:
     await _turn(server, conversation, "Say hello.", settings)
     events = await _turn(server, conversation, "And goodbye.", settings)
     timing = next(event.timing for event in events if isinstance(event, RoundFinished))
-    assert timing.cached_tokens > 40 and timing.prefill_reread_tokens <= 8
+    assert timing.cached_tokens > 40 and timing.prefill_reprocessed_tokens <= 8
     assert [message.role for message in conversation.messages] == ["user", "assistant"] * 2
 
 
@@ -97,20 +99,20 @@ async def test_a_stopped_turn_frees_the_server(server: str) -> None:
 def test_gpubox_chat_tells_a_turn_with_a_program_as_json_lines(
     server: str, box: Box, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if asyncio.run(Sandbox(Config()).confinement()).tier is None:
+    if asyncio.run(Sandbox(Config()).confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     sampling = {**GREEDY, "grammar": PROGRAM}
-    with contextlib.closing(Journal(chat_path(box.paths, "sums"))) as journal:
-        journal.add(Chosen(Choices(sampling=sampling, rounds=2, max_tokens=60), "now"))
+    with contextlib.closing(ChatJournal(chat_path(box.paths, "sums"))) as journal:
+        journal.add(SettingsChanged(ChatSettings(sampling=sampling, rounds=2, max_tokens=60), "now"))
     capfd.readouterr()
     code = run(["chat", "--continue", "sums", "-p", "What is 6 * 7?", "--json"])
     events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (events[0]["event"], events[0]["profile"], bool(events[0]["build"])) == ("chat", "demo", True)
     done = next(event["output"] for event in events if event["event"] == "tool_finished")
-    assert done["ok"] and done["text"].isdigit() and done["tier"]
+    assert done["ok"] and done["text"].isdigit() and done["isolation"]
     end = next(event for event in events if event["event"] == "turn_finished")
     assert (code == 0) == (end["reason"] == "answered")
     assert end["totals"]["timing"]["generated_tokens"] > 0
-    (turn,) = load(chat_path(box.paths, "sums")).path()
+    (turn,) = load_chat(chat_path(box.paths, "sums")).path()
     assert turn.state == end["reason"]
     assert [message.role for message in turn.messages()][:3] == ["user", "assistant", "tool"]

@@ -19,7 +19,7 @@ SMALL = ("--mode", "all", "--limit", "2", "--max-tokens", "24", "--rounds", "2")
 
 
 def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
-    if asyncio.run(Sandbox(Config()).confinement()).tier is None:
+    if asyncio.run(Sandbox(Config()).confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     box.profile("demo", {"ctx-size": 2048})
     runs = box.paths.state / "runs"

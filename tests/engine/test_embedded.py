@@ -19,7 +19,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.engines.find import choose_engine
-from gpubox.engines.probe import devices, probe, validate
+from gpubox.engines.query import check_arguments, list_devices, read_capabilities
 from gpubox.paths import Paths
 
 pytest.importorskip("xllamacpp")
@@ -146,13 +146,13 @@ def test_a_port_in_use_and_a_missing_model_end_with_code_1(launch: Callable[...,
 
 def test_it_is_probed_and_questioned_like_any_engine(tmp_path: Path) -> None:
     paths = Paths(tmp_path, tmp_path, tmp_path)
-    capabilities = probe(ENGINE, paths)
+    capabilities = read_capabilities(ENGINE, paths)
     assert capabilities.version.startswith("xllamacpp ")
     assert capabilities.option("n-cpu-moe")
     assert capabilities.option("device") is None
-    assert probe(ENGINE, paths) == capabilities
-    assert validate(ENGINE, ["--ctx-size", "512", "--flash-attn", "on"], {}) is None
-    assert validate(ENGINE, ["--spec-type", "mtp"], {}) == (
+    assert read_capabilities(ENGINE, paths) == capabilities
+    assert check_arguments(ENGINE, ["--ctx-size", "512", "--flash-attn", "on"], {}) is None
+    assert check_arguments(ENGINE, ["--spec-type", "mtp"], {}) == (
         'error while handling argument "--spec-type": unknown speculative type: mtp'
     )
-    assert all("MiB free)" in line for line in devices(ENGINE))
+    assert all("MiB free)" in line for line in list_devices(ENGINE))

@@ -18,15 +18,15 @@ from pathlib import Path
 import pytest
 
 from gpubox.config import Config
-from gpubox.engines.capabilities import judge
+from gpubox.engines.capabilities import find_refusals
 from gpubox.engines.find import EMBEDDED, Engine, find_engines
-from gpubox.engines.probe import probe
+from gpubox.engines.query import read_capabilities
 from gpubox.interchange.exporting import export_profile
 from gpubox.interchange.importing import import_source
-from gpubox.interchange.recorded import recorded
+from gpubox.interchange.reference_options import reference_options
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
-from gpubox.profiles.model import FlagValue, Profile
+from gpubox.profiles.profile import FlagValue, Profile
 from tests.engine.conftest import free_port
 
 POSTED = sorted((Path(__file__).parents[1] / "fixtures" / "launches" / "posted").iterdir())
@@ -49,13 +49,13 @@ def engine() -> Engine:
 def small(profile: Profile, model: Path, folder: Path) -> Profile:
     flags: dict[str, FlagValue] = {"threads": 1, "ctx-size": 512}
     for name, value in profile.flags.items():
-        canonical = recorded().canonical(name)
+        canonical = reference_options().canonical(name)
         if canonical in ELSEWHERE:
             continue
         if canonical in SMALL and isinstance(value, int):
             flags.pop(canonical, None)
             value = min(value, SMALL[canonical])
-        elif canonical == recorded().canonical("model-draft"):
+        elif canonical == reference_options().canonical("model-draft"):
             value = str(model)
         elif canonical == "log-file":
             value = str(folder / "engine.log")
@@ -68,10 +68,10 @@ def test_an_export_of_an_imported_launch_starts(
     path: Path, engine: Engine, demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    capabilities = probe(engine, Paths(tmp_path, tmp_path, tmp_path))
+    capabilities = read_capabilities(engine, Paths(tmp_path, tmp_path, tmp_path))
     for number, imported in enumerate(import_source(str(path))):
         profile = small(imported.profile, demo_model, tmp_path)
-        if engine.name == EMBEDDED and judge(capabilities, profile.flags):
+        if engine.name == EMBEDDED and find_refusals(capabilities, profile.flags):
             pytest.skip("the embedded engine has not all of these flags")
         argv = [*engine.command, *server_argv(profile, ["--model", profile.model])]
         script = tmp_path / f"start{number}.sh"

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpubox.profiles.argv import flag_argv
-from gpubox.profiles.model import FlagValue
+from gpubox.profiles.profile import FlagValue
 from tests.engine.conftest import free_port
 
 ENGINE = os.environ.get("GPUBOX_TEST_ENGINE", "")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.server.spawn import lock_holder
+from gpubox.server.server_process import lock_holder
 from tests.conftest import until
 from tests.engine.conftest import Box
 from tests.engine.outside import GPUBOX, gpubox
@@ -118,7 +118,7 @@ def test_a_server_killed_from_outside_is_a_crash_and_can_be_started_again(pair: 
 
 def test_a_damaged_state_file_does_not_lose_the_server(pair: Box) -> None:
     before = pair.servers()
-    pair.paths.slot_state("main").write_text("{ not json")
+    pair.paths.instance_state("main").write_text("{ not json")
 
     server = status()
 

@@ -121,4 +121,4 @@ def test_the_log_of_the_server_is_there(running: Box, capfd: pytest.CaptureFixtu
     assert run(["logs", "-n", "4000", "--grep", "model buffer size"]) == 0
 
     assert "MiB" in capfd.readouterr().out
-    assert Path(running.paths.slot_log("main")).stat().st_size > 1000
+    assert Path(running.paths.instance_log("main")).stat().st_size > 1000

@@ -45,7 +45,7 @@ def test_a_server_whose_record_was_lost_is_still_found_and_stopped(box: Box, cap
     box.profile("old")
     assert run(["start", "old"]) == 0
     pid = box.servers()[0]
-    state = box.paths.slot_state("main")
+    state = box.paths.instance_state("main")
     state.write_text(json.dumps({**json.loads(state.read_text()), "running": None}))  # as a full disk leaves it
 
     assert server(capfd)["pid"] == pid

@@ -11,7 +11,7 @@ import pytest
 
 from gpubox.sandbox import bubblewrap
 from gpubox.sandbox.policy import Confinement
-from gpubox.sandbox.probe import tried
+from gpubox.sandbox.probe import try_confinement
 from gpubox.sandbox.runner import Sandbox
 from tests.hostile.world import World, new_world
 
@@ -19,24 +19,26 @@ TIERS = ("as-root", "as-user", "landlock")
 
 
 @cache
-def confinement(tier: str) -> tuple[Confinement | None, str]:
-    """The tier as this machine has it, or why it has not."""
-    if tier == "landlock":
+def confinement(isolation: str) -> tuple[Confinement | None, str]:
+    """The isolation as this machine has it, or why it has not."""
+    if isolation == "landlock":
         candidates = [Confinement("landlock")]
-    elif tier == "as-root" and os.geteuid() != 0:
+    elif isolation == "as-root" and os.geteuid() != 0:
         return None, "not root"
     else:  # as root, "as-user" has bubblewrap started by an unused user, which is what an ordinary one is
-        candidates = [Confinement("bubblewrap", program=p, as_root=tier == "as-root") for p in bubblewrap.installed()]
+        candidates = [
+            Confinement("bubblewrap", program=p, as_root=isolation == "as-root") for p in bubblewrap.installed()
+        ]
     why = "bubblewrap is not installed"
     for candidate in candidates:
-        if not (why := asyncio.run(tried(candidate))):
+        if not (why := asyncio.run(try_confinement(candidate))):
             return candidate, ""
     return None, why
 
 
 @pytest.fixture(scope="module", params=TIERS)
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    """One for each tier; skipped, with the reason, where the machine refuses it."""
+    """One for each isolation; skipped, with the reason, where the machine refuses it."""
     found, why = confinement(request.param)
     if found is None:
         pytest.skip(why)

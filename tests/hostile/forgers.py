@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpubox.bench.humaneval import judge
+from gpubox.bench.kinds.humaneval import judge
 
 _HERE = str(Path("/proc/self/ns/pid").readlink())
 _USER = os.geteuid()
@@ -47,7 +47,7 @@ main['_died'] = lambda child: ('passed', '')
 main['unpack'] = lambda value: True
 """
 """What a shadowing module does where a judge imports it."""
-SHADOWED = sorted({*judge._WARM.split(), "ctypes", "collections", "hashlib", "json", "resource", "select", "signal", "stat",
+SHADOWED = sorted({*judge._PRELOADED_MODULES.split(), "ctypes", "collections", "hashlib", "json", "resource", "select", "signal", "stat",
                    "decimal", "fractions", "numbers", "contextvars", "_pydecimal", "tracemalloc", "_strptime", "datetime",
                    "encodings", "subprocess", "logging", "dataclasses", "enum", "abc", "sitecustomize", "usercustomize"})  # fmt: skip
 _WRITE = f"""

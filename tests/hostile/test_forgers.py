@@ -1,4 +1,4 @@
-"""Wrong programs that try to pass, or to change another's verdict: none does, in one batch and alone, at every tier."""
+"""Wrong programs that try to pass, or to change another's verdict: none does, in one batch and alone, at every isolation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from gpubox.bench.humaneval import judge, lock
-from gpubox.bench.humaneval.grader import Case, Verdict, grade
-from gpubox.bench.humaneval.problems import Problem, load_problems
+from gpubox.bench.kinds.humaneval import judge, seccomp_filter
+from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
+from gpubox.bench.kinds.humaneval.grader import Candidate, Grade, grade
 from gpubox.sandbox.runner import Sandbox
 from tests.hostile.conftest import confinement
 from tests.hostile.forgers import FORGERS, SHADOWED
@@ -38,15 +38,15 @@ HONEST: dict[str, tuple[Problem, str, str]] = {
 }  # fmt: skip
 
 
-def cases() -> list[Case]:
+def cases() -> list[Candidate]:
     """A neighbour after every third forger, each kind in turn."""
-    made: list[Case] = []
+    made: list[Candidate] = []
     kinds = list(HONEST)
     for number, (name, code) in enumerate(FORGERS.items()):
         if number % 3 == 0:
             kind = kinds[number // 3 % len(kinds)]
-            made.append(Case(f"{kind} {number}", HONEST[kind][0], HONEST[kind][1]))
-        made.append(Case(name, PROBLEM, HEAD + code))
+            made.append(Candidate(f"{kind} {number}", HONEST[kind][0], HONEST[kind][1]))
+        made.append(Candidate(name, PROBLEM, HEAD + code))
     return made
 
 
@@ -76,9 +76,9 @@ def ordinary() -> Sandbox:
 async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:
     gate = asyncio.Semaphore(2)
 
-    async def alone(name: str) -> Verdict:
+    async def alone(name: str) -> Grade:
         async with gate:
-            return (await grade([Case(name, PROBLEM, HEAD + FORGERS[name])], ordinary, cpu_seconds=1))[name]
+            return (await grade([Candidate(name, PROBLEM, HEAD + FORGERS[name])], ordinary, cpu_seconds=1))[name]
 
     verdicts = await asyncio.gather(*(alone(name) for name in FORGERS))
     assert [name for name, verdict in zip(FORGERS, verdicts, strict=True) if verdict.passed] == []
@@ -86,7 +86,7 @@ async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:
 
 async def test_without_the_lock_the_judge_notices(ordinary: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that has no table: limits and signals of others can be touched, and still change no verdict."""
-    monkeypatch.setattr(lock, "_TABLES", {})
+    monkeypatch.setattr(seccomp_filter, "_TABLES", {})
     monkeypatch.setattr(judge, "LIMITS", {**judge.LIMITS, "most": 2})
     touching = (
         "others' limits",
@@ -95,10 +95,10 @@ async def test_without_the_lock_the_judge_notices(ordinary: Sandbox, monkeypatch
         "kills the nursery",
         "interrupts its judge",
     )
-    made = [Case(name, PROBLEM, HEAD + FORGERS[name]) for name in touching]
-    made = [case for one in made for case in (one, Case(f"canonical {one.id}", *HONEST["canonical"][:2]))]
+    made = [Candidate(name, PROBLEM, HEAD + FORGERS[name]) for name in touching]
+    made = [case for one in made for case in (one, Candidate(f"canonical {one.id}", *HONEST["canonical"][:2]))]
 
     verdicts = await grade(made, ordinary, jobs=1, cpu_seconds=1)
 
-    assert lock.compiled() == b""
+    assert seccomp_filter.seccomp_program() == b""
     assert {name for name, verdict in verdicts.items() if verdict.passed} == {f"canonical {name}" for name in touching}

@@ -1,4 +1,4 @@
-"""Programs that mean harm, at every tier this machine has: none gets out, none outlives its run, the next one runs."""
+"""Programs that mean harm, at every isolation this machine has: none gets out, none outlives its run, the next one runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name(program: Hostile) -> str:
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if not p.patient], ids=name)
 async def test_a_hostile_program_is_held(program: Hostile, sandbox: Sandbox, world: World) -> None:
-    if program.name == "fifo-there" and (await sandbox.confinement()).tier == "landlock":
+    if program.name == "fifo-there" and (await sandbox.confinement()).isolation == "landlock":
         with pytest.raises(GpuboxError, match="lets a program out"):
             await world.run(sandbox, program)
         return
@@ -66,7 +66,7 @@ async def test_what_the_kernel_would_hold_is_bounded_and_told(greedy: str, sandb
     outcome = await sandbox.run(SPREAD + PROGRAMS_OF_GREED[greedy], Policy(wall_seconds=10.0))
 
     assert kernel_bytes() - before < 256 * MIB
-    assert outcome.ended_by in ("disk", "memory") or greedy == "filters" or outcome.tier == "landlock", outcome
+    assert outcome.ended_by in ("disk", "memory") or greedy == "filters" or outcome.isolation == "landlock", outcome
     assert outcome.why.startswith(("files: ", "memory: ", "time: ")) or not outcome.ended_by
 
 

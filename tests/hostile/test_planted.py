@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpubox.sandbox import quarantine
-from gpubox.sandbox.disk import remove_tree
-from gpubox.sandbox.planted import find
+from gpubox.sandbox.auto_run_files import find_auto_run_files
+from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.runner import Sandbox
@@ -58,7 +58,7 @@ WAYS = {
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The owner's quarantine."""
     folder = tmp_path / "quarantine"
-    monkeypatch.setattr(quarantine, "default_place", lambda: folder)
+    monkeypatch.setattr(quarantine, "default_quarantine_folder", lambda: folder)
     return folder
 
 
@@ -98,7 +98,7 @@ def count(place: Path) -> int:
 
 
 def names(outcome: Outcome) -> set[str]:
-    return {text.rpartition(" (")[0] for text in outcome.planted}
+    return {text.rpartition(" (")[0] for text in outcome.quarantined}
 
 
 def test_git_runs_what_a_repository_says(world: World) -> None:
@@ -121,11 +121,11 @@ async def test_what_is_planted_is_moved_out(way: str, sandbox: Sandbox, world: W
 
     # It may be taken away while the program is still making it: then not every part comes to be.
     assert names(outcome) and names(outcome) <= WAYS[way][1], outcome.output
-    assert [one for one in find(world.workspace) if one.kind] == []
-    assert outcome.planted_left == ()
+    assert [one for one in find_auto_run_files(world.workspace) if one.kind] == []
+    assert outcome.not_quarantined == ()
     assert not proof.exists()
     assert outcome.quarantine == str(place)
-    assert count(place) == len(outcome.planted)
+    assert count(place) == len(outcome.quarantined)
 
 
 @pytest.mark.parametrize("depth", [130, 3000])
@@ -138,7 +138,7 @@ async def test_too_deep_to_be_looked_into(depth: int, sandbox: Sandbox, world: W
         remove_tree(world.workspace / "d")
         remove_tree(place)
 
-    assert len(outcome.planted) == 1 and outcome.planted[0].endswith("(folders deeper than 128)")
+    assert len(outcome.quarantined) == 1 and outcome.quarantined[0].endswith("(folders deeper than 128)")
 
 
 async def test_a_run_that_is_ended_leaves_nothing_either(sandbox: Sandbox, world: World, place: Path) -> None:
@@ -190,8 +190,8 @@ async def test_the_owners_own_are_only_read_and_not_replaced(sandbox: Sandbox, w
 
     outcome = await sandbox.run(code, Policy(workspace=world.workspace))
 
-    if outcome.tier != "bubblewrap":
-        assert {text.rpartition(" (")[0] for text in outcome.planted_left} >= {".git", ".envrc", ".vscode"}
+    if outcome.isolation != "bubblewrap":
+        assert {text.rpartition(" (")[0] for text in outcome.not_quarantined} >= {".git", ".envrc", ".vscode"}
         return
     assert set(outcome.output.splitlines()) == {"no"}, outcome.output
     assert names(outcome) == {"sub/.git", "deep/er/.git"}
@@ -217,8 +217,8 @@ async def test_a_workspace_under_git_stays_one(sandbox: Sandbox, world: World, p
     code = "import os\nprint(os.path.exists('.git/HEAD'))\nopen('a.py', 'w').write('1')\nopen('.gitignore', 'w').write('x')\nopen('.github/w.yml', 'w').write('x')"
     outcome = await sandbox.run(code, Policy(workspace=world.workspace))
 
-    assert (outcome.output, outcome.planted, outcome.planted_left) == ("True\n", (), ())
-    assert outcome.files_made == (".github/w.yml", ".gitignore", "a.py")
+    assert (outcome.output, outcome.quarantined, outcome.not_quarantined) == ("True\n", (), ())
+    assert outcome.files_changed == (".github/w.yml", ".gitignore", "a.py")
     assert "?? a.py" in status(world.workspace)
 
 
@@ -233,7 +233,7 @@ async def test_what_a_killed_gpubox_left_is_moved_out_by_the_next(sandbox: Sandb
     await until(lambda: world.survivors() == [])
     (world.workspace / ".git").mkdir(exist_ok=True)
 
-    quarantine.settle_left(place)
+    quarantine.recover_interrupted(place)
 
     assert not (world.workspace / ".git").exists()
     assert not list((place / "running").iterdir())
@@ -243,7 +243,7 @@ def test_on_another_disk_it_is_closed_where_it_is(world: World) -> None:
     (world.workspace / "a").mkdir()
     guard = Quarantine.opened(world.workspace, guards=True, place=Path("/proc/no/such"))
     (world.workspace / "a/.git").mkdir()
-    guard.settle()
+    guard.finish()
 
     assert [one.path for one in guard.moved] == ["a/.git"]
     (left,) = (world.workspace / "a").iterdir()
@@ -255,7 +255,7 @@ def test_a_swapped_folder_leads_nowhere_else(world: World, place: Path) -> None:
     (world.outside / ".git").mkdir()
     guard = Quarantine.opened(world.workspace, guards=True, place=place)
     (world.workspace / "a").symlink_to(world.outside)
-    guard.settle()
+    guard.finish()
 
     assert (world.outside / ".git").exists() and guard.moved == []
     (world.outside / ".git").rmdir()

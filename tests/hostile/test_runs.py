@@ -1,4 +1,4 @@
-"""What a run gives back, at every tier; and what ends it from outside."""
+"""What a run gives back, at every isolation; and what ends it from outside."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_exit_codes_and_output(sandbox: Sandbox, code: str, exit_code: int
 
     assert (outcome.exit_code, outcome.signal, outcome.ended_by, outcome.output) == (exit_code, None, "", output)
     assert outcome.ok == (exit_code == 0)
-    assert outcome.tier == (await sandbox.confinement()).tier
+    assert outcome.isolation == (await sandbox.confinement()).isolation
 
 
 async def test_a_traceback_shows_the_program_and_nothing_else(sandbox: Sandbox) -> None:
@@ -100,8 +100,8 @@ async def test_a_workspace_outlives_its_runs(sandbox: Sandbox, world: World) -> 
     first = await sandbox.run("open('m.py', 'w').write('X = 42'); import os; os.mkdir('d'); open('d/y', 'w')", policy)
     second = await sandbox.run("import m; print(m.X)", policy)
 
-    assert (first.output, first.files_made) == ("", ("d/y", "m.py"))
-    assert (second.output, second.files_made) == ("42\n", ())
+    assert (first.output, first.files_changed) == ("", ("d/y", "m.py"))
+    assert (second.output, second.files_changed) == ("42\n", ())
     assert (world.workspace / "m.py").stat().st_uid in (os.getuid(), world.workspace.stat().st_uid)
 
 
@@ -130,9 +130,9 @@ async def test_a_read_only_workspace_is_only_read(sandbox: Sandbox, world: World
     assert outcome.output.splitlines()[0] == "mine"
     assert mine.read_text() == "mine"
     assert not (world.workspace / "new.txt").exists()
-    if outcome.tier == "bubblewrap":  # Landlock lets times and permissions be changed
+    if outcome.isolation == "bubblewrap":  # Landlock lets times and permissions be changed
         assert outcome.output.splitlines()[1:] == ["no"] * 8 + ["1"]
-        assert outcome.files_made == ()
+        assert outcome.files_changed == ()
 
 
 async def test_a_workspace_that_can_only_be_read(sandbox: Sandbox, world: World) -> None:
@@ -142,7 +142,7 @@ async def test_a_workspace_that_can_only_be_read(sandbox: Sandbox, world: World)
 
     outcome = await sandbox.run(code, Policy(workspace=world.workspace, read_only=True))
 
-    assert (outcome.output, outcome.files_made) == ("42\nheld\nheld\n", ())
+    assert (outcome.output, outcome.files_changed) == ("42\nheld\nheld\n", ())
     assert (world.workspace / "m.py").read_text() == "X = 42"
 
 
@@ -170,7 +170,7 @@ open("mine.txt", "w").write("written")
 
 
 async def test_the_history_of_a_workspace_and_its_hooks_are_only_read(sandbox: Sandbox, world: World) -> None:
-    if (await sandbox.confinement()).tier != "bubblewrap":
+    if (await sandbox.confinement()).isolation != "bubblewrap":
         pytest.skip("only bubblewrap can")
     folder = world.workspace / ".git"
     (folder / "hooks").mkdir(parents=True)
@@ -196,14 +196,14 @@ async def test_a_link_in_the_place_of_a_repository_leads_nowhere(sandbox: Sandbo
 
 async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
     found = await Sandbox.probe(Config())
-    if found.tier is None:
+    if found.isolation is None:
         pytest.skip(found.problem)
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o700)
 
     outcome = await Sandbox().run("open('f', 'w').write('1')", Policy(workspace=folder))
 
-    assert (outcome.output, outcome.files_made) == ("", ("f",))
+    assert (outcome.output, outcome.files_changed) == ("", ("f",))
     assert (folder / "f").stat().st_uid == os.getuid()
 
 
@@ -285,9 +285,9 @@ async def test_nothing_is_run_where_nothing_confines() -> None:
 async def test_the_weakest_tier_is_used_only_by_name() -> None:
     found = await Sandbox.probe(Config(weakest_confinement="none"))
 
-    assert found.tier in ("landlock", "none")
+    assert found.isolation in ("landlock", "none")
     assert "bubblewrap is not installed" in found.problem
-    assert (await Sandbox(confinement=found).run("print(1)")).tier == found.tier
+    assert (await Sandbox(confinement=found).run("print(1)")).isolation == found.isolation
 
 
 async def test_a_bwrap_that_the_machine_refuses_is_told_in_its_words(
@@ -301,7 +301,7 @@ async def test_a_bwrap_that_the_machine_refuses_is_told_in_its_words(
 
     found = await Sandbox.probe(Config())
 
-    assert found.tier is None
+    assert found.isolation is None
     assert "setting up uid map: Permission denied" in found.problem
 
 

@@ -67,13 +67,13 @@ def watch(url: str, told: Path, rest: float) -> None:
     """Opens the screen, asks, and writes down what it cost."""
     from textual.pilot import Pilot
 
-    from gpubox.agent.transcript.records import Choices
+    from gpubox.agent.transcript.records import ChatSettings
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.tui.app import GpuboxApp
-    from gpubox.tui.live import LiveServices
+    from gpubox.tui.local_services import LocalServices
 
-    app = GpuboxApp(LiveServices(Paths.default(), Config(), url))
+    app = GpuboxApp(LocalServices(Paths.default(), Config(), url))
 
     async def drive(pilot: Pilot[bool]) -> None:
         await until(lambda: app.now and app.now.status.up)
@@ -81,7 +81,7 @@ def watch(url: str, told: Path, rest: float) -> None:
         await until(lambda: app.chat and app.chat.is_current and app.chat.confined)
         assert app.chat
         await asyncio.sleep(2)  # what is imported late is in by then
-        await app.chat.choose(Choices(tools=False))  # the code in it is to be shown, not run
+        await app.chat.change_settings(ChatSettings(tools=False))  # the code in it is to be shown, not run
         at_rest = await measured(rest)
         app.chat.ask("Explain everything.")
         late: list[float] = []

@@ -10,8 +10,8 @@ import resource
 import sys
 import time
 
-from gpubox.bench.humaneval.grader import Case, grade
-from gpubox.bench.humaneval.problems import load_problems
+from gpubox.bench.kinds.humaneval.dataset import load_problems
+from gpubox.bench.kinds.humaneval.grader import Candidate, grade
 from gpubox.config import Config
 from gpubox.sandbox.runner import Sandbox
 
@@ -25,7 +25,7 @@ def cpu_seconds() -> float:
 def main(times: int) -> None:
     sandbox = Sandbox(Config())
     print(asyncio.run(sandbox.confinement()).detail)
-    cases = [Case(p.task_id, p, p.prompt + p.canonical_solution) for p in load_problems().values()]
+    cases = [Candidate(p.task_id, p, p.prompt + p.canonical_solution) for p in load_problems().values()]
     for _ in range(times):
         began, used = time.monotonic(), cpu_seconds()
         verdicts = asyncio.run(grade(cases, sandbox))

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.agent.code_execution import CodeExecution
-from gpubox.agent.events import Message, RoundFinished, Timing, TurnFailed, TurnFinished
-from gpubox.agent.history import Conversation
+from gpubox.agent.conversation import Conversation
+from gpubox.agent.events import Message, RoundFinished, RoundTiming, TurnFailed, TurnFinished
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
 from gpubox.config import Config
@@ -49,7 +49,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     )
     sandbox = Sandbox(Config())
     print(f"sandbox: {await sandbox.confinement()}")
-    rounds: list[tuple[int, Timing]] = []
+    rounds: list[tuple[int, RoundTiming]] = []
     worst = 0.0
     print(f"{'problem':14} {'rounds':>6} {'wall s':>8} {'server s':>9} {'tool s':>7} {'left %':>7} {'re-read':>7}  end")
     async with connect(arguments.url) as client:
@@ -59,7 +59,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             wall, server, tool = seconds(timings)
             share = (wall - server - tool) / max(wall - tool, 1e-9)
             worst = max(worst, share)
-            again = sum(timing.prefill_reread_tokens for timing in timings[1:])
+            again = sum(timing.prefill_reprocessed_tokens for timing in timings[1:])
             name = problem["task_id"]
             print(f"{name:14} {len(timings):6} {wall:8.2f} {server:9.2f} {tool:7.3f} {share:7.2%} {again:7}  {end}")
     report([timing for _, timing in rounds], [timing for number, timing in rounds if number > 1], worst)
@@ -72,9 +72,9 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 async def turn(
     client: LlamaClient, prompt: str, settings: AgentSettings, tool: CodeExecution
-) -> tuple[list[Timing], str]:
+) -> tuple[list[RoundTiming], str]:
     """The Timings of one problem's rounds, and how it ended. Each problem is a conversation of its own."""
-    timings: list[Timing] = []
+    timings: list[RoundTiming] = []
     end = ""
     conversation = Conversation([Message("user", TASK.format(prompt))])
     async for event in AgentLoop().run(conversation, settings, [tool], client):
@@ -87,23 +87,23 @@ async def turn(
     return timings, end
 
 
-def seconds(timings: list[Timing]) -> tuple[float, float, float]:
+def seconds(timings: list[RoundTiming]) -> tuple[float, float, float]:
     """Wall, the server's own prompt and generation, tools."""
     server = sum(
-        t.prefill_new_seconds + t.prefill_reread_seconds + t.thinking_seconds + t.answer_seconds for t in timings
+        t.prefill_new_seconds + t.prefill_reprocessed_seconds + t.thinking_seconds + t.answer_seconds for t in timings
     )
     return sum(t.wall_seconds for t in timings), server, sum(t.tool_seconds for t in timings)
 
 
-def report(rounds: list[Timing], later: list[Timing], worst: float) -> None:
+def report(rounds: list[RoundTiming], later: list[RoundTiming], worst: float) -> None:
     wall, server, tool = seconds(rounds)
     print("\nthe split of all rounds:")
     for part in PARTS:
         spent = sum(getattr(timing, f"{part}_seconds") for timing in rounds)
         print(f"  {part:15} {spent:8.3f} s  {spent / wall:7.2%}")
     generated = sum(timing.generated_tokens for timing in rounds)
-    again = sum(timing.prefill_reread_tokens for timing in later)
-    most = max((timing.prefill_reread_tokens for timing in later), default=0)
+    again = sum(timing.prefill_reprocessed_tokens for timing in later)
+    most = max((timing.prefill_reprocessed_tokens for timing in later), default=0)
     cached = sum(timing.cached_tokens for timing in later)
     left = wall - server - tool
     print(f"wall {wall:.2f} s = server {server:.2f} + tools {tool:.2f} + left {left:.3f}")

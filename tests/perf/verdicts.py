@@ -7,7 +7,7 @@
 
 The box is a model of its own, which shares no formula with the code under test: prompts that differ by 12 %, answers
 by 1 %, launches by what the row says, and one kind of disturbance that runs through the whole time of the run. What
-is asked of gpubox are the functions that its verbs call: the plan's items, what is spared, the table, the report.
+is asked of gpubox are the functions that its verbs call: the plan's items, what is unneeded, the table, the report.
 A row: false verdicts (with a true difference: found ones), coverage of the 95 % interval, starts used.
 """
 
@@ -24,17 +24,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpubox.bench.ab.kind import Ab
-from gpubox.bench.ab.verdict import table
-from gpubox.bench.asking import question_of
 from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.kinds.ab.kind import Ab
+from gpubox.bench.kinds.ab.verdict import contrast_rows
+from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+from gpubox.bench.kinds.sweep.kind import Sweep
+from gpubox.bench.kinds.sweep.ranking import rank_cells
 from gpubox.bench.model import Item, Plan, Provenance, Result, Target
-from gpubox.bench.report.build import compared
-from gpubox.bench.report.build import ranked as leaderboard
-from gpubox.bench.store import Run, create_run
-from gpubox.bench.sweep.kind import Sweep
-from gpubox.bench.sweep.plan import cells, parse_axis
-from gpubox.bench.sweep.ranking import ranked
+from gpubox.bench.questions import question_of
+from gpubox.bench.report.load import load_comparison
+from gpubox.bench.report.load import rank_cells as leaderboard
+from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths
 
 ANSWER_SD, PROMPT_SD = 0.01, 0.12
@@ -98,13 +98,13 @@ def ab(noise: str, true: float, seed: int, **options: Any) -> tuple[bool, bool, 
     scored: Scored = []
     for item in items:
         if item.start != last:
-            if kind.spare(item, scored):
+            if kind.unneeded_reason(item, scored):
                 break
             last = item.start
             box.start()
         rate = box.rate(question_of(item).name, math.log1p(true) if item.target == "b" else 0.0)
         scored.append((item, Result(item.id, values(rate))))
-    rows = table(kind.options, scored)
+    rows = contrast_rows(kind.options, scored)
     main = rows[0]
     low, high = main.contrast.interval
     said = ("faster",) if true > 0 else ("faster", "slower")
@@ -131,7 +131,7 @@ def sweep(noise: str, true: float, seed: int) -> tuple[bool, bool, float, int]:
 
     The rate is how far the one shown for the best is from what it really is, in the log.
     """
-    targets = cells("p", [parse_axis("ubatch-size=1..16")])
+    targets = grid_targets("p", [parse_axis("ubatch-size=1..16")])
     kind = Sweep(Plan("sweep", tuple(targets), {"axes": ["ubatch-size"]}, seed=seed))
     items = list(kind.items())
     box, last = Box(noise, random.Random(f"{noise}{true}{seed}"), len(items)), 0
@@ -145,7 +145,7 @@ def sweep(noise: str, true: float, seed: int) -> tuple[bool, bool, float, int]:
         name = kind.target_of(item, scored)
         rate = box.rate(question_of(item).name, math.log1p(true) if name == better else 0.0)
         scored.append((item, Result(item.id, values(rate))))
-    ranking = ranked(kind.options, targets, scored)
+    ranking = rank_cells(kind.options, targets, scored)
     best = ranking.best
     assert best is not None
     if noise.startswith("launch"):  # what it would be without noise: the mean of its prompts
@@ -202,7 +202,7 @@ def two_runs(noise: str, true: float, seed: int, past: int) -> tuple[bool, bool,
         for _ in range(past):
             stored(paths, "p", box)
         first, second = stored(paths, "p", box), stored(paths, "p", box, math.log1p(true))
-        rows = compared(first, second).rows
+        rows = load_comparison(first, second).rows
     said = [row for row in rows if row.outcome in ("better", "regression")]
     tg = [row for row in rows if row.name == "tg"]
     low, high = tg[0].low, tg[0].high

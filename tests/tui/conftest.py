@@ -14,9 +14,9 @@ from textual import _wait
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from gpubox.tui import app, services, watch
-from gpubox.tui.screens import dashboard
-from gpubox.tui.widgets import line_pane
+from gpubox.tui import app, bridge, snapshot_poller
+from gpubox.tui.dashboard import screen
+from gpubox.tui.widgets import styled_lines
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
 
@@ -29,16 +29,16 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    for name in ("CATALOG_SECONDS", "LOG_SECONDS"):
-        monkeypatch.setattr(services, name, 0.01)
+    for name in ("PROFILES_POLL_SECONDS", "LOG_POLL_SECONDS"):
+        monkeypatch.setattr(bridge, name, 0.01)
     for name in ("SNAPSHOT_SECONDS", "REST_SECONDS", "LOOK_SECONDS"):
-        monkeypatch.setattr(watch, name, 0.01)
-    monkeypatch.setattr(watch, "BESIDE_SECONDS", 0.0)
+        monkeypatch.setattr(snapshot_poller, name, 0.01)
+    monkeypatch.setattr(snapshot_poller, "BESIDE_SECONDS", 0.0)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
-    monkeypatch.setattr(dashboard, "REQUESTS_SECONDS", 0.0)
+    monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
     monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))
-    monkeypatch.setattr(line_pane, "SHRINK_DRAWS", 0)
+    monkeypatch.setattr(styled_lines, "SHRINK_DRAWS", 0)
     # The pilot would wait until the process is idle: a loaded machine looks idle, and a busy one never is. Tests poll.
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", 0.002)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", float("inf"))

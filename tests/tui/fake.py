@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.models.fetch import Download
-from gpubox.profiles.loader import Catalog
-from gpubox.profiles.model import Needs, Profile, Reference
+from gpubox.models.fetch import DownloadPlan
+from gpubox.profiles.loader import ProfileCatalog
+from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
 from gpubox.server.client import Slot
-from gpubox.server.events import Finished, LoadProgress, StepDone, StepFailed, StepStarted
-from gpubox.server.fit import Fit
-from gpubox.server.launch import Preview
+from gpubox.server.engine_compatibility import EngineCompatibility
+from gpubox.server.events import LoadProgress, OperationFinished, StepDone, StepFailed, StepStarted
+from gpubox.server.launch import LaunchPreview
 from gpubox.server.log import parse_line
 from gpubox.server.status import ServerStatus
 from gpubox.server.supervisor import Step
-from gpubox.telemetry.model import Snapshot
-from gpubox.tui.messages import Now
+from gpubox.telemetry.snapshot import Snapshot
+from gpubox.tui.messages import ServerOverview
 from tests.tui.snapshots import snapshot
 
 RECORDING = Path(__file__).parent / "recordings" / "demo.log"
@@ -36,8 +36,8 @@ QWEN = Profile(
     description="The article's launch on a 16 GB card.",
     port=8081,
     flags={"ctx-size": 131072, "n-cpu-moe": 22},
-    needs=Needs(vram_gib=16),
-    references=(Reference("generation, server side", 56, "tok/s", "RTX 5060 Ti 16 GB", "an article"),),
+    needs=HardwareNeeds(vram_gib=16),
+    references=(ReferenceFigure("generation, server side", 56, "tok/s", "RTX 5060 Ti 16 GB", "an article"),),
     shipped=True,
 )
 QWEN_256K = replace(QWEN, name="qwen36-256k", title="Qwen3.6 35B-A3B, 256K", flags={"ctx-size": 262144})
@@ -81,7 +81,7 @@ class FakeServices:
         self.engine = True
         self.found: list[Path] = []
         self.absent: set[str] = {"demo"}
-        self.download = Download(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
+        self.download = DownloadPlan(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
         self.guarded = False
         self.hides = False
         self.lines: list[str] = []
@@ -104,7 +104,7 @@ class FakeServices:
         self.failure: tuple[str, list[str]] | None = None
         self.death = ""
 
-    def benches(self) -> Any:
+    def bench_service(self) -> Any:
         return NoBench()
 
     def clock(self) -> datetime:
@@ -118,12 +118,12 @@ class FakeServices:
     def wait_seconds(self) -> float:
         return 600.0
 
-    def after_death(self) -> str:
+    def handle_crash(self) -> str:
         return self.death
 
-    async def now(self) -> Now:
+    async def now(self) -> ServerOverview:
         self.asked_now.append(1)
-        return Now(self.status, (), self.last)
+        return ServerOverview(self.status, (), self.last)
 
     async def snapshot(self) -> Snapshot:
         # Nothing new: nothing comes, so that the pilot need not wait for a process that is never idle.
@@ -136,7 +136,7 @@ class FakeServices:
             return self.reading
         return snapshot(self.status, self.at, **(self.more if self.status.up else {}))
 
-    def pulse(self) -> object:
+    def activity_marker(self) -> object:
         return self.at
 
     def beside(self) -> tuple[tuple[str, ...], str | None]:
@@ -148,31 +148,35 @@ class FakeServices:
     def stamp(self) -> object:
         return self.version
 
-    def catalog(self) -> Catalog:
-        return Catalog({p.name: p for p in self.profiles}, dict(self.broken))
+    def catalog(self) -> ProfileCatalog:
+        return ProfileCatalog({p.name: p for p in self.profiles}, dict(self.broken))
 
-    def hides_shipped(self, catalog: Catalog) -> bool:
+    def hides_shipped(self, catalog: ProfileCatalog) -> bool:
         return self.hides
 
-    def fits(self, catalog: Catalog) -> dict[str, Fit]:
+    def fits(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         if not self.engine:
-            return {name: Fit("", False, "No engine was found.") for name in catalog.profiles}
+            return {name: EngineCompatibility("", False, "No engine was found.") for name in catalog.profiles}
         fits = {
-            name: Fit("default", True, model_present=name not in self.absent, fetchable=name in self.absent)
+            name: EngineCompatibility(
+                "default", True, model_present=name not in self.absent, fetchable=name in self.absent
+            )
             for name in catalog.profiles
         }
         if "qwen36-turbo" in fits:
-            fits["qwen36-turbo"] = Fit("default", False, "cache-type-k only in a TurboQuant fork", True, True)
+            fits["qwen36-turbo"] = EngineCompatibility(
+                "default", False, "cache-type-k only in a TurboQuant fork", True, True
+            )
         return fits
 
-    def models(self, catalog: Catalog) -> list[Path]:
+    def models(self, catalog: ProfileCatalog) -> list[Path]:
         return self.found
 
-    def preview(self, profile: Profile) -> Preview:
+    def preview_launch(self, profile: Profile) -> LaunchPreview:
         argv = ["llama-server", "--model", profile.model, "--host", profile.host, "--port", str(profile.port)]
         argv += [word for name, value in profile.flags.items() for word in (f"--{name}", str(value))]
         refusal = None if self.engine else GpuboxError("No engine was found.", "pip install 'gpubox[embedded]'")
-        return Preview(tuple(argv), "llama-server 11434", profile.model, refusal)
+        return LaunchPreview(tuple(argv), "llama-server 11434", profile.model, refusal)
 
     def read_log(self) -> list[str]:
         lines, self.lines = self.lines, []
@@ -181,13 +185,13 @@ class FakeServices:
     def model_size(self, profile: Profile) -> int | None:
         return 98_362_432 if profile.name == "demo" else 21_100_000_000
 
-    def to_fetch(self, profile: Profile) -> bool:
+    def needs_download(self, profile: Profile) -> bool:
         return profile.name in self.absent
 
-    def planned_download(self, profile: Profile) -> Download:
+    def plan_download(self, profile: Profile) -> DownloadPlan:
         return self.download
 
-    def exposed_unguarded(self, profile: Profile) -> bool:
+    def exposed_without_key(self, profile: Profile) -> bool:
         return not profile.loopback and not self.guarded
 
     def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
@@ -197,10 +201,10 @@ class FakeServices:
         self.script = [e for e in self.script if not isinstance(e, tuple | Gate)]
 
     def operate(
-        self, kind: str, profile: Profile | str, go_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
+        self, kind: str, profile: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
     ) -> None:
         name = profile if isinstance(profile, str) else profile.name
-        self.asked.append((kind, name, go_now, allow_exposed))
+        self.asked.append((kind, name, stop_now, allow_exposed))
         self._play(emit, self.script)
         if self.error:
             raise self.error
@@ -228,7 +232,7 @@ class FakeServices:
         self.found = []
         return made
 
-    def keep_traceback(self, text: str) -> None:
+    def save_traceback(self, text: str) -> None:
         self.kept = text
 
     def places(self) -> list[tuple[str, str]]:
@@ -255,7 +259,7 @@ def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[An
         *([gate] if gate else []),
         StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROVE, name), StepDone(Step.PROVE, name, 0.31),
         ready,
-        Finished("switch", name, True, name, 11.2, f"{name} answers."),
+        OperationFinished("switch", name, True, name, 11.2, f"{name} answers."),
     ]  # fmt: skip
 
 
@@ -270,7 +274,7 @@ def rollback_story(name: str = "qwen36-256k") -> list[Any]:
         StepFailed(Step.LOAD, name, why, "Try n-cpu-moe 26 or cache-type-k/v q8_0.", "failed to allocate buffer"),
         StepStarted(Step.RESTORE, READY.profile or ""), StepDone(Step.RESTORE, READY.profile or "", 3.1),
         READY,
-        Finished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {back}"),
+        OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {back}"),
     ]  # fmt: skip
 
 
@@ -283,5 +287,5 @@ class NoBench:
     async def active(self) -> None:
         return None
 
-    async def heads(self) -> list[Any]:
+    async def run_summaries(self) -> list[Any]:
         return []

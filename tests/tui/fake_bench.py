@@ -6,29 +6,29 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpubox.bench.keep import default_name, target_to_keep
+from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+from gpubox.bench.kinds.sweep.kind import Sweep
 from gpubox.bench.model import Plan, Result
-from gpubox.bench.planning import Outline
-from gpubox.bench.report.build import Told, compared, ranked, told
-from gpubox.bench.report.compare import RunComparison
-from gpubox.bench.report.heads import Head, heads
-from gpubox.bench.report.leaderboard import Board
-from gpubox.bench.report.live import Follower, LiveRun
-from gpubox.bench.store import Run, create_run, find_run
-from gpubox.bench.sweep.kind import Sweep
-from gpubox.bench.sweep.plan import cells, parse_axis
+from gpubox.bench.plan_outline import PlanOutline
+from gpubox.bench.report.leaderboard import Leaderboard
+from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
+from gpubox.bench.report.run_comparison import RunComparison
+from gpubox.bench.report.run_progress import RunFollower, RunProgress
+from gpubox.bench.report.run_summaries import RunSummary, run_summaries
+from gpubox.bench.run_store import Run, create_run, find_run
+from gpubox.bench.saved_profile import default_profile_name, target_to_save
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.loader import Catalog
-from gpubox.profiles.model import Profile
-from gpubox.tui.bench.service import Best, Ended
+from gpubox.profiles.loader import ProfileCatalog
+from gpubox.profiles.profile import Profile
+from gpubox.tui.bench.service import BestCell, RunOutcome
 from tests.tui.fake import PROFILES, FakeServices
 
 
 def sweep_run(paths: Paths, profile: str = "qwen36-mtp-16gb") -> Run:
     """A sweep over ``n-cpu-moe``; 4 is the best."""
     axis = parse_axis("n-cpu-moe=4,8")
-    plan = Plan("sweep", tuple(cells(profile, [axis])), {"axes": [axis.flag], "prompts": 1})
+    plan = Plan("sweep", tuple(grid_targets(profile, [axis])), {"axes": [axis.flag], "prompts": 1})
     items = Sweep(plan).items()
     run = create_run(paths, plan, items)
     with run.owned():
@@ -52,71 +52,71 @@ class FakeBench:
         self.working: Run | None = None
         """The run that somebody works on."""
         self.answered: tuple[str, ...] = ()
-        self.planned = Outline(45, ("qwen36-mtp-16gb",), "qwen36-mtp-16gb", 212.0)
+        self.planned = PlanOutline(45, ("qwen36-mtp-16gb",), "qwen36-mtp-16gb", 212.0)
         self.ended = asyncio.Event()
-        self.end = Ended(True, "")
+        self.end = RunOutcome(True, "")
         self.taken = {"mine"}
         """Names that profiles have already."""
 
-    async def heads(self) -> list[Head]:
-        return [self._at_work(head) for head in reversed(heads(self.paths))]
+    async def run_summaries(self) -> list[RunSummary]:
+        return [self._at_work(head) for head in reversed(run_summaries(self.paths))]
 
-    def _at_work(self, head: Head) -> Head:
+    def _at_work(self, head: RunSummary) -> RunSummary:
         if self.working and head.info and head.id == self.working.id:
             return replace(head, info=replace(head.info, state="running"))
         return head
 
-    async def active(self) -> LiveRun | None:
+    async def active(self) -> RunProgress | None:
         if self.working is None:
             return None
-        live = Follower(self.working).read()
+        live = RunFollower(self.working).read()
         items = self.working.items()
         return replace(live, info=replace(live.info, state="running"), now=items[live.done].id, owner=4711)
 
     def profile(self, name: str) -> Profile:
-        return Catalog({profile.name: profile for profile in PROFILES}, {}).get(name)
+        return ProfileCatalog({profile.name: profile for profile in PROFILES}, {}).get(name)
 
-    async def told(self, run: str) -> Told:
-        return told(find_run(self.paths, run), self.profile)
+    async def load_report(self, run: str) -> ReportBundle:
+        return load_report(find_run(self.paths, run), self.profile)
 
-    async def compared(self, first: str, second: str) -> RunComparison:
-        return compared(find_run(self.paths, first), find_run(self.paths, second))
+    async def load_comparison(self, first: str, second: str) -> RunComparison:
+        return load_comparison(find_run(self.paths, first), find_run(self.paths, second))
 
-    async def ranked(self) -> list[Board]:
-        return ranked(self.paths)
+    async def load_leaderboards(self) -> list[Leaderboard]:
+        return load_leaderboards(self.paths)
 
-    async def outline(self, words: Sequence[str]) -> Outline:
+    async def outline(self, words: Sequence[str]) -> PlanOutline:
         return self.planned
 
     async def busy(self) -> tuple[str, ...]:
         return self.answered
 
-    async def run(self, words: Sequence[str], *, now: bool) -> Ended:
+    async def run(self, words: Sequence[str], *, now: bool) -> RunOutcome:
         self.asked.append((*words, "--now") if now else tuple(words))
         await self.ended.wait()
         return self.end
 
-    async def stop(self, live: LiveRun) -> None:
+    async def stop(self, live: RunProgress) -> None:
         self.asked.append(("stop", live.info.id))
         self.working = None
 
     async def remove(self, run: str) -> None:
         find_run(self.paths, run).remove()
 
-    async def best(self, run: str) -> Best:
-        target = target_to_keep(find_run(self.paths, run))
-        return Best(target.name, default_name(self.profile(target.profile), target))
+    async def best(self, run: str) -> BestCell:
+        target = target_to_save(find_run(self.paths, run))
+        return BestCell(target.name, default_profile_name(self.profile(target.profile), target))
 
     async def keep(self, run: str, name: str) -> None:
         if name in self.taken:
             raise UsageError(f"There is a profile {name!r} already.")
         self.asked.append(("keep", run, name))
 
-    async def give_back(self) -> str:
+    async def restore(self) -> str:
         self.asked.append(("give back",))
-        for head in heads(self.paths):
-            if head.info and head.info.owed:
-                find_run(self.paths, head.id).save(replace(head.info, owed=False))
+        for head in run_summaries(self.paths):
+            if head.info and head.info.restore_pending:
+                find_run(self.paths, head.id).save(replace(head.info, restore_pending=False))
         return "qwen36-256k"
 
     async def export(self, what: Sequence[str], form: str) -> str:
@@ -131,5 +131,5 @@ class BenchServices(FakeServices):
         super().__init__()
         self.benches_ = FakeBench(paths)
 
-    def benches(self) -> FakeBench:
+    def bench_service(self) -> FakeBench:
         return self.benches_

@@ -8,42 +8,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpubox.agent import events as e
-from gpubox.agent.serving import Serving
+from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.settings import SYSTEM_PROMPT
 from gpubox.agent.tools import Approve, ToolCall, ToolOutput
-from gpubox.agent.transcript.fold import ChatLog, Turn
-from gpubox.agent.transcript.records import Asked, Choices, Chosen, Rewound
-from gpubox.agent.transcript.search import Hit
-from gpubox.agent.transcript.store import Head
+from gpubox.agent.transcript.chat_files import ChatSummary
+from gpubox.agent.transcript.chat_log import ChatLog, Turn
+from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
+from gpubox.agent.transcript.search import SearchHit
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.tui.chat.service import Confined, Defaults
+from gpubox.tui.chat.service import ProfileDefaults, SandboxStatus
 from tests.tui.fake import READY, FakeServices
 
 Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
 """What a scripted turn is made of: an event, a gate to wait at, or something that asks the owner."""
-SERVING = Serving("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
+SERVING = ServerEndpoint("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
 
 CODE = 'def parse(text):\n    return int(text[:-1]) * 3600\n\nassert parse("1h30m") == 5400\n'
 CALL = ToolCall("call-1", "code_execution", {"code": CODE}, CODE)
 OUTPUT = ToolOutput(
     "Traceback (most recent call last):\n  File \"main.py\", line 4, in <module>\nValueError: invalid literal for "
-    "int() with base 10: '1h30'\n[exit code 1]", ok=False, seconds=0.038, exit_code=1, tier="bubblewrap",
+    "int() with base 10: '1h30'\n[exit code 1]", ok=False, seconds=0.038, exit_code=1, isolation="bubblewrap",
 )  # fmt: skip
 WRITE = ToolCall("call-2", "write_file", {"path": "src/durations.py", "content": "..."})
 DIFF = "--- a/src/durations.py\n+++ b/src/durations.py\n@@ -1,4 +1,9 @@\n import re\n\n-def parse(text):\n" + "".join(
     f"+line {number} of what is written\n" for number in range(60)
 )
-ROUND_1 = e.Timing(
+ROUND_1 = e.RoundTiming(
     wall_seconds=4.2, queue_seconds=0.1, prefill_new_seconds=0.5, thinking_seconds=3.1, answer_seconds=0.4,
     tool_seconds=0.04, loop_seconds=0.06, prefill_new_tokens=566, cached_tokens=0, generated_tokens=448,
     thinking_tokens=412, tg_tokens_per_second=70.4, draft_tokens=300, draft_tokens_accepted=294,
 )  # fmt: skip
-ROUND_2 = e.Timing(
+ROUND_2 = e.RoundTiming(
     wall_seconds=5.6, prefill_new_seconds=0.1, answer_seconds=5.4, loop_seconds=0.1, prefill_new_tokens=73,
     cached_tokens=1014, generated_tokens=584, tg_tokens_per_second=71.0, draft_tokens=400, draft_tokens_accepted=390,
 )  # fmt: skip
-TOTALS = e.Totals(
-    2, e.Timing(
+TOTALS = e.TurnTotals(
+    2, e.RoundTiming(
         wall_seconds=9.8, queue_seconds=0.1, prefill_new_seconds=0.6, thinking_seconds=3.1, answer_seconds=5.8,
         tool_seconds=0.04, loop_seconds=0.16, prefill_new_tokens=639, cached_tokens=1014, generated_tokens=1032,
         thinking_tokens=412, tg_tokens_per_second=70.7, draft_tokens=700, draft_tokens_accepted=684,
@@ -92,7 +92,7 @@ def coding_turn() -> list[Step]:
         *opening(),
         *(e.ReasoningDelta(f"thought {number} ") for number in range(412)),
         e.TextDelta("I'll test the edge cases first."),
-        e.GenerationProgress(448, 70.4, 300, 294),
+        e.GenerationStats(448, 70.4, 300, 294),
         e.ToolRequested(CALL),
         e.ToolFinished(CALL, OUTPUT),
         e.RoundFinished(1, ROUND_1, "tool_calls"),
@@ -110,7 +110,7 @@ class FakeChat:
     service: FakeChats
     approve: Approve
     log: ChatLog
-    serving: Serving | None = None
+    endpoint: ServerEndpoint | None = None
     problem: str = ""
     closed: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,27 +120,29 @@ class FakeChat:
         return self.log.name
 
     @property
-    def choices(self) -> Choices:
-        return self.log.choices
+    def settings(self) -> ChatSettings:
+        return self.log.settings
 
     async def send(self, text: str) -> AsyncGenerator[e.AgentEvent, None]:
         self.service.asked.append(text)
         if self.service.error:
             raise self.service.error
         self.stopped.clear()
-        self.serving = SERVING
+        self.endpoint = SERVING
         if not self.name:
             self.log.name = "-".join(text.lower().split()[:4])
             self.service.logs[self.name] = self.log
         turn = f"turn-{len(self.log.turns) + 1}"
-        self.log.take(Asked(turn, self.log.head, "2026-11-21T13:00:00Z", text, SERVING.profile_name, SERVING.build))
+        self.log.apply_record(
+            TurnHeader(turn, self.log.head, "2026-11-21T13:00:00Z", text, SERVING.profile_name, SERVING.build)
+        )
         for step in self.service.script:
             async for event in self._played(step):
-                self.log.happen(event)
+                self.log.apply_event(event)
                 yield event
             if self.stopped.is_set():
-                ended = e.TurnFinished(e.Totals(1, e.Timing(wall_seconds=1.0, answer_seconds=1.0)), "stopped")
-                self.log.happen(ended)
+                ended = e.TurnFinished(e.TurnTotals(1, e.RoundTiming(wall_seconds=1.0, answer_seconds=1.0)), "stopped")
+                self.log.apply_event(ended)
                 yield ended
                 return
 
@@ -162,13 +164,13 @@ class FakeChat:
         self.stopped.set()
         return True
 
-    def choose(self, choices: Choices) -> None:
-        if choices.workdir == "/nowhere":
+    def change_settings(self, settings: ChatSettings) -> None:
+        if settings.workdir == "/nowhere":
             raise UsageError("The workspace /nowhere cannot be used: no such file or directory.")
-        self.log.take(Chosen(choices, "2026-11-21T13:00:00Z"))
+        self.log.apply_record(SettingsChanged(settings, "2026-11-21T13:00:00Z"))
 
     def rewind(self, turn: str) -> None:
-        self.log.take(Rewound(turn, "2026-11-21T13:00:00Z"))
+        self.log.apply_record(HeadMoved(turn, "2026-11-21T13:00:00Z"))
 
     def branch(self, name: str, turn: str | None = None) -> None:
         self.service.logs[name] = ChatLog(name, turns=dict(self.log.turns), head=turn or self.log.head)
@@ -186,24 +188,26 @@ class FakeChats:
         self.asked: list[str] = []
         self.logs: dict[str, ChatLog] = {}
         self.error: GpuboxError | None = None
-        self.found = Confined("bubblewrap")
+        self.found = SandboxStatus("bubblewrap")
         self.saved: list[tuple[str, str]] = []
         self.opened: list[FakeChat] = []
 
-    async def heads(self) -> list[Head]:
+    async def chat_summaries(self) -> list[ChatSummary]:
         made = []
         for name, log in self.logs.items():
             first = next(iter(log.turns.values()), None)
-            title = first.asked.text if first else ""
-            made.append(Head(name, Path(f"{name}.jsonl"), 1, "2026-11-20T12:00:00Z", len(log.turns), title, "qwen"))
+            title = first.header.text if first else ""
+            made.append(
+                ChatSummary(name, Path(f"{name}.jsonl"), 1, "2026-11-20T12:00:00Z", len(log.turns), title, "qwen")
+            )
         return made
 
-    async def search(self, text: str) -> list[Hit]:
+    async def search(self, text: str) -> list[SearchHit]:
         return [
-            Hit(name, turn.id, "", "user", turn.asked.text)
+            SearchHit(name, turn.id, "", "user", turn.header.text)
             for name, log in self.logs.items()
             for turn in log.turns.values()
-            if text.casefold() in turn.asked.text.casefold()
+            if text.casefold() in turn.header.text.casefold()
         ]
 
     async def open(self, name: str, approve: Approve) -> FakeChat:
@@ -224,11 +228,11 @@ class FakeChats:
     async def remove(self, name: str) -> None:
         del self.logs[name]
 
-    async def confined(self) -> Confined:
+    async def confined(self) -> SandboxStatus:
         return self.found
 
-    async def defaults(self, profile: str) -> Defaults:
-        return Defaults(SYSTEM_PROMPT, {"top_k": 20})
+    async def defaults(self, profile: str) -> ProfileDefaults:
+        return ProfileDefaults(SYSTEM_PROMPT, {"top_k": 20})
 
     async def save(self, text: str, path: str, folder: str) -> str:
         self.saved.append((path, text))
@@ -238,10 +242,10 @@ class FakeChats:
         """A chat from before, with these prompts; each was answered."""
         log = ChatLog(name)
         for number, prompt in enumerate(prompts):
-            turn = Turn(Asked(f"{name}-{number}", log.head, "2026-11-20T12:00:00Z", prompt, "qwen", "b11434"))
+            turn = Turn(TurnHeader(f"{name}-{number}", log.head, "2026-11-20T12:00:00Z", prompt, "qwen", "b11434"))
             turn.events = [
                 e.MessageAdded(e.Message("assistant", f"Answer {number} of {name}.")),
-                e.TurnFinished(e.Totals(), "answered", f"Answer {number} of {name}."),
+                e.TurnFinished(e.TurnTotals(), "answered", f"Answer {number} of {name}."),
             ]
             log.turns[turn.id] = turn
             log.head = turn.id

@@ -14,7 +14,7 @@ from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReading
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.history import History
-from gpubox.telemetry.model import DeviceMemory, Mark, Offload, SlotReading, Totals
+from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
 from tests.tui.conftest import text, until
 from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_story, switch_story
 from tests.tui.snapshots import (
@@ -55,7 +55,7 @@ class Scene:
     play: Callable[[Pilot[bool], FakeServices], Awaitable[None]] | None = None
     log: bool = True
     engine: bool = True
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[HistoryMark, ...] = ()
 
     def services(self) -> FakeServices:
         """Services in this state."""
@@ -132,7 +132,7 @@ DIED = "qwen36-mtp-16gb died: CUDA error: out of memory (CUDA0, 1,024 MiB asked 
 SCENES = {
     "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED | {"offload": AT_REST}),
     "generating": Scene(BUSY, ("70.2 tok/s now", "113 of 115"), LISTED,
-                        marks=(Mark(NOW - 205, "switch", "qwen36-mtp-16gb"),)),
+                        marks=(HistoryMark(NOW - 205, "switch", "qwen36-mtp-16gb"),)),
     "prefill": Scene(BUSY, ("62%", "ETA 0:46", "prefill"),
                      {"throughput": PREFILL, "slots": (READING_SLOT,), **LISTED}),
     "no_gpu": Scene(DEMO_BUSY, ("148 tok/s now", "RAM"), ON_CPU),
@@ -159,7 +159,7 @@ SCENES = {
     "gpu_lost": Scene(READY, ("GPU 0 LOST",), {
         "driver": DriverReading((LOST,), ONE_CARD.driver_version), **LISTED, "offload": AT_REST}),
     "crashed": Scene(replace(STOPPED, state="crashed", message=DIED), ("✗ crashed", "r starts"), {},
-                     marks=(Mark(NOW - 40, "oom", DIED),)),
+                     marks=(HistoryMark(NOW - 40, "oom", DIED),)),
     "exposed": Scene(replace(READY, base_url="http://0.0.0.0:8081", exposed="LAN, no key"), ("▲ LAN, no key",),
                      LISTED),
     "rolled_back": Scene(READY, ("Try n-cpu-moe", "qwen36-mtp-16gb ready"), LISTED, _fail),

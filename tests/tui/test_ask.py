@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.screens.ask import Answer, AskScreen
+from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import FakeServices
 
 
 async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
-    answers = (Answer("n", "keep it", "no"), Answer("y", "stop it", "yes"), Answer("c", "leave it", "cancel"))
+    answers = (
+        DialogAnswer("n", "keep it", "no"),
+        DialogAnswer("y", "stop it", "yes"),
+        DialogAnswer("c", "leave it", "cancel"),
+    )
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        app.push_screen(AskScreen("Stop?", "It answers.", answers))
+        app.push_screen(QuestionScreen("Stop?", "It answers.", answers))
         await shows(pilot, "keep it")
         for _ in answers:
             await pilot.press("down")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.bench.report.live import LiveRun
-from gpubox.bench.store import find_run
+from gpubox.bench.report.run_progress import RunProgress
+from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
-from gpubox.tui.bench.live import LiveBench
-from gpubox.tui.bench.service import Ended
+from gpubox.tui.bench.local_service import LocalBenchService
+from gpubox.tui.bench.service import RunOutcome
 from tests.bench_server import BenchServer
 from tests.tui.fake_bench import sweep_run
 
@@ -25,7 +25,7 @@ SMALL = ("--prompts", "short", "--depths", "0", "--max-tokens", "8")
 
 
 @asynccontextmanager
-async def begun(bench: LiveBench, *words: str) -> AsyncIterator[asyncio.Task[Ended]]:
+async def begun(bench: LocalBenchService, *words: str) -> AsyncIterator[asyncio.Task[RunOutcome]]:
     task = asyncio.create_task(bench.run(words, now=False))
     try:
         yield task
@@ -37,7 +37,7 @@ async def begun(bench: LiveBench, *words: str) -> AsyncIterator[asyncio.Task[End
             await task
 
 
-async def at_work(bench: LiveBench, task: asyncio.Task[Ended], done: int) -> LiveRun:
+async def at_work(bench: LocalBenchService, task: asyncio.Task[RunOutcome], done: int) -> RunProgress:
     async with asyncio.timeout(60):
         while True:
             live = await bench.active()
@@ -48,11 +48,11 @@ async def at_work(bench: LiveBench, task: asyncio.Task[Ended], done: int) -> Liv
 
 
 async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> None:
-    bench = LiveBench(Paths.default(), Config())
+    bench = LocalBenchService(Paths.default(), Config())
     with BenchServer() as server:
         words = ("speed", "--url", server.url, *SMALL, "--repeats", "2000")
         planned = await bench.outline(words)
-        assert (planned.items, planned.starts, planned.gives_back) == (4002, (), None)
+        assert (planned.items, planned.starts, planned.restored_profile) == (4002, (), None)
 
         async with begun(bench, *words) as task:
             live = await at_work(bench, task, 3)
@@ -63,7 +63,7 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
             ended = await task
         assert not ended.ok
         assert "r goes on" in ended.text
-        head = (await bench.heads())[0]
+        head = (await bench.run_summaries())[0]
         assert (head.state, head.id) == ("interrupted", live.info.id)
         assert head.done >= live.done
         assert await bench.active() is None
@@ -76,7 +76,7 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
 
 
 async def test_what_cannot_be_run_says_why(own_home: Path) -> None:
-    bench = LiveBench(Paths.default(), Config())
+    bench = LocalBenchService(Paths.default(), Config())
     ended = await bench.run(("speed", "no-such-profile"), now=False)
     assert not ended.ok
     assert "no-such-profile" in ended.text
@@ -84,7 +84,7 @@ async def test_what_cannot_be_run_says_why(own_home: Path) -> None:
 
 async def test_the_best_cell_is_kept_as_a_profile_of_the_owner(own_home: Path) -> None:
     paths = Paths.default()
-    bench, run = LiveBench(paths, Config()), sweep_run(paths)
+    bench, run = LocalBenchService(paths, Config()), sweep_run(paths)
     best = await bench.best(run.id)
     assert (best.cell, best.name) == ("n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
     await bench.keep(run.id, "mine")
@@ -92,4 +92,4 @@ async def test_the_best_cell_is_kept_as_a_profile_of_the_owner(own_home: Path) -
     with pytest.raises(UsageError, match="already"):
         await bench.keep(run.id, "mine")
     with pytest.raises(GpuboxError, match="No run that was cut off"):
-        await bench.give_back()
+        await bench.restore()

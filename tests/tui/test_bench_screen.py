@@ -13,14 +13,14 @@ from textual.pilot import Pilot
 
 from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
-from gpubox.cli.commands.bench import command as bench_command
+from gpubox.cli.commands.bench import bench_command_line as bench_command
 from gpubox.paths import Paths
 from gpubox.tui import rooms
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
-from gpubox.tui.bench.form import ABOUT, MEASURES_URLS, ROWS, command, kinds, words
-from gpubox.tui.bench.service import Ended
-from gpubox.tui.screens.bench import BenchScreen
+from gpubox.tui.bench.form import KIND_SUMMARIES, PLAN_FIELDS, URL_KINDS, bench_command_line, plannable_kinds, words
+from gpubox.tui.bench.screen import BenchScreen
+from gpubox.tui.bench.service import RunOutcome
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
@@ -28,8 +28,8 @@ from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    monkeypatch.setattr(rooms, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(plan_screen, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
 
@@ -289,7 +289,7 @@ async def test_a_run_that_never_began_leaves_the_report_that_was_there(box: Path
     async with benching(box) as (pilot, services):
         await shows(pilot, "1 run")
         await begin_speed(pilot)
-        bench_of(services).end = Ended(False, "No sandbox confines here.")
+        bench_of(services).end = RunOutcome(False, "No sandbox confines here.")
         bench_of(services).ended.set()
         await shows(pilot, "No sandbox confines here.")
         await until(pilot, lambda: screen_of(pilot).pane.shown == older.id, "the report")
@@ -322,7 +322,7 @@ async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
         assert "give back" not in text(pilot)
         await pilot.press("u")
         await shows(pilot, "No run that was cut off has left")
-        run.save(replace(run.info, owed=True))  # the list does not know yet
+        run.save(replace(run.info, restore_pending=True))  # the list does not know yet
         await pilot.press("u")
         await shows(pilot, "Give back what ran before?", run.id)
         await pilot.press("y")
@@ -376,13 +376,13 @@ async def test_the_bar_offers_what_has_something_to_do(box: Paths) -> None:
     ],
 )  # fmt: skip
 def test_the_words_of_a_form(kind: str, chosen: dict[str, str], expected: str) -> None:
-    assert command(words(kind, chosen)) == expected
-    if kind in MEASURES_URLS:
-        assert "--url http://x" in command(words(kind, chosen, "http://x"))
+    assert bench_command_line(words(kind, chosen)) == expected
+    if kind in URL_KINDS:
+        assert "--url http://x" in bench_command_line(words(kind, chosen, "http://x"))
 
 
 def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
-    assert set(kinds(list(KINDS), url=True)) == MEASURES_URLS
+    assert set(plannable_kinds(list(KINDS), url=True)) == URL_KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -391,7 +391,7 @@ def test_a_form_has_options_of_its_command_and_their_defaults(kind: str) -> None
     found = bench_command.get_command(click.Context(bench_command), kind)
     assert found
     options = {name: one for one in found.params if isinstance(one, click.Option) for name in one.opts}
-    for row in ROWS[kind]:
+    for row in PLAN_FIELDS[kind]:
         asked = [row.option.rstrip("*")] if row.option else [value for value, _ in row.choices if value]
         assert set(asked) <= set(options), row.label
         if row.empty.isdecimal() and row.name != "limit":
@@ -401,12 +401,12 @@ def test_a_form_has_options_of_its_command_and_their_defaults(kind: str) -> None
 
 
 def test_a_form_fits_the_narrowest_terminal() -> None:
-    for row in (row for rows in ROWS.values() for row in rows):
+    for row in (row for rows in PLAN_FIELDS.values() for row in rows):
         assert len(row.label) <= 11, row.label
         assert len(row.about) <= 28, row.about
         assert all(len(f"‹ {word} ›") <= 33 for _, word in row.choices), row.label
-    assert all(len(about) <= 60 for about in ABOUT.values())
+    assert all(len(about) <= 60 for about in KIND_SUMMARIES.values())
 
 
 def test_every_kind_has_a_form() -> None:
-    assert set(ROWS) == set(KINDS) == set(ABOUT)
+    assert set(PLAN_FIELDS) == set(KINDS) == set(KIND_SUMMARIES)

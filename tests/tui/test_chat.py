@@ -14,10 +14,10 @@ from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat import approval, choices_form, runner
+from gpubox.tui.chat import approval, runner, settings_form
 from gpubox.tui.chat.approval import ApprovalScreen
-from gpubox.tui.chat.service import Confined
-from gpubox.tui.screens.chat import ChatScreen
+from gpubox.tui.chat.screen import ChatScreen
+from gpubox.tui.chat.service import SandboxStatus
 from tests.tui.conftest import SIZE, shows, text, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
@@ -28,8 +28,8 @@ HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "
 @pytest.fixture(autouse=True)
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "FRAME_SECONDS", 0.005)
-    monkeypatch.setattr(runner, "REST", 0)
-    monkeypatch.setattr(approval, "QUIET_SECONDS", 0)
+    monkeypatch.setattr(runner, "REST_FACTOR", 0)
+    monkeypatch.setattr(approval, "TYPING_PAUSE_SECONDS", 0)
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ async def over(pilot: Pilot[bool], screen: ChatScreen) -> None:
 
 
 def answer(words: str) -> list[e.AgentEvent]:
-    return [e.RoundStarted(1, 5), e.TextDelta(words), e.TurnFinished(e.Totals(), "answered", words)]
+    return [e.RoundStarted(1, 5), e.TextDelta(words), e.TurnFinished(e.TurnTotals(), "answered", words)]
 
 
 def bar(pilot: Pilot[bool]) -> str:
@@ -112,7 +112,7 @@ async def test_a_turn_from_prompt_to_waterfall() -> None:
 async def test_the_running_turn_is_told_and_esc_stops_it() -> None:
     gate = asyncio.Event()
     begun = [*opening()[:2], e.PrefillProgress(41_200, 66_300, 20_000)]
-    chats = FakeChats([*begun, gate, e.GenerationProgress(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
+    chats = FakeChats([*begun, gate, e.GenerationStats(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "why")
         await shows(pilot, "◐ reads", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
@@ -137,10 +137,10 @@ async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
         await over(pilot, screen)
         await until(pilot, lambda: "❯ first one" in text(pilot) and len(screen.transcript.turns) == 1)
         log = chats.opened[0].log
-        assert [turn.asked.text for turn in log.path()] == ["first one"] and len(log.turns) == 2
+        assert [turn.header.text for turn in log.path()] == ["first one"] and len(log.turns) == 2
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
-        assert [turn.asked.text for turn in log.path()] == ["first one"] and len(log.turns) == 3
+        assert [turn.header.text for turn in log.path()] == ["first one"] and len(log.turns) == 3
         await pilot.press("up", "escape")
         assert screen.composer.text == "" and not screen.editing
 
@@ -177,7 +177,7 @@ async def test_the_same_words_that_were_not_asked_again_replace_nothing() -> Non
         await pilot.press("enter")
         await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
         assert screen.chat
-        assert [turn.asked.text for turn in screen.chat.log.path()] == ["more", "more"]
+        assert [turn.header.text for turn in screen.chat.log.path()] == ["more", "more"]
 
 
 @pytest.mark.parametrize(("key", "allowed"), [("y", True), ("n", False), ("escape", False), ("a", True)])
@@ -188,7 +188,7 @@ async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
         answers.append(await chat.approve(WRITE, DIFF))
         return [e.ToolFinished(WRITE, ToolOutput("done", ok=answers[-1]))]
 
-    chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.ApprovalAsked(WRITE, DIFF), ask, *answer("Done.")])
+    chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.ApprovalRequested(WRITE, DIFF), ask, *answer("Done.")])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "write it")
         await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "y yes, this once")
@@ -198,13 +198,13 @@ async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
         await pilot.press(key)
         await over(pilot, screen)
         assert answers == [allowed]
-        assert chats.opened[0].choices.approvals == ("workspace" if key == "a" else "ask")
+        assert chats.opened[0].settings.approvals == ("workspace" if key == "a" else "ask")
 
 
 async def test_a_question_is_asked_once_and_not_answered_by_the_middle_of_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(approval, "QUIET_SECONDS", 3600)
+    monkeypatch.setattr(approval, "TYPING_PAUSE_SECONDS", 3600)
     hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
     async with chatting(FakeChats()) as (pilot, screen):
         waiting = asyncio.create_task(screen.allow(WRITE, hidden))
@@ -258,7 +258,7 @@ async def test_chats_are_found_opened_renamed_and_deleted() -> None:
         await until(pilot, lambda: screen.composer.has_focus)
         await say(pilot, "and more")
         await over(pilot, screen)
-        assert [turn.asked.text for turn in chats.logs["haskell"].path()] == ["A fizzbuzz, please", "and more"]
+        assert [turn.header.text for turn in chats.logs["haskell"].path()] == ["A fizzbuzz, please", "and more"]
         await pilot.press("escape", "R")
         await shows(pilot, "Rename haskell")
         await pilot.press(*"fizz", "enter")
@@ -314,15 +314,19 @@ async def test_settings_are_this_chats() -> None:
         await pilot.press(*"hot", "ctrl+s")
         await shows(pilot, "temperature must be a number")
         await pilot.press(*["backspace"] * 3, *"0.2", "ctrl+s")
-        await until(pilot, lambda: screen.chat and screen.chat.choices.sampling == {"temperature": 0.2})
-        assert screen.chat and screen.chat.choices.thinking is True
+        await until(pilot, lambda: screen.chat and screen.chat.settings.sampling == {"temperature": 0.2})
+        assert screen.chat and screen.chat.settings.thinking is True
         await shows(pilot, "thinking on", "temperature 0.2")
 
 
 async def test_what_confines_is_always_said() -> None:
-    for tier, words in {"": "programs are not run", "none": "not confined", "landlock": "landlock, weaker"}.items():
+    for isolation, words in {
+        "": "programs are not run",
+        "none": "not confined",
+        "landlock": "landlock, weaker",
+    }.items():
         chats = FakeChats()
-        chats.found = Confined(tier, "bubblewrap is not installed [/foo].")
+        chats.found = SandboxStatus(isolation, "bubblewrap is not installed [/foo].")
         async with chatting(chats) as (pilot, _):
             await shows(pilot, words)
 
@@ -406,11 +410,11 @@ async def test_a_folder_that_cannot_be_a_workspace_is_refused() -> None:
         await shows(pilot, "This chat")
         await pilot.press(*["down"] * 4, *"/nowhere", "enter")
         await shows(pilot, "The workspace /nowhere cannot be used")
-        assert screen.chat and not screen.chat.choices.workdir
+        assert screen.chat and not screen.chat.settings.workdir
 
 
 def test_the_settings_fit_the_narrowest_terminal() -> None:
-    for row in choices_form.ROWS:
+    for row in settings_form.SETTING_FIELDS:
         assert len(row.label) <= 15, row.label
         assert len(row.about) <= 27, row.about
-    assert all(len(f"‹ {word} ›") <= 29 for values in choices_form.CYCLES.values() for _, word in values)
+    assert all(len(f"‹ {word} ›") <= 29 for values in settings_form.CYCLES.values() for _, word in values)

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from gpubox.tui.cells import Line, cells
-from gpubox.tui.chat.blocks import CODE_LINES, CUT_CHARS, Block, Blocks
+from gpubox.tui.chat.blocks import BLOCK_CHARS, CODE_LINES, MarkdownBlock, MarkdownBlocks
 from gpubox.tui.chat.clean import LINE_CHARS, clean, clean_lines
-from gpubox.tui.chat.code import coloured
+from gpubox.tui.chat.code import highlight_code
 from gpubox.tui.chat.markdown import block_lines, fences
 from gpubox.tui.chat.wrap import wrap, wrap_hard
+from gpubox.tui.styled_lines import StyledLine, cell_width
 
 DOCUMENT = """# A title
 
@@ -46,13 +46,13 @@ Behind the code.
 """
 
 
-def texts(rows: list[Line]) -> list[str]:
+def texts(rows: list[StyledLine]) -> list[str]:
     return ["".join(text for text, _ in row).rstrip() for row in rows]
 
 
-def lines_of(blocks: Blocks, width: int = 60) -> list[str]:
+def lines_of(blocks: MarkdownBlocks, width: int = 60) -> list[str]:
     """All that is closed, drawn."""
-    found: list[Line] = []
+    found: list[StyledLine] = []
     for block in blocks.closed:
         if found and not block.tight:
             found.append(())
@@ -69,8 +69,8 @@ def split(text: str, sizes: random.Random) -> list[str]:
     return pieces
 
 
-def built(*pieces: str) -> Blocks:
-    blocks = Blocks()
+def built(*pieces: str) -> MarkdownBlocks:
+    blocks = MarkdownBlocks()
     for piece in pieces:
         blocks.add(piece)
     blocks.end()
@@ -85,8 +85,8 @@ def test_pieces_make_the_same_blocks(seed: int) -> None:
 
 
 def test_what_is_closed_stays_but_for_code_put_together() -> None:
-    blocks = Blocks()
-    seen: list[Block] = []
+    blocks = MarkdownBlocks()
+    seen: list[MarkdownBlock] = []
     for char in DOCUMENT:
         blocks.add(char)
         if blocks.joined_from is not None:
@@ -96,7 +96,7 @@ def test_what_is_closed_stays_but_for_code_put_together() -> None:
 
 
 def test_a_long_code_block_is_one_again_at_its_end() -> None:
-    blocks = Blocks()
+    blocks = MarkdownBlocks()
     blocks.add('```python\n"""\n' + "text\n" * CODE_LINES)
     assert blocks.closed and blocks.tail and blocks.tail.code
     blocks.add('"""\n```\n')
@@ -113,10 +113,10 @@ def test_a_code_block_may_end_with_the_text() -> None:
 
 @pytest.mark.parametrize("text", ["word " * 4000, "x" * 20_000, "- item\n" * 3000, "```\n" + "y" * 20_000])
 def test_a_block_without_an_end_is_split(text: str) -> None:
-    blocks = Blocks()
+    blocks = MarkdownBlocks()
     for at in range(0, len(text), 50):
         blocks.add(text[at : at + 50])
-        assert blocks.tail is None or len(blocks.tail.text) <= CUT_CHARS + 50
+        assert blocks.tail is None or len(blocks.tail.text) <= BLOCK_CHARS + 50
 
 
 def test_a_document_is_drawn() -> None:
@@ -146,7 +146,7 @@ def test_a_document_is_drawn() -> None:
 @pytest.mark.parametrize("width", [18, 41, 80, 200])
 def test_no_line_is_wider_than_it_may_be(width: int) -> None:
     for block in built(DOCUMENT + "\n" + "日本語" * 200 + "\n\n" + "🙂" * 300).closed:
-        assert all(cells(row) <= width for row in block_lines(block, width))
+        assert all(cell_width(row) <= width for row in block_lines(block, width))
 
 
 def test_deep_nesting_and_odd_markup_break_nothing() -> None:
@@ -159,7 +159,7 @@ def test_deep_nesting_and_odd_markup_break_nothing() -> None:
         "|" * 500 + "\n|-",
         "\0\x7f\x85",
     ):
-        assert all(cells(row) <= 40 for block in built(text).closed for row in block_lines(block, 40))
+        assert all(cell_width(row) <= 40 for block in built(text).closed for row in block_lines(block, 40))
 
 
 def test_wrap_keeps_words_and_loses_none() -> None:
@@ -170,9 +170,9 @@ def test_wrap_keeps_words_and_loses_none() -> None:
         width = sizes.randint(9, 30)
         whole = "".join(text for text, _ in found)
         rows = wrap(found, width)
-        assert all(cells(row) <= width for row in rows + wrap_hard(found, width))
+        assert all(cell_width(row) <= width for row in rows + wrap_hard(found, width))
         assert "".join(texts(rows)).replace(" ", "") == whole.replace(" ", "")
-        if all(cells(((word, ""),)) <= width for word in whole.split()):
+        if all(cell_width(((word, ""),)) <= width for word in whole.split()):
             assert " ".join(texts(rows)).split() == whole.split()
         assert "".join("".join(text for text, _ in row) for row in wrap_hard(found, width)).rstrip() == whole.rstrip()
 
@@ -187,10 +187,10 @@ def test_clean_lines_of_a_program() -> None:
 
 def test_code_has_colours_and_all_its_lines() -> None:
     code = 'def f(x):\n    """doc\n    more"""\n\n    return [/foo] + 1  # why\n'
-    rows = coloured(code, "python")
+    rows = highlight_code(code, "python")
     assert ["".join(text for text, _ in row) for row in rows] == code.split("\n")
     assert rows[2][0][1] == "$code-string" and ("# why", "italic $code-comment") in rows[4]
-    assert coloured("x = 1", "no-such-language") == [(("x = 1", ""),)]
+    assert highlight_code("x = 1", "no-such-language") == [(("x = 1", ""),)]
 
 
 def test_fences_are_found_wherever_they_stand() -> None:

@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from gpubox.agent import events as e
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat.turn import Live
+from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import pictured, shows, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
@@ -27,9 +27,15 @@ def script(state: str) -> list[object]:
     gate = asyncio.Event()
     return {
         "finished": coding_turn(),
-        "streaming": [*coding_turn()[:-30], e.GenerationProgress(310, 70.4, 200, 196), gate],
+        "streaming": [*coding_turn()[:-30], e.GenerationStats(310, 70.4, 200, 196), gate],
         "prefill": [*opening()[:2], e.PrefillProgress(41_200, 66_300, 20_000), gate],
-        "approval": [*opening(), e.TextDelta("I write it."), e.ToolRequested(WRITE), e.ApprovalAsked(WRITE, DIFF), ask],
+        "approval": [
+            *opening(),
+            e.TextDelta("I write it."),
+            e.ToolRequested(WRITE),
+            e.ApprovalRequested(WRITE, DIFF),
+            ask,
+        ],
         "no_server": [],
     }[state]
 
@@ -49,7 +55,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     # How long the turn has been running depends on the machine.
     monkeypatch.setattr("gpubox.tui.chat.runner.TurnRunner.seconds", 4.2)
-    monkeypatch.setattr(Live, "speed", lambda live, at: None)
+    monkeypatch.setattr(TurnProgress, "speed", lambda live, at: None)
     chats = FakeChats()
     services = ChatServices(chats)
     if state == "no_server":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from gpubox.agent import events as e
 from gpubox.agent.tools import ToolCall, ToolOutput
-from gpubox.agent.transcript.fold import Turn
-from gpubox.agent.transcript.records import Asked
-from gpubox.tui.cells import cells
-from gpubox.tui.chat.codes import codes_of
-from gpubox.tui.chat.parts import Answer, Card, Thought
-from gpubox.tui.chat.replay import replayed
+from gpubox.agent.transcript.chat_log import Turn
+from gpubox.agent.transcript.records import TurnHeader
+from gpubox.tui.chat.parts import AnswerPart, ThinkingPart, ToolCallPart
+from gpubox.tui.chat.replay import turn_view_of
+from gpubox.tui.chat.snippets import code_snippets
 from gpubox.tui.chat.turn import TurnView
-from gpubox.tui.chat.waterfall import shares, waterfall
+from gpubox.tui.chat.waterfall import time_shares, waterfall
+from gpubox.tui.styled_lines import cell_width
 from tests.tui.fake_chat import ANSWER, CALL, CODE, OUTPUT, ROUND_1, TOTALS, coding_turn, opening
 
 
@@ -24,7 +24,7 @@ def played(*steps: object, prompt: str = "Parse 1h30m") -> TurnView:
 
 def drawn(view: TurnView, width: int = 100) -> str:
     rows = [row for part in view.parts for row in part.lines(width)]
-    assert all(cells(row) <= width for row in rows)
+    assert all(cell_width(row) <= width for row in rows)
     return "\n".join("".join(text for text, _ in row).rstrip() for row in rows)
 
 
@@ -48,7 +48,7 @@ def test_a_whole_turn() -> None:
 
 def test_thinking_unfolds() -> None:
     view = played(*coding_turn())
-    (thought,) = [part for part in view.parts if isinstance(part, Thought)]
+    (thought,) = [part for part in view.parts if isinstance(part, ThinkingPart)]
     thought.open = True
     assert "thought 7 thought 8" in drawn(view)
 
@@ -63,7 +63,7 @@ def test_a_program_of_a_fenced_model_is_shown_once() -> None:
     text = f"I run it.\n\n```python\n{CODE}```\n"
     view = played(*opening("fenced"), e.TextDelta(text), e.ToolRequested(CALL), e.ToolFinished(CALL, OUTPUT))
     assert drawn(view).count("def parse") == 1
-    assert [code.text for code in codes_of(view)] == [CODE]
+    assert [code.text for code in code_snippets(view)] == [CODE]
 
 
 def test_a_round_that_is_asked_again_loses_what_it_said() -> None:
@@ -100,23 +100,25 @@ def test_why_a_turn_ended_is_said() -> None:
 
 def test_the_waterfall_fills_its_width_and_names_every_part() -> None:
     for width in (20, 76, 190):
-        assert sum(found[3] for found in shares(ROUND_1, width)) == width
-        assert all(cells(row) <= width for row in waterfall(TOTALS, "answered", width))
-    assert shares(e.Timing(), 50) == []
+        assert sum(found[3] for found in time_shares(ROUND_1, width)) == width
+        assert all(cell_width(row) <= width for row in waterfall(TOTALS, "answered", width))
+    assert time_shares(e.RoundTiming(), 50) == []
 
 
 def test_tokens_read_again_stand_out() -> None:
-    timing = e.Timing(wall_seconds=1, prefill_reread_seconds=1, prefill_new_tokens=5, prefill_reread_tokens=1200)
-    shown = drawn(played(*opening(), e.TextDelta("x"), e.TurnFinished(e.Totals(1, timing), "answered")))
+    timing = e.RoundTiming(
+        wall_seconds=1, prefill_reprocessed_seconds=1, prefill_new_tokens=5, prefill_reprocessed_tokens=1200
+    )
+    shown = drawn(played(*opening(), e.TextDelta("x"), e.TurnFinished(e.TurnTotals(1, timing), "answered")))
     assert "1.2k read again" in shown and "■ re-read 1.0 s" in shown
 
 
 def test_a_turn_of_the_file_looks_as_it_did() -> None:
     live = played(*coding_turn())
-    asked = Asked("t1", "", "2026-11-21T13:00:00Z", "Parse 1h30m", "qwen", "b11434", "model")
+    asked = TurnHeader("t1", "", "2026-11-21T13:00:00Z", "Parse 1h30m", "qwen", "b11434", "model")
     stored = Turn(asked)
     thoughts = "".join(step.text for step in coding_turn() if isinstance(step, e.ReasoningDelta))
-    first = e.Message("assistant", "I'll test the edge cases first.", thoughts, calls=(CALL,))
+    first = e.Message("assistant", "I'll test the edge cases first.", thoughts, tool_calls=(CALL,))
     for step in coding_turn():
         if isinstance(step, e.ToolRequested):
             stored.events.append(e.MessageAdded(first))
@@ -124,25 +126,27 @@ def test_a_turn_of_the_file_looks_as_it_did() -> None:
             stored.events.append(e.MessageAdded(e.Message("assistant", ANSWER)))
         if not isinstance(step, (e.TextDelta, e.ReasoningDelta)):
             stored.events.append(step)  # type: ignore[arg-type]
-    assert drawn(replayed(stored)) == drawn(live)
-    tagged = Turn(stored.asked, [e.MessageAdded(e.Message("assistant", "<think>hidden</think>Seen."))])
-    assert "hidden" not in drawn(replayed(tagged)) and "thought for" in drawn(replayed(tagged))
-    assert replayed(stored).id == "t1"
+    assert drawn(turn_view_of(stored)) == drawn(live)
+    tagged = Turn(stored.header, [e.MessageAdded(e.Message("assistant", "<think>hidden</think>Seen."))])
+    assert "hidden" not in drawn(turn_view_of(tagged)) and "thought for" in drawn(turn_view_of(tagged))
+    assert turn_view_of(stored).id == "t1"
 
 
 def test_a_turn_that_was_cut_off_says_so() -> None:
-    cut = Turn(Asked("t1", "", "", "Why?"), [e.RoundStarted(1, 5), e.TextDelta("Beca")])
-    assert drawn(replayed(cut)).endswith("Beca\n■ cut off: gpubox was ended in this turn")
+    cut = Turn(TurnHeader("t1", "", "", "Why?"), [e.RoundStarted(1, 5), e.TextDelta("Beca")])
+    assert drawn(turn_view_of(cut)).endswith("Beca\n■ cut off: gpubox was ended in this turn")
 
 
 def test_cards_fold_long_code_and_output() -> None:
     call = ToolCall("c", "code_execution", {}, "\n".join(f"x{i} = {i}" for i in range(100)))
-    output = ToolOutput("\n".join(f"line {i}" for i in range(300)), tier="none", ended_by="memory", dropped_bytes=5000)
+    output = ToolOutput(
+        "\n".join(f"line {i}" for i in range(300)), isolation="none", ended_by="memory", dropped_bytes=5000
+    )
     view = played(*opening(), e.ToolRequested(call), e.ToolFinished(call, output))
     shown = drawn(view)
     assert "… 90 more lines" in shown and "x9 = 9" in shown and "x50" not in shown
     assert "line 0" in shown and "5,000 bytes more were dropped" in shown and "none · 0 ms · out of memory" in shown
-    (card,) = [part for part in view.parts if isinstance(part, Card)]
+    (card,) = [part for part in view.parts if isinstance(part, ToolCallPart)]
     card.open = True
     assert "x50 = 50" in drawn(view) and "line 150" in drawn(view)
 
@@ -155,7 +159,7 @@ def test_hostile_output_stays_in_its_card() -> None:
 
 
 def test_an_answer_is_the_same_in_pieces_and_at_another_width() -> None:
-    one, many = Answer(), Answer()
+    one, many = AnswerPart(), AnswerPart()
     one.add(ANSWER)
     one.end()
     for char in ANSWER:

@@ -10,11 +10,11 @@ import pytest
 from textual.widgets import Input
 
 from gpubox.errors import GpuboxError
-from gpubox.server.events import Busy, Step, StepDone, StepStarted
-from gpubox.tui.actions import VERBS
+from gpubox.server.events import Step, StepDone, StepStarted, WaitingForSlots
+from gpubox.tui.actions import ACTIONS
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.live import ATTACHED
-from gpubox.tui.screens import dashboard
+from gpubox.tui.dashboard import screen
+from gpubox.tui.local_services import ATTACHED_READ_ONLY
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_story, switch_story
 
@@ -126,7 +126,7 @@ async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
 
 
 async def test_esc_gives_up_waiting_for_busy_slots(fake: FakeServices) -> None:
-    busy = Busy("x", ("slot 0 is answering",), 600.0)
+    busy = WaitingForSlots("x", ("slot 0 is answering",), 600.0)
     fake.script = [StepDone(Step.CHECK, "mine", 0.1), StepStarted(Step.WAIT, "x"), busy, Gate(threading.Event())]
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -232,7 +232,7 @@ async def test_profile_files_are_read_again_when_they_change(fake: FakeServices)
 
 
 async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> None:
-    fake.url, fake.read_only = "http://10.0.0.7:8080", ATTACHED
+    fake.url, fake.read_only = "http://10.0.0.7:8080", ATTACHED_READ_ONLY
     fake.status = replace(READY, slot=None, profile=None, pid=None, base_url=fake.url)
     fake.more = {"requests": ()}
     async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
@@ -253,7 +253,7 @@ async def test_a_server_can_be_started_as_the_screen_opens(fake: FakeServices) -
 
 
 async def test_what_went_well_is_no_news_for_long(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard, "OLD_SECONDS", 0.05)
+    monkeypatch.setattr(screen, "OLD_SECONDS", 0.05)
     fake.script = switch_story()
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -303,7 +303,7 @@ async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=(120, 150)) as pilot:
         await opened(pilot)
         await pilot.press("question_mark")
-        await shows(pilot, *(verb.title for verb in VERBS))
+        await shows(pilot, *(verb.title for verb in ACTIONS))
         await shows(pilot, "pp", "tg", "TTFT", "effective", "acceptance", "crashed", "~/.config")
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
@@ -313,13 +313,13 @@ async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
     async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
         await opened(pilot)
         await pilot.press("question_mark")
-        await shows(pilot, VERBS[0].title)
+        await shows(pilot, ACTIONS[0].title)
         await pilot.press("G")
         await shows(pilot, "~/.config")
         await pilot.press("g")
-        await shows(pilot, VERBS[0].title)
+        await shows(pilot, ACTIONS[0].title)
         await pilot.press("j", "j", "j", "j")
-        await until(pilot, lambda: VERBS[0].title not in text(pilot))
+        await until(pilot, lambda: ACTIONS[0].title not in text(pilot))
 
 
 async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:

@@ -12,9 +12,10 @@ from rich.style import Style
 from textual.color import Color
 
 from gpubox.errors import UsageError
+from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.cleaning import CleanText
-from gpubox.tui.text import bar, paragraph, plain, short
+from gpubox.tui.formatting import block_bar, shorten
+from gpubox.tui.sanitize_filter import SanitizeFilter
 from tests.hostile_text import ATTACKS
 from tests.tui.conftest import SIZE, opened, shows, text, until
 from tests.tui.fake import MINE, READY, FakeServices
@@ -39,17 +40,17 @@ HOSTILE = "[/foo] [INFO] [b]x[/b] \x1b[31mred\x1b[0m \x07\u202eevil\u200b $error
     ],
 )
 def test_plain(raw: str, shown: str) -> None:
-    assert plain(raw) == shown
+    assert sanitize_line(raw) == shown
 
 
 def test_paragraph_keeps_its_lines() -> None:
-    assert paragraph("one\ntwo\x1b") == "one\ntwo␛"
+    assert sanitize_paragraph("one\ntwo\x1b") == "one\ntwo␛"
 
 
 @pytest.mark.parametrize("raw", [*ATTACKS, HOSTILE, "plain ┃ 模型 👩\u200d💻"])
 def test_a_line_that_a_view_forgot_to_clean_is_harmless_and_as_wide(raw: str) -> None:
     before = [Segment("│ "), Segment(raw.replace("\n", " "), Style(bold=True)), Segment(" │")]
-    after = CleanText().apply(before, Color(0, 0, 0))
+    after = SanitizeFilter().apply(before, Color(0, 0, 0))
     text = "".join(segment.text for segment in after)
     assert not [char for char in text if not char.isprintable() and char not in "\u200c\u200d"]
     assert cell_len(text) == cell_len("".join(segment.text for segment in before))
@@ -57,13 +58,13 @@ def test_a_line_that_a_view_forgot_to_clean_is_harmless_and_as_wide(raw: str) ->
 
 
 def test_short_cuts_at_words() -> None:
-    assert short("needs a fork: cache-type-k", 15) == "needs a fork…"
-    assert short("unbreakable", 6) == "unbre…"
-    assert short("fits", 4) == "fits"
+    assert shorten("needs a fork: cache-type-k", 15) == "needs a fork…"
+    assert shorten("unbreakable", 6) == "unbre…"
+    assert shorten("fits", 4) == "fits"
 
 
 def test_bar_stays_in_its_cells() -> None:
-    assert [bar(share, 4) for share in (-1, 0, 0.5, 1, 9)] == ["░░░░", "░░░░", "▓▓░░", "▓▓▓▓", "▓▓▓▓"]
+    assert [block_bar(share, 4) for share in (-1, 0, 0.5, 1, 9)] == ["░░░░", "░░░░", "▓▓░░", "▓▓▓▓", "▓▓▓▓"]
 
 
 async def test_everywhere_on_the_screen(fake: FakeServices) -> None:

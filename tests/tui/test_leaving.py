@@ -15,10 +15,10 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server.events import Step, StepDone, StepStarted
-from gpubox.server.record import Launch, Running, SlotState, now, save_state
+from gpubox.server.state import InstanceState, Launch, RunningServer, save_state, utc_now
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp, run_app
-from gpubox.tui.farewell import farewell
+from gpubox.tui.terminal_exit import exit_summary
 from tests.conftest import WAIT_SECONDS
 from tests.tui.conftest import SIZE, opened, text, until
 from tests.tui.fake import READY, FakeServices, Gate, switch_story
@@ -84,16 +84,16 @@ async def test_never_leaves_between_two_servers(fake: FakeServices) -> None:
 def test_farewell_says_what_keeps_running(paths: Paths) -> None:
     launch = Launch("demo", ("llama-server",), "127.0.0.1", 37121)
     me = own_identity()
-    running = Running(launch, "id", now(), me, proven_at=now())
-    save_state(paths.slot_state("main"), SlotState(running=running))
-    said = farewell(paths)
+    running = RunningServer(launch, "id", utc_now(), me, ready_at=utc_now())
+    save_state(paths.instance_state("main"), InstanceState(running=running))
+    said = exit_summary(paths)
     assert f"demo keeps running at http://127.0.0.1:37121 (pid {me.pid})." in said
     assert "gpubox stop" in said
-    save_state(paths.slot_state("main"), SlotState(running=replace(running, proven_at=None)))
-    assert "demo goes on loading" in farewell(paths)
-    save_state(paths.slot_state("main"), SlotState(message="demo was stopped."))
-    assert farewell(paths) == "Nothing runs: demo was stopped.\n"
-    assert farewell(replace(paths, state=paths.state / "none")) == ""
+    save_state(paths.instance_state("main"), InstanceState(running=replace(running, ready_at=None)))
+    assert "demo goes on loading" in exit_summary(paths)
+    save_state(paths.instance_state("main"), InstanceState(message="demo was stopped."))
+    assert exit_summary(paths) == "Nothing runs: demo was stopped.\n"
+    assert exit_summary(replace(paths, state=paths.state / "none")) == ""
 
 
 def test_a_broken_screen_is_one_sentence(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

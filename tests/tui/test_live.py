@@ -7,8 +7,8 @@ import os
 from gpubox.config import load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.tui.entries import Entry, make_entries
-from gpubox.tui.live import LiveServices
+from gpubox.tui.local_services import LocalServices
+from gpubox.tui.profile_entries import ProfileEntry, make_entries
 
 
 def write(paths: Paths, text: str, at: int) -> None:
@@ -18,7 +18,7 @@ def write(paths: Paths, text: str, at: int) -> None:
 
 
 def test_changed_settings_hold_at_once(paths: Paths) -> None:
-    services = LiveServices(paths, load_config(paths))
+    services = LocalServices(paths, load_config(paths))
     before = services.stamp()
     write(paths, 'default-engine = "mine"\n[engines]\nmine = "/opt/llama-server"\n', 100)
     assert services.stamp() != before
@@ -28,7 +28,7 @@ def test_changed_settings_hold_at_once(paths: Paths) -> None:
 
 def test_broken_settings_are_a_row_and_those_of_before_hold(paths: Paths) -> None:
     write(paths, 'default-engine = "mine"\n[engines]\nmine = "/opt/llama-server"\n', 100)
-    services = LiveServices(paths, load_config(paths))
+    services = LocalServices(paths, load_config(paths))
     before = services.stamp()
     write(paths, 'default-engine = "m', 200)
     assert services.stamp() != before
@@ -44,4 +44,4 @@ def test_the_row_of_a_broken_file_begins_with_what_is_wrong() -> None:
         "/home/me/profiles/coder.toml: port must be a number.",
         "/home/me/coder.toml is port must be a number.",
     ):
-        assert Entry("broken:coder", "broken", "coder", error=UsageError(said)).words == "port must be a number."
+        assert ProfileEntry("broken:coder", "broken", "coder", error=UsageError(said)).words == "port must be a number."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.widgets.log_view import KEEP, LogView
+from gpubox.tui.dashboard.log import KEEP, LogView
 from tests.tui.conftest import SIZE, opened, settled, text, until
 from tests.tui.fake import FakeServices, recorded
 

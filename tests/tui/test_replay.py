@@ -9,14 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from gpubox.bench.report.live import LiveRun
+from gpubox.bench.report.run_progress import RunProgress
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
 from gpubox.tui import rooms
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.replay import ReplayServices, open_recording
+from gpubox.tui.replay_services import ReplayServices, open_recording
 from tests.bench_runs import speed_run
 from tests.tui.conftest import SIZE, shows, text, until
 from tests.tui.fake_bench import FakeBench
@@ -69,18 +69,18 @@ def test_what_is_no_recording_is_said(paths: Paths, tmp_path: Path) -> None:
 async def test_what_is_measured_here_now_is_no_part_of_a_recording(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.0)
     services, bench = open_recording(RECORDING, paths, Config()), FakeBench(paths)
     bench.working = speed_run(paths, "demo", share=0.5)
     looks: list[int] = []
     active = bench.active
 
-    async def counted() -> LiveRun | None:
+    async def counted() -> RunProgress | None:
         looks.append(1)
         return await active()
 
     monkeypatch.setattr(bench, "active", counted)
-    monkeypatch.setattr(services, "benches", lambda: bench)
+    monkeypatch.setattr(services, "bench_service", lambda: bench)
     async with GpuboxApp(services).run_test(size=SIZE) as pilot:
         await shows(pilot, "recording")
         await until(pilot, lambda: len(looks) > 2, "looks at what is measured")

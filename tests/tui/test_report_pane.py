@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 
 from gpubox.tui import theme
-from gpubox.tui.bench.pane import Make, ReportPane
-from gpubox.tui.cells import line
+from gpubox.tui.bench.report_pane import MakeLines, ReportPane
+from gpubox.tui.styled_lines import styled_line
 
 
 class OnePane(App[None]):
@@ -21,8 +21,8 @@ class OnePane(App[None]):
         yield self.pane
 
 
-def rows(count: int) -> Make:
-    return lambda width: [line(f"row {number}") for number in range(count)]
+def rows(count: int) -> MakeLines:
+    return lambda width: [styled_line(f"row {number}") for number in range(count)]
 
 
 async def test_the_bar_is_as_long_as_the_lines_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpubox.telemetry.model import Request
+from gpubox.telemetry.snapshot import Request
 from gpubox.tui.app import GpuboxApp
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices

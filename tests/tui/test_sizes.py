@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpubox.server.events import Finished, Step, StepDone
+from gpubox.server.events import OperationFinished, Step, StepDone
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.messages import StoryMoved
+from gpubox.tui.messages import OperationUpdated
 from tests.tui.conftest import opened, settled, shows, text, until
 from tests.tui.fake import BUSY, FakeServices
 from tests.tui.scenes import SCENES
@@ -40,8 +40,8 @@ async def test_a_story_leaves_room_for_what_runs_in_a_tiny_terminal(fake: FakeSe
     async with app.run_test(size=(20, 5)) as pilot:
         await opened(pilot)
         for step in (Step.CHECK, Step.STOP, Step.LOAD):
-            app.post_message(StoryMoved(StepDone(step, "b", 3.0)))
-        app.post_message(StoryMoved(Finished("switch", "b", True, "b", 3.14, "b answers.")))
+            app.post_message(OperationUpdated(StepDone(step, "b", 3.0)))
+        app.post_message(OperationUpdated(OperationFinished("switch", "b", True, "b", 3.14, "b answers.")))
         await shows(pilot, "✓ b answers", "70.2 tok/s")
         await settled(pilot)
         assert not app.dashboard.show_vertical_scrollbar

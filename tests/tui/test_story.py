@@ -5,18 +5,24 @@ from __future__ import annotations
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.server.events import Finished, LoadProgress, Step, StepDone, StepFailed, StepStarted
-from gpubox.tui.story import Downloading, Refused, Story, StoryEvent, pieces
-from gpubox.tui.widgets.lines import pack
+from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
+from gpubox.tui.operation_progress import (
+    DownloadStatus,
+    OperationAborted,
+    OperationEvent,
+    OperationProgress,
+    progress_parts,
+)
+from gpubox.tui.widgets.status_lines import pack
 
 GB = 1_000_000_000
 
 
-def told(*events: StoryEvent, kind: str = "switch", name: str = "b") -> str:
-    story = Story(kind, name)
+def told(*events: OperationEvent, kind: str = "switch", name: str = "b") -> str:
+    story = OperationProgress(kind, name)
     for event in events:
         story = story.after(event)
-    return "  ".join(piece.plain for piece in pieces(story))
+    return "  ".join(piece.plain for piece in progress_parts(story))
 
 
 @pytest.mark.parametrize(
@@ -30,17 +36,20 @@ def told(*events: StoryEvent, kind: str = "switch", name: str = "b") -> str:
             [LoadProgress("b", "loading weights", 5 * GB, 20 * GB, 5.0)],
             "◌ b  load ▓▓░░░░░░░░ 5.0 of 20.0 GB ~15 s left  loading weights",
         ),
-        ([Downloading("b", 98_000_000, 2 * GB, 1.0)], "◌ b  download ░░░░░░░░░░ 98 MB of 2.0 GB ~19 s left"),
-        ([Downloading("b", 500_000, None, 1.0)], "◌ b  download … 0 MB"),
-        ([Refused(GpuboxError("Another gpubox is busy.", "Try again."))], "✗ b  Another gpubox is busy.  Try again."),
+        ([DownloadStatus("b", 98_000_000, 2 * GB, 1.0)], "◌ b  download ░░░░░░░░░░ 98 MB of 2.0 GB ~19 s left"),
+        ([DownloadStatus("b", 500_000, None, 1.0)], "◌ b  download … 0 MB"),
         (
-            [StepDone(Step.LOAD, "b", 3.0), Finished("switch", "b", True, "b", 3.14, "b answers.")],
+            [OperationAborted(GpuboxError("Another gpubox is busy.", "Try again."))],
+            "✗ b  Another gpubox is busy.  Try again.",
+        ),
+        (
+            [StepDone(Step.LOAD, "b", 3.0), OperationFinished("switch", "b", True, "b", 3.14, "b answers.")],
             "✓ b answers in 3.1 s  load ✓ 3.0 s",
         ),
-        ([Finished("stop", "a", True, None, 0.3, "a is stopped.")], "✓ a is stopped"),
+        ([OperationFinished("stop", "a", True, None, 0.3, "a is stopped.")], "✓ a is stopped"),
     ],
 )
-def test_words(events: list[StoryEvent], words: str) -> None:
+def test_words(events: list[OperationEvent], words: str) -> None:
     assert told(*events) == words
 
 
@@ -48,8 +57,10 @@ def test_failure_keeps_the_first_reason() -> None:
     shown = told(
         StepFailed(Step.LOAD, "b", "out of VRAM", "Try less.", "cudaMalloc failed"),
         StepFailed(Step.RESTORE, "a", "also broken"),
-        Finished("switch", "b", False, None, 3.0, "b: out of VRAM. a could not be brought back. Nothing runs."),
-        Refused(GpuboxError("b: out of VRAM.", "Try less.")),
+        OperationFinished(
+            "switch", "b", False, None, 3.0, "b: out of VRAM. a could not be brought back. Nothing runs."
+        ),
+        OperationAborted(GpuboxError("b: out of VRAM.", "Try less.")),
     )
     assert shown == "✗ b  out of VRAM. a could not be brought back. Nothing runs.  Try less.  log cudaMalloc failed"
 
@@ -61,9 +72,13 @@ def test_no_estimate_while_nothing_is_read() -> None:
 
 
 def test_lines_break_between_pieces() -> None:
-    story = Story("switch", "b").after(StepDone(Step.STOP, "a", 1.0)).after(LoadProgress("b", "x", GB, 2 * GB, 1.0))
-    lines = pack(pieces(story), 44).plain.splitlines()
+    story = (
+        OperationProgress("switch", "b")
+        .after(StepDone(Step.STOP, "a", 1.0))
+        .after(LoadProgress("b", "x", GB, 2 * GB, 1.0))
+    )
+    lines = pack(progress_parts(story), 44).plain.splitlines()
     assert lines == ["◌ b  stop ✓ 1.0 s", "  load ▓▓▓▓▓░░░░░ 1.0 of 2.0 GB ~1 s left  x"]
-    narrow = pack(pieces(story), 20).plain.splitlines()
+    narrow = pack(progress_parts(story), 20).plain.splitlines()
     assert all(len(line) <= 20 for line in narrow)
     assert all(line.startswith("  ") for line in narrow[1:]), "what goes on in the next line is set in"

@@ -8,13 +8,14 @@ from itertools import pairwise
 
 import pytest
 
-from gpubox.server.fit import Fit
+from gpubox.server.engine_compatibility import EngineCompatibility
 from gpubox.telemetry.history import History
-from gpubox.telemetry.model import Throughput
-from gpubox.tui import axis, graph, looks, memory_view, requests_view, throughput_view
-from gpubox.tui.cells import Line, cells
-from gpubox.tui.entries import Entry
-from gpubox.tui.screens.arrangement import shown
+from gpubox.telemetry.snapshot import Throughput
+from gpubox.tui import axis, glyphs, graph, memory_view
+from gpubox.tui.dashboard import requests, throughput
+from gpubox.tui.dashboard.layout import shown
+from gpubox.tui.profile_entries import ProfileEntry
+from gpubox.tui.styled_lines import StyledLine, cell_width
 from tests.tui.fake import BUSY, MINE, READY
 from tests.tui.scenes import SCENES
 from tests.tui.snapshots import (
@@ -32,14 +33,14 @@ from tests.tui.snapshots import (
 from tests.unit.invariants import broken
 
 
-def words(line: Line) -> str:
+def words(line: StyledLine) -> str:
     return "".join(text for text, _ in line)
 
 
 @pytest.mark.parametrize("width", [34, 46, 60, 78, 110])
 def test_prefill_has_a_bar_and_a_percentage_at_any_width(width: int) -> None:
-    line = throughput_view.state_line(snapshot(BUSY, throughput=PREFILL, slots=(READING_SLOT,)), width)
-    assert cells(line) <= width
+    line = throughput.state_line(snapshot(BUSY, throughput=PREFILL, slots=(READING_SLOT,)), width)
+    assert cell_width(line) <= width
     assert words(line).startswith("● prefill ▓▓▓") and "62%" in words(line)
 
 
@@ -59,7 +60,7 @@ def test_a_gap_in_the_graph_says_that_a_prompt_was_read() -> None:
 def drawn(width: int, marks: dict[int, tuple[str, str]]) -> str:
     """The axis without its zero."""
     row = axis.time_axis(width, 300, marks)
-    assert cells(row) == width + axis.AXIS_CELLS
+    assert cell_width(row) == width + axis.AXIS_CELLS
     return words(row)[axis.AXIS_CELLS :]
 
 
@@ -96,9 +97,9 @@ def test_marks_never_touch_each_other(width: int) -> None:
         columns = sorted(dice.sample(range(width), dice.randint(0, min(width, 12))))
         marks = {at: (dice.choice(list(axis.MARKS)), "語" * (at % 2) + "q" * dice.randint(0, 20)) for at in columns}
         row = drawn(width, marks)
-        assert cells(((row, ""),)) == width
+        assert cell_width(((row, ""),)) == width
         placed = axis.place(width, "5 min", marks)
-        ends = [(at, at + cells(((text, ""),))) for at, text in (placed[column] for column in columns)]
+        ends = [(at, at + cell_width(((text, ""),))) for at, text in (placed[column] for column in columns)]
         assert all(end <= at for (_, end), (at, _) in pairwise(ends))
         assert all(text in row and axis.MARKS[marks[at][0]][0] in text for at, (_, text) in placed.items())
         assert all(0 <= at <= column < end <= width for column, (at, end) in zip(columns, ends, strict=True))
@@ -107,8 +108,8 @@ def test_marks_never_touch_each_other(width: int) -> None:
 @pytest.mark.parametrize("width", [44, 58, 60, 78, 87, 140])
 def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
     for request in REQUESTS:
-        assert cells(requests_view.row(request, width)) <= width
-    again = words(requests_view.row(REQUESTS[1], width))
+        assert cell_width(requests.row(request, width)) <= width
+    again = words(requests.row(REQUESTS[1], width))
     assert "↻ 0+43.0k" in again
     assert ("↻ no checkpoint" in again) == (width >= 78)
     assert ("↻ no" in again) == (width >= 60)
@@ -117,8 +118,8 @@ def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
 @pytest.mark.parametrize("width", [44, 60, 78, 140])
 def test_a_re_read_does_not_hide_that_a_request_was_cancelled(width: int) -> None:
     request = replace(REQUESTS[1], stop_reason="cancelled")
-    row = requests_view.row(request, width)
-    assert cells(row) <= width
+    row = requests.row(request, width)
+    assert cell_width(row) <= width
     assert ("cancelled" in words(row)) == (width >= 60)
     assert ("↻ no checkpoint" in words(row)) == (width == 140)
 
@@ -126,7 +127,7 @@ def test_a_re_read_does_not_hide_that_a_request_was_cancelled(width: int) -> Non
 @pytest.mark.parametrize("width", [18, 24, 40])
 @pytest.mark.parametrize("size", [5 * MIB, 12 * GIB, -400 * MIB])
 def test_a_part_of_memory_keeps_its_number_whole(width: int, size: int) -> None:
-    found = words(memory_view.entry(memory_view.Segment("other", "chrome-sandb +12", size), width=width))
+    found = words(memory_view.entry(memory_view.MemoryPart("other", "chrome-sandb +12", size), width=width))
     assert len(found) == width
     assert found.endswith({5 * MIB: " 5 MiB", 12 * GIB: " 12.0 GiB", -400 * MIB: " −400 MiB"}[size])
 
@@ -145,22 +146,22 @@ def test_a_tiny_terminal_shows_one_pane() -> None:
 
 def test_a_missing_model_is_named_by_its_file() -> None:
     profile = replace(MINE, model="/models/qwen/Qwen3.gguf")
-    entry = Entry(
+    entry = ProfileEntry(
         "profile:mine",
         "profile",
         "mine",
         profile,
-        Fit("llama-server", True, missing="model missing: /models/qwen/Qwen3.gguf"),
+        EngineCompatibility("llama-server", True, missing="model missing: /models/qwen/Qwen3.gguf"),
     )
-    assert looks.row(entry, "?", "", 50).plain.split() == ["?", "mine", "no", "Qwen3.gguf"]
-    assert looks.model_words(entry, None) == "missing"
+    assert glyphs.row(entry, "?", "", 50).plain.split() == ["?", "mine", "no", "Qwen3.gguf"]
+    assert glyphs.model_words(entry, None) == "missing"
     elsewhere = replace(entry, profile=replace(profile, model="env:MODEL"))
-    assert looks.model_words(elsewhere, None) == "missing: /models/qwen/Qwen3.gguf"
+    assert glyphs.model_words(elsewhere, None) == "missing: /models/qwen/Qwen3.gguf"
 
 
 def test_a_program_that_is_no_llama_server_is_named() -> None:
     foreign = replace(READY, state="error", message="It answers /health with 404.")
-    line = throughput_view.state_line(snapshot(foreign, throughput=Throughput("down")), 100)
+    line = throughput.state_line(snapshot(foreign, throughput=Throughput("down")), 100)
     assert "error" in words(line) and "It answers /health with 404." in words(line)
 
 

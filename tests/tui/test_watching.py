@@ -18,12 +18,12 @@ from gpubox.config import Config
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.paths import Paths
 from gpubox.server import watcher
-from gpubox.server.record import load_state, now, save_state
-from gpubox.tui import watch
+from gpubox.server.state import load_state, save_state, utc_now
+from gpubox.tui import snapshot_poller
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.live import LiveServices
-from gpubox.tui.services import Bridge
-from gpubox.tui.watch import Watch
+from gpubox.tui.bridge import ServiceBridge
+from gpubox.tui.local_services import LocalServices
+from gpubox.tui.snapshot_poller import SnapshotPoller
 from tests.tui.conftest import SIZE, opened, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
@@ -35,7 +35,7 @@ CRASHED = replace(STOPPED, state="crashed", message="a died: killed (SIGKILL).")
 async def test_a_reading_that_fails_leaves_the_screen_up_and_it_recovers(
     error: Exception, fake: FakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "FAILED_SECONDS", 0.01)
+    monkeypatch.setattr(snapshot_poller, "FAILED_SECONDS", 0.01)
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         good, failed = fake.snapshot, []
@@ -74,16 +74,16 @@ class Stub(FakeServices):
         self._called("beside")
         return (), None
 
-    def after_death(self) -> str:
-        self._called("after_death")
-        return super().after_death()
+    def handle_crash(self) -> str:
+        self._called("handle_crash")
+        return super().handle_crash()
 
 
-def bridge_to(services: FakeServices) -> tuple[Bridge, list[Any]]:
+def bridge_to(services: FakeServices) -> tuple[ServiceBridge, list[Any]]:
     """A bridge without a screen, and what it posts there."""
     posted: list[Any] = []
     app = SimpleNamespace(post_message=posted.append, notify=lambda *words, **more: posted.append(words))
-    return Bridge(app, services), posted  # type: ignore[arg-type]
+    return ServiceBridge(app, services), posted  # type: ignore[arg-type]
 
 
 async def while_running(work: Any, true: Callable[[], object]) -> None:
@@ -102,16 +102,16 @@ async def test_what_may_block_is_called_beside_the_loop() -> None:
     stub.status = CRASHED
     bridge, posted = bridge_to(stub)
     await while_running(bridge._watch_log(), lambda: len(posted) > 3)
-    await while_running(Watch(bridge).run(), lambda: {"beside", "after_death"} <= set(stub.on_the_loop))
+    await while_running(SnapshotPoller(bridge).run(), lambda: {"beside", "handle_crash"} <= set(stub.on_the_loop))
 
-    assert stub.on_the_loop == {"read_log": False, "beside": False, "after_death": False}
+    assert stub.on_the_loop == {"read_log": False, "beside": False, "handle_crash": False}
 
 
 async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
     stub = FakeServices()
     stub.eager, stub.death = True, "a died. It is started again."
     bridge, posted = bridge_to(stub)
-    watching = Watch(bridge)
+    watching = SnapshotPoller(bridge)
 
     for status, expected in ((READY, 0), (CRASHED, 1), (CRASHED, 1), (READY, 1), (CRASHED, 2)):
         stub.status = status
@@ -126,22 +126,22 @@ async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
 
 
 async def test_a_server_at_rest_is_sampled_seldom_until_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "REST_SECONDS", 3600.0)
+    monkeypatch.setattr(snapshot_poller, "REST_SECONDS", 3600.0)
     stub = FakeServices()
     stub.eager, pulses, moved = True, [0], [0]
 
-    def pulse() -> object:
+    def activity_marker() -> object:
         pulses[0] += 1
         return moved[0]
 
-    stub.pulse = pulse  # type: ignore[method-assign]
+    stub.activity_marker = activity_marker  # type: ignore[method-assign]
     bridge, _ = bridge_to(stub)
 
     def looked(times: int) -> Callable[[], bool]:
         before = pulses[0]
         return lambda: pulses[0] > before + times
 
-    watching = asyncio.create_task(Watch(bridge).run())
+    watching = asyncio.create_task(SnapshotPoller(bridge).run())
     async with asyncio.timeout(30):
         for expected in (1, 2, 3):
             while len(stub.asked_now) < expected:
@@ -159,18 +159,18 @@ async def test_a_server_at_rest_is_sampled_seldom_until_something_happens(monkey
 
 
 async def test_a_log_that_grows_and_a_record_that_changes_are_something_that_happens(paths: Paths) -> None:
-    services = LiveServices(paths, Config())
-    seen = [services.pulse()]
-    for path in (paths.slot_log("main"), paths.slot_state("main")):
+    services = LocalServices(paths, Config())
+    seen = [services.activity_marker()]
+    for path in (paths.instance_log("main"), paths.instance_state("main")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("one")
-        seen.append(services.pulse())
-    with paths.slot_log("main").open("a") as log:
+        seen.append(services.activity_marker())
+    with paths.instance_log("main").open("a") as log:
         log.write("two")
-    seen.append(services.pulse())
+    seen.append(services.activity_marker())
 
-    assert all(now != before for before, now in pairwise(seen))
-    assert services.pulse() == seen[-1]
+    assert all(utc_now != before for before, utc_now in pairwise(seen))
+    assert services.activity_marker() == seen[-1]
 
 
 # -- what is done about a death: a real process, killed ---------------------------------------------------------
@@ -198,32 +198,32 @@ def test_a_killed_server_is_written_down_and_handed_to_its_watcher_at_most_three
     monkeypatch.delenv("GPUBOX_WATCHER")
     started: list[str] = []
 
-    def ensure(paths: Paths, slot: str, process: object) -> bool:
-        started.append(load_state(paths.slot_state(slot)).running.launch_id)  # type: ignore[union-attr]
+    def ensure_watcher(paths: Paths, slot: str, process: object) -> bool:
+        started.append(load_state(paths.instance_state(slot)).running.launch_id)  # type: ignore[union-attr]
         return True
 
-    monkeypatch.setattr(watcher, "ensure", ensure)
-    services = LiveServices(paths, Config())
+    monkeypatch.setattr(watcher, "ensure_watcher", ensure_watcher)
+    services = LocalServices(paths, Config())
     for number in range(3):
         die(box, f"launch-{number}")
-        said = services.after_death()
+        said = services.handle_crash()
         assert said.startswith("a died: ")
         assert said.endswith("It is started again.")
         assert started == [f"launch-{n}" for n in range(number + 1)]
-        state = load_state(paths.slot_state("main"))
-        save_state(paths.slot_state("main"), replace(state, restarts=(*state.restarts, now())))
+        state = load_state(paths.instance_state("main"))
+        save_state(paths.instance_state("main"), replace(state, restarts=(*state.restarts, utc_now())))
     assert len(list(paths.crashes.iterdir())) == 3
     assert "the last line" in next(paths.crashes.iterdir()).read_text()
 
     die(box, "launch-4")
-    assert services.after_death().endswith("It is not started again: it died 3 times in 15 minutes.")
+    assert services.handle_crash().endswith("It is not started again: it died 3 times in 15 minutes.")
     assert len(started) == 3
 
 
 def test_it_is_not_started_into_a_lost_gpu(box: LlamaBox, paths: Paths) -> None:
-    services = LiveServices(paths, Config())
+    services = LocalServices(paths, Config())
     lost = DriverReading((replace(unknown_gpu(0), lost=True),))
     services._driver = SimpleNamespace(latest=lambda: lost)  # type: ignore[assignment]
     die(box, "launch")
 
-    assert services.after_death().endswith("It is not started again: a GPU is lost.")
+    assert services.handle_crash().endswith("It is not started again: a GPU is lost.")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Message, Notice, TextDelta, TurnFailed, TurnFinished
-from gpubox.agent.history import Conversation
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Tool, ToolCall, ToolOutput
@@ -24,7 +24,7 @@ class Echo:
 
     name = "code_execution"
     description = "Runs Python."
-    side_by_side = True
+    parallel_safe = True
     parameters: dict[str, Any] = {  # noqa: RUF012
         "type": "object",
         "properties": {"code": {"type": "string"}},

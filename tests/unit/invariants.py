@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubox.cli.commands.status import as_values
-from gpubox.telemetry.model import DeviceMemory, Snapshot
+from gpubox.cli.commands.status import status_values
+from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
 
 
 def broken(snapshot: Snapshot) -> list[str]:
     """The rules that a snapshot breaks, each in a sentence; empty where all is well."""
-    values = as_values(snapshot)
+    values = status_values(snapshot)
     return [
         *(said for device in snapshot.memory if (said := _split(device))),
         *_unknowns(values),

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpubox.engines.capabilities import parse_help
-from gpubox.interchange.commandline import Imported
-from gpubox.profiles.writing import profile_toml
+from gpubox.interchange.profile_draft import ImportedProfile
+from gpubox.profiles.writer import profile_toml
 
 STOCK = parse_help((Path(__file__).parents[1] / "fixtures" / "llama-server-b11434.help.txt").read_text())
 _WORD = re.compile(r"[\w.+-]+")
@@ -58,7 +58,7 @@ def words(text: str) -> list[str]:
     return [word for word in found if word]
 
 
-def lost_words(text: str, suffix: str, imported: Iterable[Imported], secrets: Iterable[str] = ()) -> list[str]:
+def lost_words(text: str, suffix: str, imported: Iterable[ImportedProfile], secrets: Iterable[str] = ()) -> list[str]:
     """The words of ``text`` that are nowhere: in no profile, in no note, and no grammar."""
     imported = list(imported)
     said = "\n".join([_said(one) for one in imported])
@@ -94,7 +94,7 @@ def lost_words(text: str, suffix: str, imported: Iterable[Imported], secrets: It
     return lost
 
 
-def _said(imported: Imported) -> str:
+def _said(imported: ImportedProfile) -> str:
     profile = imported.profile  # the file leaves out what is the default
     address = f"host {profile.host} port {profile.port}\n"
     return address + profile_toml(profile, profile.name) + "\n".join(imported.notes)

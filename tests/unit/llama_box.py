@@ -15,10 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gpubox.hardware.process import MARKER, Identity, identity_of
+from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, identity_of
 from gpubox.paths import Paths
-from gpubox.server.record import Launch, Running, SlotState, load_state, save_state
-from gpubox.server.spawn import marker
+from gpubox.server.server_process import launch_marker
+from gpubox.server.state import InstanceState, Launch, RunningServer, load_state, save_state
 
 _METRICS = """\
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
@@ -114,15 +114,15 @@ class LlamaBox:
         self._thread = threading.Thread(target=lambda: self._server.serve_forever(0.01), daemon=True)
         self._thread.start()
         self.launch = Launch("a", ("llama-server",), "127.0.0.1", self.port, layers=30)
-        self.running = Running(
-            self.launch, "f00d", "2026-01-01T00:00:00.000Z", None, proven_at="t", proof_tokens=(2, 1)
+        self.running = RunningServer(
+            self.launch, "f00d", "2026-01-01T00:00:00.000Z", None, ready_at="t", probe_tokens=(2, 1)
         )
         paths.logs.mkdir(parents=True, exist_ok=True)
         self.log.write_text(LOADED)
 
     @property
     def log(self) -> Path:
-        return self.paths.slot_log("main")
+        return self.paths.instance_log("main")
 
     @property
     def url(self) -> str:
@@ -132,7 +132,7 @@ class LlamaBox:
         with self.log.open("a") as file:
             file.write(text)
 
-    def start(self, argv: Sequence[str] = ("cat",), *, log: str | None = None, **fields: Any) -> Identity:
+    def start(self, argv: Sequence[str] = ("cat",), *, log: str | None = None, **fields: Any) -> ProcessIdentity:
         """Starts a process as the slot's server and records it: it carries the marker and holds the life lock.
 
         ``log``: where its output goes instead of into the slot's log.
@@ -142,14 +142,14 @@ class LlamaBox:
         life.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(life, os.O_RDWR | os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_SH)
-        mark = marker(self.paths.state, "main", self.running.launch.profile, self.running.launch_id)
+        mark = launch_marker(self.paths.state, "main", self.running.launch.profile, self.running.launch_id)
         with Path(log or self.log).open("ab") as output:
             child = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, MARKER: mark},
+                env={**os.environ, MARKER_VARIABLE: mark},
                 pass_fds=(lock,),
             )
         os.close(lock)
@@ -159,7 +159,7 @@ class LlamaBox:
         self.record(process=identity)
         return identity
 
-    def start_serving(self, **fields: Any) -> Identity:
+    def start_serving(self, **fields: Any) -> ProcessIdentity:
         """The same with a process that answers HTTP by itself, on ``port``."""
         self._close_http()
         script = Path(__file__).parent.parent / "cli" / "fake_server.py"
@@ -169,8 +169,8 @@ class LlamaBox:
     def record(self, **fields: Any) -> None:
         """Writes the slot's state."""
         self.running = replace(self.running, **fields)
-        path = self.paths.slot_state("main")
-        save_state(path, SlotState(self.running, restarts=load_state(path).restarts))
+        path = self.paths.instance_state("main")
+        save_state(path, InstanceState(self.running, restarts=load_state(path).restarts))
 
     def signal(self, number: signal.Signals) -> None:
         self.children[-1].send_signal(number)

@@ -14,8 +14,8 @@ from gpubox.hardware.gpu import DriverReading
 from gpubox.paths import Paths
 from gpubox.telemetry import sampler as sampler_module
 from gpubox.telemetry import sources
-from gpubox.telemetry.model import Snapshot
 from gpubox.telemetry.sampler import Sampler
+from gpubox.telemetry.snapshot import Snapshot
 from tests.unit.llama_box import LlamaBox
 
 NO_DRIVER = DriverReading((), problem="no NVIDIA driver")

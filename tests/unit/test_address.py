@@ -15,7 +15,7 @@ from gpubox.config import Config, load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.server.address import origin, server_root
-from gpubox.server.keys import key_for
+from gpubox.server.api_keys import api_key_for
 from tests.unit.llama_box import LlamaBox
 
 
@@ -155,15 +155,15 @@ def test_the_owner_names_keys(paths: Paths, box_key: None, monkeypatch: pytest.M
     file.chmod(0o600)
     paths.config_file.write_text(f'[keys]\n"box:8000/v1" = "{file}"\n')
     config = load_config(paths)
-    assert key_for(paths, config, "http://box:8000") == "of-vllm"
-    assert key_for(paths, config, "http://box:8001") is None
-    assert key_for(paths, config, "https://box:8000") is None
+    assert api_key_for(paths, config, "http://box:8000") == "of-vllm"
+    assert api_key_for(paths, config, "http://box:8001") is None
+    assert api_key_for(paths, config, "https://box:8000") is None
     monkeypatch.setenv("GPUBOX_URL_KEY", "given")
-    assert key_for(paths, config, "http://box:8001") == "given"
+    assert api_key_for(paths, config, "http://box:8001") == "given"
     monkeypatch.delenv("GPUBOX_URL_KEY")
     file.chmod(0o644)
     with pytest.raises(UsageError, match="can be read by other users"):
-        key_for(paths, config, "http://box:8000")
+        api_key_for(paths, config, "http://box:8000")
 
 
 @pytest.mark.parametrize("name", ["GPUBOX_API_KEY", "LLAMA_API_KEY"])
@@ -171,16 +171,16 @@ def test_the_box_s_key_in_the_environment_is_the_box_s_alone(
     name: str, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "the-box-key")
-    assert key_for(paths, Config(), "http://127.0.0.1:1") is None
+    assert api_key_for(paths, Config(), "http://127.0.0.1:1") is None
 
 
 def test_a_server_that_gpubox_started_gets_the_box_s_key_as_long_as_it_lives(
     box: LlamaBox, paths: Paths, box_key: None
 ) -> None:
-    assert key_for(paths, Config(), box.url) is None
+    assert api_key_for(paths, Config(), box.url) is None
     box.start()
-    assert key_for(paths, Config(), box.url) == "the-box-key"
-    assert key_for(paths, Config(), box.url.replace("127.0.0.1", "localhost")) == "the-box-key"
-    assert key_for(paths, Config(), "http://127.0.0.1:1") is None
+    assert api_key_for(paths, Config(), box.url) == "the-box-key"
+    assert api_key_for(paths, Config(), box.url.replace("127.0.0.1", "localhost")) == "the-box-key"
+    assert api_key_for(paths, Config(), "http://127.0.0.1:1") is None
     box.signal(signal.SIGKILL)
-    assert key_for(paths, Config(), box.url) is None
+    assert api_key_for(paths, Config(), box.url) is None

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import Message, ReasoningDelta, RoundRestarted, ToolFinished, TurnFailed, TurnStarted
-from gpubox.agent.history import Conversation
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
 from gpubox.server.client import connect

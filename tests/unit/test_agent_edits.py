@@ -22,8 +22,8 @@ def work(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path)
 
 
-def apply(work: Workspace, change: edits.Change) -> None:
-    edits.apply(work, change, ON)
+def apply(work: Workspace, change: edits.FileChange) -> None:
+    edits.apply_change(work, change, ON)
 
 
 def names(work: Workspace) -> list[str]:
@@ -129,7 +129,7 @@ def test_one_that_is_stopped_writes_nothing(work: Workspace) -> None:
     stop.set()
 
     with pytest.raises(GpuboxError, match="stopped"):
-        edits.apply(work, edits.plan_write(work, "a.txt", "new\n"), stop)
+        edits.apply_change(work, edits.plan_write(work, "a.txt", "new\n"), stop)
 
     assert (work.root / "a.txt").read_text().startswith("one")
     assert names(work) == ["a.txt"]
@@ -170,7 +170,7 @@ def test_no_change_is_no_diff_and_what_is_hidden_in_one_is_seen(work: Workspace)
 
 def test_a_long_diff_is_shown_by_head_and_tail_and_says_so(work: Workspace) -> None:
     content = "".join(f"line {number}\n" for number in range(5000))
-    shown = edits.shortened(edits.plan_write(work, "new.txt", content).diff).splitlines()
+    shown = edits.shorten_diff(edits.plan_write(work, "new.txt", content).diff).splitlines()
 
     assert len(shown) == edits.DIFF_LINES + 1
     assert shown[3] == "+line 0"
@@ -179,8 +179,8 @@ def test_a_long_diff_is_shown_by_head_and_tail_and_says_so(work: Workspace) -> N
 
 
 def test_a_diff_of_long_lines_is_bounded_too() -> None:
-    one = edits.shortened("+" + "x" * 1_000_000)
-    many = edits.shortened("\n".join("+" + "x" * 3000 for _ in range(100)))
+    one = edits.shorten_diff("+" + "x" * 1_000_000)
+    many = edits.shorten_diff("\n".join("+" + "x" * 3000 for _ in range(100)))
 
     assert len(one) < 2200
     assert "998001 characters NOT SHOWN" in one

@@ -37,7 +37,7 @@ async def test_looking(tools: dict[str, Tool]) -> None:
         one = ToolCall("c", name, arguments)  # type: ignore[arg-type]
         assert tools[name].diff(one) == ""
         output = await tools[name].run(one)
-        assert (output.ok, output.text, output.tier) == (True, wanted, "")
+        assert (output.ok, output.text, output.isolation) == (True, wanted, "")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_what_was_shown_is_what_is_written(tools: dict[str, Tool], tmp_pat
 
     output = await tools["edit_file"].run(edit)
 
-    assert (output.ok, output.files_made) == (True, ("a.txt",))
+    assert (output.ok, output.files_changed) == (True, ("a.txt",))
     assert (tmp_path / "a.txt").read_text() == "one\n2\n"
 
 
@@ -96,7 +96,7 @@ async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
     tools: dict[str, Tool], tmp_path: Path, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, let_go, over = threading.Event(), threading.Event(), threading.Event()
-    real = edits.apply
+    real = edits.apply_change
 
     def sync(descriptor: int) -> None:
         slow.set()
@@ -109,7 +109,7 @@ async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
             over.set()
 
     monkeypatch.setattr(edits.os, "fsync", sync)
-    monkeypatch.setattr(edits, "apply", apply)
+    monkeypatch.setattr(edits, "apply_change", apply)
     monkeypatch.setattr(filetools, "WRITE_PATIENCE_SECONDS", patience)
     write = call("write_file", path="a.txt", content="new\n")
     tools["write_file"].diff(write)
@@ -136,7 +136,7 @@ def test_the_model_reads_the_same_of_them_in_every_chat(tmp_path: Path) -> None:
         folder.mkdir()
 
     texts = [
-        [(tool.name, tool.description, tool.parameters, tool.side_by_side) for tool in file_tools(Workspace(folder))]
+        [(tool.name, tool.description, tool.parameters, tool.parallel_safe) for tool in file_tools(Workspace(folder))]
         for folder in (first, second)
     ]
 

@@ -13,24 +13,24 @@ import pytest
 
 from gpubox.agent.events import (
     AgentEvent,
-    Folded,
     Message,
     MessageAdded,
+    MessageShortened,
     PrefillProgress,
     ReasoningDelta,
     RoundRestarted,
     RoundStarted,
     TextDelta,
-    Totals,
     TurnFinished,
+    TurnTotals,
 )
 from gpubox.agent.tools import ToolCall
 from gpubox.agent.transcript import journal as journal_module
-from gpubox.agent.transcript.fold import CUT, ChatLog
-from gpubox.agent.transcript.journal import Journal
-from gpubox.agent.transcript.records import Asked, Choices, Chosen, Rewound
+from gpubox.agent.transcript.chat_files import chat_path, chat_summaries, free_name, load_chat, names, remove, rename
+from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
+from gpubox.agent.transcript.journal import ChatJournal
+from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
 from gpubox.agent.transcript.search import search
-from gpubox.agent.transcript.store import chat_path, free_name, heads, load, names, remove, rename
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
@@ -40,29 +40,29 @@ def path(paths: Paths) -> Path:
     return chat_path(paths, "one")
 
 
-def ask(journal: Journal, turn: str, text: str, parent: str = "", profile: str = "demo") -> None:
-    journal.add(Asked(turn, parent, "2026-01-01T00:00:00Z", text, profile, "b1"))
+def ask(journal: ChatJournal, turn: str, text: str, parent: str = "", profile: str = "demo") -> None:
+    journal.add(TurnHeader(turn, parent, "2026-01-01T00:00:00Z", text, profile, "b1"))
     journal.event(MessageAdded(Message("user", text)))
 
 
-def answer(journal: Journal, text: str, *more: AgentEvent) -> None:
+def answer(journal: ChatJournal, text: str, *more: AgentEvent) -> None:
     journal.event(RoundStarted(1, 5))
     for word in text.split(" "):
         journal.event(TextDelta(f"{word} "))
     journal.event(MessageAdded(Message("assistant", text)))
     for event in more:
         journal.event(event)
-    journal.event(TurnFinished(Totals(), "answered", text))
+    journal.event(TurnFinished(TurnTotals(), "answered", text))
 
 
 def talk(path: Path) -> ChatLog:
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t1", "What is 2 + 2?")
     answer(journal, "It is 4.")
     ask(journal, "t2", "And 3 + 3?", "t1")
     answer(journal, "It is 6.")
     journal.close()
-    return load(path)
+    return load_chat(path)
 
 
 def contents(log: ChatLog) -> list[str]:
@@ -73,7 +73,7 @@ def test_what_was_said_is_read_back(path: Path) -> None:
     log = talk(path)
 
     assert contents(log) == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
-    assert [(turn.id, turn.asked.profile, turn.asked.build, turn.state) for turn in log.path()] == [
+    assert [(turn.id, turn.header.profile, turn.header.build, turn.state) for turn in log.path()] == [
         ("t1", "demo", "b1", "answered"), ("t2", "demo", "b1", "answered"),
     ]  # fmt: skip
     assert not any(isinstance(event, TextDelta) for turn in log.turns.values() for event in turn.events)
@@ -82,7 +82,7 @@ def test_what_was_said_is_read_back(path: Path) -> None:
 
 
 def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t1", "Tell me.")
     journal.event(ReasoningDelta("Let me "))
     journal.event(ReasoningDelta("think."))
@@ -93,39 +93,39 @@ def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None
     journal.event(TextDelta(" a time, not flushed"))
     lines = path.read_bytes()
 
-    (turn,) = load(path).path()
+    (turn,) = load_chat(path).path()
 
     assert turn.state == "cut off"
     (_, said) = turn.messages()
-    assert (said.content, said.reasoning, said.partial) == ("Once upon", "Let me think.", True)
+    assert (said.content, said.reasoning_content, said.partial) == ("Once upon", "Let me think.", True)
     assert b"prefill" not in lines
     assert lines.count(b"\n") == 5  # opened, asked, the message, its thinking, its text: deltas are joined
     journal.close()
-    assert load(path).path()[0].answer == "Once upon a time, not flushed"
+    assert load_chat(path).path()[0].answer == "Once upon a time, not flushed"
 
 
 def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None:
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
-    journal.event(MessageAdded(Message("assistant", "", calls=(ToolCall("c1", "code_execution", {"code": "1"}),))))
+    journal.event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution", {"code": "1"}),))))
     journal.close()
 
-    messages = load(path).conversation().messages
+    messages = load_chat(path).conversation().messages
 
-    assert [(m.role, m.call_id, m.content) for m in messages[2:]] == [("tool", "c1", CUT)]
+    assert [(m.role, m.tool_call_id, m.content) for m in messages[2:]] == [("tool", "c1", INTERRUPTED_CALL_OUTPUT)]
 
 
 def test_a_round_that_was_asked_again_and_an_output_that_was_folded(path: Path) -> None:
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
     journal.event(TextDelta("a stream that bro"))
     journal.event(RoundRestarted(1, "the stream broke"))
-    journal.event(MessageAdded(Message("assistant", "", calls=(ToolCall("c1", "code_execution"),))))
-    journal.event(MessageAdded(Message("tool", "1\n" * 1000, call_id="c1")))
-    journal.event(Folded(2, "[folded]"))
+    journal.event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution"),))))
+    journal.event(MessageAdded(Message("tool", "1\n" * 1000, tool_call_id="c1")))
+    journal.event(MessageShortened(2, "[folded]"))
     journal.close()
 
-    log = load(path)
+    log = load_chat(path)
 
     assert contents(log) == ["Run it.", "", "[folded]"]
     assert [message.content[:3] for message in log.path()[0].messages()] == ["Run", "", "1\n1"]
@@ -133,13 +133,13 @@ def test_a_round_that_was_asked_again_and_an_output_that_was_folded(path: Path) 
 
 def test_a_retry_and_a_branch_lose_nothing(path: Path) -> None:
     talk(path)
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t3", "And 4 + 4?", "t1")
     answer(journal, "It is 8.")
-    journal.add(Rewound("t2", "now"))
+    journal.add(HeadMoved("t2", "utc_now"))
     journal.close()
 
-    log = load(path)
+    log = load_chat(path)
 
     assert contents(log)[-1] == "It is 6."
     assert log.beside("t2") == ["t2", "t3"]
@@ -154,12 +154,12 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
     talk(path)
     os.truncate(path, path.stat().st_size - cut)
 
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t3", "Still there?", "t2")
     answer(journal, "Yes.")
     journal.close()
 
-    log = load(path)
+    log = load_chat(path)
     assert contents(log)[-2:] == ["Still there?", "Yes."]
     assert contents(log)[:4] == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
     assert log.damaged == (cut > 1)
@@ -170,9 +170,9 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
     ("line", "damaged", "unknown"),
     [
         (b'{"record":"from_the_future","x":{"y":1}}', 0, 1),
-        (b'{"record":"happened","event":{"event":"telepathy","text":"x"},"at":"t"}', 0, 1),
-        (b'{"record":"asked","turn":17}', 0, 1),
-        (b'{"record":"happened","event":{"event":"text_delta"', 1, 0),
+        (b'{"record":"logged_event","event":{"event":"telepathy","text":"x"},"at":"t"}', 0, 1),
+        (b'{"record":"turn_header","turn":17}', 0, 1),
+        (b'{"record":"logged_event","event":{"event":"text_delta"', 1, 0),
         (b"\0\0\0\0", 1, 0),
         (b'\xff\xfe"', 1, 0),
         (b"[" * 100_000, 1, 0),
@@ -185,33 +185,33 @@ def test_lines_that_are_unknown_or_damaged_are_counted_and_left_out(
     talk(path)
     with path.open("ab") as file:
         file.write(line + b"\n")
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t3", "Still there?", "t2")
     answer(journal, "Yes.")
     journal.close()
 
-    log = load(path)
+    log = load_chat(path)
 
     assert contents(log)[-1] == "Yes."
     assert (log.damaged, log.unknown) == (damaged, unknown)
-    assert [head.turns for head in heads_of(path)] == [4 if b"asked" in line else 3]
+    assert [head.turns for head in heads_of(path)] == [4 if b"turn_header" in line else 3]
 
 
 def heads_of(path: Path) -> list[object]:
-    return list(heads(Paths(path.parent, path.parent.parent, path.parent)))
+    return list(chat_summaries(Paths(path.parent, path.parent.parent, path.parent)))
 
 
 def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
     talk(path)
-    journal = Journal(path)
+    journal = ChatJournal(path)
 
     with pytest.raises(GpuboxError, match="Another gpubox has the chat one open"):
-        Journal(path)
-    assert contents(load(path))[-1] == "It is 6."
+        ChatJournal(path)
+    assert contents(load_chat(path))[-1] == "It is 6."
 
     journal.close()
     journal.close()
-    Journal(path).close()
+    ChatJournal(path).close()
 
 
 def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,24 +225,24 @@ def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pyte
         room[0] -= done
         return done
 
-    journal = Journal(path)
+    journal = ChatJournal(path)
     monkeypatch.setattr(journal_module.os, "write", write)
     ask(journal, "t1", "What is 2 + 2?")
     assert "No space left" in journal.problem
     answer(journal, "It is 4.")
-    assert contents(load(path)) == []
+    assert contents(load_chat(path)) == []
 
     room[0] = 10**9
     journal.flush()
 
     assert journal.problem == ""
-    assert contents(load(path)) == ["What is 2 + 2?", "It is 4."]
-    assert load(path).damaged == 0
+    assert contents(load_chat(path)) == ["What is 2 + 2?", "It is 4."]
+    assert load_chat(path).damaged == 0
     journal.close()
 
 
 def test_a_file_that_was_deleted_is_noticed(path: Path) -> None:
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t1", "What is 2 + 2?")
     path.unlink()
 
@@ -254,37 +254,37 @@ def test_a_file_that_was_deleted_is_noticed(path: Path) -> None:
 
 
 def test_text_that_no_file_can_hold(path: Path) -> None:
-    journal = Journal(path)
+    journal = ChatJournal(path)
     ask(journal, "t1", "half \ud83d and \x1b[31m \u202e 🙂")
     answer(journal, "\udcff [/foo]")
     journal.close()
 
-    assert contents(load(path)) == ["half ? and \x1b[31m \u202e 🙂", "? [/foo]"]
+    assert contents(load_chat(path)) == ["half ? and \x1b[31m \u202e 🙂", "? [/foo]"]
 
 
 def test_what_is_no_chat_is_refused_and_listed_as_such(paths: Paths) -> None:
     talk(chat_path(paths, "good"))
-    for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", '{"record":"opened","format":"gpubox-chat",'
+    for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", '{"record":"chat_header","format":"gpubox-chat",'
         '"version":2,"gpubox":"9.9","at":"t"}\n')):  # fmt: skip
         chat_path(paths, name).write_text(text)
         with pytest.raises(UsageError, match="is no chat"):
-            load(chat_path(paths, name))
+            load_chat(chat_path(paths, name))
     chat_path(paths, "empty").write_text("")
 
-    assert contents(load(chat_path(paths, "empty"))) == []
-    assert {head.name: bool(head.problem) for head in heads(paths)} == {
+    assert contents(load_chat(chat_path(paths, "empty"))) == []
+    assert {head.name: bool(head.problem) for head in chat_summaries(paths)} == {
         "good": False, "other": True, "image": True, "newer": True, "empty": False,
     }  # fmt: skip
     assert [hit.chat for hit in search(paths, "3 + 3")] == ["good"]
 
 
 def test_the_list_of_chats(paths: Paths) -> None:
-    assert heads(paths) == []
+    assert chat_summaries(paths) == []
     talk(chat_path(paths, "old"))
     os.utime(chat_path(paths, "old"), (1, 1))
     talk(chat_path(paths, "new one"))
 
-    found = heads(paths)
+    found = chat_summaries(paths)
 
     assert [(head.name, head.turns, head.title, head.profile) for head in found] == [
         ("new one", 2, "What is 2 + 2?", "demo"), ("old", 2, "What is 2 + 2?", "demo"),
@@ -293,11 +293,11 @@ def test_the_list_of_chats(paths: Paths) -> None:
 
 
 def test_searching_finds_what_anybody_said(paths: Paths) -> None:
-    journal = Journal(chat_path(paths, "one"))
+    journal = ChatJournal(chat_path(paths, "one"))
     ask(journal, "t1", 'Say "Grüß\ndich" there')
     call = ToolCall("c1", "code_execution", {"code": "x"}, code="print('needle in code')")
-    journal.event(MessageAdded(Message("assistant", "", calls=(call,))))
-    journal.event(MessageAdded(Message("tool", "needle in output", call_id="c1")))
+    journal.event(MessageAdded(Message("assistant", "", tool_calls=(call,))))
+    journal.event(MessageAdded(Message("tool", "needle in output", tool_call_id="c1")))
     answer(journal, "A " + "long " * 50 + "needle" + " tail" * 50)
     journal.close()
 
@@ -329,7 +329,7 @@ def test_renaming_and_removing(paths: Paths) -> None:
     rename(paths, "one", "three")
     assert sorted(names(paths)) == ["three", "two"]
 
-    journal = Journal(chat_path(paths, "two"))
+    journal = ChatJournal(chat_path(paths, "two"))
     for change in (lambda: rename(paths, "two", "x"), lambda: remove(paths, "two")):
         with pytest.raises(GpuboxError, match="has the chat two open"):
             change()
@@ -342,29 +342,29 @@ def test_renaming_and_removing(paths: Paths) -> None:
 
 
 def test_what_was_chosen_for_a_chat(path: Path) -> None:
-    journal = Journal(path)
-    journal.add(Chosen(Choices(thinking=False, sampling={"temperature": 0.2}), "t"))
-    journal.add(Chosen(Choices(thinking=True, system_prompt="Be brief."), "t"))
+    journal = ChatJournal(path)
+    journal.add(SettingsChanged(ChatSettings(thinking=False, sampling={"temperature": 0.2}), "t"))
+    journal.add(SettingsChanged(ChatSettings(thinking=True, system_prompt="Be brief."), "t"))
     journal.close()
 
-    choices = load(path).choices
+    settings = load_chat(path).settings
 
-    assert choices == Choices(thinking=True, system_prompt="Be brief.")
-    assert choices.settings("the profile's").system_prompt == "Be brief."
-    assert Choices().settings("the profile's").system_prompt == "the profile's"
-    assert "programmer" in Choices().settings("").system_prompt
-    assert Choices(system_prompt="").settings("the profile's").system_prompt == ""
-    assert Choices(tools=False, protocol="native").settings("").protocol == "none"
+    assert settings == ChatSettings(thinking=True, system_prompt="Be brief.")
+    assert settings.settings("the profile's").system_prompt == "Be brief."
+    assert ChatSettings().settings("the profile's").system_prompt == "the profile's"
+    assert "programmer" in ChatSettings().settings("").system_prompt
+    assert ChatSettings(system_prompt="").settings("the profile's").system_prompt == ""
+    assert ChatSettings(tools=False, protocol="native").settings("").protocol == "none"
 
 
 WRITER = """
 import sys
 from pathlib import Path
 from gpubox.agent.events import Message, MessageAdded, TextDelta
-from gpubox.agent.transcript.journal import Journal
-from gpubox.agent.transcript.records import Asked
-journal = Journal(Path(sys.argv[1]))
-journal.add(Asked("t1", "", "now", "Tell me."))
+from gpubox.agent.transcript.journal import ChatJournal
+from gpubox.agent.transcript.records import TurnHeader
+journal = ChatJournal(Path(sys.argv[1]))
+journal.add(TurnHeader("t1", "", "now", "Tell me."))
 for number in range(10**9):
     journal.event(TextDelta(f"{number} "))
     if number % 50 == 0:
@@ -381,9 +381,9 @@ def test_a_killed_writer_loses_nothing_that_was_flushed(path: Path) -> None:
             flushed = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
 
-    log = load(path)
+    log = load_chat(path)
 
     numbers = log.path()[0].answer.split()
     assert numbers == [str(number) for number in range(len(numbers))]
     assert len(numbers) > flushed
-    Journal(path).close()  # its lock died with it
+    ChatJournal(path).close()  # its lock died with it

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.conversation import Conversation, rendered
 from gpubox.agent.events import (
-    ApprovalAsked,
+    ApprovalRequested,
     Message,
     MessageAdded,
     PrefillProgress,
@@ -22,14 +23,13 @@ from gpubox.agent.events import (
     TextDelta,
     ToolFinished,
     ToolRequested,
-    Totals,
     TurnFinished,
     TurnStarted,
-    decode,
-    encode,
-    values,
+    TurnTotals,
+    decode_event,
+    encode_event,
+    event_values,
 )
-from gpubox.agent.history import Conversation, rendered
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import ToolCall, ToolOutput
@@ -59,15 +59,15 @@ async def test_a_turn_tells_its_story_in_order() -> None:
 
 async def test_every_event_is_json_and_comes_back() -> None:
     for event in (await play(_two_rounds(), tools=[Echo()])).events:
-        line = encode(event)
-        assert b"\n" not in line and decode(line) == event and values(event)["event"] in line.decode()
+        line = encode_event(event)
+        assert b"\n" not in line and decode_event(line) == event and event_values(event)["event"] in line.decode()
 
 
 async def test_a_conversation_made_of_its_events_is_sent_as_it_was() -> None:
     played = await play(_two_rounds(), tools=[Echo()])
     again = Conversation([Message("user", "go")])
     for event in played.events:
-        again.apply(decode(encode(event)))
+        again.apply(decode_event(encode_event(event)))
     assert rendered(again, "s", native=True) == rendered(played.conversation, "s", native=True)
 
 
@@ -89,18 +89,18 @@ async def test_reread_tokens_are_those_the_server_had() -> None:
         return ScriptedServer(first, says("b", prompt=80, cached=60))
 
     first, second = (event.timing for event in (await play(lost(), tools=[Echo()])).of(RoundFinished))
-    assert (first.prefill_new_tokens, first.prefill_reread_tokens) == (100, 0)
-    assert (second.prefill_reread_tokens, second.prefill_new_tokens) == (101 - 60, 80 - 41)
-    assert second.prefill_reread_seconds == pytest.approx(0.0008 * 41 / 80, rel=0.01)
+    assert (first.prefill_new_tokens, first.prefill_reprocessed_tokens) == (100, 0)
+    assert (second.prefill_reprocessed_tokens, second.prefill_new_tokens) == (101 - 60, 80 - 41)
+    assert second.prefill_reprocessed_seconds == pytest.approx(0.0008 * 41 / 80, rel=0.01)
     first, second = (event.timing for event in (await play(_two_rounds(), tools=[Echo()])).of(RoundFinished))
-    assert second.prefill_reread_tokens == 2, "of three generated tokens the last is held by nobody"
+    assert second.prefill_reprocessed_tokens == 2, "of three generated tokens the last is held by nobody"
 
 
 async def test_totals_are_the_sum_of_the_rounds() -> None:
     played = await play(_two_rounds(), tools=[Echo()])
     rounds = [event.timing for event in played.of(RoundFinished)]
     totals = played.finished.totals
-    assert totals.rounds == 2 and totals.tools == 1 and totals.tools_failed == 0
+    assert totals.rounds == 2 and totals.tools == 1 and totals.failed_tool_calls == 0
     assert totals.timing.wall_seconds == pytest.approx(sum(timing.wall_seconds for timing in rounds))
     assert totals.timing.generated_tokens == sum(timing.generated_tokens for timing in rounds)
     assert totals.effective_tokens_per_second == pytest.approx(
@@ -111,10 +111,10 @@ async def test_totals_are_the_sum_of_the_rounds() -> None:
 class Waiting(Echo):
     """Runs until as many calls as ``together`` are inside."""
 
-    def __init__(self, together: int, side_by_side: bool = True) -> None:
+    def __init__(self, together: int, parallel_safe: bool = True) -> None:
         super().__init__()
         self.inside = self.most = 0
-        self.side_by_side = side_by_side  # type: ignore[misc]
+        self.parallel_safe = parallel_safe  # type: ignore[misc]
         self.all_in = asyncio.Event()
         self.together = together
         self.cancelled = 0
@@ -143,14 +143,14 @@ async def test_independent_calls_run_side_by_side_and_are_answered_in_order() ->
 
 
 async def test_calls_that_write_run_one_after_the_other() -> None:
-    tool = Waiting(1, side_by_side=False)
+    tool = Waiting(1, parallel_safe=False)
     calls = [runs(f"print({n})", n) for n in range(3)]
     await play(ScriptedServer(says(calls=calls, finish="tool_calls"), says("ok")), tools=[tool])
     assert tool.most == 1 and len(tool.codes) == 3
 
 
 class Writing(Echo):
-    side_by_side = False
+    parallel_safe = False
 
     def diff(self, call: ToolCall) -> str:
         return "+ line"
@@ -167,7 +167,7 @@ async def test_the_owner_is_asked(allowed: bool) -> None:
     tool = Writing()
     server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
     played = await play(server, tools=[tool], loop=AgentLoop(approve, retry_seconds=0))
-    assert asked == ["+ line"] and played.of(ApprovalAsked)[0].diff == "+ line"
+    assert asked == ["+ line"] and played.of(ApprovalRequested)[0].diff == "+ line"
     assert tool.codes == (["x = 1"] if allowed else [])
     assert played.of(ToolFinished)[0].output.ended_by == ("" if allowed else "denied")
     assert played.finished.text == "ok"
@@ -200,7 +200,7 @@ async def test_a_tool_that_refuses_or_breaks_is_told_to_the_model_and_the_owner(
         server = ScriptedServer(says(calls=[runs("1")], finish="tool_calls"), says("ok"))
         played = await play(server, tools=[tool])
         assert words in played.bodies[1]["messages"][-1]["content"] and played.notices == notices
-        assert played.finished.totals.tools_failed == 1
+        assert played.finished.totals.failed_tool_calls == 1
 
 
 async def _stop_when(server: ScriptedServer, ready: asyncio.Event, tools: list[Any], *, cancel: bool) -> Conversation:
@@ -309,7 +309,7 @@ async def test_a_template_without_system_role_has_it_in_the_first_message() -> N
 
 async def test_settings_reach_the_server() -> None:
     sampling = {"temperature": 0.6, "seed": 3, "chat_template_kwargs": {"x": 1}}
-    settings = AgentSettings(sampling=sampling, thinking=False, thinking_tokens=64, slot=2)
+    settings = AgentSettings(sampling=sampling, thinking=False, thinking_budget_tokens=64, slot=2)
     body = (await play(ScriptedServer(says("ok")), settings=settings)).bodies[0]
     assert (body["temperature"], body["seed"], body["id_slot"], body["thinking_budget_tokens"]) == (0.6, 3, 2, 64)
     assert body["chat_template_kwargs"] == {"x": 1, "enable_thinking": False}
@@ -346,7 +346,7 @@ async def test_call_ids_are_unique_in_a_chat() -> None:
     for n in range(2):
         plays = ScriptedServer(says(calls=[call("code_execution", f'{{"code": "{n}"}}')]), says("ok"))
         await play(plays, tools=[Echo()], conversation=conversation)
-    identities = [c.id for message in conversation.messages for c in message.calls]
+    identities = [c.id for message in conversation.messages for c in message.tool_calls]
     assert len(set(identities)) == len(identities) == 2
 
 
@@ -413,7 +413,7 @@ async def test_a_turn_stopped_before_it_began_says_so() -> None:
         run = loop.run(Conversation([Message("user", "go")]), AgentSettings(), [], client)
         first = asyncio.ensure_future(anext(run))
         asyncio.get_running_loop().call_soon(loop.stop)
-        assert await first == TurnFinished(Totals(), "stopped")
+        assert await first == TurnFinished(TurnTotals(), "stopped")
         await run.aclose()
 
 

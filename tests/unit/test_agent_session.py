@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.chat import Chat
+from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, Notice, RoundFinished, TextDelta, TurnFinished
-from gpubox.agent.scratch import make_scratch, remove_scratch
-from gpubox.agent.serving import Serving, find_serving
-from gpubox.agent.session import Chat
+from gpubox.agent.scratch import create_scratch, remove_scratch
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.fold import CUT, ChatLog
-from gpubox.agent.transcript.records import Choices
-from gpubox.agent.transcript.store import chat_path, load, names
+from gpubox.agent.transcript.chat_files import chat_path, load_chat, names
+from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
+from gpubox.agent.transcript.records import ChatSettings
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.profiles.model import Chat as ChatDefaults
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import ChatDefaults as ChatDefaults
+from gpubox.profiles.profile import Profile
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
-from gpubox.server.record import Launch, Running, SlotState, save_state
+from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
 from tests.scripted_server import FENCED, ScriptedServer, call, runs, says
 
 HANGS = says(["Once upon", " a time"], hang=True)
@@ -58,17 +58,17 @@ class Box:
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.server: ScriptedServer
-        self.serving: dict[str, Any] = {"profile_name": "coder", "build": "b1"}
+        self.endpoint: dict[str, Any] = {"profile_name": "coder", "build": "b1"}
         self.programs = Programs()
 
-    async def find(self) -> Serving:
-        return Serving(self.server.url, **self.serving)
+    async def find(self) -> ServerEndpoint:
+        return ServerEndpoint(self.server.url, **self.endpoint)
 
     def chat(self, name: str = "", **more: Any) -> Chat:
         return Chat(self.paths, Config(), name, find=self.find, sandbox=self.programs, **more)
 
     def log(self, name: str = "tell-me") -> ChatLog:
-        return load(chat_path(self.paths, name))
+        return load_chat(chat_path(self.paths, name))
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ async def test_a_chat_that_was_cut_off_at_a_call_goes_on(box: Box) -> None:
 
     roles = [message["role"] for message in box.server.bodies[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
-    assert box.server.bodies[-1]["messages"][3]["content"] == CUT
+    assert box.server.bodies[-1]["messages"][3]["content"] == INTERRUPTED_CALL_OUTPUT
 
 
 async def test_a_retry_and_a_branch(box: Box) -> None:
@@ -239,16 +239,16 @@ async def test_one_turn_at_a_time_and_one_gpubox(box: Box) -> None:
 
 
 async def test_settings_come_from_the_profile_and_can_be_changed(box: Box) -> None:
-    box.serving["profile"] = Profile("coder", "m.gguf", chat=ChatDefaults(system="Answer in verse."))
+    box.endpoint["profile"] = Profile("coder", "m.gguf", chat=ChatDefaults(system="Answer in verse."))
     async with asyncio.timeout(60), ScriptedServer(*[says("Yes.")] * 3) as box.server:
         chat = box.chat()
-        chat.choose(Choices(sampling={"top_k": 3}, tools=False))
+        chat.change_settings(ChatSettings(sampling={"top_k": 3}, tools=False))
         await ask(chat)
-        chat.choose(Choices(system_prompt="In prose.", thinking=True, tools=False))
+        chat.change_settings(ChatSettings(system_prompt="In prose.", thinking=True, tools=False))
         await ask(chat, "And now?")
         await chat.close()
         again = box.chat("tell-me")
-        assert again.choices == Choices(system_prompt="In prose.", thinking=True, tools=False)
+        assert again.settings == ChatSettings(system_prompt="In prose.", thinking=True, tools=False)
         await again.close()
 
     first, second = box.server.bodies
@@ -301,11 +301,11 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
     script = [write("yes"), says("a"), write("no"), says("b"), write("free"), says("c"), write("never"), says("d")]
     async with asyncio.timeout(60), ScriptedServer(*script) as box.server:
         chat = box.chat(approve=owner)
-        chat.choose(Choices(workdir=str(work)))
+        chat.change_settings(ChatSettings(workdir=str(work)))
         await ask(chat)
         await ask(chat, "No?")
         for approvals in ("workspace", "never"):
-            chat.choose(Choices(workdir=str(work), approvals=approvals))  # type: ignore[arg-type]
+            chat.change_settings(ChatSettings(workdir=str(work), approvals=approvals))  # type: ignore[arg-type]
             await ask(chat, "More?")
         await chat.close()
 
@@ -327,7 +327,7 @@ async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
     script = [says(calls=[call("write_file", f'{{"path": "{path}", "content": "x"}}')]), says("a")]
     async with asyncio.timeout(60), ScriptedServer(*script) as box.server:
         chat = box.chat(approve=owner)
-        chat.choose(Choices(workdir=str(tmp_path), approvals="workspace"))
+        chat.change_settings(ChatSettings(workdir=str(tmp_path), approvals="workspace"))
         await ask(chat)
         await chat.close()
 
@@ -339,10 +339,10 @@ async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tm
     script = [says("One.")] * 2
     async with asyncio.timeout(60), ScriptedServer(*script, caps=FENCED) as box.server:
         chat = box.chat()
-        chat.choose(Choices(workdir=str(tmp_path)))
+        chat.change_settings(ChatSettings(workdir=str(tmp_path)))
         events = await ask(chat)
         assert [event.kind for event in events if isinstance(event, Notice)] == ["read_only"]
-        chat.choose(Choices(workdir=str(tmp_path), approvals="workspace"))
+        chat.change_settings(ChatSettings(workdir=str(tmp_path), approvals="workspace"))
         assert not [event for event in await ask(chat, "Again?") if isinstance(event, Notice)]
         await chat.close()
 
@@ -352,7 +352,7 @@ async def test_a_workspace_that_went_is_said_before_anything_is_asked(box: Box, 
     work.mkdir()
     async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
         chat = box.chat()
-        chat.choose(Choices(workdir=str(work)))
+        chat.change_settings(ChatSettings(workdir=str(work)))
         await ask(chat)
         await chat.close()
         work.rmdir()
@@ -360,7 +360,7 @@ async def test_a_workspace_that_went_is_said_before_anything_is_asked(box: Box, 
         with pytest.raises(UsageError, match="cannot be used"):
             await ask(again, "Still there?")
         assert not again.busy
-        again.choose(Choices())
+        again.change_settings(ChatSettings())
         await ask(again, "And now?")
         await again.close()
     assert len(box.log().turns) == 2
@@ -371,15 +371,15 @@ async def test_another_server_in_mid_chat(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(says("One.")) as box.server:
         await ask(chat)
     async with asyncio.timeout(60), ScriptedServer(says("Two.")) as box.server:
-        box.serving = {"profile_name": "big", "build": "b2", "launch_id": "x"}
+        box.endpoint = {"profile_name": "big", "build": "b2", "launch_id": "x"}
         await ask(chat, "Again?")
         await chat.close()
     assert [m["content"] for m in box.server.bodies[0]["messages"][1:]] == ["Tell me.", "One.", "Again?"]
-    assert [(t.asked.profile, t.asked.build) for t in box.log().path()] == [("coder", "b1"), ("big", "b2")]
+    assert [(t.header.profile, t.header.build) for t in box.log().path()] == [("coder", "b1"), ("big", "b2")]
 
 
 async def test_nobody_answers_and_nothing_is_asked(box: Box) -> None:
-    async def nobody() -> Serving:
+    async def nobody() -> ServerEndpoint:
         raise GpuboxError("Nothing is running.", code=ExitCode.NOT_RUNNING)
 
     chat = Chat(box.paths, Config(), find=nobody)
@@ -400,19 +400,19 @@ async def test_two_chats_with_the_same_question_get_two_names(box: Box) -> None:
 
 async def test_who_answers(paths: Paths) -> None:
     with pytest.raises(GpuboxError) as nobody:
-        await find_serving(paths, Config())
+        await find_endpoint(paths, Config())
     assert nobody.value.code == ExitCode.NOT_RUNNING
     with pytest.raises(GpuboxError) as gone:
-        await find_serving(paths, Config(), url="http://127.0.0.1:9")
+        await find_endpoint(paths, Config(), url="http://127.0.0.1:9")
     assert gone.value.code == ExitCode.NOT_RUNNING
     paths.profiles.mkdir(parents=True)
     (paths.profiles / "coder.toml").write_text('model = "m.gguf"\n[chat]\nsystem = "Be brief."\n')
     async with ScriptedServer() as server:
         port = int(server.url.rpartition(":")[2])
         launch = Launch("coder", ("llama-server",), "127.0.0.1", port, model_path="/models/m.gguf")
-        running = Running(launch, "id1", "t", own_identity(), proven_at="t")
-        save_state(paths.slot_state("main"), SlotState(running))
-        found = await find_serving(paths, Config())
+        running = RunningServer(launch, "id1", "t", own_identity(), ready_at="t")
+        save_state(paths.instance_state("main"), InstanceState(running))
+        found = await find_endpoint(paths, Config())
     assert (found.profile_name, found.build, found.model, found.system) == (
         "coder",
         "b11434-abc",
@@ -425,7 +425,7 @@ async def test_who_answers(paths: Paths) -> None:
 
 def test_the_scratch_folder_of_a_killed_gpubox_is_cleared_away(paths: Paths) -> None:
     (paths.scratch / f"{2**22 + 5}-left/work").mkdir(parents=True)
-    mine, other = make_scratch(paths), make_scratch(paths)
+    mine, other = create_scratch(paths), create_scratch(paths)
 
     assert sorted(path.name for path in paths.scratch.iterdir()) == sorted([mine.parent.name, other.parent.name])
     remove_scratch(other)

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from gpubox.agent.arguments import read_arguments
-from gpubox.agent.clip import for_model
-from gpubox.agent.fences import blocks, ends_program, program
-from gpubox.agent.leaks import leaked_calls
-from gpubox.agent.repetition import RepetitionWatch, before_circles
+from gpubox.agent.clip import truncate_output
+from gpubox.agent.fenced_code import ends_with_program, fenced_blocks, python_program
+from gpubox.agent.leaks import text_tool_calls
+from gpubox.agent.repetition import RepetitionDetector, without_repetition
 from gpubox.agent.thinking import ThinkingSplitter, split_thinking
 
 REPLY = "<think>plan\n```python\nBAD\n```\nso</think>\n\nHere:\n```python\nGOOD = '<think>'\n```\nThat is all."
@@ -38,7 +38,7 @@ def test_thinking_is_cut_off(content: str, thinking: str, visible: str) -> None:
 def test_no_prefix_of_a_reply_gives_code_from_inside_its_thinking() -> None:
     for end in range(len(REPLY) + 1):
         visible = split_thinking(REPLY[:end])[1]
-        assert "BAD" not in program(visible)[0] and "BAD" not in visible
+        assert "BAD" not in python_program(visible)[0] and "BAD" not in visible
 
 
 def test_the_stream_splits_as_the_whole_does_however_it_is_cut() -> None:
@@ -64,7 +64,7 @@ def test_the_stream_splits_as_the_whole_does_however_it_is_cut() -> None:
 
 def test_blocks_follow_commonmark() -> None:
     text = "a\n````md\n```python\nx\n```\n````\n  ~~~Python title=x\n  y\n  ~~~\n```python\nz"
-    found = blocks(text)
+    found = fenced_blocks(text)
     assert [(b.language, b.code, b.closed) for b in found] == [
         ("md", "```python\nx\n```\n", True),
         ("python", "y\n", True),
@@ -74,12 +74,12 @@ def test_blocks_follow_commonmark() -> None:
 
 
 def test_the_python_of_a_reply_is_one_program() -> None:
-    assert program("```python\ndef f(): ...\n```\nand\n```py\nf()\n```\n```json\n{}\n```") == (
+    assert python_program("```python\ndef f(): ...\n```\nand\n```py\nf()\n```\n```json\n{}\n```") == (
         "def f(): ...\nf()",
         True,
     )
-    assert program("```python\nf(") == ("f(", False)
-    assert program("no code, ```python inline```") == ("", True)
+    assert python_program("```python\nf(") == ("f(", False)
+    assert python_program("no code, ```python inline```") == ("", True)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_python_of_a_reply_is_one_program() -> None:
     ],
 )
 def test_the_end_of_a_program_is_seen(text: str, ended: bool) -> None:
-    assert ends_program(text) is ended
+    assert ends_with_program(text) is ended
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_arguments_of_other_tools_are_repaired_too() -> None:
     ],
 )
 def test_leaked_calls(text: str, prose: str | None, found: list[tuple[str, str]]) -> None:
-    assert leaked_calls(text, ["f"]) == (text if prose is None else prose, found)
+    assert text_tool_calls(text, ["f"]) == (text if prose is None else prose, found)
 
 
 def test_circles_are_seen_and_ordinary_text_is_not() -> None:
     def seen(text: str) -> bool:
-        watch = RepetitionWatch()
+        watch = RepetitionDetector()
         return any([watch.feed(text[i : i + 5]) for i in range(0, len(text), 5)])
 
     assert seen("I will now check it again. " * 60) and seen("ab" * 2000) and seen("- item number one\n" * 30)
@@ -152,13 +152,13 @@ def test_circles_are_seen_and_ordinary_text_is_not() -> None:
 
 
 def test_what_is_kept_of_circles_is_short() -> None:
-    assert before_circles("Start. " + "round and round. " * 100).count("round and round") < 30
-    assert before_circles("all is well") == "all is well"
+    assert without_repetition("Start. " + "round and round. " * 100).count("round and round") < 30
+    assert without_repetition("all is well") == "all is well"
 
 
 def test_tool_output_is_bounded_and_without_codes() -> None:
-    assert for_model("\x1b[1mok\x1b[0m\r\n\x1b]0;title\x07\x00x\u202ey", 100) == ("ok\nx\u202ey", 0)
-    text, dropped = for_model("a" * 10_000 + "z" * 10_000, 1000)
+    assert truncate_output("\x1b[1mok\x1b[0m\r\n\x1b]0;title\x07\x00x\u202ey", 100) == ("ok\nx\u202ey", 0)
+    text, dropped = truncate_output("a" * 10_000 + "z" * 10_000, 1000)
     assert text.startswith("aaa") and text.endswith("zzz") and len(text) < 1100 and dropped == 19_000
-    text, dropped = for_model("a" * 3_000_000, 1000)
+    text, dropped = truncate_output("a" * 3_000_000, 1000)
     assert len(text) < 1100 and dropped == 2_999_000

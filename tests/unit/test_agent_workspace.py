@@ -47,14 +47,14 @@ def refused(call: object, *words: object) -> str:
     ],
 )  # fmt: skip
 def test_a_path_out_of_it_is_refused(work: Workspace, outside: Path, path: str) -> None:
-    assert refused(browse.lines_of, work, path, 1, 10)
+    assert refused(browse.read_lines, work, path, 1, 10)
     assert refused(edits.plan_write, work, path, "x")
-    assert refused(browse.listing, work, path, False, ON)
+    assert refused(browse.list_entries, work, path, False, ON)
 
 
 @pytest.mark.parametrize("path", ["a.txt", "./a.txt", ".//a.txt", "/workspace/a.txt", "{root}/a.txt"])
 def test_the_ways_a_model_names_a_file_in_it(work: Workspace, path: str) -> None:
-    assert browse.lines_of(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
+    assert browse.read_lines(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
 
 
 def test_links_are_not_followed_wherever_they_stand(work: Workspace, outside: Path) -> None:
@@ -63,13 +63,13 @@ def test_links_are_not_followed_wherever_they_stand(work: Workspace, outside: Pa
     (work.root / "inner").symlink_to("a.txt")
     (work.root / "new").symlink_to(outside / "made.txt")
 
-    assert "is a link to a.txt" in refused(browse.lines_of, work, "inner", 1, 10)
+    assert "is a link to a.txt" in refused(browse.read_lines, work, "inner", 1, 10)
     for path in ("leaf", "folder/secret.txt", "folder"):
-        assert "is a link" in refused(browse.lines_of, work, path, 1, 10)
+        assert "is a link" in refused(browse.read_lines, work, path, 1, 10)
         assert "is a link" in refused(edits.plan_write, work, path, "x")
     assert "is a link" in refused(edits.plan_write, work, "new", "x")
     assert "is a link" in refused(edits.plan_write, work, "folder/made.txt", "x")
-    listed = browse.listing(work, ".", True, ON)
+    listed = browse.list_entries(work, ".", True, ON)
     assert "leaf -> " in listed
     assert "secret.txt\n" not in listed
     assert "No line holds" in browse.search(work, "sesame", ".", "", ON)
@@ -81,7 +81,7 @@ def test_a_folder_that_becomes_a_link_after_the_diff_was_shown(work: Workspace, 
     (work.root / "sub").rename(work.root / "old")
     (work.root / "sub").symlink_to(outside)
 
-    assert "is a link" in refused(edits.apply, work, change, ON)
+    assert "is a link" in refused(edits.apply_change, work, change, ON)
     assert not (outside / "made.txt").exists()
 
 
@@ -90,16 +90,16 @@ def test_only_ordinary_files_are_opened(work: Workspace) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(work.root / "sock"))
     for path in ("pipe", "sock"):
-        assert "a device, a pipe or a socket" in refused(browse.lines_of, work, path, 1, 10)
+        assert "a device, a pipe or a socket" in refused(browse.read_lines, work, path, 1, 10)
         assert "a device, a pipe or a socket" in refused(edits.plan_write, work, path, "x")
-    assert "is a folder" in refused(browse.lines_of, work, "sub", 1, 10)
+    assert "is a folder" in refused(browse.read_lines, work, "sub", 1, 10)
     assert "No line holds" in browse.search(work, "sesame", ".", "", ON)  # and it comes back
 
 
 def test_a_device_is_never_opened(tmp_path: Path) -> None:
     device = Workspace(Path("/dev"), anywhere=True)
 
-    assert "a device" in refused(browse.lines_of, device, "zero", 1, 10)
+    assert "a device" in refused(browse.read_lines, device, "zero", 1, 10)
 
 
 def test_files_too_large_or_no_text_are_refused(work: Workspace) -> None:
@@ -107,8 +107,8 @@ def test_files_too_large_or_no_text_are_refused(work: Workspace) -> None:
         file.truncate(FILE_BYTES + 1)
     (work.root / "image").write_bytes(b"\x89PNG\0\0")
 
-    assert "too large" in refused(browse.lines_of, work, "huge", 1, 10)
-    assert "no text" in refused(browse.lines_of, work, "image", 1, 10)
+    assert "too large" in refused(browse.read_lines, work, "huge", 1, 10)
+    assert "no text" in refused(browse.read_lines, work, "image", 1, 10)
     assert "larger than" in refused(edits.plan_write, work, "new", "x" * (FILE_BYTES + 1))
 
 
@@ -139,39 +139,39 @@ def test_the_folder_above_the_home_and_a_link_to_it_are_too_wide(own_home: Path,
 
 def test_a_workspace_that_was_replaced_is_not_touched(work: Workspace, outside: Path) -> None:
     work.root.rename(work.root.parent / "moved")
-    assert "gone" in refused(browse.listing, work, ".", False, ON)
+    assert "gone" in refused(browse.list_entries, work, ".", False, ON)
     outside.rename(work.root)
-    assert "replaced" in refused(browse.listing, work, ".", False, ON)
+    assert "replaced" in refused(browse.list_entries, work, ".", False, ON)
 
 
 def test_listing(work: Workspace) -> None:
     (work.root / "node_modules/x").mkdir(parents=True)
     (work.root / "odd\x1b[31m").write_text("")
 
-    assert browse.listing(work, ".", False, ON).splitlines() == [
+    assert browse.list_entries(work, ".", False, ON).splitlines() == [
         "a.txt  14 bytes", "node_modules/", "odd\ufffd[31m  0 bytes", "sub/",
     ]  # fmt: skip
-    deep = browse.listing(work, ".", True, ON)
+    deep = browse.list_entries(work, ".", True, ON)
     assert "sub/b.py  13 bytes" in deep
     assert deep.endswith("(not looked into: node_modules)")
-    assert browse.listing(work, "node_modules/x", False, ON) == "(empty)"
+    assert browse.list_entries(work, "node_modules/x", False, ON) == "(empty)"
 
 
 def test_a_listing_is_bounded_and_says_so(work: Workspace) -> None:
     for number in range(browse.ENTRIES + 5):
         (work.root / f"sub/{number}").touch()
 
-    listed = browse.listing(work, ".", True, ON).splitlines()
+    listed = browse.list_entries(work, ".", True, ON).splitlines()
 
     assert len(listed) == browse.ENTRIES + 1
     assert "only the first" in listed[-1]
 
 
 def test_reading_some_lines(work: Workspace) -> None:
-    assert browse.lines_of(work, "a.txt", 2, 1) == "two\n(lines 2 to 2 of 3)"
-    assert "has 3 lines" in refused(browse.lines_of, work, "a.txt", 4, 1)
+    assert browse.read_lines(work, "a.txt", 2, 1) == "two\n(lines 2 to 2 of 3)"
+    assert "has 3 lines" in refused(browse.read_lines, work, "a.txt", 4, 1)
     (work.root / "long").write_text("x" * 1_000_000 + "\nend\n")
-    read = browse.lines_of(work, "long", 1, 10)
+    read = browse.read_lines(work, "long", 1, 10)
     assert len(read) < browse.READ_CHARACTERS + 200
     assert "1000000 characters" in read
     assert "(lines 1 to 1 of 2)" in read

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpubox.profiles.argv import SAMPLING_FLAGS, command_line, flag_argv, public_env, server_argv
-from gpubox.profiles.model import Chat, Profile
+from gpubox.profiles.argv import SAMPLING_FLAGS, command_line, flag_argv, redacted_env, server_argv
+from gpubox.profiles.profile import ChatDefaults, Profile
 
 MODEL = ["--model", "/m.gguf"]
 HEAD = [*MODEL, "--host", "127.0.0.1", "--port", "8080"]
@@ -77,7 +77,7 @@ def test_a_flag_beats_the_sampling_of_the_same_name() -> None:
 
 
 def test_template_kwargs_are_json_and_a_flag_beats_them() -> None:
-    chat = Chat(template_kwargs={"enable_thinking": False, "effort": "low"})
+    chat = ChatDefaults(template_kwargs={"enable_thinking": False, "effort": "low"})
 
     words = argv(chat=chat)
 
@@ -111,4 +111,4 @@ def test_the_command_line_pastes_back_into_the_same_words() -> None:
 
 def test_secrets_are_shown_to_nobody() -> None:
     env = {"HF_TOKEN": "x", "DB_PASSWD": "x", "My_Key": "x", "CUDA_VISIBLE_DEVICES": "0"}
-    assert public_env(env) == {"HF_TOKEN": "***", "DB_PASSWD": "***", "My_Key": "***", "CUDA_VISIBLE_DEVICES": "0"}
+    assert redacted_env(env) == {"HF_TOKEN": "***", "DB_PASSWD": "***", "My_Key": "***", "CUDA_VISIBLE_DEVICES": "0"}

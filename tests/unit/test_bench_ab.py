@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.ab.kind import Ab
-from gpubox.bench.ab.plan import asked, items_of, options_of, order
-from gpubox.bench.ab.summary import summarise
-from gpubox.bench.ab.verdict import ended, table
-from gpubox.bench.asking import question_of
-from gpubox.bench.flags import other_mmap, other_mtp, spelled
+from gpubox.bench.kinds.ab.kind import Ab
+from gpubox.bench.kinds.ab.plan import items_of, parse_options, questions_of, start_order
+from gpubox.bench.kinds.ab.summary import summarise
+from gpubox.bench.kinds.ab.verdict import contrast_rows, early_stop_reason
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
-from gpubox.bench.planning import outline
-from gpubox.bench.report.build import report_of
+from gpubox.bench.overrides import flag_key, toggle_mmap, toggle_mtp
+from gpubox.bench.plan_outline import outline_plan
+from gpubox.bench.plan_runner import PlanRunner
+from gpubox.bench.questions import question_of
+from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Report
-from gpubox.bench.runner import Runner
-from gpubox.bench.starts import Noise
-from gpubox.bench.store import find_run
+from gpubox.bench.run_store import find_run
+from gpubox.bench.start_comparison import Noise
 from gpubox.config import Config
 from gpubox.engines.capabilities import parse_help
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 from tests.bench_server import BenchServer
 
 TWO = (Target("a", "a"), Target("b", "b"))
@@ -36,7 +36,7 @@ ONE = [{"name": "a", "target": "a"}, {"name": "again", "target": "a"}]
 
 
 def options(arms: list[dict[str, Any]] = ARMS, **more: Any) -> Any:
-    return options_of({"arms": arms, "prompts": 3, **more}, TWO)
+    return parse_options({"arms": arms, "prompts": 3, **more}, TWO)
 
 
 def scored(items: list[Item], rate: Any) -> list[tuple[Item, Result]]:
@@ -58,17 +58,17 @@ def test_starts_stand_in_blocks_of_four_and_each_asks_every_prompt(tmp_path: Pat
     opts = options()
     items = items_of(opts, seed=3)
 
-    letters = [arm.name for arm in order(opts, 3)]
+    letters = [arm.name for arm in start_order(opts, 3)]
     assert len(letters) == 12
     assert all(letters[at : at + 4].count("a") == 2 for at in (0, 4, 8))
-    assert len({tuple(arm.name for arm in order(opts, seed)) for seed in range(40)}) > 30  # drawn, not fixed
+    assert len({tuple(arm.name for arm in start_order(opts, seed)) for seed in range(40)}) > 30  # drawn, not fixed
     plan = Plan("ab", TWO, {"arms": ARMS, "prompts": 3}, seed=3)
-    assert outline(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == tuple(letters)
+    assert outline_plan(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == tuple(letters)
     for start in range(1, 13):
         mine = [item for item in items if item.start == start]
         assert [item.warmup for item in mine] == [True] + [False] * 9
         assert {item.target for item in mine} == {letters[start - 1]}
-        assert [question_of(item).name for item in mine[1:]] == [question.name for question in asked(opts)]
+        assert [question_of(item).name for item in mine[1:]] == [question.name for question in questions_of(opts)]
     assert len({item.id for item in items}) == len(items)
 
 
@@ -78,7 +78,7 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
     assert [item.values["arm"] for item in items[:8]] == ["a", "again", "again", "a", "again", "a", "a", "again"]
     assert len({question_of(item).name for item in items[:4]}) == 1
     plan = Plan("ab", TWO[:1], {"arms": ONE, "prompts": 3})
-    assert outline(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == ("a",)
+    assert outline_plan(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
 )
 def test_a_plan_that_cannot_be_is_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        options_of(values, TWO)
+        parse_options(values, TWO)
 
 
 def drawn(opts: Any, seed: int, *, launch: float, effect: float = 0.0, starts: int = 12) -> list[tuple[Item, Result]]:
     """Prompts differ by 12 %, answers by 1 %, launches by ``launch``; b is faster by ``effect``."""
     dice = random.Random(seed)
-    own = {question.name: 50 * math.exp(dice.gauss(0, 0.12)) for question in asked(opts)}
+    own = {question.name: 50 * math.exp(dice.gauss(0, 0.12)) for question in questions_of(opts)}
     of_start = [math.exp(dice.gauss(0, launch)) for _ in range(starts + 1)]
     items = [item for item in items_of(opts, seed) if not item.warmup and item.start <= starts]
     gain = {"a": 1.0, "b": 1 + effect}
@@ -115,10 +115,10 @@ def drawn(opts: Any, seed: int, *, launch: float, effect: float = 0.0, starts: i
 
 def test_starts_that_differ_by_one_per_cent_make_no_verdict() -> None:
     opts = options(prompts=4)
-    verdicts = [[row.verdict for row in table(opts, drawn(opts, seed, launch=0.01))] for seed in range(40)]
+    verdicts = [[row.verdict for row in contrast_rows(opts, drawn(opts, seed, launch=0.01))] for seed in range(40)]
 
     assert sum(any(word != "indistinguishable" for word in words) for words in verdicts) <= 3
-    holds = [table(opts, drawn(opts, seed, launch=0.01))[0].contrast.interval for seed in range(40)]
+    holds = [contrast_rows(opts, drawn(opts, seed, launch=0.01))[0].contrast.interval for seed in range(40)]
     assert 34 <= sum(low <= 1 <= high for low, high in holds) <= 40
 
 
@@ -127,12 +127,12 @@ def test_five_per_cent_are_found_at_the_first_look_and_the_rest_is_spared() -> N
     found = 0
     for seed in range(20):
         results = drawn(kind.options, seed, launch=0.005, effect=0.05, starts=8)
-        found += ended(kind.options, results, 4).startswith("the verdict is clear")
+        found += early_stop_reason(kind.options, results, 4).startswith("the verdict is clear")
     assert found >= 18
     results = drawn(kind.options, 0, launch=0.005, effect=0.05, starts=8)
     later = next(item for item in kind.items() if item.start == 9)
-    assert kind.spare(later, results) == "the verdict is clear after 4 starts of each"
-    assert kind.spare(next(item for item in kind.items() if item.start == 8), results) == ""
+    assert kind.unneeded_reason(later, results) == "the verdict is clear after 4 starts of each"
+    assert kind.unneeded_reason(next(item for item in kind.items() if item.start == 8), results) == ""
 
 
 def test_a_drift_of_ten_per_cent_sides_with_nobody() -> None:
@@ -141,7 +141,7 @@ def test_a_drift_of_ten_per_cent_sides_with_nobody() -> None:
         items = [item for item in items_of(opts, seed) if not item.warmup]
         places = {item.id: at / len(items) for at, item in enumerate(items)}
         results = scored(items, lambda item: 50 * (1 - 0.1 * places[item.id]))  # noqa: B023
-        row = table(opts, results)[0]
+        row = contrast_rows(opts, results)[0]
         assert row.verdict == "indistinguishable"
         assert abs(row.contrast.log_ratio) < 0.005
 
@@ -178,15 +178,18 @@ def test_fewer_than_four_starts_stand_on_the_history_of_the_box_and_say_so() -> 
     assert near.notes[0].startswith("Too few starts to compare b with a in tg: differences under about ")
     assert "starts differ with an sd of 2.5 %, assumed: this box has no history of it" in near.notes[0]
     far = drawn(opts, 1, launch=0.0, effect=0.3, starts=4)
-    assert table(opts, far)[0].verdict == "too few", "an assumption is no ground for a verdict"
-    assert table(opts, far, noise=Noise(0.02, 20, 21))[0].verdict == "faster"
-    known = table(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4), noise=Noise(0.002, 20, 21))
-    assert known[0].contrast.least() < table(opts, drawn(opts, 1, launch=0.0, starts=4))[0].contrast.least()
+    assert contrast_rows(opts, far)[0].verdict == "too few", "an assumption is no ground for a verdict"
+    assert contrast_rows(opts, far, noise=Noise(0.02, 20, 21))[0].verdict == "faster"
+    known = contrast_rows(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4), noise=Noise(0.002, 20, 21))
+    assert (
+        known[0].contrast.detectable_difference()
+        < contrast_rows(opts, drawn(opts, 1, launch=0.0, starts=4))[0].contrast.detectable_difference()
+    )
 
 
 def test_what_changes_the_answers_is_said_beside_the_verdict() -> None:
     targets = (Target("a", "p"), Target("b", "p", {"cache-type-k": "q4_0"}))
-    opts = options_of({"arms": ARMS, "prompts": 2}, targets)
+    opts = parse_options({"arms": ARMS, "prompts": 2}, targets)
     info = RunInfo("x", Plan("ab", targets, {}), "2026-01-01T00:00:00Z", 1)
 
     made = summarise(opts, info, scored(items_of(opts), lambda item: 50.0 if item.target == "a" else 60.0))
@@ -201,7 +204,7 @@ async def test_two_addresses_from_end_to_end(tmp_path: Path) -> None:
         targets = (Target("a", url=first.url), Target("b", url=second.url))
         plan = Plan("ab", targets, {"arms": ARMS, "prompts": 2, "max_tokens": 8, "context_tokens": 20, "starts": 4})
 
-        info = await Runner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
+        info = await PlanRunner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
 
         assert (info.state, info.flags) == ("finished", ())
         bodies = [[{**one, "model": ""} for one in sorted(s.asked, key=str)] for s in (first, second)]
@@ -225,14 +228,14 @@ def test_flags_are_spelled_as_the_profile_and_this_engine_do() -> None:
     engine, old = parse_help(HELP), parse_help("--draft, --draft-max N    window\n--mmap, --no-mmap    map\n")
     profile = Profile("p", "/m", flags={"c": 512, "spec-type": "draft-mtp", "spec-synth-len": 2.5})
 
-    assert spelled("draft-max", profile, engine) == "spec-draft-n-max"
-    assert spelled("spec-draft-n-max", profile, old) == "draft-max"
-    assert spelled("--ctx_size", profile, engine) == "c"
-    assert spelled("lm", profile, engine) == "load-mode"
-    assert spelled("no-such", profile, engine) == "no-such"
-    assert other_mtp(profile) == ("without MTP", {"spec-type": "none", "spec-synth-len": ""})
-    assert other_mtp(Profile("p", "/m"))[1] == {"spec-type": "draft-mtp"}
-    assert other_mmap(profile, engine) == ("without mmap", {"load-mode": "none"})
-    assert other_mmap(Profile("p", "/m", flags={"load-mode": "none"}), engine)[0] == "with mmap"
-    assert other_mmap(profile, old) == ("without mmap", {"mmap": False})
-    assert other_mmap(Profile("p", "/m", flags={"mmap": False}), old) == ("with mmap", {"mmap": ""})
+    assert flag_key("draft-max", profile, engine) == "spec-draft-n-max"
+    assert flag_key("spec-draft-n-max", profile, old) == "draft-max"
+    assert flag_key("--ctx_size", profile, engine) == "c"
+    assert flag_key("lm", profile, engine) == "load-mode"
+    assert flag_key("no-such", profile, engine) == "no-such"
+    assert toggle_mtp(profile) == ("without MTP", {"spec-type": "none", "spec-synth-len": ""})
+    assert toggle_mtp(Profile("p", "/m"))[1] == {"spec-type": "draft-mtp"}
+    assert toggle_mmap(profile, engine) == ("without mmap", {"load-mode": "none"})
+    assert toggle_mmap(Profile("p", "/m", flags={"load-mode": "none"}), engine)[0] == "with mmap"
+    assert toggle_mmap(profile, old) == ("without mmap", {"mmap": False})
+    assert toggle_mmap(Profile("p", "/m", flags={"mmap": False}), old) == ("with mmap", {"mmap": ""})

@@ -10,20 +10,20 @@ import pytest
 
 from gpubox.bench import stats
 from gpubox.bench.model import Flag, Plan, Provenance, RunInfo
-from gpubox.bench.report.build import compared, ranked, told
 from gpubox.bench.report.chart import charts
-from gpubox.bench.report.compare import compare_runs
-from gpubox.bench.report.comparison import comparison_rows
-from gpubox.bench.report.differences import differences
-from gpubox.bench.report.heads import heads
+from gpubox.bench.report.comparison_rows import comparison_rows
+from gpubox.bench.report.export_text import FORMS, export_text
 from gpubox.bench.report.leaderboard import leaderboard_rows
+from gpubox.bench.report.load import load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.plot import Row
-from gpubox.bench.report.share import FORMS, share
-from gpubox.bench.report.text import texts
+from gpubox.bench.report.plot import StyledRow
+from gpubox.bench.report.report_rows import row_texts
+from gpubox.bench.report.run_comparison import compare_runs
+from gpubox.bench.report.run_differences import run_differences
+from gpubox.bench.report.run_summaries import run_summaries
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 from tests.bench_runs import speed_run
 
 
@@ -36,8 +36,8 @@ def no_profile(name: str) -> Profile:
     raise UsageError(f"There is no profile {name}.")
 
 
-def text_of(found: list[Row]) -> list[str]:
-    return list(texts(found))
+def text_of(found: list[StyledRow]) -> list[str]:
+    return list(row_texts(found))
 
 
 def metric(name: str, method: str, values: list[float], *, better: str = "higher") -> Metric:
@@ -55,7 +55,7 @@ def test_two_runs_of_one_start_each_are_told_apart_no_finer_than_starts_differ(b
     again = speed_run(box, tg=62.0, seed=2)
     slower = speed_run(box, tg=48.0, seed=3, argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))
 
-    same = compared(first, again)
+    same = load_comparison(first, again)
     assert {row.outcome for row in same.rows if row.name == "tg"} == {"noise"}
     assert same.differs == ()
     said = "\n".join(text_of(list(comparison_rows(same))))
@@ -64,16 +64,16 @@ def test_two_runs_of_one_start_each_are_told_apart_no_finer_than_starts_differ(b
     assert "corrected for the" in said
     assert "gpubox bench ab" in said
 
-    worse = compared(first, slower)
+    worse = load_comparison(first, slower)
     assert {row.outcome for row in worse.rows if row.name == "tg"} == {"regression"}
     assert {row.outcome for row in worse.rows if row.name == "TTFT"} == {"noise"}
     assert any("--n-cpu-moe 20 → 28" in text for text in worse.differs)
     said = "\n".join(text_of(list(comparison_rows(worse))))
     assert "regression" in said
-    better = compared(slower, first)
+    better = load_comparison(slower, first)
     assert {row.outcome for row in better.rows if row.name == "tg"} == {"better"}
     for form in FORMS:
-        assert share(box, no_profile, ["compare", first.id, slower.id], form)
+        assert export_text(box, no_profile, ["compare", first.id, slower.id], form)
 
 
 def test_a_box_that_has_repeated_a_run_knows_how_much_runs_differ(box: Paths) -> None:
@@ -81,12 +81,12 @@ def test_a_box_that_has_repeated_a_run_knows_how_much_runs_differ(box: Paths) ->
         speed_run(box, tg=tg, seed=seed, spread=0.001)
     first, second = speed_run(box, tg=60.0, spread=0.001, seed=9), speed_run(box, tg=63.0, spread=0.001, seed=10)
 
-    found = compared(first, second)
+    found = load_comparison(first, second)
 
     assert {row.outcome for row in found.rows if row.name == "tg"} == {"better"}
     assert "in at least 5 past runs" in found.noise
     other = speed_run(box, "another", tg=63.0, spread=0.001, seed=10, argv=("/opt/llama/llama-server", "-c", "9"))
-    assert "assumed" in compared(first, other).noise  # of that one there is no history
+    assert "assumed" in load_comparison(first, other).noise  # of that one there is no history
     (tg,) = (row for row in found.rows if row.name == "tg" and row.group == "short, cold, depth 0")
     assert tg.least is not None
     assert 0.01 < tg.least < 0.05
@@ -96,18 +96,18 @@ def test_flags_stand_in_every_form_of_a_comparison_a_leaderboard_and_a_picture(b
     busy = [Flag("busy CPU", "other programs kept 1.2 cores busy"), Flag("throttling", "held back")]
     first, second = speed_run(box, tg=60.0, seed=1), speed_run(box, tg=40.0, seed=2, flags=busy)
 
-    found = compared(first, second)
+    found = load_comparison(first, second)
     said = "\n".join(text_of(list(comparison_rows(found, 100))))
 
     assert "doubtful: busy CPU in 1 item, throttling in 1 item" in said
-    one = told(second, no_profile)
+    one = load_report(second, no_profile)
     assert all("busy CPU" in chart.title for chart in charts(one.report))
-    assert heads(box)[-1].headline.endswith("! busy CPU, throttling")
-    board = "\n".join(text_of(list(leaderboard_rows(ranked(box, "speed"), 100))))
+    assert run_summaries(box)[-1].headline.endswith("! busy CPU, throttling")
+    board = "\n".join(text_of(list(leaderboard_rows(load_leaderboards(box, "speed"), 100))))
     assert "is doubtful: busy CPU, throttling" in board
     for form in FORMS:
         for what in (["compare", first.id, second.id], ["leaderboard", "speed"], [second.id]):
-            assert re.search("busy.CPU", share(box, no_profile, what, form)), (form, what)
+            assert re.search("busy.CPU", export_text(box, no_profile, what, form)), (form, what)
 
 
 def test_another_server_or_model_elsewhere_is_told_of_every_target(box: Paths) -> None:
@@ -117,7 +117,7 @@ def test_another_server_or_model_elsewhere_is_told_of_every_target(box: Paths) -
                               model_path=model if n != "a" else "m0") for n in names}  # fmt: skip
         infos.append(RunInfo("id", Plan("ab", ()), "t", 0, provenance=made))
 
-    assert list(differences(*infos)) == [
+    assert list(run_differences(*infos)) == [
         "b and c: Another model file: m1 and m2.", "b and c: Another engine: vllm and ollama.",
     ]  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_a_comparison_tells_no_key(box: Paths) -> None:
         speed_run(box, argv=("/opt/llama-server", "--api-key", key, "-c", key[-1])) for key in ("s3cret1", "s3cret2")
     ]
 
-    assert compared(*runs).differs == ("Other flags: -c 1 → 2.",)
+    assert load_comparison(*runs).differs == ("Other flags: -c 1 → 2.",)
 
 
 def test_a_handful_of_prompts_is_not_told_apart() -> None:
@@ -142,7 +142,7 @@ def test_runs_that_share_nothing_are_not_compared(box: Paths) -> None:
     other = speed_run(box, options={"prompts": ["long"], "depths": [0], "prefixes": ["cold"], "repeats": 2})
 
     with pytest.raises(UsageError, match="no row in common"):
-        compared(first, other)
+        load_comparison(first, other)
 
 
 def test_shares_that_passed_are_compared_by_mcnemar() -> None:

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubox.bench.humaneval import judge
-from gpubox.bench.humaneval.grader import Case, Verdict, grade
-from gpubox.bench.humaneval.judge import pack, unpack
-from gpubox.bench.humaneval.problems import load_problems
-from gpubox.bench.suite.functional import check_todo
+from gpubox.bench.kinds.humaneval import judge
+from gpubox.bench.kinds.humaneval.dataset import load_problems
+from gpubox.bench.kinds.humaneval.grader import Candidate, Grade, grade
+from gpubox.bench.kinds.humaneval.judge import decode_value, encode_value
+from gpubox.bench.kinds.suite.functional import check_todo
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Outcome, Policy
@@ -103,13 +103,13 @@ RIGHT = {
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
     made = Sandbox(Config())
-    if asyncio.run(made.confinement()).tier is None:
+    if asyncio.run(made.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     return made
 
 
 async def test_every_canonical_solution_passes(sandbox: Sandbox) -> None:
-    cases = [Case(p.task_id, p, p.prompt + p.canonical_solution) for p in load_problems().values()]
+    cases = [Candidate(p.task_id, p, p.prompt + p.canonical_solution) for p in load_problems().values()]
     verdicts = await grade(cases, sandbox)
     assert len(verdicts) == 164
     assert {name: verdict for name, verdict in verdicts.items() if not verdict.passed} == {}
@@ -117,13 +117,13 @@ async def test_every_canonical_solution_passes(sandbox: Sandbox) -> None:
 
 async def test_nothing_else_passes_and_nobody_suffers_by_it(sandbox: Sandbox) -> None:
     """Right programs between hostile ones still pass; hostile ones never do."""
-    cases = [Case(name, PROBLEM, HEAD + PROBLEM.prompt + "\n" + code) for name, code in WRONG.items()]
-    right = [Case(name, PROBLEM, program) for name, program in RIGHT.items()]
+    cases = [Candidate(name, PROBLEM, HEAD + PROBLEM.prompt + "\n" + code) for name, code in WRONG.items()]
+    right = [Candidate(name, PROBLEM, program) for name, program in RIGHT.items()]
     verdicts = await grade([right[0], *cases[:9], right[1], *cases[9:], right[2]], sandbox, cpu_seconds=1)
     assert len(WRONG) >= 20
     assert [name for name in WRONG if verdicts[name].passed] == []
     assert {name: verdicts[name] for name in RIGHT if not verdicts[name].passed} == {}
-    assert verdicts["wrong value"] == Verdict("assertion", "assert candidate([1, 2, -4, 5, 6]) == True")
+    assert verdicts["wrong value"] == Grade("assertion", "assert candidate([1, 2, -4, 5, 6]) == True")
     assert verdicts["no such function"].why == "it defines no below_zero"
     assert verdicts["no Python"].kind == "definition" and "SyntaxError" in verdicts["no Python"].why
     assert verdicts["endless loop"].kind == verdicts["ignores its limit"].kind == "timeout"
@@ -140,21 +140,21 @@ class Broken(Sandbox):
 
 async def test_a_box_that_cannot_grade_fails_nobody() -> None:
     with pytest.raises(GpuboxError, match="cannot be graded here"):
-        await grade([Case("x", PROBLEM, RIGHT["canonical"])], Broken())
+        await grade([Candidate("x", PROBLEM, RIGHT["canonical"])], Broken())
     with pytest.raises(GpuboxError, match="No program runs"):
         await check_todo("import argparse", Broken())
 
 
 async def test_a_program_that_says_too_much_costs_only_itself(sandbox: Sandbox) -> None:
     long = "def below_zero(operations): raise type('A' * 50_000, (Exception,), {})('\U0001f600' * 900)"
-    cases = [Case(str(n), PROBLEM, HEAD + PROBLEM.prompt + "\n" + long) for n in range(3)]
-    cases.append(Case("right", PROBLEM, RIGHT["canonical"]))
+    cases = [Candidate(str(n), PROBLEM, HEAD + PROBLEM.prompt + "\n" + long) for n in range(3)]
+    cases.append(Candidate("right", PROBLEM, RIGHT["canonical"]))
 
     verdicts = await grade(cases, sandbox, jobs=1)
 
     assert verdicts["right"].passed
     assert {(verdict.kind, len(verdict.why)) for name, verdict in verdicts.items() if name != "right"} == {
-        ("error", judge.WORDS)
+        ("error", judge.MAX_REASON_CHARACTERS)
     }
 
 
@@ -169,10 +169,10 @@ def test_who_works_on_a_busy_box_is_waited_for_and_who_sleeps_is_not(
     """The kernel ends who works, by its CPU time: here nobody does, so all are given up at last."""
     now = [0.0]
     monkeypatch.setattr(judge, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(judge, "cpu_of", lambda pid: core * now[0])
-    patience = judge.Patience(1)
+    monkeypatch.setattr(judge, "cpu_seconds_of", lambda pid: core * now[0])
+    patience = judge.IdleTimeout(1)
 
-    with pytest.raises(judge.Slow):
+    with pytest.raises(judge.CandidateTimeout):
         while True:
             now[0] += patience.left()
 
@@ -180,10 +180,10 @@ def test_who_works_on_a_busy_box_is_waited_for_and_who_sleeps_is_not(
 
 
 def test_the_kernel_tells_the_cpu_time_of_a_process() -> None:
-    before = judge.cpu_of(os.getpid())
+    before = judge.cpu_seconds_of(os.getpid())
     sum(range(2_000_000))
-    assert judge.cpu_of(os.getpid()) > before > 0
-    assert judge.cpu_of(2**22 + 1) == 0.0
+    assert judge.cpu_seconds_of(os.getpid()) > before > 0
+    assert judge.cpu_seconds_of(2**22 + 1) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_kernel_tells_the_cpu_time_of_a_process() -> None:
      1 + 2j, range(3), frozenset({1}), Counter("aba"), OrderedDict(a=1), deque([1]), Decimal("0.1"), Fraction(1, 3)],
 )  # fmt: skip
 def test_answers_arrive_as_they_were(value: object) -> None:
-    assert unpack(pack(value)) == value and type(unpack(pack(value))) is type(value)
+    assert decode_value(encode_value(value)) == value and type(decode_value(encode_value(value))) is type(value)
 
 
 # Honest programs whose answers are no plain lists and numbers, or that change what they are given.
@@ -240,7 +240,7 @@ async def test_honest_answers_of_odd_kinds_are_judged_as_lm_eval_does(sandbox: S
             wanted[what] = True
         except Exception:
             wanted[what] = False
-        cases.append(Case(what, problem, program))
+        cases.append(Candidate(what, problem, program))
 
     verdicts = await grade(cases, sandbox)
 
@@ -255,7 +255,7 @@ def test_what_is_no_data_is_equal_to_nothing() -> None:
 
         __hash__ = None  # type: ignore[assignment]
 
-    assert unpack(pack(Sly("a"))) != "b"
-    assert unpack(pack(object())) != object()
-    assert list(unpack(pack(iter([1, 2])))) == [1, 2]
-    assert unpack(pack(map(str, [1]))) != ["1"]
+    assert decode_value(encode_value(Sly("a"))) != "b"
+    assert decode_value(encode_value(object())) != object()
+    assert list(decode_value(encode_value(iter([1, 2])))) == [1, 2]
+    assert decode_value(encode_value(map(str, [1]))) != ["1"]

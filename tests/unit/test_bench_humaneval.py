@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubox.bench.humaneval import problems
-from gpubox.bench.humaneval.extract import of_reply
-from gpubox.bench.humaneval.kind import HumanEval
-from gpubox.bench.humaneval.options import STOPS
-from gpubox.bench.humaneval.problems import load_problems
-from gpubox.bench.humaneval.summary import summarise
+from gpubox.bench.kinds.humaneval import dataset
+from gpubox.bench.kinds.humaneval.dataset import load_problems
+from gpubox.bench.kinds.humaneval.extract import code_of_reply
+from gpubox.bench.kinds.humaneval.kind import HumanEval
+from gpubox.bench.kinds.humaneval.options import STOP_SEQUENCES
+from gpubox.bench.kinds.humaneval.summary import summarise
 from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
-from gpubox.bench.report.build import report_of
-from gpubox.bench.report.model import Report, Table
-from gpubox.bench.report.text import lines
-from gpubox.bench.runner import Runner, rescore
-from gpubox.bench.store import Run, find_run
+from gpubox.bench.plan_runner import PlanRunner, rescore_run
+from gpubox.bench.report.load import report_of
+from gpubox.bench.report.model import Report, ReportTable
+from gpubox.bench.report.report_rows import report_text_lines
+from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -34,7 +34,7 @@ BAD = "def has_close_elements(numbers, threshold):\n    return False\n"
 
 
 async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play, **server: Any) -> tuple[Run, Report, list[Any]]:
-    if (await Sandbox(Config()).confinement()).tier is None:
+    if (await Sandbox(Config()).confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
@@ -43,12 +43,12 @@ async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play, **server: A
 
     async with ScriptedServer(*plays, **server) as found:
         plan = Plan("humaneval", (Target("box", url=found.url),), options)
-        await Runner(paths, Config(), none).run(plan)
+        await PlanRunner(paths, Config(), none).run(plan)
         run = find_run(paths, "last")
         return run, report_of(run), found.bodies
 
 
-def table(report: Report, title: str) -> Table:
+def table(report: Report, title: str) -> ReportTable:
     return next(found for found in report.tables if found.title == title)
 
 
@@ -64,7 +64,7 @@ async def test_vanilla_is_what_lm_eval_sends_and_scores(tmp_path: Path) -> None:
     body = bodies[0]
     assert body["prompt"] == list(P0.prompt.encode())
     assert (body["temperature"], body["max_tokens"], body["seed"]) == (0.0, 1024, 1234)
-    assert body["stop"] == list(STOPS) == ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]
+    assert body["stop"] == list(STOP_SEQUENCES) == ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]
     assert not body.keys() & {"messages", "chat_template_kwargs", "top_k"}
     (first, second) = run.results().values()
     assert (first.values["passed"], first.values["code"]) == (True, P0.canonical_solution)
@@ -85,7 +85,7 @@ async def test_a_reply_that_another_gpubox_kept_differently_costs_only_itself(tm
         msgspec.json.encode({**msgspec.json.decode(first), "data": {"answer": 1}}) + b"\n" + second + b"\n"
     )
 
-    assert await rescore(run, Config()) == (2, ["vanilla/0"])
+    assert await rescore_run(run, Config()) == (2, ["vanilla/0"])
     assert "could not be scored (KeyError" in run.results()["vanilla/0"].error
     assert run.results()["vanilla/1"].values["passed"] is False
 
@@ -105,7 +105,7 @@ async def test_chat_takes_code_from_the_answer_only(tmp_path: Path) -> None:
     assert any("reasoning_content" in note for note in report.notes)
     assert "tools" not in bodies[0] and bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
     assert "assert candidate" in P0.test and "assert candidate" not in str(bodies)
-    text = "\n".join(lines(run.info, report))
+    text = "\n".join(report_text_lines(run.info, report))
     assert "2 of 4" in text and "50.00 %" in text and "± 28.87" in text  # sd (n-1) over the root of n
     assert "no code" in text
 
@@ -132,7 +132,7 @@ async def test_agentic_mends_and_its_time_is_accounted_for(tmp_path: Path, nativ
     assert isinstance(speed[4], float) and isinstance(speed[5], float) and speed[5] < speed[4]
     assert not [flag for flag in report.flags if flag.kind == "foreign request"]
 
-    scored, changed = await rescore(run, Config())
+    scored, changed = await rescore_run(run, Config())
     assert (scored, changed) == (1, [])
 
 
@@ -148,28 +148,28 @@ async def test_a_model_that_only_thinks_has_failed_and_is_told(tmp_path: Path) -
 async def test_tests_that_a_program_could_read_are_no_hidden_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(problems, "DATA", Path("/proc/self/status"))  # open to every program
+    monkeypatch.setattr(dataset, "DATASET_FILE", Path("/proc/self/status"))  # open to every program
     with pytest.raises(GpuboxError, match="can read HumanEval's tests"):
         await ran(tmp_path, {"modes": ["chat"], "limit": 1}, says("no"))
 
 
 def test_every_prefix_of_a_reply_that_thinks_gives_no_code_from_its_thinking() -> None:
     reply = "<think>first\n" + fenced(BAD + "# thought") + "</think>\nHere:\n" + fenced(FULL)
-    found = [of_reply(P0, reply[:end]) for end in range(0, len(reply), 7)]
+    found = [code_of_reply(P0, reply[:end]) for end in range(0, len(reply), 7)]
     assert not any("# thought" in one.program for one in found)
-    assert of_reply(P0, reply).code.strip() == FULL.strip()
+    assert code_of_reply(P0, reply).code.strip() == FULL.strip()
 
 
 def test_code_is_found_where_models_put_it() -> None:
     body = P0.canonical_solution
-    assert of_reply(P0, fenced(body)).source == "body"
+    assert code_of_reply(P0, fenced(body)).source == "body"
     several = fenced(BAD) + "Better:\n" + fenced(FULL) + "Use it:\n" + fenced("print(1)")
-    assert of_reply(P0, several).code.strip() == FULL.strip()
-    assert of_reply(P0, FULL).source == "whole reply"
-    assert of_reply(P0, "done", ran=[FULL, "print(2)"]).source == "executed"
-    assert of_reply(P0, fenced(FULL), ran=[BAD]).source == "answer"
-    assert of_reply(P0, "```python\n" + FULL).source == "answer"
-    assert of_reply(P0, "").program == ""
+    assert code_of_reply(P0, several).code.strip() == FULL.strip()
+    assert code_of_reply(P0, FULL).source == "whole reply"
+    assert code_of_reply(P0, "done", ran=[FULL, "print(2)"]).source == "executed"
+    assert code_of_reply(P0, fenced(FULL), ran=[BAD]).source == "answer"
+    assert code_of_reply(P0, "```python\n" + FULL).source == "answer"
+    assert code_of_reply(P0, "").program == ""
 
 
 def test_the_articles_figures_come_out_of_the_report() -> None:

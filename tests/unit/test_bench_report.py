@@ -17,23 +17,23 @@ import pytest
 from gpubox.bench import stats
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Flag, Plan, Result, RunInfo, Target
-from gpubox.bench.report import export
-from gpubox.bench.report.build import Told, ranked, told
-from gpubox.bench.report.chart import Bar, Chart, charts, ticks
-from gpubox.bench.report.heads import SUMMARY, active_run, heads
+from gpubox.bench.report import formats
+from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
+from gpubox.bench.report.export_text import FORMS, export_text
+from gpubox.bench.report.formatting import validity_warnings
 from gpubox.bench.report.leaderboard import leaderboard_rows
-from gpubox.bench.report.model import Metric, Report, Series, Table
-from gpubox.bench.report.plot import Row, plot
-from gpubox.bench.report.redact import redacted
-from gpubox.bench.report.references import beside_articles
-from gpubox.bench.report.share import FORMS, share
+from gpubox.bench.report.load import ReportBundle, load_leaderboards, load_report
+from gpubox.bench.report.model import Metric, Report, ReportTable, Series
+from gpubox.bench.report.plot import StyledRow, plot
+from gpubox.bench.report.redact import redact_report
+from gpubox.bench.report.references import compare_with_references
+from gpubox.bench.report.report_rows import report_rows, row_texts
+from gpubox.bench.report.run_summaries import SUMMARY, active_run, run_summaries
 from gpubox.bench.report.svg import svg
-from gpubox.bench.report.text import rows, texts
-from gpubox.bench.report.words import doubts
-from gpubox.bench.store import Run, create_run
+from gpubox.bench.run_store import Run, create_run
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.model import Profile, Reference
+from gpubox.profiles.profile import Profile, ReferenceFigure
 from tests.bench_runs import speed_run
 
 
@@ -46,19 +46,19 @@ def no_profile(name: str) -> Profile:
     raise UsageError(f"There is no profile {name}.")
 
 
-def shown(found: Told, width: int | None = None) -> str:
-    return "\n".join(texts(rows(found.info, found.report, width=width, plots=True, beside=found.beside)))
+def shown(found: ReportBundle, width: int | None = None) -> str:
+    return "\n".join(row_texts(report_rows(found.info, found.report, width=width, plots=True, beside=found.beside)))
 
 
-def text_of(found: list[Row]) -> list[str]:
-    return list(texts(found))
+def text_of(found: list[StyledRow]) -> list[str]:
+    return list(row_texts(found))
 
 
 # -- one report -----------------------------------------------------------------------------------------------------
 
 
 def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
-    found = told(speed_run(box, draft=True), no_profile)
+    found = load_report(speed_run(box, draft=True), no_profile)
 
     for width in (80, 120, 200):
         lines = shown(found, width).splitlines()
@@ -69,15 +69,15 @@ def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
 
 def test_the_articles_figures_stand_beside_what_was_measured_alike(box: Paths) -> None:
     their = (
-        Reference("time to first token, short", 12.8, "ms", "RTX 5090", "Round 3"),
-        Reference("generation, short answer", 30.0, "tok/s", "RTX 4080 SUPER", "Round 3", "median of 3"),
-        Reference("model file", 14.6, "GB", "RTX 5090", "Round 3"),
-        Reference("generation, code", 44.0, "tok/s", "RTX 5090", "chat prompts"),  # not the one code prompt
-        Reference("generation", 44.0, "tok/s", "RTX 5090", "of an unknown prompt"),
+        ReferenceFigure("time to first token, short", 12.8, "ms", "RTX 5090", "Round 3"),
+        ReferenceFigure("generation, short answer", 30.0, "tok/s", "RTX 4080 SUPER", "Round 3", "median of 3"),
+        ReferenceFigure("model file", 14.6, "GB", "RTX 5090", "Round 3"),
+        ReferenceFigure("generation, code", 44.0, "tok/s", "RTX 5090", "chat prompts"),  # not the one code prompt
+        ReferenceFigure("generation", 44.0, "tok/s", "RTX 5090", "of an unknown prompt"),
     )
     run = speed_run(box, tg=60.0, spread=0.0)
 
-    found = told(run, lambda name: Profile(name, "m.gguf", references=their))
+    found = load_report(run, lambda name: Profile(name, "m.gguf", references=their))
 
     assert [(b.unit, b.theirs, round(b.yours, 6)) for b in found.beside] == [
         ("ms", 12.8, 50.0),
@@ -85,20 +85,24 @@ def test_the_articles_figures_stand_beside_what_was_measured_alike(box: Paths) -
     ]
     assert "RTX 4080 SUPER" in shown(found)
     assert "2.00x" in shown(found)
-    assert told(run, no_profile).beside == ()
+    assert load_report(run, no_profile).beside == ()
 
 
 def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None:
-    their = (Reference("generation at 32K", 249.3, "tok/s", "RTX 5090", "a", "mean of 10 runs; ctx-size = 32768"),)
+    their = (
+        ReferenceFigure("generation at 32K", 249.3, "tok/s", "RTX 5090", "a", "mean of 10 runs; ctx-size = 32768"),
+    )
     deep = speed_run(box, options={"prompts": ["short"], "depths": [0, 32768], "repeats": 2})
     game = speed_run(box, options={"preset": "game"})
 
     def beside(run: Run, context: int) -> list[float]:
         info = run.info
         made = {name: replace(one, props={"n_ctx": context}) for name, one in info.provenance.items()}
-        report = told(run, no_profile).report
+        report = load_report(run, no_profile).report
         profile = Profile("p", "m.gguf", references=their)
-        return [one.theirs for one in beside_articles(replace(info, provenance=made), report, lambda name: profile)]
+        return [
+            one.theirs for one in compare_with_references(replace(info, provenance=made), report, lambda name: profile)
+        ]
 
     assert beside(deep, 32768) == []
     assert beside(game, 65536) == []
@@ -106,10 +110,10 @@ def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None
 
 
 def test_flags_are_told_in_words(box: Paths) -> None:
-    found = told(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
+    found = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
 
     assert "power cap for 40 % of the time - the card could have been faster" in shown(found)
-    assert heads(box)[0].flags == ("throttling",)
+    assert run_summaries(box)[0].flags == ("throttling",)
 
 
 def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +130,7 @@ def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.Monke
         "key sk-0123456789abcdefgh"
     )
     info = run.info
-    info, report = redacted(
+    info, report = redact_report(
         info, Report("speed", "code", notes=(note,), flags=(Flag("crash", note, "short/cold/d0/1"),))
     )
     everything = repr((info, report))
@@ -147,7 +151,7 @@ def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.Monke
     assert "tok/s and short/cold/d0/1" in report.notes[0]
     assert info.provenance["HOST:8080"].argv[2] == "q.gguf"
     local = replace(info, plan=Plan("speed", (Target("127.0.0.1:1", url="http://127.0.0.1:1"),)))
-    assert redacted(local, report)[0].plan.targets[0].url == "http://127.0.0.1:1"
+    assert redact_report(local, report)[0].plan.targets[0].url == "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.Monke
 )  # fmt: skip
 def test_a_run_is_named_after_its_server_and_shared_without_it(box: Paths, url: str) -> None:
     first, second = (speed_run(box, url.partition("://")[2], url=url) for _ in range(2))
-    everything = "".join(share(box, no_profile, what, form) for form in FORMS for what in (
+    everything = "".join(export_text(box, no_profile, what, form) for form in FORMS for what in (
         [first.id], ["compare", first.id, second.id], ["leaderboard"],
     ))  # fmt: skip
 
@@ -169,11 +173,13 @@ def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(b
     argv = ("/opt/llama/llama-server", "--host", "mybox.lan", "--rpc", "worker7:50052,10.0.0.9:50052", "--port", "1")
     argv += ("--slot-save-path", "/home/ann", "--api-key", "s3cret")
     note = "worker7 at fe80::1:2 and 2001:db8::7; took 14:02:11, a[1:2:3], b[x::2], ::1, 127.0.0.1 and std::vector"
-    info, report = redacted(speed_run(box, argv=argv).info, Report("speed", "t", notes=(note,)))
+    info, report = redact_report(speed_run(box, argv=argv).info, Report("speed", "t", notes=(note,)))
 
     assert info.provenance["qwen36-mtp-16gb"].argv[2:5] == ("HOST", "--rpc", "HOST-2:50052,HOST:50052")
     assert info.provenance["qwen36-mtp-16gb"].argv[-4:] == ("--slot-save-path", "~", "--api-key", "***")
-    assert redacted(info, Report("speed", "/home/ann and /Users/bea, /home/ann/x.gguf"))[1].title == "~ and ~, x.gguf"
+    assert (
+        redact_report(info, Report("speed", "/home/ann and /Users/bea, /home/ann/x.gguf"))[1].title == "~ and ~, x.gguf"
+    )
     assert report.notes == (
         "HOST-2 at HOST and HOST; took 14:02:11, a[1:2:3], b[x::2], ::1, 127.0.0.1 and std::vector",
     )
@@ -181,11 +187,13 @@ def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(b
 
 def test_what_a_model_said_is_no_markup_in_any_form(box: Paths) -> None:
     said = "\x1b[31m<img src=x> ![x](http://evil/x.png) | `\x00"
-    table = Table("Failed problems", ("why",), ((said,), ("`--flag <x>`",)), said, (f"{said}\n```\n</details>", ""))
+    table = ReportTable(
+        "Failed problems", ("why",), ((said,), ("`--flag <x>`",)), said, (f"{said}\n```\n</details>", "")
+    )
     report = Report("humaneval", said, tables=(table,), notes=(said,), flags=(Flag("crash", said),), text=said)
     info = RunInfo("id", Plan("humaneval", (Target("p", profile="p"),)), "t", 0)
 
-    marked = export.report_markdown(info, report)
+    marked = formats.report_markdown(info, report)
     assert "\x1b" not in marked and "\x00" not in marked
     spoken = [line for line in marked.splitlines() if "evil" in line and not line.startswith("    ")]
     summary, text = spoken.pop(3), spoken.pop(3)
@@ -194,14 +202,14 @@ def test_what_a_model_said_is_no_markup_in_any_form(box: Paths) -> None:
     assert len(spoken) == 5
     assert not [line for line in spoken if re.search(r"(?<!\\)[<\[]", line)]
     assert "| `--flag <x>` |" in marked
-    drawn = ET.fromstring(export.report_svg(info, report))  # an escape character is no XML
+    drawn = ET.fromstring(formats.report_svg(info, report))  # an escape character is no XML
     assert any("evil" in (text.text or "") for text in drawn.iter())
-    assert "\x1b" not in "".join(texts(rows(info, report)))
+    assert "\x1b" not in "".join(row_texts(report_rows(info, report)))
 
 
 def test_every_form_of_an_export(box: Paths) -> None:
     run = speed_run(box)
-    texts_ = {form: share(box, no_profile, [run.id], form) for form in FORMS}
+    texts_ = {form: export_text(box, no_profile, [run.id], form) for form in FORMS}
 
     assert "| short, cold, depth 0 | tg |" in texts_["md"]
     assert "RTX 4080 SUPER" in texts_["md"]
@@ -217,14 +225,16 @@ def test_every_form_of_an_export(box: Paths) -> None:
 
 def test_a_suites_points_stand_beside_the_articles(box: Paths) -> None:
     their = (
-        Reference("weighted total", 65.9, "points", "RTX 5090", "a"),
-        Reference("tool use", 90, "%", "RTX 5090", "a"),
+        ReferenceFigure("weighted total", 65.9, "points", "RTX 5090", "a"),
+        ReferenceFigure("tool use", 90, "%", "RTX 5090", "a"),
     )
     made = [Metric("points", group, "p", "of 100", "higher", stats.estimate([value]))
             for group, value in (("weighted total", 70.0), ("tools", 85.0))]  # fmt: skip
     info = RunInfo("id", Plan("suite", (Target("p", profile="p"),)), "t", 0)
 
-    found = beside_articles(info, Report("suite", "t", tuple(made)), lambda name: Profile(name, "m", references=their))
+    found = compare_with_references(
+        info, Report("suite", "t", tuple(made)), lambda name: Profile(name, "m", references=their)
+    )
 
     assert [(one.theirs, one.yours) for one in found] == [(65.9, 70.0), (90, 85.0)]
 
@@ -265,16 +275,16 @@ def test_a_plot_of_lines_has_axes_and_a_mark_for_each_series() -> None:
 
 
 def test_hostile_names_cannot_leave_a_chart_or_a_table(box: Paths) -> None:
-    bars = (Bar('<script>&"', 1.0, 0.5, 1.5), Bar("b", 0.0))
+    bars = (ChartBar('<script>&"', 1.0, 0.5, 1.5), ChartBar("b", 0.0))
     assert "<script>" not in svg([Chart("<b>", "x", bars=bars)])
     assert ET.fromstring(svg([Chart("<b>", "x", bars=bars)])) is not None
     report = Report("speed", "a\x1b[31m | b", notes=("x\x1b[2J",))
-    said = "\n".join(texts(rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
+    said = "\n".join(row_texts(report_rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
     assert "\x1b" not in said
 
 
 def test_a_value_of_zero_and_a_single_point_can_be_drawn() -> None:
-    assert plot(Chart("x", "s", bars=(Bar("a", 0.0), Bar("b", 0.0))), 40)
+    assert plot(Chart("x", "s", bars=(ChartBar("a", 0.0), ChartBar("b", 0.0))), 40)
     one = Series("x", "", "n", "s", ((1.0, 2.0),))
     assert any("●" in line for line in text_of(plot(Chart("x", "s", "n", series=(one,)), 40)))
     assert charts(Report("speed", "t")) == []
@@ -291,7 +301,7 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
     speed_run(box, "unfinished", tg=99.0, share=0.5, state="interrupted")
     speed_run(box, "other-protocol", tg=99.0, options={"preset": "quick"})
 
-    found = ranked(box, "speed")
+    found = load_leaderboards(box, "speed")
 
     assert len(found) == 2
     board = next(board for board in found if len(board.places) == 3)
@@ -305,14 +315,14 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
     assert max(map(len, lines)) <= 80
     assert any("≈" in line for line in lines)
     for form in FORMS:
-        assert "slow" in share(box, no_profile, ["leaderboard"], form)
+        assert "slow" in export_text(box, no_profile, ["leaderboard"], form)
     with pytest.raises(UsageError, match="no leaderboard"):
-        ranked(box, "nonsense")
+        load_leaderboards(box, "nonsense")
 
 
 def test_a_list_reads_each_runs_results_once(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [speed_run(box, f"p{number}") for number in range(3)]
-    first = heads(box)
+    first = run_summaries(box)
     assert {head.done for head in first} == {len(runs[0].items())}
     assert all((run.folder / SUMMARY).is_file() for run in runs)
 
@@ -320,7 +330,7 @@ def test_a_list_reads_each_runs_results_once(box: Paths, monkeypatch: pytest.Mon
         raise AssertionError("results were read again")
 
     monkeypatch.setattr(type(runs[0]), "results", never)
-    assert heads(box) == first
+    assert run_summaries(box) == first
 
 
 def test_one_run_that_cannot_be_read_hides_no_other(box: Paths) -> None:
@@ -330,30 +340,30 @@ def test_one_run_that_cannot_be_read_hides_no_other(box: Paths) -> None:
     with run.owned():
         run.add_result(Result(run.items()[0].id))  # of a gpubox that kept other values
 
-    found = {head.id: head.problem for head in heads(box)}
+    found = {head.id: head.problem for head in run_summaries(box)}
     assert found.pop(run.id) == "its results cannot be read (KeyError)"
     assert list(found.values()) == [""]
 
 
 def test_what_was_kept_of_a_run_is_not_believed_after_a_change(box: Paths) -> None:
     run = speed_run(box, share=0.5, state="interrupted")
-    before = heads(box)[0]
+    before = run_summaries(box)[0]
     with run.owned():
         for item in run.items()[before.done :]:
             run.add_result(run.results()[run.items()[0].id].__class__(item.id, error="no"))
 
-    after = heads(box)[0]
+    after = run_summaries(box)[0]
 
     assert (after.done, after.failed) == (len(run.items()), len(run.items()) - before.done)
     (run.folder / SUMMARY).write_text("{")
-    assert heads(box)[0] == after
+    assert run_summaries(box)[0] == after
 
 
 def test_a_damaged_run_is_in_the_list_and_says_so(box: Paths) -> None:
     run = speed_run(box)
     (run.folder / "run.json").write_text("{")
 
-    head = heads(box)[0]
+    head = run_summaries(box)[0]
 
     assert (head.state, head.id) == ("damaged", run.id)
     assert "damaged" in head.problem
@@ -373,19 +383,19 @@ def test_the_run_at_work_is_found_among_many(box: Paths) -> None:
 
 def test_sharing_says_what_it_cannot(box: Paths) -> None:
     with pytest.raises(GpuboxError, match="no run"):
-        share(box, no_profile, ["last"], "md")
+        export_text(box, no_profile, ["last"], "md")
     speed_run(box)
     with pytest.raises(UsageError, match="two runs"):
-        share(box, no_profile, ["compare"], "md")
+        export_text(box, no_profile, ["compare"], "md")
     with pytest.raises(UsageError, match="One run"):
-        share(box, no_profile, ["last", "last"], "md")
+        export_text(box, no_profile, ["last", "last"], "md")
 
 
 def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
     found = stats.estimate([50.0, 51.0, 52.0, 53.0, 54.0])
     metric = Metric("tg", "short", "p", "tok/s", "higher", found, ())
     info = RunInfo("id", Plan("speed", (Target("p", profile="p"),)), "t", 5)
-    drawn = export.report_svg(info, Report("speed", "The served path", (metric,)))
+    drawn = formats.report_svg(info, Report("speed", "The served path", (metric,)))
 
     assert "<rect" in drawn and ">tg, tok/s<" in drawn
     assert drawn.count('stroke="#24292f"') == 3  # the interval: a line and its two ends
@@ -393,6 +403,6 @@ def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
 
 def test_a_flag_of_several_items_says_whose_words_it_gives() -> None:
     flags = [Flag("busy CPU", "0.3 cores", "a"), Flag("busy CPU", "0.6 cores", "b"), Flag("swap", "1 MiB", "a")]
-    busy, swap = doubts(flags)
+    busy, swap = validity_warnings(flags)
     assert busy.startswith("! busy CPU in 2 items: the last one: 0.6 cores")
     assert swap.startswith("! swap in a: 1 MiB")

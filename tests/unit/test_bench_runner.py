@@ -12,19 +12,19 @@ import pytest
 
 from gpubox.bench import benchmark as kinds
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.events import BenchEvent, Flagged, ItemFinished, RunEnded, RunStarted
-from gpubox.bench.guards import Guards, Watch
+from gpubox.bench.events import BenchEvent, FlagRaised, ItemFinished, RunEnded, RunStarted
+from gpubox.bench.interference import InterferenceMonitor, ItemReadings
+from gpubox.bench.measured_request import measure_request
 from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
-from gpubox.bench.report.build import progress_of
+from gpubox.bench.plan_runner import PlanRunner, pending_items, provenance_changes, rescore_run
+from gpubox.bench.report.load import progress_of
 from gpubox.bench.report.model import Report
-from gpubox.bench.request import measure
-from gpubox.bench.runner import Runner, differences, pending, rescore
-from gpubox.bench.stand import Server, Stand
-from gpubox.bench.store import Run, find_run
+from gpubox.bench.run_store import Run, find_run
+from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 from tests.bench_server import BenchServer
 
 
@@ -33,7 +33,7 @@ class Counting(Benchmark):
 
     kind = "counting"
     takes_parallel = True
-    on_execute: Callable[[Item, Stand], None] = staticmethod(lambda item, stand: None)
+    on_execute: Callable[[Item, TargetServer], None] = staticmethod(lambda item, target_server: None)
     score_of: Callable[[int], int] = staticmethod(lambda tokens: tokens)
     cells_may_fail = False
 
@@ -41,10 +41,10 @@ class Counting(Benchmark):
         names = [target.name for target in self.plan.targets]
         return [Item(f"{n}/{i}", n, {"tokens": i}, i == 0, n) for n in names for i in range(4)]
 
-    async def execute(self, item: Item, stand: Stand) -> Mapping[str, Any]:
-        self.on_execute(item, stand)
+    async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
+        self.on_execute(item, target_server)
         body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": item.values["tokens"] + 1}
-        return await measure(stand, item.id, body)
+        return await measure_request(target_server, item.id, body)
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
         return Result(item.id, {"score": self.score_of(raw.data["reply"]["generated_tokens"])})
@@ -52,10 +52,10 @@ class Counting(Benchmark):
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
         return Report("counting", "Counting")
 
-    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: Server | None) -> str:
+    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
         return "not wanted" if self.plan.options.get("skip") == item.id else ""
 
-    def cannot_load(self, target: Target, error: GpuboxError) -> str:
+    def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
         return error.message if self.cells_may_fail else ""
 
 
@@ -76,11 +76,11 @@ class Box:
         self.events: list[BenchEvent] = []
 
     @property
-    def runner(self) -> Runner:
+    def runner(self) -> PlanRunner:
         def profile(name: str) -> Profile:
             return Profile(name, f"/nowhere/{name}.gguf")
 
-        return Runner(self.paths, Config(), profile, self.events.append)
+        return PlanRunner(self.paths, Config(), profile, self.events.append)
 
     @property
     def last(self) -> Run:
@@ -115,7 +115,7 @@ async def test_every_item_is_done_once_and_scored_from_what_is_stored(box: Box, 
 
 
 async def test_cancelled_half_way_goes_on_where_it_was(box: Box, server: BenchServer, monkeypatch: Any) -> None:
-    def cancel(item: Item, stand: Stand) -> None:
+    def cancel(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/2":
             asyncio.current_task().cancel()  # type: ignore[union-attr]
 
@@ -150,10 +150,10 @@ async def test_a_reply_that_was_stored_is_scored_without_asking_again(box: Box, 
 
 async def test_scoring_again_is_the_same_or_says_what_changed(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     await box.runner.run(plan(server))
-    assert await rescore(box.last, Config()) == (4, [])
+    assert await rescore_run(box.last, Config()) == (4, [])
 
     monkeypatch.setattr(Counting, "score_of", staticmethod(lambda tokens: min(tokens, 3)))
-    assert await rescore(box.last, Config()) == (4, ["a/3"])
+    assert await rescore_run(box.last, Config()) == (4, ["a/3"])
     assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 3]
 
 
@@ -171,12 +171,12 @@ async def test_a_reply_that_the_scorer_chokes_on_costs_only_itself(
         "", "", "its reply could not be scored (ZeroDivisionError: integer division or modulo by zero)", "",
     ]  # fmt: skip
     monkeypatch.setattr(Counting, "score_of", staticmethod(lambda tokens: tokens))
-    assert (await rescore(box.last, Config()))[1] == ["a/0", "a/1", "a/2", "a/3"]
+    assert (await rescore_run(box.last, Config()))[1] == ["a/0", "a/1", "a/2", "a/3"]
     assert box.last.results()["a/2"] == replace(box.last.results()["a/2"], values={"score": 3}, error="")
 
 
 async def test_requests_of_somebody_else_are_seen(box: Box, server: BenchServer, monkeypatch: Any) -> None:
-    def intrude(item: Item, stand: Stand) -> None:
+    def intrude(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/1":
             server.counted[0] += 50
             server.counted[1] += 7
@@ -187,7 +187,7 @@ async def test_requests_of_somebody_else_are_seen(box: Box, server: BenchServer,
     flagged = [(item.id, [f.kind for f in r.flags]) for item, r in box.last.scored() if r.flags]
     assert flagged == [("a/1", ["foreign request"])]
     assert "7 generated" in box.last.results()["a/1"].flags[0].text
-    assert Flagged(box.last.results()["a/1"].flags[0]) in box.events
+    assert FlagRaised(box.last.results()["a/1"].flags[0]) in box.events
 
 
 async def test_a_server_elsewhere_that_is_started_again_meanwhile_is_told(
@@ -195,7 +195,7 @@ async def test_a_server_elsewhere_that_is_started_again_meanwhile_is_told(
 ) -> None:
     server.counted[:] = 1000, 1000
 
-    def interfere(item: Item, stand: Stand) -> None:
+    def interfere(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/1":
             server.counted[:] = 0, 0
         if item.id == "a/2":
@@ -242,7 +242,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_once_more(box: Box, server
 async def test_the_tokens_of_a_broken_answer_are_nobody_elses(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     server.breaks = 1
 
-    def intrude(item: Item, stand: Stand) -> None:
+    def intrude(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/3":
             server.counted[1] += 7
 
@@ -273,15 +273,15 @@ async def test_several_at_once(box: Box, server: BenchServer) -> None:
 async def test_what_was_seen_of_a_group_that_is_cut_off_is_kept(
     box: Box, server: BenchServer, monkeypatch: Any
 ) -> None:
-    class Seen(Guards):
-        def _judge(self, watch: Watch, item: str, reasons: Any) -> None:
+    class Seen(InterferenceMonitor):
+        def _judge(self, watch: ItemReadings, item: str, reasons: Any) -> None:
             watch.flags.append(Flag("swap", "9 MiB were swapped", item))
 
-    def cancel(item: Item, stand: Stand) -> None:
+    def cancel(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/2":
             raise GpuboxError("Something ends it.", code=ExitCode.NOT_RUNNING)
 
-    monkeypatch.setattr("gpubox.bench.runner.Guards", Seen)
+    monkeypatch.setattr("gpubox.bench.plan_runner.InterferenceMonitor", Seen)
     monkeypatch.setattr(Counting, "on_execute", staticmethod(cancel))
     with pytest.raises(GpuboxError, match="Something ends it"):
         await box.runner.run(plan(server, parallel=2))
@@ -359,16 +359,16 @@ async def test_another_box_between_two_sessions_is_flagged(box: Box, server: Ben
 def test_another_port_is_no_other_setup() -> None:
     held = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
 
-    assert differences(held, replace(held, argv=("llama-server", "--port", "2", "-c", "1"))) == []
-    assert differences(held, replace(held, argv=("llama-server", "--port", "1", "-c", "2"), dialect="x")) == [
+    assert provenance_changes(held, replace(held, argv=("llama-server", "--port", "2", "-c", "1"))) == []
+    assert provenance_changes(held, replace(held, argv=("llama-server", "--port", "1", "-c", "2"), dialect="x")) == [
         "argv",
         "dialect",
     ]
-    assert differences(held, replace(held, env={"GGML_CUDA_FORCE_MMQ": "1"})) == ["env"]
+    assert provenance_changes(held, replace(held, env={"GGML_CUDA_FORCE_MMQ": "1"})) == ["env"]
     elsewhere = Provenance("a", url="http://x", model_path="m1", dialect="vllm")
-    assert differences(elsewhere, replace(elsewhere, model_path="m2")) == ["model_path"]
+    assert provenance_changes(elsewhere, replace(elsewhere, model_path="m2")) == ["model_path"]
     here = replace(held, model_path="/a/m.gguf", model_sha256="5c")
-    assert differences(here, replace(here, model_path="/b/m.gguf")) == []  # the same file
+    assert provenance_changes(here, replace(here, model_path="/b/m.gguf")) == []  # the same file
 
 
 def test_only_what_has_no_result_is_pending_and_the_warm_up_of_its_group() -> None:
@@ -376,6 +376,6 @@ def test_only_what_has_no_result_is_pending_and_the_warm_up_of_its_group() -> No
     items += [Item("h/w", "t", warmup=True, group="h"), Item("h/1", "t", group="h"), Item("alone", "t")]
     done = {name: Result(name) for name in ("g/w", "g/1", "h/w", "h/1")}
 
-    assert [item.id for item in pending(items, done)] == ["g/w", "g/2", "alone"]
-    assert pending(items, {item.id: Result(item.id) for item in items}) == []
+    assert [item.id for item in pending_items(items, done)] == ["g/w", "g/2", "alone"]
+    assert pending_items(items, {item.id: Result(item.id) for item in items}) == []
     assert Flag("swap", "x") == Flag("swap", "x", "")

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from gpubox.bench import stats
+from gpubox.bench.kinds.soak.cycles import find_cycle
+from gpubox.bench.kinds.soak.kind import Soak
+from gpubox.bench.kinds.soak.summary import findings
+from gpubox.bench.kinds.soak.trends import TimedAnswer, depth_adjusted_rates, kendall_z, memory_growth
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
-from gpubox.bench.report.build import report_of
-from gpubox.bench.runner import Runner
-from gpubox.bench.soak.cycles import find_cycle
-from gpubox.bench.soak.kind import Soak
-from gpubox.bench.soak.summary import findings
-from gpubox.bench.soak.trends import Answer, at_equal_depth, creep, kendall
-from gpubox.bench.store import find_run
+from gpubox.bench.plan_runner import PlanRunner
+from gpubox.bench.report.load import report_of
+from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 from tests.bench_server import BenchServer
 
 Series = Callable[[random.Random], list[float]]
@@ -91,11 +91,11 @@ def test_conversations_that_grow_and_begin_anew_are_no_cycle() -> None:
         for turn in range(6):
             depth = 600 + 900 * turn
             tg = 1 / (0.02 + depth * 2e-6) * (1 + dice.gauss(0, 0.01))
-            answers.append(Answer(len(answers) * 3.0, tg, depth + talk))
+            answers.append(TimedAnswer(len(answers) * 3.0, tg, depth + talk))
     raw = [answer.tg for answer in answers]
 
     assert find_cycle(raw) is not None  # what the correction is for
-    even = at_equal_depth(answers)
+    even = depth_adjusted_rates(answers)
     assert find_cycle(even) is None
     assert max(even) / min(even) < 1.08 < max(raw) / min(raw)
 
@@ -103,15 +103,15 @@ def test_conversations_that_grow_and_begin_anew_are_no_cycle() -> None:
 def test_creep_is_told_from_a_server_that_settles_or_sways() -> None:
     dice, gib = random.Random(1), 1 << 30
     seconds = [20.0 * i for i in range(45)]
-    leak = creep([4 * gib + i * (4 << 20) + dice.gauss(0, 2 << 20) for i in range(45)], seconds)
-    settles = creep([4 * gib - gib * math.exp(-i / 3) + dice.gauss(0, 2 << 20) for i in range(45)], seconds)
-    sways = creep([4 * gib + dice.gauss(0, 200 << 20) for i in range(45)], seconds)
+    leak = memory_growth([4 * gib + i * (4 << 20) + dice.gauss(0, 2 << 20) for i in range(45)], seconds)
+    settles = memory_growth([4 * gib - gib * math.exp(-i / 3) + dice.gauss(0, 2 << 20) for i in range(45)], seconds)
+    sways = memory_growth([4 * gib + dice.gauss(0, 200 << 20) for i in range(45)], seconds)
 
     assert leak is not None
     assert leak.per_hour == pytest.approx((4 << 20) * 180, rel=0.1)
     assert [leak.rises, settles and settles.rises, sways and sways.rises] == [True, False, False]
-    assert creep([1.0] * 5, seconds[:5]) is None
-    assert kendall([1, 2, 3, 4, 5, 6, 7]) > 2.576 > kendall([1, 1, 1, 1, 1, 1, 1]) == 0
+    assert memory_growth([1.0] * 5, seconds[:5]) is None
+    assert kendall_z([1, 2, 3, 4, 5, 6, 7]) > 2.576 > kendall_z([1, 1, 1, 1, 1, 1, 1]) == 0
 
 
 def soak(**options: Any) -> Soak:
@@ -155,7 +155,7 @@ def test_a_slow_wander_is_not_called_sinking_and_sinking_is() -> None:
 
     assert sum("sinks" in text or "rises" in text for text in said(0.0)) <= 3
     assert sum("sinks" in text for text in said(0.3)) >= 57
-    assert stats.carried([1.0, 2.0, 1.0, 2.0]) == stats.carried([5.0, 5.0]) == 0.0
+    assert stats.lag1_autocorrelation([1.0, 2.0, 1.0, 2.0]) == stats.lag1_autocorrelation([5.0, 5.0]) == 0.0
 
 
 def test_the_report_names_what_was_found_and_what_was_not() -> None:
@@ -229,7 +229,7 @@ async def test_the_load_is_conversations_that_grow_and_begin_anew(tmp_path: Path
     paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "k")
     with BenchServer() as server:
         plan = Plan("soak", (Target("a", url=server.url),), {"minutes": 0.02, "window_seconds": 0.4, "max_tokens": 8})
-        info = await Runner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
+        info = await PlanRunner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
         asked = server.asked
 
     assert (info.state, info.items) == ("finished", 4)

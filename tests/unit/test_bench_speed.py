@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.guards import energy
+from gpubox.bench.interference import energy_joules
+from gpubox.bench.kinds.speed import llama_bench
+from gpubox.bench.kinds.speed.kind import Speed
+from gpubox.bench.kinds.speed.workloads import PRESETS, parse_options, workloads_of
+from gpubox.bench.measured_request import MeasuredReply
 from gpubox.bench.model import Plan, Result, RunInfo, Sample, Target
-from gpubox.bench.report.build import report_of
+from gpubox.bench.plan_runner import PlanRunner
+from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
+from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.text import lines
-from gpubox.bench.request import Measured
-from gpubox.bench.runner import Runner
-from gpubox.bench.speed import llama_bench
-from gpubox.bench.speed.cells import PRESETS, cells_of, options_of
-from gpubox.bench.speed.kind import Speed
-from gpubox.bench.speed.prompts import CHAT, filler
-from gpubox.bench.store import Run, find_run
+from gpubox.bench.report.report_rows import report_text_lines
+from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -34,7 +34,7 @@ async def measured(tmp_path: Path, server: BenchServer, options: dict[str, Any] 
     def none(name: str) -> Any:
         raise UsageError(name)
 
-    await Runner(paths, Config(), none).run(Plan("speed", (Target("box", url=server.url),), options))
+    await PlanRunner(paths, Config(), none).run(Plan("speed", (Target("box", url=server.url),), options))
     run = find_run(paths, "last")
     return run, report_of(run)
 
@@ -62,7 +62,7 @@ async def test_llama_server_times_itself(tmp_path: Path) -> None:
     assert report.flags == ()
     assert sum(1 for name in {m.group for m in report.metrics} if "warm" in name) == 2
     assert all(m.name != "pp" for m in report.metrics if "warm" in m.group)
-    text = "\n".join(lines(run.info, report))
+    text = "\n".join(report_text_lines(run.info, report))
     assert "short, cold, depth 0" in text
     assert "50.00" in text
 
@@ -166,18 +166,18 @@ async def test_the_wrong_model_and_no_server(tmp_path: Path) -> None:
         plan = Plan("speed", (Target("box", url=server.url, model="m9"),), SMALL)
         paths = Paths(tmp_path, tmp_path / "state", tmp_path)
         with pytest.raises(GpuboxError, match="no model 'm9'"):
-            await Runner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
+            await PlanRunner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
 
 
 def test_the_articles_protocols() -> None:
-    (game,) = cells_of(options_of({"preset": "game"}))
+    (game,) = workloads_of(parse_options({"preset": "game"}))
     assert (game.max_tokens, game.repeats, game.warmups) == (2000, 10, 0)
     assert game.sampling == {"temperature": 0.6, "top_k": 20, "min_p": 0.0}
-    assert [(c.max_tokens, c.repeats) for c in cells_of(options_of({"preset": "lengths"}))] == [
+    assert [(c.max_tokens, c.repeats) for c in workloads_of(parse_options({"preset": "lengths"}))] == [
         (128, 3), (512, 3), (2048, 3),
     ]  # fmt: skip
-    chat = cells_of(options_of({"preset": "chat"}))
-    assert (len(chat), sum(map(len, CHAT.values()))) == (150, 50)
+    chat = workloads_of(parse_options({"preset": "chat"}))
+    assert (len(chat), sum(map(len, CHAT_PROMPTS.values()))) == (150, 50)
     assert {(c.max_tokens, c.sampling["seed"]) for c in chat} == {(64, 42), (64, 1337), (64, 2024)}
 
 
@@ -191,7 +191,7 @@ def test_chat_prompts_are_the_sampling_unit() -> None:
 
     found = metric(report, "tg", "all")
     assert (found.estimate.n, len(found.samples), found.estimate.method) == (50, 150, "bootstrap over prompts")
-    assert [metric(report, "acceptance", arm).estimate.n for arm in CHAT] == [17, 17, 16]
+    assert [metric(report, "acceptance", arm).estimate.n for arm in CHAT_PROMPTS] == [17, 17, 16]
     assert metric(report, "acceptance", "all").estimate.value == pytest.approx(70.0)
 
 
@@ -211,17 +211,17 @@ def test_the_same_plan_gives_the_same_items(preset: str) -> None:
 )
 def test_options_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        options_of(options)
+        parse_options(options)
 
 
 def test_made_up_prose_is_always_the_same() -> None:
-    assert filler(50) == filler(50)
-    assert len(filler(50).split()) == 50
+    assert filler_text(50) == filler_text(50)
+    assert len(filler_text(50).split()) == 50
 
 
 def test_the_published_runs_take_as_many_steps_as_their_table_says() -> None:
     accepted = (1454, 1441, 1448, 1448, 1446, 1434, 1440, 1445, 1444, 1430)
-    everything = Measured("", "", "length", 1.0, 0.1, 10, 0, 20_000, 0.1, 80.0, 100.0, 250.0, 16664, sum(accepted))
+    everything = MeasuredReply("", "", "length", 1.0, 0.1, 10, 0, 20_000, 0.1, 80.0, 100.0, 250.0, 16664, sum(accepted))
 
     assert round(everything.mean_accepted_length or 0, 2) == 3.59
     assert round(100 * (everything.acceptance or 0), 2) == 86.59
@@ -230,16 +230,16 @@ def test_the_published_runs_take_as_many_steps_as_their_table_says() -> None:
 def test_energy_is_power_over_the_time_of_generation() -> None:
     samples = tuple(Sample(at, power_watts=watts) for at, watts in ((0, 50), (1, 200), (2, 300), (3, 40)))
 
-    assert energy(samples, 0.5, 2.5) == 500
-    assert energy(samples, 0.5, 1.5) is None
-    assert energy((Sample(1), Sample(2)), 0, 3) is None
+    assert energy_joules(samples, 0.5, 2.5) == 500
+    assert energy_joules(samples, 0.5, 1.5) is None
+    assert energy_joules((Sample(1), Sample(2)), 0, 3) is None
 
 
 def test_llama_bench_gets_the_profiles_flags() -> None:
     flags = {"ctx-size": 16384, "n-gpu-layers": 99, "n-cpu-moe": 4, "cache-type-k": "q8_0", "flash-attn": "on"}
     flags |= {"mmap": False, "jinja": True, "spec-type": "draft-mtp", "tensor-split": (3, 1)}
 
-    argv = llama_bench.bench_argv(Path("/e/llama-bench"), Path("/m.gguf"), flags, (0, 8192, 32768))
+    argv = llama_bench.llama_bench_argv(Path("/e/llama-bench"), Path("/m.gguf"), flags, (0, 8192, 32768))
 
     line = " ".join(argv)
     assert "-p 512 -n 128" in line
@@ -250,7 +250,7 @@ def test_llama_bench_gets_the_profiles_flags() -> None:
 
 
 def flat(report: Report) -> Sequence[str]:
-    return list(lines(RunInfo("id", Plan("speed", ()), "t", 0), report))
+    return list(report_text_lines(RunInfo("id", Plan("speed", ()), "t", 0), report))
 
 
 def test_an_empty_report_is_a_title() -> None:

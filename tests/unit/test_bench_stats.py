@@ -7,16 +7,16 @@ import math
 import pytest
 
 from gpubox.bench.stats import (
-    Share,
+    RatioSample,
     estimate,
     holm,
     mcnemar,
     pass_rate,
-    pooled,
-    stderr,
+    pooled_ratio,
+    standard_error,
     t95,
+    t_p_value,
     t_quantile,
-    t_tail,
     wilson,
 )
 
@@ -37,7 +37,7 @@ GAME_RUNS = (
 
 def test_the_ten_published_runs() -> None:
     speed = estimate([rate for rate, _, _ in GAME_RUNS])
-    acceptance = pooled([[Share(accepted, drafted) for _, drafted, accepted in GAME_RUNS]])
+    acceptance = pooled_ratio([[RatioSample(accepted, drafted) for _, drafted, accepted in GAME_RUNS]])
 
     assert (round(speed.value, 2), round(speed.sd or 0, 2), speed.n) == (249.30, 3.00, 10)
     assert round((speed.most or 0) - (speed.least or 0), 2) == 10.15
@@ -56,7 +56,7 @@ def test_the_published_pass_rates(passed: int, percent: float, error: float, low
     rate = pass_rate(values)
 
     assert round(100 * rate.value, 2) == percent
-    assert round(100 * (stderr([float(v) for v in values]) or 0), 2) == error
+    assert round(100 * (standard_error([float(v) for v in values]) or 0), 2) == error
     assert (round(100 * (rate.low or 0), 1), round(100 * (rate.high or 0), 1)) == (low, high)
 
 
@@ -66,7 +66,7 @@ def test_one_value_has_no_interval_and_none_is_refused() -> None:
     assert (one.value, one.sd, one.low, one.high) == (3.0, None, None, None)
     with pytest.raises(ValueError, match="no values"):
         estimate([])
-    assert stderr([1.0]) is None
+    assert standard_error([1.0]) is None
 
 
 def test_students_t_is_that_of_the_tables() -> None:
@@ -95,14 +95,14 @@ def test_mcnemar_is_exact(b: int, c: int, p: float) -> None:
     [(0, 5, 1.0), (2.5706, 5, 0.05), (4.0321, 5, 0.01), (1.96, math.inf, 0.05), (9.0, 2.5, 0.00575)],
 )
 def test_the_tails_of_student_are_those_of_the_tables(value: float, freedom: float, p: float) -> None:
-    assert t_tail(value, freedom) == pytest.approx(p, rel=0.03, abs=1e-5)
-    assert t_tail(-value, freedom) == t_tail(value, freedom)
+    assert t_p_value(value, freedom) == pytest.approx(p, rel=0.03, abs=1e-5)
+    assert t_p_value(-value, freedom) == t_p_value(value, freedom)
 
 
 def test_quantile_and_tail_undo_each_other() -> None:
     for freedom in (1, 2.7, 5, 30, 400, math.inf):
         for p in (0.5, 0.05, 0.002):
-            assert t_tail(t_quantile(p, freedom), freedom) == pytest.approx(p, rel=1e-6)
+            assert t_p_value(t_quantile(p, freedom), freedom) == pytest.approx(p, rel=1e-6)
     assert t_quantile(0.05, 0) == math.inf
 
 
@@ -114,4 +114,4 @@ def test_many_rows_are_corrected_by_holm() -> None:
 
 
 def test_too_few_prompts_of_a_share_get_no_interval() -> None:
-    assert pooled([[Share(3, 4), Share(1, 4)]]).low is None
+    assert pooled_ratio([[RatioSample(3, 4), RatioSample(1, 4)]]).low is None

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.bench.journal import Journal, read_journal
+from gpubox.bench.jsonl import JsonLinesFile, read_json_lines
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
-from gpubox.bench.store import Run, create_run, find_run, list_runs, runs_folder
+from gpubox.bench.run_store import Run, create_run, find_run, list_runs, runs_folder
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
@@ -75,7 +75,7 @@ def test_a_damaged_line_in_the_middle_costs_only_itself(run: Run) -> None:
 
 
 def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path / "j")
+    journal = JsonLinesFile(tmp_path / "j")
     journal.append(Result("a"))
     before = (tmp_path / "j").read_bytes()
     real = os.pwrite
@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, monkeypatch: pytes
     monkeypatch.undo()
     journal.append(Result("c"))
     journal.close()
-    assert [result.item for result in read_journal(tmp_path / "j", Result)] == ["a", "c"]
+    assert [result.item for result in read_json_lines(tmp_path / "j", Result)] == ["a", "c"]
 
 
 def test_a_full_disk_while_scoring_again_leaves_the_old_scores_and_the_journal(
@@ -125,7 +125,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from gpubox.bench.model import RawRecord, Result
-from gpubox.bench.store import Run
+from gpubox.bench.run_store import Run
 run = Run(Path(sys.argv[1]))
 with run.owned():
     for item in "ab":

@@ -10,26 +10,26 @@ from typing import Any
 
 import pytest
 
+from gpubox.bench.kinds.suite import functional
+from gpubox.bench.kinds.suite.aggregate import TaskScore, standings
+from gpubox.bench.kinds.suite.answer import PYTHON, SCRIPT, SuiteAnswer, answer_of_reply, code_pieces, files_in
+from gpubox.bench.kinds.suite.answer import code_in as code_of
+from gpubox.bench.kinds.suite.architecture import architecture_points
+from gpubox.bench.kinds.suite.bayes import bayes_points, concludes_correctly
+from gpubox.bench.kinds.suite.coding import lru_features, shortener_features, todo_features
+from gpubox.bench.kinds.suite.debug_log import debug_log_points
+from gpubox.bench.kinds.suite.editing import bugfix_points, changed_files, pagination_features
+from gpubox.bench.kinds.suite.functional import check_express, check_todo
+from gpubox.bench.kinds.suite.scoring import score_of_values, score_reply
+from gpubox.bench.kinds.suite.task_prompts import EXPRESS_FILES, outage_log, task_file
+from gpubox.bench.kinds.suite.tasks import TASKS, parse_options
+from gpubox.bench.kinds.suite.tool_use import sequencing_points, structured_points
 from gpubox.bench.model import Plan, Target
-from gpubox.bench.report.build import report_of
-from gpubox.bench.report.model import Report, Table
-from gpubox.bench.report.text import lines
-from gpubox.bench.runner import Runner, rescore
-from gpubox.bench.store import Run, find_run
-from gpubox.bench.suite import functional
-from gpubox.bench.suite.aggregate import Score, standings
-from gpubox.bench.suite.answer import PYTHON, SCRIPT, Answer, answer_of, files_in, pieces
-from gpubox.bench.suite.answer import code_in as code_of
-from gpubox.bench.suite.architecture import architecture_points
-from gpubox.bench.suite.bayes import answers, bayes_points
-from gpubox.bench.suite.coding import lru_features, shortener_features, todo_features
-from gpubox.bench.suite.debug_log import debug_log_points
-from gpubox.bench.suite.editing import bugfix_points, changed_files, pagination_features
-from gpubox.bench.suite.functional import check_express, check_todo
-from gpubox.bench.suite.prompts import EXPRESS, debug_log, fixture
-from gpubox.bench.suite.scoring import score_of, score_reply
-from gpubox.bench.suite.tasks import TASKS, options_of
-from gpubox.bench.suite.tooluse import sequencing_points, structured_points
+from gpubox.bench.plan_runner import PlanRunner, rescore_run
+from gpubox.bench.report.load import report_of
+from gpubox.bench.report.model import Report, ReportTable
+from gpubox.bench.report.report_rows import report_text_lines
+from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
@@ -48,13 +48,13 @@ ARTICLE: dict[str, tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tu
 }
 
 
-def scores_of(name: str) -> dict[str, Score]:
+def scores_of(name: str) -> dict[str, TaskScore]:
     coding, reasoning, tools, _ = ARTICLE[name]
-    found = {f"1.{i}": Score(value / 100) for i, value in enumerate(coding, 1)}
+    found = {f"1.{i}": TaskScore(value / 100) for i, value in enumerate(coding, 1)}
     found |= {
-        f"3.{i}": Score(value / most) for i, (value, most) in enumerate(zip(reasoning, (10, 10, 5), strict=True), 1)
+        f"3.{i}": TaskScore(value / most) for i, (value, most) in enumerate(zip(reasoning, (10, 10, 5), strict=True), 1)
     }
-    return found | {f"4.{i}": Score(value / 5) for i, value in enumerate(tools, 1)}
+    return found | {f"4.{i}": TaskScore(value / 5) for i, value in enumerate(tools, 1)}
 
 
 def test_the_articles_leaderboard() -> None:
@@ -72,17 +72,17 @@ def test_the_articles_leaderboard() -> None:
 
 def test_the_articles_composite() -> None:
     """60 of features and 40 of tests; two thirds where it does not parse; tests that did not run give nothing there."""
-    assert Score(0.9, 1.0, True).compat == pytest.approx(94.0)
-    assert Score(7 / 8, None, True).compat == pytest.approx(52.5)
-    assert Score(1.0, 0.0, True).compat == pytest.approx(60.0)
-    assert Score(0.9, 1.0, True, 2 / 3).compat == pytest.approx(94.0 * 2 / 3)
+    assert TaskScore(0.9, 1.0, True).compat == pytest.approx(94.0)
+    assert TaskScore(7 / 8, None, True).compat == pytest.approx(52.5)
+    assert TaskScore(1.0, 0.0, True).compat == pytest.approx(60.0)
+    assert TaskScore(0.9, 1.0, True, 2 / 3).compat == pytest.approx(94.0 * 2 / 3)
 
 
 def test_na_is_never_0() -> None:
-    assert Score(7 / 8, None, True).value is None and Score(7 / 8, None, True).keywords_only
-    assert Score(1.0, 0.25, True).value == pytest.approx(25.0)  # features of what does not work are worth nothing
-    assert Score(None).value is None
-    scores = {"1.1": Score(0.5, 0.5, True), "1.2": Score(None), "1.3": Score(1.0, None, True)}
+    assert TaskScore(7 / 8, None, True).value is None and TaskScore(7 / 8, None, True).keywords_only
+    assert TaskScore(1.0, 0.25, True).value == pytest.approx(25.0)  # features of what does not work are worth nothing
+    assert TaskScore(None).value is None
+    scores = {"1.1": TaskScore(0.5, 0.5, True), "1.2": TaskScore(None), "1.3": TaskScore(1.0, None, True)}
     (alone,) = standings({"a": scores}, {"a": [50.0]})
     assert alone.categories == {"coding": 35.0, "reasoning": None, "tools": None, "speed": None}
     assert (alone.total, alone.missing) == (35.0, ("reasoning", "tools", "speed"))
@@ -91,7 +91,7 @@ def test_na_is_never_0() -> None:
     assert standings({"a": {}}, {})[0].total is None
 
 
-def code_in(answer: Answer, languages: list[str]) -> str:
+def code_in(answer: SuiteAnswer, languages: list[str]) -> str:
     return code_of(answer, PYTHON, "", len)
 
 
@@ -99,24 +99,24 @@ BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
 
 
 def test_bug_1_thinking_that_is_not_closed_is_no_code() -> None:
-    cut = answer_of(f"<think>plan\n{BAD}more", "", "length")
+    cut = answer_of_reply(f"<think>plan\n{BAD}more", "", "length")
     assert (cut.source, code_in(cut, ["python"])) == ("cut", "")
-    assert code_in(answer_of(f"<think>{BAD}</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
-    assert code_in(answer_of(f"plan {BAD[:4]}\n</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
+    assert code_in(answer_of_reply(f"<think>{BAD}</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
+    assert code_in(answer_of_reply(f"plan {BAD[:4]}\n</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
     quoted = "```python\ntag = '<think>'\n```\n"
-    assert code_in(answer_of(f"<think>x</think>{quoted}", "", "stop"), ["python"]) == "tag = '<think>'\n"
+    assert code_in(answer_of_reply(f"<think>x</think>{quoted}", "", "stop"), ["python"]) == "tag = '<think>'\n"
     whole = f"<think>plan\n{BAD}</think>\nHere:\n{GOOD}"
     for end in range(len(whole)):
-        assert "BAD" not in code_in(answer_of(whole[:end], "", "length"), ["python"])
+        assert "BAD" not in code_in(answer_of_reply(whole[:end], "", "length"), ["python"])
 
 
 def test_bug_2_an_answer_in_reasoning_content_counts_and_is_said() -> None:
-    found = answer_of("", f"I think...\n{GOOD}", "stop")
+    found = answer_of_reply("", f"I think...\n{GOOD}", "stop")
     assert (found.source, code_in(found, ["python"])) == ("reasoning", "GOOD = 1\n")
-    both = answer_of(GOOD, BAD, "stop")
+    both = answer_of_reply(GOOD, BAD, "stop")
     assert (both.source, code_in(both, ["python"])) == ("content", "GOOD = 1\n")
-    assert answer_of("", "half a thou", "length").source == "cut"
-    assert answer_of(" ", "", "stop").source == "empty"
+    assert answer_of_reply("", "half a thou", "length").source == "cut"
+    assert answer_of_reply(" ", "", "stop").source == "empty"
 
 
 TODO = """
@@ -152,7 +152,7 @@ main()
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
     made = Sandbox(Config())
-    if asyncio.run(made.confinement()).tier is None:
+    if asyncio.run(made.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     return made
 
@@ -219,25 +219,25 @@ def go(code: str): return RedirectResponse("x", 307)
     assert all(shortener_features(app).values()), shortener_features(app)
 
 
-FIXED = fixture("express/middleware/auth.js").replace(
+FIXED = task_file("express/middleware/auth.js").replace(
     "req.headers['x-auth-token'];", "(req.headers.authorization || '').replace(/^Bearer /, '');"
 )
 
 
 WHY = "The client sends Authorization: Bearer, but the middleware reads x-auth-token: always undefined, hence 401."
-CLIENT = fixture("express/client/api.js").replace("Authorization: `Bearer ${token}`", "'x-auth-token': token")
+CLIENT = task_file("express/client/api.js").replace("Authorization: `Bearer ${token}`", "'x-auth-token': token")
 
 
 def test_the_bug_fix_is_read() -> None:
-    originals = {path: fixture(f"express/{path}") for path in EXPRESS}
-    good = answer_of(f"{WHY}\n\n**middleware/auth.js**\n```javascript\n{FIXED}```\n", "", "stop")
+    originals = {path: task_file(f"express/{path}") for path in EXPRESS_FILES}
+    good = answer_of_reply(f"{WHY}\n\n**middleware/auth.js**\n```javascript\n{FIXED}```\n", "", "stop")
     changed = changed_files(files_in(good, originals, SCRIPT))
     assert bugfix_points(good.prose, changed) == {"found": 20, "fixed": 50, "minimal": 20, "explained": 10}
     assert bugfix_points(good.prose, changed, False) == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
-    other = answer_of(f"{WHY}\n`client/api.js`:\n```js\n{CLIENT}```", "", "stop")
+    other = answer_of_reply(f"{WHY}\n`client/api.js`:\n```js\n{CLIENT}```", "", "stop")
     found = bugfix_points(other.prose, changed_files(files_in(other, originals, SCRIPT)))
     assert found == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
-    assert changed_files({"middleware/auth.js": fixture("express/middleware/auth.js")}) == {}
+    assert changed_files({"middleware/auth.js": task_file("express/middleware/auth.js")}) == {}
     assert sum(bugfix_points("Looks fine to me.", {}).values()) == 0
 
 
@@ -265,7 +265,7 @@ async def test_the_bug_fix_is_run_where_there_is_node(sandbox: Sandbox) -> None:
 
 
 def test_pagination_is_read() -> None:
-    original = {name: fixture(f"flask/{name}") for name in ("app.py", "test_app.py")}
+    original = {name: task_file(f"flask/{name}") for name in ("app.py", "test_app.py")}
     assert not any(pagination_features(original).values())
     app = original["app.py"].replace(
         "        return jsonify(books)\n",
@@ -293,7 +293,7 @@ def test_pagination_is_read() -> None:
 )  # fmt: skip
 def test_the_bayes_answer_is_known_however_it_is_written(said: str) -> None:
     work = "By Bayes' theorem: 0.6 × 0.01 = 0.006, 0.3 × 0.02 = 0.006, 0.1 × 0.05 = 0.005, in all 0.017.\n\n"
-    assert answers(work + said)
+    assert concludes_correctly(work + said)
     assert sum(bayes_points(work + said).values()) == 5
 
 
@@ -303,12 +303,12 @@ def test_the_bayes_answer_is_known_however_it_is_written(said: str) -> None:
      "It cannot be known.", "\\boxed{\\frac{6}{17}}", "So the answer is 0.005."],
 )  # fmt: skip
 def test_another_bayes_answer_is_wrong(said: str) -> None:
-    assert not answers(f"A: 60%, 1%. B: 30%, 2%. C: 10%, 5%.\n\nThe work is done.\n\n{said}")
+    assert not concludes_correctly(f"A: 60%, 1%. B: 30%, 2%. C: 10%, 5%.\n\nThe work is done.\n\n{said}")
 
 
 def test_the_debug_log_rubric() -> None:
-    log = debug_log()
-    assert debug_log() == log and 45 <= len(log.splitlines()) <= 65
+    log = outage_log()
+    assert outage_log() == log and 45 <= len(log.splitlines()) <= 65
     good = """
 1. The immediate cause: the connection pool of 20 was exhausted, so requests timed out with 503.
 2. The nightly report-worker held one transaction open for 341 s.
@@ -377,12 +377,12 @@ async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play) -> tuple[Ru
         raise UsageError(name)
 
     async with ScriptedServer(*plays, context=32768) as server:
-        await Runner(paths, Config(), none).run(Plan("suite", (Target("box", url=server.url),), options))
+        await PlanRunner(paths, Config(), none).run(Plan("suite", (Target("box", url=server.url),), options))
         run = find_run(paths, "last")
         return run, report_of(run), server.bodies
 
 
-def table(report: Report, title: str) -> Table:
+def table(report: Report, title: str) -> ReportTable:
     return next(found for found in report.tables if found.title == title)
 
 
@@ -413,8 +413,8 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
     assert table(report, "Leaderboard as the article counts").rows
     tasks = {str(line[0])[:3]: line for line in table(report, "Tasks").rows}
     assert "max_tokens ended the thinking" in str(tasks["2.2"][4])
-    assert "max_tokens ended the thinking" in "\n".join(lines(run.info, report))
-    assert await rescore(run, Config()) == (22, [])
+    assert "max_tokens ended the thinking" in "\n".join(report_text_lines(run.info, report))
+    assert await rescore_run(run, Config()) == (22, [])
 
 
 async def test_a_row_that_was_refused_is_na(tmp_path: Path) -> None:
@@ -435,8 +435,8 @@ async def test_without_a_sandbox_functional_tests_are_na() -> None:
     todo = await score_reply("1.1", f"```python\n{code}```", "", "stop", nothing)
     fixed = await score_reply("2.1", f"auth\nmiddleware/auth.js\n```js\n{FIXED}```", "", "stop", nothing)
 
-    assert (todo["features"], todo["functional"], score_of(todo).value) == (1.0, None, None)
-    assert score_of(todo).keywords_only and score_of(fixed).keywords_only
+    assert (todo["features"], todo["functional"], score_of_values(todo).value) == (1.0, None, None)
+    assert score_of_values(todo).keywords_only and score_of_values(fixed).keywords_only
     assert todo["away"] == fixed["away"] == "nothing confines programs here"
     assert fixed["items"]["fixed"] == 50  # read off the middleware
 
@@ -445,7 +445,7 @@ async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) 
     async def flags(server: BenchServer) -> tuple[set[str], list[str]]:
         paths = Paths(tmp_path / "c", tmp_path / server.dialect / str(server.tokens), tmp_path / "k")
         plan = Plan("suite", (Target("box", url=server.url),), {"tasks": ["5.1"], "speed_tokens": 8})
-        await Runner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
+        await PlanRunner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
         asked = [body["messages"][-1]["content"] for body in server.asked]
         return {flag.kind for flag in report_of(find_run(paths, "last")).flags}, asked
 
@@ -475,7 +475,7 @@ async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
         if task.max_tokens:
             continue
         values = await score_reply(name, "", "", "stop", none)
-        assert score_of(values).value == 0.0 and values["source"] == "empty"
+        assert score_of_values(values).value == 0.0 and values["source"] == "empty"
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
 )
 def test_options_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        options_of(options)
+        parse_options(options)
 
 
 @pytest.mark.parametrize(
@@ -492,11 +492,11 @@ def test_options_that_cannot_be(options: dict[str, Any]) -> None:
 def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) -> None:
     """No pattern takes more than linear time; where one did, this took minutes."""
     text = piece * (40_000 // len(piece))
-    originals = {path: fixture(f"express/{path}") for path in EXPRESS}
+    originals = {path: task_file(f"express/{path}") for path in EXPRESS_FILES}
     began = time.process_time()
     for points in (debug_log_points, architecture_points, bayes_points, structured_points, sequencing_points):
         points(text)
-    files_in(Answer(text, "content"), originals, SCRIPT)
+    files_in(SuiteAnswer(text, "content"), originals, SCRIPT)
     assert time.process_time() - began < 10
 
 
@@ -516,7 +516,7 @@ def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) ->
     ],
 )  # fmt: skip
 def test_code_is_found_however_it_is_fenced(text: str, found: list[tuple[str, str]]) -> None:
-    assert [(piece.family, piece.path) for piece in pieces(Answer(text, "content"))] == found
+    assert [(piece.family, piece.path) for piece in code_pieces(SuiteAnswer(text, "content"))] == found
 
 
 FORGED = {
@@ -536,7 +536,7 @@ async def test_an_app_that_forges_gets_nothing(name: str, sandbox: Sandbox) -> N
     code = FORGED[name]
     shortener = code % (functional.SHORTENER_CHECKS,) if "%r" in code else code
     pages = code % (functional.PAGINATION_CHECKS,) if "%r" in code else code
-    files = {"app.py": pages, "test_app.py": fixture("flask/test_app.py")}
+    files = {"app.py": pages, "test_app.py": task_file("flask/test_app.py")}
 
     found = await asyncio.gather(
         functional.check_shortener(shortener, sandbox), functional.check_pagination(files, sandbox)

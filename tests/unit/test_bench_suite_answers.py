@@ -16,7 +16,7 @@ MOST_WRONG, LEAST_RIGHT = 30, 90
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
     made = Sandbox(Config())
-    if asyncio.run(made.confinement()).tier is None:
+    if asyncio.run(made.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     return made
 

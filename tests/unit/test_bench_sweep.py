@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.asking import question_of
-from gpubox.bench.keep import default_name, kept_profile
+from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+from gpubox.bench.kinds.sweep.kind import Sweep
+from gpubox.bench.kinds.sweep.ranking import rank_cells
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo
+from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Report
-from gpubox.bench.sweep.kind import Sweep
-from gpubox.bench.sweep.plan import cells, parse_axis
-from gpubox.bench.sweep.ranking import ranked
+from gpubox.bench.saved_profile import default_profile_name, profile_of_target
 from gpubox.errors import ExitCode, GpuboxError, UsageError
-from gpubox.profiles.model import Profile, Reference
-from gpubox.server.causes import Cause, Kind
-from gpubox.server.supervisor import ChangeFailed
+from gpubox.profiles.profile import Profile, ReferenceFigure
+from gpubox.server.failure_causes import Cause, FailureKind
+from gpubox.server.supervisor import OperationFailed
 
 Scored = list[tuple[Item, Result]]
 
 
 def sweep(*overs: str, **options: Any) -> Sweep:
     axes = [parse_axis(text) for text in overs]
-    targets = cells("moe", axes)
+    targets = grid_targets("moe", axes)
     return Sweep(Plan("sweep", tuple(targets), {"axes": [axis.flag for axis in axes], **options}))
 
 
@@ -35,8 +35,8 @@ def done(kind: Sweep, rates: dict[str, float], noise: float = 0.01, launch: floa
     made: Scored = []
     of_start = [math.exp(dice.gauss(0, launch)) for _ in range(300)]
     for item in kind.items():
-        if why := kind.spare(item, made):
-            made.append((item, Result(item.id, error=why, skipped=True, spared=True)))
+        if why := kind.unneeded_reason(item, made):
+            made.append((item, Result(item.id, error=why, skipped=True, unneeded=True)))
             continue
         rate = rates.get(kind.target_of(item, made))
         if rate == 0:
@@ -97,9 +97,9 @@ def test_a_small_grid_is_every_combination_with_four_starts_of_each_in_a_drawn_o
     assert all(started.count(name) == 4 for name in names)
     assert all(started[:8].count(name) == 2 for name in names)
     with pytest.raises(UsageError, match="swept"):
-        cells("moe", [parse_axis("n-cpu-moe=1,2")], {"n-cpu-moe": 4})
+        grid_targets("moe", [parse_axis("n-cpu-moe=1,2")], {"n-cpu-moe": 4})
     with pytest.raises(UsageError, match="240 cells"):
-        cells("moe", [parse_axis("a=1..20"), parse_axis("b=1..12")])
+        grid_targets("moe", [parse_axis("a=1..20"), parse_axis("b=1..12")])
 
 
 def test_of_a_large_grid_the_fastest_and_the_profiles_own_are_compared_afresh() -> None:
@@ -129,7 +129,7 @@ def test_only_fresh_starts_of_a_finalist_count_and_picking_the_best_of_equals_ad
         for item in kind.items():
             made.append((item, Result(item.id, {"tg": 50 * of_start[item.start], "pp": 1.0})))
         kind._chosen = None
-        ranking = ranked(kind.options, kind.plan.targets, made)
+        ranking = rank_cells(kind.options, kind.plan.targets, made)
         assert ranking.best
         raw.append(best_of_first_round(kind, made) / 50 - 1)
         shown.append(ranking.best_rate / 50 - 1)
@@ -208,13 +208,13 @@ def test_which_failures_are_a_cells_and_which_end_the_run() -> None:
     target = kind.plan.targets[0]
 
     def why(error: GpuboxError) -> str:
-        return kind.cannot_load(target, error)
+        return kind.load_failure_reason(target, error)
 
-    assert why(ChangeFailed("x", "", Cause(Kind.OOM, "out of VRAM: KV cache"))) == "out of VRAM: KV cache"
-    assert why(ChangeFailed("x", "", Cause(Kind.HANG, "it hung"))) == "it hung"
+    assert why(OperationFailed("x", "", Cause(FailureKind.OOM, "out of VRAM: KV cache"))) == "out of VRAM: KV cache"
+    assert why(OperationFailed("x", "", Cause(FailureKind.HANG, "it hung"))) == "it hung"
     assert why(UsageError("the engine refuses: ctx-size.")) == "the engine refuses: ctx-size"
-    assert why(ChangeFailed("x", "", Cause(Kind.MISSING, "the model file is missing"))) == ""
-    assert why(ChangeFailed("x", "", Cause(Kind.PORT, "port taken"))) == ""
+    assert why(OperationFailed("x", "", Cause(FailureKind.MISSING, "the model file is missing"))) == ""
+    assert why(OperationFailed("x", "", Cause(FailureKind.PORT, "port taken"))) == ""
     assert why(GpuboxError("Another gpubox is doing a switch.", code=ExitCode.FAILED)) == ""
 
 
@@ -253,8 +253,8 @@ def test_of_draft_windows_the_smallest_as_fast_as_the_best_is_kept() -> None:
     assert kept and kept.name == "spec-draft-n-max=3"
     assert "the smallest window as fast as the best" in " ".join(made.notes)
     assert "acceptance over spec-draft-n-max" in {series.chart for series in made.series}
-    profile = Profile("moe", "/m", flags={"ctx-size": 512}, references=(Reference("tg", 1, "", "", ""),))
-    new, header = kept_profile(profile, kept, default_name(profile, kept), "run-1")
+    profile = Profile("moe", "/m", flags={"ctx-size": 512}, references=(ReferenceFigure("tg", 1, "", "", ""),))
+    new, header = profile_of_target(profile, kept, default_profile_name(profile, kept), "run-1")
     assert (new.name, dict(new.flags)) == ("moe-spec-draft-n-max-3", {"ctx-size": 512, "spec-draft-n-max": 3})
     assert new.references == ()
     assert "run-1" in header

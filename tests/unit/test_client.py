@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.client import Answer, Health, LlamaClient, Reply, Slot, connect, error_text
-from gpubox.server.get import Unanswered
+from gpubox.server.client import ChatCompletion, Health, LlamaClient, Reply, Slot, connect, error_text
+from gpubox.server.http_get import NoResponse
 
 Answered = httpx.Response | type[Exception]
 LOADING = httpx.Response(503, json={"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
@@ -48,7 +48,7 @@ def client(reply: httpx.Response | type[Exception] | Callable[[httpx.Request], h
         try:
             response = handle(httpx.Request("GET", f"http://box:8080{path}"))
         except httpx.HTTPError as error:
-            raise Unanswered(type(error).__name__) from None
+            raise NoResponse(type(error).__name__) from None
         return response.status_code, response.content
 
     made = LlamaClient("http://box:8080", "sesame")
@@ -199,7 +199,7 @@ async def test_any_other_answer_proves_nothing(reply: Answered, words: str) -> N
 
 
 async def test_an_answer_comes_with_the_servers_own_timings() -> None:
-    assert await answering(CHAT).chat([], max_tokens=8) == Answer(
+    assert await answering(CHAT).chat([], max_tokens=8) == ChatCompletion(
         "A GPU is a chip.", "stop", "m.gguf", 31, 0, 8, 77.5, 32.0, 0.4, 0.25
     )
 

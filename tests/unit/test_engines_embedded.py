@@ -10,14 +10,14 @@ import pytest
 
 from gpubox.engines.capabilities import parse_help
 from gpubox.engines.embedded_flags import FLAGS
-from gpubox.engines.embedded_server import Parser, RefusedError, main, read_flags
+from gpubox.engines.embedded_server import ArgumentReader, RefusedError, main, read_flags
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "llama-server-b11434.help.txt"
 OWN = Path(sys.modules[main.__module__].__file__ or "").with_name("embedded_help.txt")
 
 
 def parsed(*argv: str):  # type: ignore[no-untyped-def]
-    parser = Parser(pytest.importorskip("xllamacpp"))
+    parser = ArgumentReader(pytest.importorskip("xllamacpp"))
     parser.read_arguments(argv)
     return parser.params
 
@@ -112,7 +112,7 @@ def test_version_ends_the_reading(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_environment_comes_before_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    parser = Parser(pytest.importorskip("xllamacpp"))
+    parser = ArgumentReader(pytest.importorskip("xllamacpp"))
     parser.read_environment({"LLAMA_API_KEY": "k1,k2", "LLAMA_ARG_CTX_SIZE": "99", "LLAMA_ARG_ENDPOINT_METRICS": "1"})
     parser.read_arguments(["-c", "11"])
     assert parser.params.api_keys == ["k1", "k2"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.engines.capabilities import Capabilities, judge, missing_defaults, parse_help
-from gpubox.engines.renames import advice_for
+from gpubox.engines.capabilities import Capabilities, added_flags, find_refusals, parse_help
+from gpubox.engines.replaced_flags import advice_for
 
 HELP = Path(__file__).parents[1] / "fixtures" / "llama-server-b11434.help.txt"
 
@@ -53,8 +53,8 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
         "spec-type": ("draft-mtp", "ngram-mod"), "tensor-split": (3, 1), "numa": "isolate", "load-mode": "mmap+mlock",
         "override-tensor": ".*=CPU", "n_cpu_moe": 20, "reasoning": "off",
     }  # fmt: skip
-    assert judge(b11434, good) == []
-    assert judge(b11434, {"metrics": False}) == []
+    assert find_refusals(b11434, good) == []
+    assert find_refusals(b11434, {"metrics": False}) == []
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
 def test_a_bad_flag_is_refused_with_what_to_write(
     b11434: Capabilities, flag: str, value: bool | int | str | tuple[str, ...], why: str, hint: str
 ) -> None:
-    (refusal,) = judge(b11434, {flag: value})
+    (refusal,) = find_refusals(b11434, {flag: value})
     assert why in refusal.why
     assert hint in refusal.hint
     assert str(refusal).startswith(flag)
@@ -90,16 +90,16 @@ def test_forks_are_named_as_forks() -> None:
 
 
 def test_defaults_are_added_only_where_the_engine_has_them_and_the_profile_is_silent(b11434: Capabilities) -> None:
-    assert missing_defaults(b11434, {}) == {
+    assert added_flags(b11434, {}) == {
         "log-verbosity": 4, "log-colors": "off", "metrics": True, "slots": True, "jinja": True,
     }  # fmt: skip
-    assert missing_defaults(b11434, {"no-slots": True, "lv": 3, "no-jinja": True}) == {
+    assert added_flags(b11434, {"no-slots": True, "lv": 3, "no-jinja": True}) == {
         "log-colors": "off",
         "metrics": True,
     }
-    assert "metrics" not in missing_defaults(b11434, {"metrics": False})
-    assert "log-verbosity" not in missing_defaults(b11434, {"verbose": True})
-    assert missing_defaults(parse_help("--metrics    x\n"), {}) == {"metrics": True}
+    assert "metrics" not in added_flags(b11434, {"metrics": False})
+    assert "log-verbosity" not in added_flags(b11434, {"verbose": True})
+    assert added_flags(parse_help("--metrics    x\n"), {}) == {"metrics": True}
 
 
 @pytest.mark.parametrize("text", ["", "no options here\n", "-\n--\n---- x\n-----\n", "\x00\xff", "-a" * 5000])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.engines import process
+from gpubox.engines import engine_run
 from gpubox.engines.find import Engine
-from gpubox.engines.probe import devices, probe, refusal, validate
+from gpubox.engines.query import check_arguments, list_devices, read_capabilities, refusal_text
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
@@ -41,25 +41,25 @@ def runs(tmp_path: Path) -> int:
 
 def test_probe_asks_once_and_again_when_the_file_changes(script: Script, paths: Paths, tmp_path: Path) -> None:
     engine = script(real(tmp_path))
-    first = probe(engine, paths)
+    first = read_capabilities(engine, paths)
     assert first.version == "1.2 (build 7, commit ab)"
     assert runs(tmp_path) == 2
-    assert probe(engine, paths) == first
+    assert read_capabilities(engine, paths) == first
     assert runs(tmp_path) == 2
     engine = script(real(tmp_path) + "\n# rebuilt")
-    assert probe(engine, paths).options == first.options
+    assert read_capabilities(engine, paths).options == first.options
     assert runs(tmp_path) == 4
 
 
 @pytest.mark.parametrize("junk", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"schema": 1}', b"null", b"[" * 100_000])
 def test_a_damaged_cache_is_asked_anew(script: Script, paths: Paths, tmp_path: Path, junk: bytes) -> None:
     engine = script(real(tmp_path))
-    first = probe(engine, paths)
+    first = read_capabilities(engine, paths)
     (cache,) = paths.capabilities.iterdir()
     cache.write_bytes(junk)
-    assert probe(engine, paths) == first
+    assert read_capabilities(engine, paths) == first
     assert runs(tmp_path) == 4
-    assert probe(engine, paths) == first
+    assert read_capabilities(engine, paths) == first
     assert runs(tmp_path) == 4
 
 
@@ -67,8 +67,8 @@ def test_a_cache_that_cannot_be_written_costs_only_time(script: Script, paths: P
     paths.cache.parent.mkdir(parents=True, exist_ok=True)
     paths.cache.write_text("a file where the folder should be")
     engine = script(real(tmp_path))
-    assert probe(engine, paths).option("ctx-size")
-    assert probe(engine, paths).option("ctx-size")
+    assert read_capabilities(engine, paths).option("ctx-size")
+    assert read_capabilities(engine, paths).option("ctx-size")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(script: Script, paths: P
 )
 def test_what_is_no_llama_server(script: Script, paths: Paths, body: str, said: str) -> None:
     with pytest.raises(GpuboxError) as error:
-        probe(script(body), paths)
+        read_capabilities(script(body), paths)
     assert said in str(error.value)
     assert not list(paths.capabilities.glob("*"))
 
@@ -91,9 +91,11 @@ def test_what_is_no_llama_server(script: Script, paths: Paths, body: str, said: 
 def test_an_engine_that_hangs_is_ended_with_its_children(
     script: Script, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process.ask, "__defaults__", (None, 0.3))
+    monkeypatch.setattr(engine_run.run_engine, "__defaults__", (None, 0.3))
     with pytest.raises(GpuboxError, match="gave no answer to --version"):
-        probe(script(f"sleep 600 & echo $! > {tmp_path}/child; wait"), paths)  # the sleep holds the pipes open
+        read_capabilities(
+            script(f"sleep 600 & echo $! > {tmp_path}/child; wait"), paths
+        )  # the sleep holds the pipes open
     child = tmp_path / "child"
     pid = child.read_text().strip() if child.exists() else ""  # none where the limit struck before it began
     until(lambda: not pid or identity_of(int(pid)) is None)
@@ -104,13 +106,13 @@ def test_a_file_that_is_no_program(tmp_path: Path, paths: Paths) -> None:
     path.write_bytes(b"\x7fELF and then nothing")
     path.chmod(0o755)
     with pytest.raises(GpuboxError, match="cannot be started"):
-        probe(Engine("odd", "llama-server", (str(path),), path), paths)
+        read_capabilities(Engine("odd", "llama-server", (str(path),), path), paths)
 
 
 def test_validate_puts_version_last_and_passes_the_environment(script: Script) -> None:
     engine = script('for last; do :; done; [ "$last" = --version ] && [ "$GPUBOX_X" = 1 ] && exit 0; exit 1')
-    assert validate(engine, ["--ctx-size", "4"], {"GPUBOX_X": "1"}) is None
-    assert validate(engine, ["--ctx-size", "4"], {}) == "it ended without saying why"
+    assert check_arguments(engine, ["--ctx-size", "4"], {"GPUBOX_X": "1"}) is None
+    assert check_arguments(engine, ["--ctx-size", "4"], {}) == "it ended without saying why"
 
 
 def test_a_refusal_is_one_sentence(script: Script) -> None:
@@ -119,7 +121,7 @@ def test_a_refusal_is_one_sentence(script: Script) -> None:
     )
     engine = script(f"cat >&2 <<'END'\n{text}\nEND\nexit 1")
     wanted = 'error while handling argument "--spec-type": unknown speculative type: mtp'
-    assert validate(engine, ["--spec-type", "mtp"], {}) == wanted
+    assert check_arguments(engine, ["--spec-type", "mtp"], {}) == wanted
 
 
 @pytest.mark.parametrize(
@@ -136,11 +138,11 @@ def test_a_refusal_is_one_sentence(script: Script) -> None:
     ],
 )
 def test_refusals_as_llama_server_prints_them(stderr: str, said: str) -> None:
-    assert refusal(stderr) == said
+    assert refusal_text(stderr) == said
 
 
 def test_devices(script: Script) -> None:
     line = "CUDA0: NVIDIA GeForce RTX 4090 (24077 MiB, 23650 MiB free)"
-    assert devices(script(f"printf 'Available devices:\\n  {line}\\n'")) == [line]
-    assert devices(script("printf 'Available devices:\\n  (none)\\n'")) == []
-    assert devices(script("exit 1")) == []
+    assert list_devices(script(f"printf 'Available devices:\\n  {line}\\n'")) == [line]
+    assert list_devices(script("printf 'Available devices:\\n  (none)\\n'")) == []
+    assert list_devices(script("exit 1")) == []

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from gpubox.errors import UsageError
-from gpubox.interchange.exporting import KINDS, export_profile, slot_context
+from gpubox.interchange.exporting import KINDS, context_per_slot, export_profile
 from gpubox.interchange.importing import import_text
-from gpubox.interchange.recorded import model_argv
+from gpubox.interchange.reference_options import model_arguments
 from gpubox.paths import shipped_profiles
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.loader import load_profile
-from gpubox.profiles.model import Chat, Profile
+from gpubox.profiles.profile import ChatDefaults, Profile
 
 ODD = Profile(
     name="odd",
@@ -43,7 +43,7 @@ ODD = Profile(
         "ctx-size": 4096,
     },
     sampling={"temperature": 0.6},
-    chat=Chat(template_kwargs={"enable_thinking": False}),
+    chat=ChatDefaults(template_kwargs={"enable_thinking": False}),
 )
 SHIPPED = [load_profile(path) for path in sorted(shipped_profiles().glob("*.toml"))]
 PROFILES = [ODD, *(profile for profile in SHIPPED if not profile.model.startswith("demo:"))]
@@ -53,12 +53,12 @@ chats = pytest.mark.parametrize("profile", CHATS, ids=lambda profile: profile.na
 
 
 def argv_of(profile: Profile) -> list[str]:
-    return ["llama-server", *server_argv(profile, model_argv(profile.model))]
+    return ["llama-server", *server_argv(profile, model_arguments(profile.model))]
 
 
 def exported(profile: Profile, kind: str, base_url: str = "http://box:8081") -> str:
     return export_profile(
-        profile, kind, argv=argv_of(profile), base_url=base_url, context=slot_context(profile)
+        profile, kind, argv=argv_of(profile), base_url=base_url, context=context_per_slot(profile)
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_opencode_knows_where_and_how_much(profile: Profile) -> None:
     (provider,) = values["provider"].values()
     assert provider["options"] == {"baseURL": "http://box:8081/v1", "apiKey": "{env:LLAMA_API_KEY}"}
     (model,) = provider["models"].values()
-    context = slot_context(profile)
+    context = context_per_slot(profile)
     assert model.get("limit", {}).get("context") == context
     if context:
         assert 0 < model["limit"]["output"] <= context
@@ -146,12 +146,12 @@ def test_aider_gets_its_settings_and_the_models_metadata(profile: Profile) -> No
     settings, *metadata = yaml.safe_load_all(text)
     assert settings["model"] == f"openai/{profile.name}"
     assert settings["openai-api-base"] == "http://box:8081/v1"
-    if not slot_context(profile):
+    if not context_per_slot(profile):
         assert not metadata
         return
     second = json.loads(text.split("---\n", 1)[1].split("\n", 1)[1])
     assert second == metadata[0]
-    assert second[settings["model"]]["max_input_tokens"] == slot_context(profile)
+    assert second[settings["model"]]["max_input_tokens"] == context_per_slot(profile)
 
 
 @everybody
@@ -193,7 +193,7 @@ def test_an_unknown_kind_names_the_known() -> None:
     ],
 )
 def test_the_context_of_one_conversation(flags: dict[str, Any], context: int | None) -> None:
-    assert slot_context(Profile("p", "a.gguf", flags=flags)) == context
+    assert context_per_slot(Profile("p", "a.gguf", flags=flags)) == context
 
 
 def test_the_clients_name_for_the_model_is_its_alias() -> None:

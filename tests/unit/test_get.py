@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpubox.server.get import Address, Getter, TooLong, Unanswered
+from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge, ServerAddress
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
 
@@ -56,8 +56,10 @@ def wire() -> Iterator[Wire]:
     made.close()
 
 
-def getter(wire: Wire, folder: str = "", timeout: float = 10.0) -> Getter:
-    return Getter(Address(f"http://127.0.0.1:{wire.port}{folder}"), {"Authorization": "Bearer sesame"}, timeout)
+def getter(wire: Wire, folder: str = "", timeout: float = 10.0) -> ConnectionPool:
+    return ConnectionPool(
+        ServerAddress(f"http://127.0.0.1:{wire.port}{folder}"), {"Authorization": "Bearer sesame"}, timeout
+    )
 
 
 def test_the_key_goes_into_a_header_and_nowhere_else(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +104,7 @@ def test_a_connection_is_kept_and_one_that_was_closed_is_made_anew(wire: Wire) -
 def test_what_is_no_whole_answer_is_none(wire: Wire, answer: bytes, kind: str) -> None:
     wire.plays = [[answer, None]]
 
-    with pytest.raises(Unanswered, match=kind):
+    with pytest.raises(NoResponse, match=kind):
         getter(wire).get("/slots", 100)
 
 
@@ -117,14 +119,14 @@ def test_an_answer_without_a_length_ends_with_its_connection(wire: Wire) -> None
 def test_more_than_the_limit_is_left_unread(wire: Wire) -> None:
     wire.plays = [[b"HTTP/1.1 500 No\r\nContent-Length: 4194304\r\n\r\n" + b" " * 70_000, None]]
 
-    with pytest.raises(TooLong, match=r"^/slots answers with more than 0 MiB"):
+    with pytest.raises(ResponseTooLarge, match=r"^/slots answers with more than 0 MiB"):
         getter(wire).get("/slots", 60_000)
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_for_ever(wire: Wire) -> None:
     wire.plays = [[b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[", b"never asked again"]]
 
-    with pytest.raises(Unanswered, match="ReadTimeout"):
+    with pytest.raises(NoResponse, match="ReadTimeout"):
         getter(wire, timeout=0.05).get("/slots", 100)
 
 
@@ -132,11 +134,11 @@ def test_nobody_there(wire: Wire) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
-    with pytest.raises(Unanswered, match="ConnectError"):
-        Getter(Address(f"http://127.0.0.1:{port}"), {}, 10.0).get("/", 100)
+    with pytest.raises(NoResponse, match="ConnectError"):
+        ConnectionPool(ServerAddress(f"http://127.0.0.1:{port}"), {}, 10.0).get("/", 100)
 
 
 @pytest.mark.parametrize("url", ["http://a:x", "http://[[::1]]:80", "http://\u2028", "http://", "ftp://a", "box:8080"])
 def test_an_address_that_is_none_is_said_to_be(url: str) -> None:
     with pytest.raises(ValueError):
-        Address(url)
+        ServerAddress(url)

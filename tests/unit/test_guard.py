@@ -8,82 +8,82 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
-from gpubox.hardware.process import Identity
+from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
-from gpubox.server.guard import RESTARTS, may_restart, post_mortem
-from gpubox.server.record import Launch, Running, SlotState, lately, load_state, now, save_state
-from gpubox.server.slot import SlotView, observe
+from gpubox.server.crash_recovery import MAX_RESTARTS, restart_refusal, write_post_mortem
+from gpubox.server.instance import InstanceView, observe
+from gpubox.server.state import InstanceState, Launch, RunningServer, load_state, recent_restarts, save_state, utc_now
 
 LAUNCH = Launch("coder", ("llama-server", "--model", "/m.gguf", "--port", "1"), "127.0.0.1", 1, restart=True)
-DEAD = Running(LAUNCH, "f00dcafe99", "2026-01-01T00:00:00.000Z", Identity(2**22 + 9, 1, ""), "t")
+DEAD = RunningServer(LAUNCH, "f00dcafe99", "2026-01-01T00:00:00.000Z", ProcessIdentity(2**22 + 9, 1, ""), "t")
 NO_GPU = DriverReading((), problem="no NVIDIA driver")
 LOG = "0.01.000.000 E srv: something\nCUDA error: an illegal memory access was encountered\n[/bold] last line\n"
 
 
 @pytest.fixture
-def view(paths: Paths) -> SlotView:
+def view(paths: Paths) -> InstanceView:
     """The slot of a server that died."""
-    save_state(paths.slot_state("main"), SlotState(DEAD))
+    save_state(paths.instance_state("main"), InstanceState(DEAD))
     paths.logs.mkdir(parents=True)
-    paths.slot_log("main").write_text(LOG)
+    paths.instance_log("main").write_text(LOG)
     return observe(paths, "main")
 
 
-def test_a_death_is_written_down_once_with_cause_command_and_last_lines(paths: Paths, view: SlotView) -> None:
-    path = post_mortem(paths, view, NO_GPU, "its last minute: 70 tok/s")
+def test_a_death_is_written_down_once_with_cause_command_and_last_lines(paths: Paths, view: InstanceView) -> None:
+    path = write_post_mortem(paths, view, NO_GPU, "its last minute: 70 tok/s")
 
     assert path is not None
     text = path.read_text()
     for words in ("coder died", "illegal memory access", "--model /m.gguf", "70 tok/s", "[/bold] last line"):
         assert words in text
     path.write_text("kept")
-    assert post_mortem(paths, view, NO_GPU) == path
+    assert write_post_mortem(paths, view, NO_GPU) == path
     assert path.read_text() == "kept"
 
 
-def test_a_death_is_written_down_with_the_cards_in_words(paths: Paths, view: SlotView) -> None:
+def test_a_death_is_written_down_with_the_cards_in_words(paths: Paths, view: InstanceView) -> None:
     card = replace(unknown_gpu(0), name="RTX", vram_total_bytes=16 << 30, vram_used_bytes=3 << 29)
-    path = post_mortem(paths, view, DriverReading((card, replace(unknown_gpu(1), lost=True))))
+    path = write_post_mortem(paths, view, DriverReading((card, replace(unknown_gpu(1), lost=True))))
 
     assert path is not None
     assert "GPU 0 RTX: 1.5 GiB of 16.0 GiB in use\nGPU 1: LOST\n" in path.read_text()
 
 
 def test_nothing_is_written_where_nothing_died(paths: Paths) -> None:
-    assert post_mortem(paths, observe(paths, "main"), NO_GPU) is None
+    assert write_post_mortem(paths, observe(paths, "main"), NO_GPU) is None
     assert not paths.crashes.exists()
 
 
-def test_it_is_started_again_at_most_three_times_in_fifteen_minutes(paths: Paths, view: SlotView) -> None:
-    for count in range(RESTARTS):
-        save_state(paths.slot_state("main"), SlotState(DEAD, restarts=(now(),) * count))
-        assert may_restart(observe(paths, "main"), NO_GPU) is None
-    save_state(paths.slot_state("main"), SlotState(DEAD, restarts=(now(),) * RESTARTS))
+def test_it_is_started_again_at_most_three_times_in_fifteen_minutes(paths: Paths, view: InstanceView) -> None:
+    for count in range(MAX_RESTARTS):
+        save_state(paths.instance_state("main"), InstanceState(DEAD, restarts=(utc_now(),) * count))
+        assert restart_refusal(observe(paths, "main"), NO_GPU) is None
+    save_state(paths.instance_state("main"), InstanceState(DEAD, restarts=(utc_now(),) * MAX_RESTARTS))
 
-    assert "died 3 times" in (may_restart(observe(paths, "main"), NO_GPU) or "")
+    assert "died 3 times" in (restart_refusal(observe(paths, "main"), NO_GPU) or "")
     later = datetime.now(UTC) + timedelta(minutes=16)
-    assert may_restart(observe(paths, "main"), NO_GPU, later) is None
-    assert lately(load_state(paths.slot_state("main")), later) == ()
+    assert restart_refusal(observe(paths, "main"), NO_GPU, later) is None
+    assert recent_restarts(load_state(paths.instance_state("main")), later) == ()
 
 
-def test_it_is_never_started_into_a_lost_gpu(view: SlotView) -> None:
+def test_it_is_never_started_into_a_lost_gpu(view: InstanceView) -> None:
     lost = DriverReading((replace(unknown_gpu(0), lost=True),))
 
-    assert "lost" in (may_restart(view, lost) or "")
+    assert "lost" in (restart_refusal(view, lost) or "")
 
 
 def test_a_profile_that_does_not_ask_for_it_stays_down(paths: Paths) -> None:
     calm = replace(DEAD, launch=replace(LAUNCH, restart=False))
-    save_state(paths.slot_state("main"), SlotState(calm))
+    save_state(paths.instance_state("main"), InstanceState(calm))
 
-    assert may_restart(observe(paths, "main"), NO_GPU) == ""
+    assert restart_refusal(observe(paths, "main"), NO_GPU) == ""
 
 
-def test_one_that_was_told_to_stop_and_one_that_lost_its_key_stay_down(paths: Paths, view: SlotView) -> None:
-    assert "told to stop" in (may_restart(view, NO_GPU, told=True) or "")
+def test_one_that_was_told_to_stop_and_one_that_lost_its_key_stay_down(paths: Paths, view: InstanceView) -> None:
+    assert "told to stop" in (restart_refusal(view, NO_GPU, told=True) or "")
 
     for host, refused in (("0.0.0.0", True), ("127.0.0.1", False)):
         open_to = replace(DEAD, keyed=True, launch=replace(LAUNCH, host=host))
-        save_state(paths.slot_state("main"), SlotState(open_to))
-        said = may_restart(observe(paths, "main"), NO_GPU, keyed=False)
+        save_state(paths.instance_state("main"), InstanceState(open_to))
+        said = restart_refusal(observe(paths, "main"), NO_GPU, keyed=False)
         assert ("API key" in (said or "")) == refused

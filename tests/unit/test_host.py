@@ -14,7 +14,7 @@ import pytest
 
 from gpubox.hardware import host
 from gpubox.hardware.host import HostReader, ProcessReading, read_process
-from gpubox.hardware.process import Identity, boot_id, identity_of, own_identity
+from gpubox.hardware.process import ProcessIdentity, boot_id, identity_of, own_identity
 
 MIB = 1024**2
 
@@ -131,7 +131,7 @@ def test_another_process_under_the_same_number_is_not_read() -> None:
 
     assert read_process(replace(own, start_ticks=own.start_ticks - 1)) is None
     assert read_process(replace(own, boot_id="another boot")) is None
-    assert read_process(Identity(2**22 + 5, 1, boot_id())) is None
+    assert read_process(ProcessIdentity(2**22 + 5, 1, boot_id())) is None
 
 
 def test_a_zombie_and_a_reaped_process_are_gone() -> None:
@@ -177,11 +177,11 @@ def proc(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def identity() -> Identity:
-    return Identity(7, 5555, boot_id())
+def identity() -> ProcessIdentity:
+    return ProcessIdentity(7, 5555, boot_id())
 
 
-def test_each_number_is_from_its_field(proc: Path, identity: Identity) -> None:
+def test_each_number_is_from_its_field(proc: Path, identity: ProcessIdentity) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
 
     assert read_process(identity, proc) == ProcessReading(
@@ -198,7 +198,7 @@ def test_each_number_is_from_its_field(proc: Path, identity: Identity) -> None:
     )
 
 
-def test_a_process_that_a_debugger_looks_at_is_not_suspended(proc: Path, identity: Identity) -> None:
+def test_a_process_that_a_debugger_looks_at_is_not_suspended(proc: Path, identity: ProcessIdentity) -> None:
     (proc / "7/stat").write_text(STAT.replace(") T ", ") t "))
 
     reading = read_process(identity, proc)
@@ -207,7 +207,7 @@ def test_a_process_that_a_debugger_looks_at_is_not_suspended(proc: Path, identit
 
 
 @pytest.mark.parametrize("text", [None, "", "rchar: 9\n"])
-def test_bytes_read_may_be_hidden(proc: Path, identity: Identity, text: str | None) -> None:
+def test_bytes_read_may_be_hidden(proc: Path, identity: ProcessIdentity, text: str | None) -> None:
     (proc / "7/io").unlink()
     if text is not None:
         (proc / "7/io").write_text(text)
@@ -218,7 +218,7 @@ def test_bytes_read_may_be_hidden(proc: Path, identity: Identity, text: str | No
 
 
 def test_bytes_read_by_another_user_are_unknown(
-    proc: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch
+    proc: Path, identity: ProcessIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = host._read
 
@@ -237,7 +237,7 @@ def test_bytes_read_by_another_user_are_unknown(
     ("name", "text"), [("stat", ""), ("stat", "7 (x) R"), ("status", "VmRSS:\t\n"), ("stat", None)]
 )
 def test_a_process_that_ends_while_it_is_read_is_gone(
-    proc: Path, identity: Identity, name: str, text: str | None
+    proc: Path, identity: ProcessIdentity, name: str, text: str | None
 ) -> None:
     (proc / "7" / name).unlink()
     if text is not None:
@@ -246,7 +246,7 @@ def test_a_process_that_ends_while_it_is_read_is_gone(
     assert read_process(identity, proc) is None
 
 
-def test_no_file_is_left_open(proc: Path, identity: Identity) -> None:
+def test_no_file_is_left_open(proc: Path, identity: ProcessIdentity) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         read_process(identity, proc)
@@ -255,7 +255,9 @@ def test_no_file_is_left_open(proc: Path, identity: Identity) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_reading_opens_three_small_files(proc: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_opens_three_small_files(
+    proc: Path, identity: ProcessIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four times a second, for days: not smaps, whose pages the kernel walks, and no folder of threads."""
     read, names = host._read, []
 

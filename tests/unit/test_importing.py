@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.importing import Imported, import_text
-from gpubox.interchange.reading import Source
-from gpubox.interchange.recorded import long_name, long_names, recorded
+from gpubox.interchange.import_result import ImportSource
+from gpubox.interchange.importing import ImportedProfile, import_text
+from gpubox.interchange.reference_options import long_name, long_names, reference_options
 
 
-def one(text: str, **more: str) -> Imported:
+def one(text: str, **more: str) -> ImportedProfile:
     (imported,) = import_text(text, **more)
     return imported
 
@@ -23,7 +23,7 @@ def flags(text: str, **more: str) -> dict[str, object]:
     return dict(one(text, **more).profile.flags)
 
 
-def noted(imported: Imported, *words: str) -> bool:
+def noted(imported: ImportedProfile, *words: str) -> bool:
     return any(all(word in note for word in words) for note in imported.notes)
 
 
@@ -38,7 +38,7 @@ def test_shorts_take_their_long_name_and_long_ones_stay_as_typed() -> None:
 
 
 def test_every_short_option_of_the_recorded_build_has_a_long_name() -> None:
-    shorts = {name for name in recorded().by_name if name not in long_names()}
+    shorts = {name for name in reference_options().by_name if name not in long_names()}
     assert len(shorts) > 50
     assert all(long_name(short) in long_names() for short in shorts)
 
@@ -114,7 +114,7 @@ def test_the_engine_is_a_hint_unless_it_is_a_known_one() -> None:
     assert imported.profile.env == {"CUDA_VISIBLE_DEVICES": "0"}
     assert (imported.profile.engine, len(imported.notes)) == ("", 1)
     assert noted(imported, "~/llama.cpp/build/bin/llama-server", "[engines]")
-    (known,) = import_text(text, known=Source(engines={"mine": "~/llama.cpp/build/bin/llama-server"}))
+    (known,) = import_text(text, known=ImportSource(engines={"mine": "~/llama.cpp/build/bin/llama-server"}))
     assert (known.profile.engine, known.notes) == ("mine", ())
 
 

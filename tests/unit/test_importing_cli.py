@@ -10,8 +10,8 @@ import pytest
 
 from gpubox.cli.main import run
 from gpubox.hardware.process import own_identity
-from gpubox.paths import MAIN_SLOT, Paths
-from gpubox.server.record import Launch, Running, SlotState, now, save_state
+from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.server.state import InstanceState, Launch, RunningServer, save_state, utc_now
 
 BAT = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article1-start-server.bat")
 QWEN = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article5-qwen.sh")
@@ -188,8 +188,8 @@ def test_client_settings_name_where_the_profile_runs_and_say_so(
     assert base_url() == "http://127.0.0.1:8080/v1"
     assert "port changes at each start" in urls[-1]
 
-    running = Running(Launch("any", ("x",), "0.0.0.0", 41999), "id", now(), own_identity())
-    save_state(paths.slot_state(MAIN_SLOT), SlotState(running))
+    running = RunningServer(Launch("any", ("x",), "0.0.0.0", 41999), "id", utc_now(), own_identity())
+    save_state(paths.instance_state(MAIN_INSTANCE), InstanceState(running))
     assert run(["export", "any", "--as", "opencode"]) == 0
     assert base_url() == "http://127.0.0.1:41999/v1"
     assert "any runs at http://127.0.0.1:41999" in urls[-1]

@@ -6,14 +6,21 @@ import tomllib
 
 import pytest
 
-from gpubox.engines.capabilities import judge, parse_help, repeated_flags
-from gpubox.engines.renames import FORK_OPTIONS, MOVED, NEEDED_NO_VALUE
-from gpubox.interchange.commandline import RECORDED, Draft, read_arguments
-from gpubox.interchange.recorded import long_names, recorded
-from gpubox.interchange.spelling import Target
+from gpubox.engines.capabilities import find_refusals, parse_help, repeated_flags
+from gpubox.engines.replaced_flags import FORK_FLAGS, FORMER_SWITCHES, REPLACED_FLAGS
+from gpubox.interchange.option_updates import TargetEngine
+from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ProfileDraft, draft_from_arguments
+from gpubox.interchange.reference_options import long_names, reference_options
 from gpubox.profiles.argv import flag_argv
-from gpubox.profiles.repeating import COMMA, LARGEST, PAIRS, QUOTED, REPEATED, split_list
-from gpubox.profiles.writing import profile_toml
+from gpubox.profiles.multi_value_flags import (
+    COMMA_LISTS,
+    LARGEST_WINS,
+    QUOTED_LISTS,
+    REPEATED_FLAGS,
+    TWO_WORD_FLAGS,
+    split_values,
+)
+from gpubox.profiles.writer import profile_toml
 
 OLD_HELP = """\
 -m,    --model FNAME                    model path
@@ -29,11 +36,11 @@ OLD_HELP = """\
 OLD = parse_help(OLD_HELP)
 
 
-def read(*args: str) -> Draft:
-    return read_arguments(["-m", "a.gguf", *args], {})
+def read(*args: str) -> ProfileDraft:
+    return draft_from_arguments(["-m", "a.gguf", *args], {})
 
 
-def argv(draft: Draft) -> list[str]:
+def argv(draft: ProfileDraft) -> list[str]:
     return [word for name, value in draft.flags.items() for word in flag_argv(name, value)]
 
 
@@ -66,20 +73,24 @@ def test_a_flag_given_twice_becomes_what_llama_server_makes_of_it(args: str, hel
     assert argv(read(*argv(draft))) == argv(draft)
 
 
-@pytest.mark.parametrize("name", sorted(COMMA | QUOTED | REPEATED))
+@pytest.mark.parametrize("name", sorted(COMMA_LISTS | QUOTED_LISTS | REPEATED_FLAGS))
 @pytest.mark.parametrize("items", [("a",), ("a", "b"), ("a b", "-c", '"q"', "é")], ids=len)
 def test_several_values_survive_the_profile_and_the_command_line(name: str, items: tuple[str, ...]) -> None:
-    if name not in COMMA:
+    if name not in COMMA_LISTS:
         items = (*items, "x,y", '"x",y')
-    draft = Draft(model="m")
+    draft = ProfileDraft(model="m")
     draft.flags[name] = items
     assert tuple(tomllib.loads(profile_toml(draft.profile("p")))["flags"][name]) == items
     words = flag_argv(name, items)
-    assert [item for at in range(1, len(words), 2) for item in split_list(name, words[at])] == list(items)
+    assert [item for at in range(1, len(words), 2) for item in split_values(name, words[at])] == list(items)
 
 
 def test_every_flag_with_a_rule_is_one_the_engine_has() -> None:
-    assert {name for name in COMMA | QUOTED | REPEATED | LARGEST | PAIRS if not recorded().option(name)} == set()
+    assert {
+        name
+        for name in COMMA_LISTS | QUOTED_LISTS | REPEATED_FLAGS | LARGEST_WINS | TWO_WORD_FLAGS
+        if not reference_options().option(name)
+    } == set()
 
 
 def test_what_the_last_of_several_replaces_is_named_and_what_is_the_same_twice_is_no_note() -> None:
@@ -102,16 +113,16 @@ def test_an_order_that_a_profile_cannot_keep_is_said() -> None:
     assert read("-ot", "a=CPU", "-ot", "b=CPU", "--cpu-moe").notes == []
 
 
-@pytest.mark.parametrize("name", sorted(MOVED))
+@pytest.mark.parametrize("name", sorted(REPLACED_FLAGS))
 def test_every_old_option_becomes_one_the_engine_takes_or_is_left_out_and_is_named(name: str) -> None:
     typed = f"--{name}" if len(name) > 3 else f"-{name}"
-    draft = read(typed, *["7", "8"][: MOVED[name].takes], "-c", "512")
-    assert judge(recorded(), draft.flags) == []
+    draft = read(typed, *["7", "8"][: REPLACED_FLAGS[name].takes], "-c", "512")
+    assert find_refusals(reference_options(), draft.flags) == []
     assert draft.flags["ctx-size"] == 512
     assert any(typed in note for note in draft.notes)
 
 
-@pytest.mark.parametrize("name", sorted(NEEDED_NO_VALUE))
+@pytest.mark.parametrize("name", sorted(FORMER_SWITCHES))
 def test_a_switch_that_takes_a_value_today_is_on(name: str) -> None:
     draft = read(f"--{name}", "-c", "512")
     assert draft.flags == {name: "on", "ctx-size": 512}
@@ -151,23 +162,23 @@ def test_the_switches_of_loading_become_one_mode(args: str, mode: str) -> None:
 )  # fmt: skip
 def test_drafting_as_older_builds_wrote_it(args: str, flags: dict[str, object]) -> None:
     draft = read(*args.split())
-    assert {recorded().canonical(k): v for k, v in draft.flags.items()} == {
-        recorded().canonical(k): v for k, v in flags.items()
+    assert {reference_options().canonical(k): v for k, v in draft.flags.items()} == {
+        reference_options().canonical(k): v for k, v in flags.items()
     }
-    assert judge(recorded(), draft.flags) == []
+    assert find_refusals(reference_options(), draft.flags) == []
 
 
-@pytest.mark.parametrize("name", sorted(FORK_OPTIONS))
+@pytest.mark.parametrize("name", sorted(FORK_FLAGS))
 def test_a_forks_option_is_kept_takes_its_own_values_and_keeps_its_neighbours_as_typed(name: str) -> None:
     typed = f"--{name}" if len(name) > 5 or "-" in name else f"-{name}"
-    draft = read(typed, *["7"][: FORK_OPTIONS[name][0]], "--no-mmap", "-fa")
-    assert draft.flags == {name: 7 if FORK_OPTIONS[name][0] else True, "no-mmap": True, "flash-attn": True}
+    draft = read(typed, *["7"][: FORK_FLAGS[name][0]], "--no-mmap", "-fa")
+    assert draft.flags == {name: 7 if FORK_FLAGS[name][0] else True, "no-mmap": True, "flash-attn": True}
     assert any("fork" in note for note in draft.notes)
 
 
 def test_nothing_is_respelled_for_an_engine_that_still_takes_it() -> None:
     args = ["-m", "a", "-fa", "--no-mmap", "--draft-max", "8", "-fmoe", "-c", "8"]
-    draft = read_arguments(args, {}, target=Target("mine", OLD))
+    draft = draft_from_arguments(args, {}, target=TargetEngine("mine", OLD))
     assert draft.flags == {"flash-attn": True, "no-mmap": True, "draft-max": 8, "fused-moe": True, "ctx-size": 8}
     assert draft.notes == []
 
@@ -176,7 +187,7 @@ def test_an_engine_that_wants_a_flag_repeated_gets_it_so() -> None:
     again = repeated_flags(OLD)
     assert again == {"lora", "override-kv"}
     assert flag_argv("lora", ("a,b", "c"), again) == ["--lora", "a,b", "--lora", "c"]
-    assert repeated_flags(RECORDED.capabilities) == set()
+    assert repeated_flags(REFERENCE_ENGINE.capabilities) == set()
 
 
 def test_values_are_taken_as_llama_server_takes_them() -> None:

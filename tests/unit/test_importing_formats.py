@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.commandline import Imported
+from gpubox.interchange.import_notes import MAX_OMITTED_LINES, redacted_line
 from gpubox.interchange.importing import import_source, import_text
-from gpubox.interchange.leftovers import MOST_LINES, shown
+from gpubox.interchange.profile_draft import ImportedProfile
 
 
-def one(text: str, file: str = "") -> Imported:
+def one(text: str, file: str = "") -> ImportedProfile:
     (imported,) = import_text(text, file=file)
     return imported
 
 
-def noted(imported: Imported, *words: str) -> bool:
+def noted(imported: ImportedProfile, *words: str) -> bool:
     return any(all(word in note for word in words) for note in imported.notes)
 
 
@@ -162,17 +162,17 @@ def test_what_only_powershell_knows_is_named() -> None:
     ],
 )
 def test_a_line_that_is_left_out_shows_no_secret(line: str) -> None:
-    assert "hush" not in shown(line)
-    assert shown(line).split()[0] == line.split()[0].partition("=")[0] or "***" in shown(line)
+    assert "hush" not in redacted_line(line)
+    assert redacted_line(line).split()[0] == line.split()[0].partition("=")[0] or "***" in redacted_line(line)
 
 
 @pytest.mark.parametrize("line", ["--override-kv tokenizer.ggml.x=int:1", "--ssl-key-file /k.pem", "--max-tokens 5"])
 def test_what_only_sounds_like_a_secret_is_shown(line: str) -> None:
-    assert shown(line) == line
+    assert redacted_line(line) == line
 
 
 def test_a_known_kind_of_token_is_hidden_wherever_it_stands() -> None:
-    assert shown("echo hf_abcdefghijklmnop sk-abcdefghijklmnop") == "echo *** ***"
+    assert redacted_line("echo hf_abcdefghijklmnop sk-abcdefghijklmnop") == "echo *** ***"
 
 
 def test_an_api_key_file_is_neither_read_nor_kept(tmp_path: Path) -> None:
@@ -251,8 +251,8 @@ def test_tags_of_yaml_run_nothing(tmp_path: Path) -> None:
 def test_a_long_file_has_a_bounded_number_of_lines_and_says_how_many_there_are_beside() -> None:
     text = "[Service]\n" + "".join(f"A{i}=b\n" for i in range(1000)) + "ExecStart=llama-server -m a/b\n"
     notes = one(text, "x.service").notes
-    assert len(notes) == MOST_LINES + 2
-    assert notes[-1] == f"Left out: {1000 - MOST_LINES} more lines."
+    assert len(notes) == MAX_OMITTED_LINES + 2
+    assert notes[-1] == f"Left out: {1000 - MAX_OMITTED_LINES} more lines."
     assert any("a/b is relative" in note for note in notes)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import UsageError
-from gpubox.interchange.commandline import Imported, read_arguments
 from gpubox.interchange.importing import import_source
-from gpubox.interchange.recorded import model_argv
+from gpubox.interchange.profile_draft import ImportedProfile, draft_from_arguments
+from gpubox.interchange.reference_options import model_arguments
 from gpubox.profiles.argv import server_argv
-from gpubox.profiles.writing import profile_toml
+from gpubox.profiles.writer import profile_toml
 from tests.unit.launch_words import STOCK, lost_words
 
 LAUNCHES = Path(__file__).parents[1] / "fixtures" / "launches"
@@ -26,7 +26,7 @@ SECRETS = ("hf_abcdefghijklmnop", "sk-abcdefghijklmnop", "YOUR_SECRET_HERE", "co
 everyone = pytest.mark.parametrize("path", READ, ids=lambda path: path.name)
 
 
-def written(found: list[Imported]) -> str:
+def written(found: list[ImportedProfile]) -> str:
     return "\n".join(profile_toml(imported.profile, imported.profile.name) for imported in found)
 
 
@@ -55,9 +55,9 @@ def test_no_secret_of_it_is_repeated(path: Path) -> None:
 @everyone
 def test_its_profiles_come_back_from_their_own_command_line(path: Path) -> None:
     for imported in import_source(str(path)):
-        argv = server_argv(imported.profile, model_argv(imported.profile.model) if imported.profile.model else [])
-        again = read_arguments(argv, {}).profile(imported.profile.name)
-        assert server_argv(again, model_argv(again.model) if again.model else []) == argv
+        argv = server_argv(imported.profile, model_arguments(imported.profile.model) if imported.profile.model else [])
+        again = draft_from_arguments(argv, {}).profile(imported.profile.name)
+        assert server_argv(again, model_arguments(again.model) if again.model else []) == argv
 
 
 @everyone

@@ -12,11 +12,11 @@ import pytest
 
 from gpubox.engines.capabilities import parse_help
 from gpubox.interchange.importing import import_source
-from gpubox.interchange.recorded import model_argv
+from gpubox.interchange.reference_options import model_arguments
 from gpubox.paths import shipped_profiles
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.loader import load_profile
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LAUNCHES = sorted(path for path in (FIXTURES / "launches").iterdir() if path.is_file())
@@ -47,7 +47,7 @@ def pairs(argv: list[str]) -> set[tuple[str, str]]:
 
 
 def argv_of(profile: Profile) -> list[str]:
-    return server_argv(profile, model_argv(profile.model) if profile.model else [])
+    return server_argv(profile, model_arguments(profile.model) if profile.model else [])
 
 
 @pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.name)

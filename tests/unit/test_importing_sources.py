@@ -8,7 +8,7 @@ import pytest
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.importing import import_source
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 
 
 def test_a_source_is_a_path_or_the_text_itself(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import pytest
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 from gpubox.server import launch as module
-from gpubox.server.launch import check_exposure, check_port, free_port, prepare, preview
-from gpubox.server.record import Launch
+from gpubox.server.launch import check_exposure, check_port, free_port, prepare_launch, preview_launch
+from gpubox.server.state import Launch
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def held() -> Iterator[int]:
 
 def refusal(profile: Profile, paths: Paths, config: Config, **more: Any) -> GpuboxError:
     with pytest.raises(GpuboxError) as caught:
-        prepare(profile, paths, config, **more)
+        prepare_launch(profile, paths, config, **more)
     return caught.value
 
 
@@ -53,7 +53,7 @@ def test_the_launch_of_a_whole_profile(
     notes: list[str] = []
     whole = replace(profile, flags={"ctx-size": 4096}, env={"X": "1"})
 
-    launch = prepare(whole, paths, config, checked=notes.append)
+    launch = prepare_launch(whole, paths, config, checked=notes.append)
 
     assert launch.argv[:7] == (
         str(fake_engine), "--model", str(tiny_gguf), "--host", "127.0.0.1", "--port", str(profile.port)
@@ -72,7 +72,7 @@ def test_the_launch_of_a_whole_profile(
 def test_an_embedding_server_is_proven_by_an_embedding(
     flags: dict[str, Any], proven: bool, profile: Profile, paths: Paths, config: Config
 ) -> None:
-    assert prepare(replace(profile, flags=flags), paths, config).embeddings is proven
+    assert prepare_launch(replace(profile, flags=flags), paths, config).embeddings is proven
 
 
 # -- who can reach it -----------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_config_may_allow_it(profile: Profile, paths: Paths, config: Config) -> 
     wide = replace(profile, host="0.0.0.0")
 
     assert "without an API key" in refusal(wide, paths, config).message
-    assert prepare(wide, paths, replace(config, allow_exposed=True)).host == "0.0.0.0"
+    assert prepare_launch(wide, paths, replace(config, allow_exposed=True)).host == "0.0.0.0"
 
 
 def test_a_key_file_that_others_can_read_stops_an_open_launch(profile: Profile, paths: Paths) -> None:
@@ -116,7 +116,7 @@ def test_the_key_stands_in_no_part_of_the_launch(
 ) -> None:
     monkeypatch.setenv("LLAMA_API_KEY", "sesame")
 
-    assert "sesame" not in repr(prepare(replace(profile, host="0.0.0.0"), paths, config))
+    assert "sesame" not in repr(prepare_launch(replace(profile, host="0.0.0.0"), paths, config))
 
 
 # -- engine and flags -----------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_draft_and_mmproj_must_be_there_and_whole(
     assert "gone.gguf does not exist" in refusal(replace(profile, flags={flag: "/x/gone.gguf"}), paths, config).message
     bad = replace(profile, flags={flag: str(tmp_path / "bad.gguf")})
     assert "is not a GGUF" in refusal(bad, paths, config).message
-    assert prepare(replace(profile, flags={flag: str(tiny_gguf)}), paths, config)
+    assert prepare_launch(replace(profile, flags={flag: str(tiny_gguf)}), paths, config)
 
 
 def test_a_home_in_a_flag_is_expanded_for_the_check_and_for_the_engine(
@@ -175,7 +175,7 @@ def test_a_home_in_a_flag_is_expanded_for_the_check_and_for_the_engine(
 ) -> None:
     shutil.copy(tiny_gguf, own_home / "draft.gguf")
 
-    launch = prepare(replace(profile, flags={"spec-draft-model": "~/draft.gguf"}), paths, config)
+    launch = prepare_launch(replace(profile, flags={"spec-draft-model": "~/draft.gguf"}), paths, config)
 
     assert str(own_home / "draft.gguf") in launch.argv
     assert (
@@ -192,7 +192,7 @@ def test_a_home_in_the_model_is_expanded(
 ) -> None:
     shutil.copy(tiny_gguf, own_home / "m.gguf")
 
-    assert prepare(replace(profile, model="~/m.gguf"), paths, config).model_path == str(own_home / "m.gguf")
+    assert prepare_launch(replace(profile, model="~/m.gguf"), paths, config).model_path == str(own_home / "m.gguf")
 
 
 def test_relative_files_are_found_beside_the_profile_wherever_gpubox_is_called(
@@ -201,10 +201,10 @@ def test_relative_files_are_found_beside_the_profile_wherever_gpubox_is_called(
     own = replace(profile, model="tiny.gguf", flags={"mmproj": "tiny.gguf"}, path=tmp_path / "p.toml")
     monkeypatch.chdir("/")
 
-    launch = prepare(own, paths, config)
+    launch = prepare_launch(own, paths, config)
 
     assert launch.argv[launch.argv.index("--mmproj") + 1] == launch.model_path == str(tiny_gguf)
-    assert preview(own, paths, config).model_path == str(tiny_gguf)
+    assert preview_launch(own, paths, config).model_path == str(tiny_gguf)
 
 
 def test_a_template_file_must_be_there(profile: Profile, paths: Paths, config: Config) -> None:
@@ -300,7 +300,7 @@ def test_the_port_of_the_server_that_will_be_stopped_counts_as_free(
 ) -> None:
     old = Launch("old", (), "127.0.0.1", held)
 
-    assert prepare(replace(profile, port=held), paths, config, held=old).port == held
+    assert prepare_launch(replace(profile, port=held), paths, config, held=old).port == held
 
 
 def test_any_free_port_stays_the_same_for_the_same_profile(
@@ -309,9 +309,9 @@ def test_any_free_port_stays_the_same_for_the_same_profile(
     anywhere = replace(profile, port=0)
     mine, other = Launch("p", (), "127.0.0.1", held), Launch("q", (), "127.0.0.1", held)
 
-    assert prepare(anywhere, paths, config, held=mine).port == held
-    assert prepare(anywhere, paths, config, held=other).port not in (0, held)
-    assert prepare(anywhere, paths, config).argv[6] != "0"
+    assert prepare_launch(anywhere, paths, config, held=mine).port == held
+    assert prepare_launch(anywhere, paths, config, held=other).port not in (0, held)
+    assert prepare_launch(anywhere, paths, config).argv[6] != "0"
 
 
 # -- the preview ----------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_any_free_port_stays_the_same_for_the_same_profile(
 def test_a_preview_looks_at_no_port_and_needs_no_model(
     held: int, profile: Profile, paths: Paths, config: Config
 ) -> None:
-    shown = preview(replace(profile, port=held, model="hf:u/r:Q4_K_M"), paths, config)
+    shown = preview_launch(replace(profile, port=held, model="hf:u/r:Q4_K_M"), paths, config)
 
     assert (shown.model_path, shown.refusal) == (None, None)
     assert shown.argv[1:3] == ("--hf-repo", "u/r:Q4_K_M")
@@ -334,6 +334,6 @@ def test_a_preview_of_what_cannot_run_shows_the_line_and_says_why(
         (replace(profile, flags={"no-such-flag": 1}), "no such option"),
         (replace(profile, flags={"ctx-size": 13}), "13 brings bad luck"),
     ):
-        shown = preview(wrong, paths, config)
+        shown = preview_launch(wrong, paths, config)
         assert words in str(shown.refusal)
         assert "--model" in shown.argv

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.regular import open_regular
 from gpubox.server import log
-from gpubox.server.log import KEEP, LINE_BYTES, LogLine, LogReader, parse_line, rotate, stage_of, tail_text
+from gpubox.server.log import KEPT_LOGS, LINE_BYTES, LogLine, LogReader, load_stage, parse_line, rotate_log, tail_text
+from gpubox.storage import open_regular
 
 STARTUP = """\
 0.00.001.426 I srv  llama_server: initializing ...
@@ -62,19 +62,19 @@ def test_the_stages_of_a_recorded_load() -> None:
         "creating MTP draft context against the target model 'm.gguf'",
     )
 
-    assert [stage for line in STARTUP.splitlines() if (stage := stage_of(line))] == [
+    assert [stage for line in STARTUP.splitlines() if (stage := load_stage(line))] == [
         "reading the GGUF",
         "loaded",
         "listening",
     ]
-    assert [stage_of(line) for line in more] == [
+    assert [load_stage(line) for line in more] == [
         "loading weights",
         "loading weights",
         "allocating the KV cache",
         "reserving compute buffers",
         "creating the MTP context",
     ]
-    assert stage_of("slot print_timing: id  3 | task 0 |    graphs reused =         12") is None
+    assert load_stage("slot print_timing: id  3 | task 0 |    graphs reused =         12") is None
 
 
 def append(path: Path, data: bytes) -> None:
@@ -107,7 +107,7 @@ def test_a_reader_goes_on_in_the_new_file_after_a_rotation(tmp_path: Path) -> No
     path.write_bytes(b"first launch\nhalf a li")
     reader = LogReader(path)
     reader.read()
-    rotate(path)
+    rotate_log(path)
     path.write_bytes(b"second launch, longer than the first file ever was\n")
 
     assert reader.read() == ["second launch, longer than the first file ever was"]
@@ -123,7 +123,7 @@ def test_a_rotation_between_opening_and_looking_shows_nothing_twice(
 
     def open_then_rotate(path: Path) -> object:
         file = open_regular(path)
-        rotate(path)
+        rotate_log(path)
         with path.open("ab") as server:
             server.write(b"new line\n")
         return file
@@ -185,19 +185,19 @@ def test_the_log_folder_may_be_a_lie(tmp_path: Path) -> None:
 def test_rotation_keeps_five_and_the_newest_is_one(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "main.log"
     for launch in range(8):
-        rotate(path)
+        rotate_log(path)
         path.write_text(f"launch {launch}")
 
     kept = {file.name: file.read_text() for file in path.parent.iterdir()}
 
-    assert KEEP == 5
+    assert KEPT_LOGS == 5
     assert kept == {"main.log": "launch 7"} | {f"main.log.{n}": f"launch {7 - n}" for n in range(1, 6)}
 
 
 def test_an_empty_log_is_not_rotated(tmp_path: Path) -> None:
     path = tmp_path / "main.log"
     path.touch()
-    rotate(path)
+    rotate_log(path)
 
     assert [file.name for file in tmp_path.iterdir()] == ["main.log"]
 
@@ -206,7 +206,7 @@ def test_a_log_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(GpuboxError, match=r"log folder .* cannot be written"):
-        rotate(tmp_path / "file" / "main.log")
+        rotate_log(tmp_path / "file" / "main.log")
 
 
 def test_a_line_without_an_end_is_cut_and_reading_goes_on(tmp_path: Path) -> None:

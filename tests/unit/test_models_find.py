@@ -9,12 +9,12 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.models.demo import SMOLLM2, demo_target
+from gpubox.models.demo_model import SMOLLM2, demo_path
 from gpubox.models.find import find_models
 from gpubox.models.quants import HfReference, choose_files, group_shards, parse_reference, quant_label
-from gpubox.models.resolve import model_of, resolve_model, with_files_found
+from gpubox.models.resolve import profile_model, resolve_model, with_resolved_flag_paths
 from gpubox.paths import Paths
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 
 
 def put(path: Path, size: int = 10) -> Path:
@@ -75,18 +75,18 @@ def test_a_relative_path_is_meant_from_the_profile_and_never_from_the_current_fo
         resolve_model("a.gguf", paths, Config())
     profile = Profile("p", "a.gguf", path=beside / "p.toml", flags={"mmproj": "mm.gguf", "lora": "x.gguf,/y.gguf"})
     with pytest.raises(GpuboxError) as error:
-        model_of(profile, paths, Config())
+        profile_model(profile, paths, Config())
     assert f"not in {beside}, and not where models are found" in error.value.message
 
     found = put(own_home / "models/a.gguf")
-    assert model_of(profile, paths, Config()).path == found
+    assert profile_model(profile, paths, Config()).path == found
     near = put(beside / "a.gguf")
-    assert model_of(profile, paths, Config()).path == near
-    assert with_files_found(profile, paths, Config()).flags == {
+    assert profile_model(profile, paths, Config()).path == near
+    assert with_resolved_flag_paths(profile, paths, Config()).flags == {
         "mmproj": str(beside / "mm.gguf"), "lora": f"{beside}/x.gguf,/y.gguf",
     }  # fmt: skip
     projector = put(own_home / "models/mm.gguf")
-    assert with_files_found(profile, paths, Config()).flags["mmproj"] == str(projector)
+    assert with_resolved_flag_paths(profile, paths, Config()).flags["mmproj"] == str(projector)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_name_that_two_files_have(own_home: Path, tmp_path: Path, paths: Paths
 def test_demo_before_and_after_it_is_here(paths: Paths) -> None:
     before = resolve_model("demo:SmolLM2", paths, Config())
     assert (before.fetch, before.path, before.argv, before.size) == ("demo", None, (), SMOLLM2.size)
-    target = demo_target(SMOLLM2, paths)
+    target = demo_path(SMOLLM2, paths)
     target.parent.mkdir(parents=True)
     with target.open("wb") as file:
         file.truncate(SMOLLM2.size)  # sparse

@@ -13,7 +13,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.models.fetch import fetch_model, planned_download
+from gpubox.models.fetch import fetch_model, plan_download
 from gpubox.models.find import hub_cache
 from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
@@ -105,12 +105,12 @@ def test_the_default_quant_lands_in_the_shared_cache(paths: Paths) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_a_download_is_planned_with_its_size_and_the_room_there(paths: Paths) -> None:
-    planned = planned_download("hf:u/m", paths)
+    planned = plan_download("hf:u/m", paths)
     assert (planned.size_bytes, planned.folder) == (300_004, hub_cache())
     assert planned.free_bytes and planned.fits
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
-    assert planned_download("hf:u/m", paths).size_bytes is None
-    assert planned_download("demo:smollm2", paths).size_bytes == 98_362_432
+    assert plan_download("hf:u/m", paths).size_bytes is None
+    assert plan_download("demo:smollm2", paths).size_bytes == 98_362_432
 
 
 @pytest.mark.usefixtures("hub")
@@ -159,7 +159,7 @@ def test_offline(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_no_room(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpubox.models import hub as module
+    from gpubox.models import huggingface as module
 
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(GpuboxError, match="are free") as error:

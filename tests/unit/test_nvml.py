@@ -20,7 +20,7 @@ from tests.fake_nvml import GIB, LONG, MIB, NOT_AVAILABLE, Driver, process
 def only_nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
     """No card and no process of the machine that runs the tests is seen."""
     monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: ())
-    monkeypatch.setattr(nvml_card, "name_of", lambda pid: None)
+    monkeypatch.setattr(nvml_card, "process_name", lambda pid: None)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_a_driver_that_lists_no_processes_is_not_one_that_has_none(driver: Drive
 
 
 def test_a_process_is_called_what_it_calls_itself(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_card, "name_of", lambda pid: "llama-server" if pid == 7 else None)
+    monkeypatch.setattr(nvml_card, "process_name", lambda pid: "llama-server" if pid == 7 else None)
 
     assert [p.name for p in read_driver().gpus[0].processes] == ["llama-server", "Xorg"]
 

@@ -130,7 +130,7 @@ def test_names_are_asked_for_again_because_a_pid_gets_a_new_owner(
 ) -> None:
     reader = start(Driver())
     assert [p.name for p in reader.fresh(LONG).gpus[0].processes] == ["/opt/llama-server", "Xorg"]
-    monkeypatch.setattr(nvml_card, "name_of", lambda pid: "blender")
+    monkeypatch.setattr(nvml_card, "process_name", lambda pid: "blender")
 
     assert [p.name for p in reader.fresh(LONG).gpus[0].processes] == ["/opt/llama-server", "Xorg"]
     clock.now += 2

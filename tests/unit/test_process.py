@@ -15,14 +15,14 @@ import psutil
 import pytest
 
 from gpubox.hardware import process
-from gpubox.hardware.process import MARKER, Identity, PortOwner
+from gpubox.hardware.process import MARKER_VARIABLE, PortOwner, ProcessIdentity
 from tests.conftest import until
 
 
 @pytest.fixture
 def living() -> Iterator[subprocess.Popen[bytes]]:
     """A living process with a marker."""
-    env = {**os.environ, MARKER: "/state|main|a|f00d"}
+    env = {**os.environ, MARKER_VARIABLE: "/state|main|a|f00d"}
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, bufsize=0)
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(b"\n")
@@ -77,8 +77,8 @@ def test_a_process_lives_until_its_last_thread_is_gone() -> None:
 
 def test_no_process_is_dead() -> None:
     assert not process.is_alive(None)
-    assert not process.is_alive(Identity(2**22 + 5, 1, process.boot_id()))
-    assert not process.is_alive(Identity(os.getpid(), -1, ""))
+    assert not process.is_alive(ProcessIdentity(2**22 + 5, 1, process.boot_id()))
+    assert not process.is_alive(ProcessIdentity(os.getpid(), -1, ""))
 
 
 def test_a_name_with_brackets_and_spaces_does_not_confuse() -> None:
@@ -99,12 +99,12 @@ def test_this_gpubox_is_alive() -> None:
 
 def test_the_marker_is_read_and_found_by_its_beginning(living: subprocess.Popen[bytes]) -> None:
     assert process.marker_of(living.pid) == "/state|main|a|f00d"
-    assert [(i.pid, m) for i, m in process.find_marked("/state|main|")] == [(living.pid, "/state|main|a|f00d")]
-    assert process.find_marked("/state|other|") == []
+    assert [(i.pid, m) for i, m in process.find_by_marker("/state|main|")] == [(living.pid, "/state|main|a|f00d")]
+    assert process.find_by_marker("/state|other|") == []
 
 
 def test_a_process_without_marker_or_without_environment_has_none(living: subprocess.Popen[bytes]) -> None:
-    with subprocess.Popen(["sleep", "60"], env={"X" + MARKER: "/state|main|b|1", "EMPTY": ""}) as other:
+    with subprocess.Popen(["sleep", "60"], env={"X" + MARKER_VARIABLE: "/state|main|b|1", "EMPTY": ""}) as other:
         assert process.marker_of(other.pid) is None
         other.kill()
     assert process.marker_of(2**22 + 5) is None
@@ -114,18 +114,18 @@ def test_the_dead_are_not_found_by_marker(living: subprocess.Popen[bytes]) -> No
     living.send_signal(signal.SIGKILL)
     living.wait()
 
-    assert process.find_marked("/state|main|") == []
+    assert process.find_by_marker("/state|main|") == []
 
 
 def test_activity_of_the_living_and_the_dead(living: subprocess.Popen[bytes]) -> None:
-    reading = process.activity(os.getpid())
+    reading = process.process_activity(os.getpid())
 
     assert reading is not None
     assert reading.cpu_seconds > 0
     assert reading.rss_bytes > reading.file_rss_bytes > 0
-    assert process.activity(2**22 + 5) is None
-    assert process.command_of(living.pid) == ["cat"]
-    assert process.command_of(2**22 + 5) == []
+    assert process.process_activity(2**22 + 5) is None
+    assert process.process_argv(living.pid) == ["cat"]
+    assert process.process_argv(2**22 + 5) == []
 
 
 def test_a_listening_port_has_an_owner_and_another_state_has_none() -> None:
@@ -138,8 +138,8 @@ def test_a_listening_port_has_an_owner_and_another_state_has_none() -> None:
         assert owner is not None
         assert owner.pid == os.getpid()
         assert str(owner).endswith(f"(pid {os.getpid()})")
-        assert process.listens(os.getpid(), port) is True
-        assert process.listens(os.getpid(), port + 1) is False or port == 65535
+        assert process.is_listening(os.getpid(), port) is True
+        assert process.is_listening(os.getpid(), port + 1) is False or port == 65535
     assert process.port_owner(port) is None
 
 
@@ -175,5 +175,5 @@ def test_what_cannot_be_seen_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(psutil.Process, "net_connections", denied)
 
     assert process.port_owner(80) is None
-    assert process.listens(os.getpid(), 80) is None
-    assert process.listens(2**22 + 5, 80) is None
+    assert process.is_listening(os.getpid(), 80) is None
+    assert process.is_listening(2**22 + 5, 80) is None

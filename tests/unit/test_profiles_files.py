@@ -11,8 +11,8 @@ import pytest
 from gpubox.errors import UsageError
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.loader import load_catalog, load_profile, parse_profile
-from gpubox.profiles.model import Chat, Needs, Profile, Reference
-from gpubox.profiles.writing import profile_toml, save_profile
+from gpubox.profiles.profile import ChatDefaults, HardwareNeeds, Profile, ReferenceFigure
+from gpubox.profiles.writer import profile_toml, save_profile
 
 FULL = Profile(
     name="full",
@@ -34,10 +34,13 @@ FULL = Profile(
         "odd.key": "é \x7f '",
     },
     sampling={"temperature": 0.0, "min_p": 0.05},
-    chat=Chat("Be brief.", {"enable_thinking": False, "effort": "low"}),
-    needs=Needs(16, 32.5, "a fork"),
+    chat=ChatDefaults("Be brief.", {"enable_thinking": False, "effort": "low"}),
+    needs=HardwareNeeds(16, 32.5, "a fork"),
     source="me",
-    references=(Reference("speed", 70.0, "tok/s", "box", "blog"), Reference("share", 0.5, "%", "box", "blog", "~")),
+    references=(
+        ReferenceFigure("speed", 70.0, "tok/s", "box", "blog"),
+        ReferenceFigure("share", 0.5, "%", "box", "blog", "~"),
+    ),
 )
 
 
@@ -109,7 +112,7 @@ def test_the_shipped_folder_is_never_written(paths: Paths, monkeypatch: pytest.M
     paths.config.mkdir()
     (tmp_path / "shipped").mkdir()
     paths.profiles.symlink_to(tmp_path / "shipped")
-    monkeypatch.setattr("gpubox.profiles.writing.shipped_profiles", lambda: tmp_path / "shipped")
+    monkeypatch.setattr("gpubox.profiles.writer.shipped_profiles", lambda: tmp_path / "shipped")
     with pytest.raises(UsageError, match="come with gpubox"):
         save_profile(Profile("demo", "m.gguf"), paths, overwrite=True)
     assert not list((tmp_path / "shipped").iterdir())

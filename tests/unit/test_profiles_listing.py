@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubox.profiles.listing import hides_shipped, listed
-from gpubox.profiles.model import Profile
+from gpubox.profiles.listing import hides_shipped, visible_profiles
+from gpubox.profiles.profile import Profile
 
 MINE, SHIPPED, RUNS = Profile("mine", "/m.gguf"), Profile("demo", "d", shipped=True), Profile("qwen", "q", shipped=True)
 
@@ -24,4 +24,4 @@ def test_shipped_profiles_are_hidden_where_the_owner_has_one_or_says_so(
 
 
 def test_what_runs_is_listed_always() -> None:
-    assert listed((SHIPPED, RUNS, MINE), {"qwen"}) == [RUNS, MINE]
+    assert visible_profiles((SHIPPED, RUNS, MINE), {"qwen"}) == [RUNS, MINE]

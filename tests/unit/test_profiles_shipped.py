@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.engines.capabilities import Capabilities, judge, parse_help
+from gpubox.engines.capabilities import Capabilities, find_refusals, parse_help
 from gpubox.paths import shipped_profiles
 from gpubox.profiles.loader import load_profile
-from gpubox.profiles.model import Profile
+from gpubox.profiles.profile import Profile
 
 HELP = Path(__file__).parents[1] / "fixtures" / "llama-server-b11434.help.txt"
 FORK = {"qwen36-mtp-16gb", "qwen36-128k", "qwen36-256k"}
@@ -57,22 +57,22 @@ def test_a_configuration_of_an_article_names_its_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(STOCK | DEMO))
 def test_current_llama_cpp_takes_every_flag(name: str, stock_engine: Capabilities) -> None:
-    assert judge(stock_engine, shipped(name).flags) == []
+    assert find_refusals(stock_engine, shipped(name).flags) == []
 
 
 @pytest.mark.parametrize("name", sorted(FORK))
 def test_a_forks_profile_is_refused_with_a_way_out_for_each_flag(name: str, stock_engine: Capabilities) -> None:
     profile = shipped(name)
-    refusals = judge(stock_engine, profile.flags)
+    refusals = find_refusals(stock_engine, profile.flags)
     assert profile.needs.engine
     assert {r.flag for r in refusals if r.needs_fork} == {"cache-type-k", "cache-type-v"}
     assert all(r.hint for r in refusals)
 
 
 def test_the_recorded_help_of_the_package_is_the_one_tests_use() -> None:
-    from gpubox.interchange import recorded
+    from gpubox.interchange import reference_options
 
-    assert recorded._HELP.read_text() == HELP.read_text()
+    assert reference_options._HELP.read_text() == HELP.read_text()
 
 
 def test_the_16gb_profile_has_the_articles_flags() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import Identity
-from gpubox.server import record
-from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, save_state
+from gpubox.hardware.process import ProcessIdentity
+from gpubox.server import state as state_module
+from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, save_state
 
 LAUNCH = Launch(
     profile="a",
@@ -28,10 +28,21 @@ LAUNCH = Launch(
     model_bytes=22_000_000_000,
     embeddings=True,
 )
-RUNNING = Running(
-    LAUNCH, "f00d", "2026-01-01T00:00:00.000Z", Identity(7, 99, "boot"), None, 3.25, ((0, 12),), (1, 1), True, (0,)
+RUNNING = RunningServer(
+    LAUNCH,
+    "f00d",
+    "2026-01-01T00:00:00.000Z",
+    ProcessIdentity(7, 99, "boot"),
+    None,
+    3.25,
+    ((0, 12),),
+    (1, 1),
+    True,
+    (0,),
 )
-STATE = SlotState(RUNNING, Operation("switch", "b", "load", Identity(8, 5, "boot"), "now"), LAUNCH, "why \udcff")
+STATE = InstanceState(
+    RUNNING, Operation("switch", "b", "load", ProcessIdentity(8, 5, "boot"), "utc_now"), LAUNCH, "why \udcff"
+)
 
 
 def test_a_whole_state_comes_back(tmp_path: Path) -> None:
@@ -44,9 +55,9 @@ def test_a_whole_state_comes_back(tmp_path: Path) -> None:
 
 def test_an_empty_state_comes_back_and_so_does_no_file(tmp_path: Path) -> None:
     path = tmp_path / "main.json"
-    assert load_state(path) == SlotState()
-    save_state(path, SlotState())
-    assert load_state(path) == SlotState()
+    assert load_state(path) == InstanceState()
+    save_state(path, InstanceState())
+    assert load_state(path) == InstanceState()
 
 
 def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
@@ -148,9 +159,9 @@ def test_a_disk_that_refuses_leaves_the_old_state_whole_and_no_litter(
     def refuse(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(record.os, "fsync", refuse)
+    monkeypatch.setattr(state_module.os, "fsync", refuse)
     with pytest.raises(GpuboxError, match=os.strerror(number)):
-        save_state(path, SlotState(message=message))
+        save_state(path, InstanceState(message=message))
 
     assert load_state(path) == STATE
     assert list(tmp_path.iterdir()) == [path]
@@ -166,7 +177,7 @@ def test_on_a_full_disk_the_record_takes_the_room_of_the_old_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "mkstemp", full)
-    for state in (SlotState(message="new"), STATE):
+    for state in (InstanceState(message="new"), STATE):
         save_state(path, state)
         assert load_state(path) == state
     assert list(tmp_path.iterdir()) == [path]
@@ -191,4 +202,4 @@ def test_where_this_machine_reaches_it(host: str, url: str) -> None:
 def test_now_is_utc_to_the_millisecond() -> None:
     import re
 
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", record.now())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", state_module.utc_now())

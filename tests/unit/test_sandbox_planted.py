@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.sandbox import disk
-from gpubox.sandbox.disk import DiskWatch, recent, remove_tree
-from gpubox.sandbox.planted import find, is_bare_repository, kind_of, move_out
+from gpubox.sandbox import disk_usage
+from gpubox.sandbox.auto_run_files import auto_run_kind, find_auto_run_files, is_bare_repository, move_out
+from gpubox.sandbox.disk_usage import DiskMonitor, recent_changes, remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.quarantine import Quarantine
 
@@ -32,12 +32,12 @@ NEVER = [
     "name", [".git", ".GIT", ".Git.", ".git ", "GIT~1", ".g\u200cit", ".git:x", ".ENVRC", ".vscode"]
 )
 def test_a_name_is_known_as_any_file_system_reads_it(name: str) -> None:
-    assert kind_of(name)
+    assert auto_run_kind(name)
 
 
 @pytest.mark.parametrize("name", NEVER)
 def test_what_nothing_runs_unasked_is_left_alone(name: str) -> None:
-    assert kind_of(name) == ""
+    assert auto_run_kind(name) == ""
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_repository_by_what_it_holds(names: list[str], whole: bool) -> None:
 def test_the_owners_own_is_known_wherever_it_is_moved(tmp_path: Path) -> None:
     work, place = tmp_path / "work", tmp_path / "place"
     (work / "a/.git").mkdir(parents=True)
-    known = {one.identity for one in find(work)}
+    known = {one.identity for one in find_auto_run_files(work)}
     (work / "a").rename(work / "b")
     (work / "a/.git").mkdir(parents=True)
 
@@ -73,7 +73,7 @@ def test_a_file_of_the_owners_that_becomes_part_of_a_repository_stays(tmp_path: 
     work.mkdir()
     (work / "HEAD").write_text("mine")
     (work / "config").write_text("mine")
-    known = {one.identity for one in find(work)}
+    known = {one.identity for one in find_auto_run_files(work)}
     (work / "objects").mkdir()
     (work / "refs").mkdir()
 
@@ -89,12 +89,12 @@ def test_a_change_of_what_cannot_be_guarded_is_told(tmp_path: Path) -> None:
     here = Quarantine.opened(work, guards=False, place=tmp_path / "place")
     (work / ".git/objects/a").write_text("x")
     (work / ".git/index").write_text("x")
-    here.settle()
+    here.finish()
     assert here.left == []
 
     here = Quarantine.opened(work, guards=False, place=tmp_path / "place")
     (work / ".git/hooks/pre-commit").write_text("x")
-    here.settle()
+    here.finish()
     assert [one.path for one in here.left] == [".git"]
 
 
@@ -106,7 +106,7 @@ def test_recent_is_what_the_kernel_says_it_is(tmp_path: Path) -> None:
     (tmp_path / "node_modules/new").write_text("x" * 10_000)
     os.utime(tmp_path / "node_modules/new", (1, 1))
 
-    found = recent(tmp_path, since, 100, {})
+    found = recent_changes(tmp_path, since, 100, {})
 
     assert (found.entries, found.too_deep) == (2, False)
     assert 0 < found.size_bytes < 20_000
@@ -123,7 +123,7 @@ def test_a_folder_deeper_than_any_path_is_told_and_removed(tmp_path: Path) -> No
         here = inner
     os.close(here)
 
-    found = recent(deep, 0, 100_000, {})
+    found = recent_changes(deep, 0, 100_000, {})
     remove_tree(deep)
 
     assert found.too_deep
@@ -131,11 +131,11 @@ def test_a_folder_deeper_than_any_path_is_told_and_removed(tmp_path: Path) -> No
 
 
 def test_files_without_a_name_count_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = DiskWatch(Policy(workspace=tmp_path, disk_bytes=1000), None, {})
-    free_bytes, free_files, counts = disk._free(tmp_path)
-    monkeypatch.setattr(disk, "_free", lambda folder: (free_bytes - 10**9, free_files, counts))
+    watch = DiskMonitor(Policy(workspace=tmp_path, disk_bytes=1000), None, {})
+    free_bytes, free_files, counts = disk_usage._free(tmp_path)
+    monkeypatch.setattr(disk_usage, "_free", lambda folder: (free_bytes - 10**9, free_files, counts))
 
-    assert watch.excess([]) == ""  # somebody else filled the disk
-    monkeypatch.setattr(disk, "written_bytes", lambda pids: 2000)
+    assert watch.exceeded_limit([]) == ""  # somebody else filled the disk
+    monkeypatch.setattr(disk_usage, "written_bytes", lambda pids: 2000)
     watch._next_look = 0.0
-    assert watch.excess([1]).startswith("disk: more than")
+    assert watch.exceeded_limit([1]).startswith("disk: more than")

@@ -38,7 +38,7 @@ def verdict(program: bytes, arch: int, number: int, *arguments: int) -> str:
 class Filter:
     def __init__(self, machine: str, *, shared: bool = False, signals: bool = True) -> None:
         self.arch, self.numbers = seccomp.TABLES[machine]
-        self.program = seccomp.compiled(machine, shared=shared, signals=signals)
+        self.program = seccomp.compile_filter(machine, shared=shared, signals=signals)
 
     def __call__(self, name: str, *arguments: int) -> str:
         return verdict(self.program, self.arch, self.numbers[name], *arguments)

@@ -10,12 +10,12 @@ import pytest
 from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.sandbox import advice, bubblewrap, spawn, workspace
+from gpubox.sandbox import bubblewrap, remedies, spawn, workspace_scan
 from gpubox.sandbox.interpreter import Interpreter, find_interpreter, system_interpreter
 from gpubox.sandbox.policy import Policy
 
 PYTHON = Interpreter("/usr/bin/python3.11", "3.11", masked=("/usr/lib/python3/dist-packages",))
-FDS = bubblewrap.Fds(boot=7, main=8)
+FDS = bubblewrap.BwrapFiles(boot=7, main=8)
 
 
 def words(policy: Policy | None = None, *, as_root: bool = False, masked: tuple[str, ...] = ()) -> str:
@@ -119,22 +119,22 @@ def test_this_machine_has_an_interpreter() -> None:
 @pytest.mark.parametrize(
     ("file", "value", "hint"),
     [
-        ("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", advice.APPARMOR),
-        ("proc/sys/kernel/unprivileged_userns_clone", "0", advice.CLONE),
-        ("proc/sys/user/max_user_namespaces", "0", advice.NONE_ALLOWED),
-        (".dockerenv", "", advice.CONTAINER),
-        ("etc/hostname", "box", advice.OTHERWISE),
+        ("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", remedies.APPARMOR),
+        ("proc/sys/kernel/unprivileged_userns_clone", "0", remedies.CLONE),
+        ("proc/sys/user/max_user_namespaces", "0", remedies.NONE_ALLOWED),
+        (".dockerenv", "", remedies.CONTAINER),
+        ("etc/hostname", "box", remedies.OTHERWISE),
     ],
 )
 def test_the_cure_depends_on_who_refuses(tmp_path: Path, file: str, value: str, hint: str) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(value)
 
-    assert advice.hint(["bwrap: setting up uid map: Permission denied"], tmp_path).startswith(hint)
+    assert remedies.remedy(["bwrap: setting up uid map: Permission denied"], tmp_path).startswith(hint)
 
 
 def test_a_missing_bubblewrap_is_to_be_installed(tmp_path: Path) -> None:
-    assert advice.hint(["bubblewrap is not installed"], tmp_path).startswith(advice.MISSING)
+    assert remedies.remedy(["bubblewrap is not installed"], tmp_path).startswith(remedies.MISSING)
 
 
 @pytest.mark.parametrize("value", ["bubblewrap", "landlock", "none"])
@@ -158,34 +158,34 @@ def test_a_confinement_that_is_none_of_them_is_an_error(paths: Paths, text: str)
 @pytest.mark.parametrize("folder", ["/", "/nowhere/at/all", "/etc/hostname"])
 def test_a_workspace_is_a_folder_and_not_everything(folder: str) -> None:
     with pytest.raises(UsageError, match="cannot be used"):
-        workspace.usable(Path(folder))
+        workspace_scan.check_workspace(Path(folder))
 
 
 def test_files_made_are_new_or_changed_and_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "same").write_text("1")
     (tmp_path / "changed").write_text("1")
-    before = workspace.scan(tmp_path)
+    before = workspace_scan.scan(tmp_path)
     (tmp_path / "changed").write_text("22")
     (tmp_path / "d").mkdir()
     (tmp_path / "d/new").write_text("3")
     (tmp_path / "link").symlink_to("/etc")
     (tmp_path / b"\xff".decode("utf-8", "surrogateescape")).write_text("4")
 
-    assert workspace.made(before, workspace.scan(tmp_path)) == ("changed", "d/new", "\ufffd")
+    assert workspace_scan.changed_files(before, workspace_scan.scan(tmp_path)) == ("changed", "d/new", "\ufffd")
 
 
 def test_a_workspace_that_became_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 
-    assert workspace.usable(tmp_path / "real") == tmp_path / "real"
+    assert workspace_scan.check_workspace(tmp_path / "real") == tmp_path / "real"
     with pytest.raises(UsageError, match="through a link"):
-        workspace.usable(tmp_path / "link")
+        workspace_scan.check_workspace(tmp_path / "link")
 
 
 def test_a_workspace_of_doors_is_refused(tmp_path: Path) -> None:
-    for number in range(workspace.MOST_DOORS + 1):
+    for number in range(workspace_scan.MAX_SPECIAL_FILES + 1):
         os.mkfifo(tmp_path / str(number))
 
     with pytest.raises(GpuboxError, match="holds 101 sockets"):
-        workspace.started(tmp_path)
+        workspace_scan.scan_at_start(tmp_path)

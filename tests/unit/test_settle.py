@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
-from gpubox.server import settle as module
-from gpubox.server.settle import loaded_vram, settle
+from gpubox.server import wait_vram_released as module
+from gpubox.server.vram_release import vram_in_use, wait_vram_released
 
 GIB = 1024**3
 
@@ -24,27 +24,27 @@ def script(monkeypatch: pytest.MonkeyPatch, readings: Iterable[tuple[int, ...] |
 async def test_no_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, [None])
 
-    assert await settle() == "no GPU driver to ask"
+    assert await wait_vram_released() == "no GPU driver to ask"
 
 
 async def test_it_waits_until_every_card_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     falling = [(20 * GIB, GIB), (12 * GIB, GIB), (2 * GIB, GIB), (2 * GIB, 3 * GIB), (2 * GIB + 1024, 3 * GIB)]
     left = script(monkeypatch, [*falling, None])
 
-    assert await settle() == "5.0 GiB in use"
+    assert await wait_vram_released() == "5.0 GiB in use"
     assert left == [None]
 
 
 async def test_a_driver_that_stops_answering_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, [(GIB,), (2 * GIB,), None])
 
-    assert await settle() == "the GPU driver stopped answering"
+    assert await wait_vram_released() == "the GPU driver stopped answering"
 
 
 async def test_a_card_that_vanishes_is_not_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     left = script(monkeypatch, [(GIB, GIB), (GIB,), (GIB,)])
 
-    assert await settle() == "1.0 GiB in use"
+    assert await wait_vram_released() == "1.0 GiB in use"
     assert left == []
 
 
@@ -53,7 +53,7 @@ async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch:
     script(monkeypatch, [(n * GIB,) for n in range(100)])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
 
-    assert await settle() == "still moving after 10 s"
+    assert await wait_vram_released() == "still moving after 10 s"
 
 
 def test_the_zero_line_of_growth_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,4 +64,4 @@ def test_the_zero_line_of_growth_says_whose_it_is(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(module, "read_driver", lambda: DriverReading(cards))
 
-    assert loaded_vram(7) == (((0, GIB), (1, 2 * GIB)), (1,))
+    assert vram_in_use(7) == (((0, GIB), (1, 2 * GIB)), (1,))

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.process import MARKER, Identity, boot_id, identity_of, own_identity
+from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, boot_id, identity_of, own_identity
 from gpubox.paths import Paths
-from gpubox.server.record import Launch, Operation, Running, SlotState, load_state, save_state
-from gpubox.server.slot import observe, slot_marker, slots
+from gpubox.server.instance import instance_names, launch_marker_of, observe
+from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, save_state
 
 LAUNCH = Launch("a", ("llama-server", "--port", "8080"), "127.0.0.1", 8080)
-DEAD = Identity(2**22 + 5, 1, "")
-Spawn = Callable[..., Identity]
+DEAD = ProcessIdentity(2**22 + 5, 1, "")
+Spawn = Callable[..., ProcessIdentity]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def spawn(paths: Paths) -> Iterator[Spawn]:
     """Starts a process that carries a marker and the life lock of the slot, and lives until the test ends."""
     children: list[subprocess.Popen[bytes]] = []
 
-    def start(mark: str, *argv: str, where: Paths = paths) -> Identity:
+    def start(mark: str, *argv: str, where: Paths = paths) -> ProcessIdentity:
         # The words stand in its command line as llama-server's would; it only waits for its stdin to close.
         command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *argv]
         life = where.slot_life("main")
@@ -38,7 +38,7 @@ def spawn(paths: Paths) -> Iterator[Spawn]:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, MARKER: mark},
+            env={**os.environ, MARKER_VARIABLE: mark},
             pass_fds=(lock,),
         )
         os.close(lock)
@@ -60,33 +60,33 @@ def save(paths: Paths) -> Callable[..., Path]:
     """Writes the main slot's state."""
 
     def write(**fields: object) -> Path:
-        path = paths.slot_state("main")
-        save_state(path, SlotState(**fields))  # type: ignore[arg-type]
+        path = paths.instance_state("main")
+        save_state(path, InstanceState(**fields))  # type: ignore[arg-type]
         return path
 
     return write
 
 
-def running(process: Identity | None = None, **fields: object) -> Running:
-    return Running(LAUNCH, "f00d", "2026-01-01T00:00:00.000Z", process, **fields)  # type: ignore[arg-type]
+def running(process: ProcessIdentity | None = None, **fields: object) -> RunningServer:
+    return RunningServer(LAUNCH, "f00d", "2026-01-01T00:00:00.000Z", process, **fields)  # type: ignore[arg-type]
 
 
 def log(paths: Paths, text: str) -> None:
     paths.logs.mkdir(parents=True, exist_ok=True)
-    paths.slot_log("main").write_text(text)
+    paths.instance_log("main").write_text(text)
 
 
 def test_nothing_at_all(paths: Paths) -> None:
     view = observe(paths, "main")
 
     assert (view.running, view.operation, view.message, view.crashed, view.process) == (None, None, "", False, None)
-    assert slots(paths) == []
+    assert instance_names(paths) == []
     assert not paths.state.exists()
 
 
 def test_a_recorded_server_that_lives(paths: Paths, save: Callable[..., Path], spawn: Spawn) -> None:
     process = spawn("whatever")
-    save(running=running(process, proven_at="t"), message="an old message")
+    save(running=running(process, ready_at="t"), message="an old message")
 
     view = observe(paths, "main")
 
@@ -99,7 +99,7 @@ def test_a_recorded_server_that_lives(paths: Paths, save: Callable[..., Path], s
     ids=["dead pid", "pid used again"],
 )
 def test_a_server_that_is_gone_has_crashed_and_the_log_says_why(
-    process: Identity, paths: Paths, save: Callable[..., Path]
+    process: ProcessIdentity, paths: Paths, save: Callable[..., Path]
 ) -> None:
     save(running=running(process))
     log(paths, "0.00.001.426 I srv  llama_server: listening on http://x\n1.00.000.000 E CUDA error: out of memory\n")
@@ -129,7 +129,7 @@ def test_a_restart_of_the_machine_is_no_crash(paths: Paths, save: Callable[..., 
 
 
 def test_a_stop_from_outside_is_said_to_be_one(paths: Paths, save: Callable[..., Path]) -> None:
-    save(running=running(Identity(DEAD.pid, 1, boot_id())))
+    save(running=running(ProcessIdentity(DEAD.pid, 1, boot_id())))
     log(paths, "5.00.000.000 I srv    operator(): operator(): cleaning up before exit...\n")
 
     assert observe(paths, "main").message == "a died: it was told to stop from outside gpubox."
@@ -183,9 +183,9 @@ def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(
     paths: Paths, save: Callable[..., Path], spawn: Spawn
 ) -> None:
     recorded = running(None)
-    spawn(slot_marker(paths, "main", replace(recorded, launch_id="older")))  # it stands first in /proc
-    process = spawn(slot_marker(paths, "main", recorded))
-    spawn(slot_marker(paths, "other", recorded))
+    spawn(launch_marker_of(paths, "main", replace(recorded, launch_id="older")))  # it stands first in /proc
+    process = spawn(launch_marker_of(paths, "main", recorded))
+    spawn(launch_marker_of(paths, "other", recorded))
     save(running=recorded)
 
     view = observe(paths, "main")
@@ -195,10 +195,10 @@ def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(
 
 
 def test_a_lost_record_is_made_again_from_the_process(paths: Paths, spawn: Spawn) -> None:
-    mark = slot_marker(paths, "main", running())
+    mark = launch_marker_of(paths, "main", running())
     process = spawn(mark, "--model", "/m.gguf", "--host", "0.0.0.0", "--port", "8123")
-    paths.slot_state("main").parent.mkdir(parents=True, exist_ok=True)
-    paths.slot_state("main").write_text("{ not json")
+    paths.instance_state("main").parent.mkdir(parents=True, exist_ok=True)
+    paths.instance_state("main").write_text("{ not json")
 
     view = observe(paths, "main")
 
@@ -212,17 +212,17 @@ def test_a_lost_record_is_made_again_from_the_process(paths: Paths, spawn: Spawn
 def test_a_lost_record_of_a_strange_command_line_is_no_error(
     words: tuple[str, ...], paths: Paths, spawn: Spawn
 ) -> None:
-    process = spawn(slot_marker(paths, "main", running()), *words)
-    paths.slot_state("main").parent.mkdir(parents=True, exist_ok=True)
-    paths.slot_state("main").write_text("")
+    process = spawn(launch_marker_of(paths, "main", running()), *words)
+    paths.instance_state("main").parent.mkdir(parents=True, exist_ok=True)
+    paths.instance_state("main").write_text("")
 
     assert observe(paths, "main").process == process
 
 
 def test_a_state_folder_with_a_bar_in_its_name(tmp_path: Path, spawn: Spawn) -> None:
     odd = Paths(tmp_path / "c", tmp_path / "a|b|c", tmp_path / "d")
-    process = spawn(slot_marker(odd, "main", running()), where=odd)
-    save_state(odd.slot_state("main"), SlotState(running()))
+    process = spawn(launch_marker_of(odd, "main", running()), where=odd)
+    save_state(odd.instance_state("main"), InstanceState(running()))
 
     assert observe(odd, "main").process == process
 
@@ -230,7 +230,7 @@ def test_a_state_folder_with_a_bar_in_its_name(tmp_path: Path, spawn: Spawn) -> 
 def test_a_server_that_the_disk_refused_to_record_is_found_by_its_lock(
     paths: Paths, save: Callable[..., Path], spawn: Spawn
 ) -> None:
-    process = spawn(slot_marker(paths, "main", running()))
+    process = spawn(launch_marker_of(paths, "main", running()))
     save(message="a was stopped.")
 
     assert observe(paths, "main").process == process
@@ -238,9 +238,9 @@ def test_a_server_that_the_disk_refused_to_record_is_found_by_its_lock(
 
 def test_the_slots_are_the_state_files(paths: Paths, save: Callable[..., Path]) -> None:
     save()
-    save_state(paths.slot_state("nomic.v1.5"), SlotState())
-    paths.slot_lock("main").touch()
-    (paths.slot_state("x").parent / "main.jsonab12").touch()
+    save_state(paths.instance_state("nomic.v1.5"), InstanceState())
+    paths.instance_lock("main").touch()
+    (paths.instance_state("x").parent / "main.jsonab12").touch()
 
-    assert slots(paths) == ["main", "nomic.v1.5"]
-    assert load_state(paths.slot_state("nomic.v1.5")) == SlotState()
+    assert instance_names(paths) == ["main", "nomic.v1.5"]
+    assert load_state(paths.instance_state("nomic.v1.5")) == InstanceState()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubox.server.chunks import CallDelta, Chunk, Progress, Timings, Usage
-from gpubox.server.sse import ChunkReader, Oversized
+from gpubox.server.chunks import CallDelta, Chunk, StreamedPromptProgress, Timings, Usage
+from gpubox.server.sse import LineTooLong, SseDecoder
 
 RECORDED = (
     b'data: {"choices":[{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],"id":"c",'
@@ -24,7 +24,7 @@ RECORDED = (
     b"data: [DONE]\n\n"
 )
 EXPECTED = [
-    Chunk(model="m.gguf", progress=Progress(22, 2, 22, 0.097)),
+    Chunk(model="m.gguf", progress=StreamedPromptProgress(22, 2, 22, 0.097)),
     Chunk(model="m.gguf", reasoning="hm"),
     Chunk(text="Grüße"),
     Chunk(calls=(CallDelta(0, "x", "f", "{"),)),
@@ -36,7 +36,7 @@ EXPECTED = [
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 5000])
 def test_recorded_bytes_make_the_same_chunks_however_they_are_cut(size: int) -> None:
-    reader = ChunkReader()
+    reader = SseDecoder()
     found = [chunk for i in range(0, len(RECORDED), size) for chunk in reader.feed(RECORDED[i : i + size])]
     assert found == EXPECTED and reader.garbage == 0
 
@@ -64,21 +64,21 @@ def test_rates_are_the_servers() -> None:
     ],
 )
 def test_other_servers_forms(line: bytes, chunk: Chunk) -> None:
-    assert list(ChunkReader().feed(line + b"\n")) == [chunk]
+    assert list(SseDecoder().feed(line + b"\n")) == [chunk]
 
 
 @pytest.mark.parametrize(
     "line", [b"<html>", b"data: {", b"data: [1]", b"data: \xff", b"retry", b"data: " + b"[" * 9999]
 )
 def test_what_is_none_is_counted(line: bytes) -> None:
-    reader = ChunkReader()
+    reader = SseDecoder()
     assert list(reader.feed(line + b"\n")) == [] and reader.garbage == 1 and reader.sample
 
 
 def test_a_line_without_end_is_refused_and_not_kept() -> None:
-    reader = ChunkReader(line_bytes=1000)
-    with pytest.raises(Oversized):
+    reader = SseDecoder(line_bytes=1000)
+    with pytest.raises(LineTooLong):
         for _ in range(20):
             list(reader.feed(b"x" * 100))
-    with pytest.raises(Oversized):
-        list(ChunkReader(line_bytes=10).feed(b"data: 12345678\n"))
+    with pytest.raises(LineTooLong):
+        list(SseDecoder(line_bytes=10).feed(b"data: 12345678\n"))

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.process import Activity
+from gpubox.hardware.process import ProcessActivity
 from gpubox.server.events import LoadProgress
-from gpubox.server.loading import BUSY_CPU_PATIENCE, KINDS, LoadLog, StallWatch
-from gpubox.server.logcut import ROTATE_BYTES
+from gpubox.server.loading import BUSY_CPU_PATIENCE, MAX_LINE_KINDS, LoadLog, StallDetector
+from gpubox.server.log_truncation import MAX_LOG_BYTES
 
-IDLE = Activity(cpu_seconds=0.0, rss_bytes=100 << 20, file_rss_bytes=50 << 20, read_chars=1000)
+IDLE = ProcessActivity(cpu_seconds=0.0, rss_bytes=100 << 20, file_rss_bytes=50 << 20, read_chars=1000)
 
 
 def test_silence_is_a_stall_and_not_a_moment_sooner() -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
 
     assert [watch.stalled(IDLE, 10, at) for at in (1, 30, 60, 61, 61.1)] == [False, False, False, False, True]
 
@@ -26,7 +26,7 @@ def test_silence_is_a_stall_and_not_a_moment_sooner() -> None:
     "change", [{"read_chars": 1}, {"rss_bytes": 1 << 20}, {"file_rss_bytes": 1 << 20}], ids=lambda c: next(iter(c))
 )
 def test_anything_that_grows_is_progress(change: dict[str, int]) -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
     reading = IDLE
     for at in range(0, 6000, 59):
         ((name, step),) = change.items()
@@ -35,27 +35,27 @@ def test_anything_that_grows_is_progress(change: dict[str, int]) -> None:
 
 
 def test_new_kinds_of_lines_are_progress_also_where_the_process_is_hidden() -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
 
     assert not any(watch.stalled(None, at, at) for at in range(0, 6000, 59))
     assert watch.stalled(None, 5959, 7000)
 
 
 def test_memory_that_goes_down_and_up_again_is_no_progress() -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
     outcomes = [watch.stalled(replace(IDLE, rss_bytes=(100 + at % 2) << 20), 10, at) for at in range(100)]
 
     assert outcomes[-1]
 
 
 def test_memory_that_trembles_below_a_mib_is_no_progress() -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
 
     assert [watch.stalled(replace(IDLE, rss_bytes=IDLE.rss_bytes + at), 10, at) for at in (1, 40, 80)][-1]
 
 
 def test_cpu_time_alone_is_waited_for_ten_times_longer_and_then_not() -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
     outcomes = {at: watch.stalled(replace(IDLE, cpu_seconds=float(at)), 10, at) for at in range(0, 700, 10)}
 
     assert BUSY_CPU_PATIENCE == 10
@@ -64,14 +64,14 @@ def test_cpu_time_alone_is_waited_for_ten_times_longer_and_then_not() -> None:
 
 
 def test_a_trickle_of_cpu_is_no_progress() -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
 
     assert watch.stalled(IDLE, 10, 0) is False
     assert watch.stalled(replace(IDLE, cpu_seconds=0.04), 10, 61)
 
 
 def test_a_load_that_moves_again_gets_its_patience_back() -> None:
-    watch = StallWatch(60, at=0)
+    watch = StallDetector(60, at=0)
     watch.stalled(IDLE, 10, 0)
     watch.stalled(IDLE, 11, 59)
 
@@ -100,10 +100,10 @@ def test_noise_is_not_progress_for_ever(tmp_path: Path) -> None:
     log = tmp_path / "main.log"
     told = LoadLog(log)
     with log.open("a") as server:
-        server.writelines("".join(random.choices("abcdefgh", k=40)) + "\n" for _ in range(5 * KINDS))
+        server.writelines("".join(random.choices("abcdefgh", k=40)) + "\n" for _ in range(5 * MAX_LINE_KINDS))
     told.read()
 
-    assert told.kinds == KINDS
+    assert told.kinds == MAX_LINE_KINDS
 
 
 def test_a_flood_is_cut_while_it_loads_and_counted_all_the_same(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_flood_is_cut_while_it_loads_and_counted_all_the_same(tmp_path: Path) 
             written += server.write("0.00.001.000 W srv: the same again\n" * (20 * 1024 * 1024 // 35))
         told.read()
         told.cut()
-        assert log.stat().st_size <= ROTATE_BYTES
+        assert log.stat().st_size <= MAX_LOG_BYTES
 
     assert abs(told.written - written) < 1000
     assert told.kinds == 2

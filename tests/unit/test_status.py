@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from gpubox.cli.commands.status import as_values
+from gpubox.cli.commands.status import status_values
 from gpubox.config import Config
 from gpubox.hardware.nvml import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server import client as client_module
 from gpubox.server.client import Health, Slot
-from gpubox.server.record import Launch, Operation, Running, SlotState, save_state
-from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign, read_status
-from gpubox.telemetry.model import Offload, Snapshot, Throughput, Totals
-from gpubox.telemetry.rates import SlotRates
+from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
+from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign_status, read_status
+from gpubox.telemetry.slot_rates import SlotRates
+from gpubox.telemetry.snapshot import Offload, Snapshot, Throughput, Totals
 from gpubox.telemetry.throughput import read_slots
 from gpubox.telemetry.throughput import throughput as throughput_of
 
@@ -66,7 +66,7 @@ class FakeClient:
         self.asked: list[str] = []
         self.denied = slots is None and health == "ok"
 
-    async def fetch_table(self, path: str) -> dict[str, Any]:
+    async def fetch_object(self, path: str) -> dict[str, Any]:
         return {}
 
     async def __aenter__(self) -> FakeClient:
@@ -97,8 +97,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeClient]:
 
 
 def record(paths: Paths, *, launch: Launch = LAUNCH, proven: str | None = "t", **fields: Any) -> None:
-    running = Running(launch, "f00d", "2026-01-01T00:00:00.000Z", own_identity(), proven, 3.0)
-    save_state(paths.slot_state("main"), SlotState(running=running, **fields))
+    running = RunningServer(launch, "f00d", "2026-01-01T00:00:00.000Z", own_identity(), proven, 3.0)
+    save_state(paths.instance_state("main"), InstanceState(running=running, **fields))
 
 
 async def test_nothing_runs(paths: Paths) -> None:
@@ -173,7 +173,7 @@ def test_who_can_reach_it(host: str, keyed: bool, words: str) -> None:
 async def test_a_foreign_server_of_another_kind(props: dict[str, Any] | None, serve: Callable[..., FakeClient]) -> None:
     serve("ok", [], props)
 
-    status = await read_foreign("http://box:1", None)
+    status = await read_foreign_status("http://box:1", None)
 
     assert (status.state, status.slot, status.model_path, status.engine_version) == ("ready", None, None, None)
 
@@ -181,11 +181,11 @@ async def test_a_foreign_server_of_another_kind(props: dict[str, Any] | None, se
 async def test_a_foreign_server_that_is_not_there(serve: Callable[..., FakeClient]) -> None:
     serve("unreachable")
 
-    assert (await read_foreign("http://box:1", None)).message == "Nothing answers at http://box:1."
+    assert (await read_foreign_status("http://box:1", None)).message == "Nothing answers at http://box:1."
 
 
 def test_every_documented_key_is_there_and_unknown_is_null() -> None:
-    values = json.loads(json.dumps(as_values(snapshot(ServerStatus("main", "stopped"))), allow_nan=False))
+    values = json.loads(json.dumps(status_values(snapshot(ServerStatus("main", "stopped"))), allow_nan=False))
 
     for table, keys in DOCUMENTED.items():
         assert keys <= set(values[table])
@@ -222,7 +222,7 @@ def test_the_numbers_of_the_slots() -> None:
 def test_a_card_has_the_documented_keys() -> None:
     gpu = Gpu(0, "RTX", 2, 1, None, 41, 36.5, None, None, 0, (GpuProcess(7, None, None),))
 
-    (values,) = as_values(snapshot(ServerStatus("main", "ready"), DriverReading((gpu,), "580")))["gpus"]
+    (values,) = status_values(snapshot(ServerStatus("main", "ready"), DriverReading((gpu,), "580")))["gpus"]
 
     documented = {
         "index": 0,
@@ -241,8 +241,8 @@ def test_a_card_has_the_documented_keys() -> None:
 
 
 def test_the_engine_is_null_where_neither_path_nor_version_is_known() -> None:
-    assert as_values(snapshot(ServerStatus("main", "ready")))["server"]["engine"] is None
-    assert as_values(snapshot(ServerStatus(None, "ready", engine_version="b1")))["server"]["engine"] == {
+    assert status_values(snapshot(ServerStatus("main", "ready")))["server"]["engine"] is None
+    assert status_values(snapshot(ServerStatus(None, "ready", engine_version="b1")))["server"]["engine"] == {
         "path": None,
         "version": "b1",
     }

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from gpubox.errors import UsageError
-from gpubox.tables import Table, nearest, read_toml
+from gpubox.toml_table import TomlTable, closest_match, read_toml
 
 FILE = Path("/somewhere/box.toml")
 
 
-def table(**values: Any) -> Table:
-    return Table(FILE, "", values)
+def table(**values: Any) -> TomlTable:
+    return TomlTable(FILE, "", values)
 
 
-def refusal(table: Table, method: str, *args: Any) -> str:
+def refusal(table: TomlTable, method: str, *args: Any) -> str:
     with pytest.raises(UsageError) as caught:
         getattr(table, method)(*args)
     return str(caught.value)
@@ -136,6 +136,6 @@ def test_the_byte_order_mark_of_windows_editors_is_no_error(tmp_path: Path) -> N
 
 
 def test_nearest() -> None:
-    assert nearest("stauts", ["start", "status", "stop"]) == "status"
-    assert nearest("qqq", ["start"]) is None
-    assert nearest("x", []) is None
+    assert closest_match("stauts", ["start", "status", "stop"]) == "status"
+    assert closest_match("qqq", ["start"]) is None
+    assert closest_match("x", []) is None

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpubox.server.choiceevents import Cleared
-from gpubox.server.logevents import Checkpoint, event_of
-from gpubox.telemetry.checkpoints import Checkpoints
+from gpubox.server.log_events import ContextCheckpoint, parse_event
+from gpubox.server.slot_events import PromptCleared
+from gpubox.telemetry.checkpoints import ContextCheckpoints
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 ONE = round(0.111 * 2**20)
 
 
 def test_a_recorded_run_holds_one_for_each_slot_at_its_end() -> None:
-    held, most = Checkpoints(), 0
+    held, most = ContextCheckpoints(), 0
     for line in (LOGS / "b11434-slots-hybrid.log").read_text(encoding="utf-8").splitlines():
-        event = event_of(line)[1]
-        if isinstance(event, Checkpoint):
+        event = parse_event(line)[1]
+        if isinstance(event, ContextCheckpoint):
             held.feed(event)
-        elif isinstance(event, Cleared):
+        elif isinstance(event, PromptCleared):
             held.clear(event.slot)
         most = max(most, held.size_bytes)
 
     assert (held.size_bytes, most) == (2 * ONE, 2 * ONE)  # two in one slot, then one in each
 
 
-def made(number: int, tokens: int, slot: int = 0) -> Checkpoint:
-    return Checkpoint(slot, 10, False, number, tokens)
+def made(number: int, tokens: int, slot: int = 0) -> ContextCheckpoint:
+    return ContextCheckpoint(slot, 10, False, number, tokens)
 
 
 def test_the_oldest_makes_way_and_one_at_the_same_place_is_replaced() -> None:
-    held = Checkpoints()
+    held = ContextCheckpoints()
     for event in (made(1, 100), made(2, 200), made(1, 50, slot=1)):
         held.feed(event)
     assert held.size_bytes == 30
-    held.feed(Checkpoint(0, 10, True, 0, 100))
+    held.feed(ContextCheckpoint(0, 10, True, 0, 100))
     held.feed(made(2, 300))
     assert held.size_bytes == 30
     held.feed(made(2, 300))
     assert held.size_bytes == 30
-    held.feed(Checkpoint(0, 10, True, 0, 77))  # one that no line told of
+    held.feed(ContextCheckpoint(0, 10, True, 0, 77))  # one that no line told of
     assert held.size_bytes == 30
 
 
 def test_a_slot_that_begins_anew() -> None:
-    held = Checkpoints()
+    held = ContextCheckpoints()
     for event in (made(1, 100), made(2, 200), made(1, 300)):
         held.feed(event)
     assert held.size_bytes == 10

@@ -63,14 +63,14 @@ async def test_what_was_said_during_the_load_is_not_said_of_a_server_that_is_loa
 
     monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 0.05)
     box.answers |= {"/slots": refuse, "/health": refuse}
-    box.start(proven_at=None)
+    box.start(ready_at=None)
     sampler = make()
     await until(sampler.sample, lambda _: len(box.asked) > 2)
     assert (await sampler.sample()).throughput.state == "loading"
 
     box.answers |= {"/slots": hang, "/health": hang}  # it computes somebody's first batch
     await until(sampler.sample, lambda _: hanging.is_set())
-    box.record(proven_at="t")
+    box.record(ready_at="t")
     snapshot = await sampler.sample()
     assert (snapshot.server.state, snapshot.throughput.state) == ("ready", "idle")
     assert snapshot.problems == ("the server was not asked yet",)
@@ -128,7 +128,7 @@ async def test_no_file_is_read_on_the_event_loop(
 
         return call
 
-    for name in ("observe", "trim", "read_process", "LogSource"):
+    for name in ("observe", "truncate_log", "read_process", "LogSource"):
         monkeypatch.setattr(sampler_module, name, watched(name, getattr(sampler_module, name)))
     monkeypatch.setattr(sources.LogSource, "read", watched("read", sources.LogSource.read))
     box.start()
@@ -136,4 +136,4 @@ async def test_no_file_is_read_on_the_event_loop(
     await until(sampler.sample, healthy)
     await make(url=box.url).sample()
 
-    assert where == dict.fromkeys(("observe", "trim", "read_process", "LogSource", "read"), False)
+    assert where == dict.fromkeys(("observe", "truncate_log", "read_process", "LogSource", "read"), False)

@@ -11,7 +11,7 @@ import pytest
 
 from gpubox.paths import Paths
 from gpubox.server import status
-from gpubox.server.status import sleeper_at
+from gpubox.server.status import can_sleep_at
 from gpubox.telemetry import sampler as sampler_module
 from gpubox.telemetry.sampler import STUCK_SECONDS
 from tests.unit.llama_box import LlamaBox, metrics, send, slot
@@ -159,18 +159,18 @@ def test_a_server_of_this_machine_that_may_sleep_is_known_by_its_command_line() 
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         port = int(child.stdout.readline())
-        assert sleeper_at(f"http://127.0.0.1:{port}")
-        assert not sleeper_at(f"http://192.0.2.1:{port}")
+        assert can_sleep_at(f"http://127.0.0.1:{port}")
+        assert not can_sleep_at(f"http://192.0.2.1:{port}")
         child.communicate("\n", timeout=30)
-    assert not sleeper_at(f"http://127.0.0.1:{port}")
-    assert not sleeper_at("http://127.0.0.1")
+    assert not can_sleep_at(f"http://127.0.0.1:{port}")
+    assert not can_sleep_at("http://127.0.0.1")
 
 
 async def test_such_a_server_is_never_asked_for_its_slots(
     box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler_module, "sleeper_at", lambda url: True)
-    monkeypatch.setattr(status, "sleeper_at", lambda url: True)
+    monkeypatch.setattr(sampler_module, "can_sleep_at", lambda url: True)
+    monkeypatch.setattr(status, "can_sleep_at", lambda url: True)
     snapshot = await make(url=box.url).sample(wait=True)
 
     assert (snapshot.throughput.state, snapshot.problems) == ("idle", (NOT_ASKED,))
@@ -179,7 +179,7 @@ async def test_such_a_server_is_never_asked_for_its_slots(
 
 async def test_read_status_asks_no_sleeper_for_its_slots(box: LlamaBox) -> None:
     box.answers["/props"]["is_sleeping"] = True
-    found = await status.read_foreign(box.url, None)
+    found = await status.read_foreign_status(box.url, None)
 
     assert (found.state, found.slots, found.model_path) == ("ready", None, "/m.gguf")
     assert "/slots" not in box.asked

@@ -11,8 +11,8 @@ import pytest
 
 from gpubox.paths import Paths
 from gpubox.server import client
-from gpubox.telemetry.model import Snapshot
 from gpubox.telemetry.sampler import STUCK_SECONDS
+from gpubox.telemetry.snapshot import Snapshot
 from tests.fake_nvml import GIB
 from tests.unit.llama_box import LlamaBox, done, metrics, slot, taken
 from tests.unit.sampling import DENIED, NO_METRICS, NO_SLOTS, Make, Time, healthy, until
@@ -202,7 +202,7 @@ async def test_an_answer_that_never_ends(path: str, how: str, box: LlamaBox, mak
 async def test_an_answer_that_is_too_long_is_said_to_be(
     path: str, box: LlamaBox, make: Make, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "ANSWER_BYTES", 2**20)
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 2**20)
     box.answers[path], short = "[" + " " * 2**20 + "]", box.answers[path]
     box.start()
     sampler = make()

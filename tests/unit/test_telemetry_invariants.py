@@ -11,14 +11,14 @@ import pytest
 from gpubox.hardware.gpu import Gpu, GpuProcess, unknown_gpu
 from gpubox.hardware.nvml import DriverReading
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry.bottleneck import Pace
-from gpubox.telemetry.model import Offload, Request, SlotReading, Snapshot, Throughput, Totals
+from gpubox.telemetry.bottleneck import ProcessRates
 from gpubox.telemetry.offload import offload
+from gpubox.telemetry.snapshot import Offload, Request, SlotReading, Snapshot, Throughput, Totals
 from gpubox.telemetry.throughput import throughput
-from gpubox.telemetry.unknown import reasons
-from gpubox.tui.screens.help import WORDS
+from gpubox.telemetry.unknown_reasons import unknown_reasons
+from gpubox.tui.help_screen import WORDS
 from tests.unit.invariants import broken
-from tests.unit.test_telemetry_memory import HOST_NOW, PROCESS, any_card, any_split, reconcile
+from tests.unit.test_telemetry_memory import HOST_NOW, PROCESS, any_card, any_split, reconcile_devices
 from tests.unit.test_telemetry_session import newest_first, request
 
 STATES = ("down", "loading", "stopping", "sleeping", "stuck", "ready", "idle", "prefill", "answering", "thinking")
@@ -38,8 +38,8 @@ def any_snapshot(rng: random.Random) -> Snapshot:
         at=1.0, time="2026-01-01T00:00:00.000Z",
         server=ServerStatus("main", "ready" if state != "down" else "stopped", rng.choice(["a", None]), 42),
         driver=driver, host=host, process=process,
-        memory=reconcile(split, cards, host, process, 42, {}),
-        offload=offload(None, None, Pace(rng.choice([None, 1.0])), driver, state, None),
+        memory=reconcile_devices(split, cards, host, process, 42, {}),
+        offload=offload(None, None, ProcessRates(rng.choice([None, 1.0])), driver, state, None),
         throughput=throughput(state, slots, done),
         slots=slots, requests=tuple(done),
         totals=Totals(requests=rng.choice([None, len(done)]), prompt_tokens=rng.choice([None, 5])),
@@ -79,7 +79,7 @@ def test_each_field_has_a_reason_in_each_state(kind: type, section: str) -> None
             1.0, "", ServerStatus("main", "ready", profile), DriverReading(()), None, None, (),
             Offload(bottleneck_reason="idle"), Throughput(state), (), (), Totals(),
         )  # fmt: skip
-        found = reasons(snapshot, {section: empty})
+        found = unknown_reasons(snapshot, {section: empty})
         assert set(found) == {f"{section}.{name}" for name in names}
         assert all(reason.strip() for reason in found.values())
 
@@ -106,6 +106,6 @@ def test_the_help_screen_defines_every_speed_and_time_that_is_shown() -> None:
 
 def test_other_programs_of_a_card_stay_what_the_driver_says() -> None:
     gpu: Gpu = replace(unknown_gpu(0), vram_total_bytes=100, vram_used_bytes=60, processes=(GpuProcess(7, "X", 20),))
-    (card,) = reconcile(None, (gpu,), None, None, 42, {})
+    (card,) = reconcile_devices(None, (gpu,), None, None, 42, {})
 
     assert (card.other_processes_bytes, card.unaccounted_bytes, card.free_bytes) == (20, 40, 40)

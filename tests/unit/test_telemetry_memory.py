@@ -9,10 +9,10 @@ import pytest
 
 from gpubox.hardware.gpu import Gpu, GpuProcess, unknown_gpu
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.server.logevents import MIB, Buffer, Device, Event, KvCache, Section
-from gpubox.telemetry.memory import reconcile
-from gpubox.telemetry.model import DeviceMemory
-from gpubox.telemetry.split import HOST, SplitLog
+from gpubox.server.log_events import MIB, DeviceBuffer, KvCache, LogDevice, LogEvent, LogSection
+from gpubox.telemetry.device_memory import reconcile_devices
+from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
+from gpubox.telemetry.snapshot import DeviceMemory
 
 GIB = 1024 * MIB
 SERVER = 4242
@@ -25,21 +25,25 @@ def card(index: int = 0, used: int | None = 10 * GIB, total: int | None = 16 * G
     return replace(unknown_gpu(index), **values)  # type: ignore[arg-type]
 
 
-def split_of(*events: Event) -> SplitLog:
-    split = SplitLog()
+def split_of(*events: LogEvent) -> MemoryBreakdown:
+    split = MemoryBreakdown()
     for event in events:
         split.feed(event)
     return split
 
 
-def on(device: str, size: int = 8 * GIB) -> list[Event]:
-    return [Buffer(device, "model", size), Buffer(device, "kv", GIB), Buffer(device, "compute", GIB // 2)]
+def on(device: str, size: int = 8 * GIB) -> list[LogEvent]:
+    return [
+        DeviceBuffer(device, "model", size),
+        DeviceBuffer(device, "kv", GIB),
+        DeviceBuffer(device, "compute", GIB // 2),
+    ]
 
 
 def one(
-    split: SplitLog | None, gpu: Gpu, loaded: dict[int, int] | None = None, whole: tuple[int, ...] = ()
+    split: MemoryBreakdown | None, gpu: Gpu, loaded: dict[int, int] | None = None, whole: tuple[int, ...] = ()
 ) -> DeviceMemory:
-    return reconcile(split, (gpu,), HOST_NOW, PROCESS, SERVER, loaded or {}, whole)[0]
+    return reconcile_devices(split, (gpu,), HOST_NOW, PROCESS, SERVER, loaded or {}, whole)[0]
 
 
 def total_of(device: DeviceMemory) -> int:
@@ -94,14 +98,14 @@ def any_card(rng: random.Random, index: int) -> Gpu:
     )
 
 
-def any_split(rng: random.Random, cards: int) -> SplitLog | None:
+def any_split(rng: random.Random, cards: int) -> MemoryBreakdown | None:
     if rng.random() < 0.1:
         return None
-    split = SplitLog()
+    split = MemoryBreakdown()
     for index in range(cards):
         if rng.random() < 0.5:
-            split.feed(Device(f"CUDA{index}", "card", rng.choice(["", "unknown id", f"0000:{index + 1:02x}:00.0"])))
-    for section in (None, Section("draft")):
+            split.feed(LogDevice(f"CUDA{index}", "card", rng.choice(["", "unknown id", f"0000:{index + 1:02x}:00.0"])))
+    for section in (None, LogSection("draft")):
         if section and rng.random() < 0.5:
             break
         if section:
@@ -111,7 +115,7 @@ def any_split(rng: random.Random, cards: int) -> SplitLog | None:
                 ["CPU_Mapped", "CUDA_Host", "RPC0[10.0.0.1:1]", *(f"CUDA{i}" for i in range(cards + 1))]
             )
             kind = rng.choice(["model", "kv", "recurrent", "compute", "output"])
-            split.feed(Buffer(device, kind, rng.randrange(40 * GIB)))  # type: ignore[arg-type]
+            split.feed(DeviceBuffer(device, kind, rng.randrange(40 * GIB)))  # type: ignore[arg-type]
     return split
 
 
@@ -125,7 +129,7 @@ def test_the_parts_of_a_card_come_to_its_total_always(seed: int) -> None:
         whole = [index for index in range(5) if rng.random() < 0.5]
         pid, host = rng.choice([None, SERVER]), rng.choice([None, HOST_NOW])
 
-        devices = reconcile(split, cards, host, rng.choice([None, PROCESS]), pid, loaded, whole)
+        devices = reconcile_devices(split, cards, host, rng.choice([None, PROCESS]), pid, loaded, whole)
 
         for gpu, device in zip(cards, devices, strict=False):
             assert device.gpu_index == gpu.index
@@ -160,32 +164,34 @@ def test_an_empty_list_that_the_driver_gave_is_nobody() -> None:
 
 def test_two_cards_in_the_drivers_other_order_are_told_apart_by_their_address() -> None:
     split = split_of(
-        Device("CUDA0", "fast", "0000:41:00.0"), Device("CUDA1", "slow", "0000:01:00.0"),
+        LogDevice("CUDA0", "fast", "0000:41:00.0"), LogDevice("CUDA1", "slow", "0000:01:00.0"),
         *on("CUDA0", 8 * GIB), *on("CUDA1", 2 * GIB),
     )  # fmt: skip
     cards = (card(0, bus_id="00000000:01:00.0"), card(1, bus_id="00000000:41:00.0"))
 
-    memory = reconcile(split, cards, None, None, SERVER, {})
+    memory = reconcile_devices(split, cards, None, None, SERVER, {})
 
     assert [(m.gpu_index, m.device, m.weights_bytes) for m in memory] == [(0, "CUDA1", 2 * GIB), (1, "CUDA0", 8 * GIB)]
 
 
 def test_the_same_slot_in_another_pci_domain_is_another_card() -> None:
-    split = split_of(Device("CUDA0", "card", "0001:01:00.0"), *on("CUDA0"))
+    split = split_of(LogDevice("CUDA0", "card", "0001:01:00.0"), *on("CUDA0"))
     cards = (card(0, bus_id="00000000:01:00.0"), card(1, bus_id="00000001:01:00.0"))
 
-    assert [m.device for m in reconcile(split, cards, None, None, SERVER, {})] == ["GPU 0", "CUDA0"]
+    assert [m.device for m in reconcile_devices(split, cards, None, None, SERVER, {})] == ["GPU 0", "CUDA0"]
 
 
 def test_without_addresses_the_position_tells() -> None:
-    memory = reconcile(split_of(*on("CUDA1")), (card(0), card(1)), None, None, SERVER, {})
+    memory = reconcile_devices(split_of(*on("CUDA1")), (card(0), card(1)), None, None, SERVER, {})
 
     assert [m.device for m in memory] == ["GPU 0", "CUDA1"]
 
 
 def test_a_server_that_uses_no_card() -> None:
-    split = split_of(Buffer("CPU", "model", GIB), Buffer("CPU", "kv", MIB), Buffer("CPU", "compute", MIB))
-    gpu, host = reconcile(split, (card(),), HOST_NOW, PROCESS, SERVER, {0: GIB})
+    split = split_of(
+        DeviceBuffer("CPU", "model", GIB), DeviceBuffer("CPU", "kv", MIB), DeviceBuffer("CPU", "compute", MIB)
+    )
+    gpu, host = reconcile_devices(split, (card(),), HOST_NOW, PROCESS, SERVER, {0: GIB})
 
     assert (gpu.device, gpu.weights_bytes, gpu.growth_bytes, gpu.unaccounted_bytes) == ("GPU 0", None, None, 10 * GIB)
     assert total_of(gpu) == 16 * GIB
@@ -193,7 +199,7 @@ def test_a_server_that_uses_no_card() -> None:
 
 
 def test_a_card_on_its_own_without_any_server() -> None:
-    (memory,) = reconcile(None, (card(processes=(GpuProcess(7, None, GIB),)),), HOST_NOW, None, None, {})
+    (memory,) = reconcile_devices(None, (card(processes=(GpuProcess(7, None, GIB),)),), HOST_NOW, None, None, {})
 
     assert (memory.other_processes, memory.unaccounted_bytes) == ((("pid 7", GIB),), 9 * GIB)
 
@@ -249,22 +255,22 @@ def test_growth_is_unknown_where_nobody_looked_at_the_load() -> None:
 
 
 def test_rpc_devices_are_devices_with_their_endpoint() -> None:
-    split = split_of(Device("RPC0", "10.0.0.1:1", "", 8 * GIB, 8 * GIB), *on("RPC0[10.0.0.1:1]"))
-    (memory,) = reconcile(split, (), None, None, SERVER, {})
+    split = split_of(LogDevice("RPC0", "10.0.0.1:1", "", 8 * GIB, 8 * GIB), *on("RPC0[10.0.0.1:1]"))
+    (memory,) = reconcile_devices(split, (), None, None, SERVER, {})
 
     assert (memory.device, memory.kind, memory.total_bytes) == ("RPC0[10.0.0.1:1]", "rpc", 8 * GIB)
     assert (memory.weights_bytes, memory.free_bytes) == (8 * GIB, None)
 
 
 def test_a_card_that_only_the_server_sees() -> None:
-    (memory,) = reconcile(split_of(*on("CUDA0")), (), None, None, SERVER, {})
+    (memory,) = reconcile_devices(split_of(*on("CUDA0")), (), None, None, SERVER, {})
 
     assert (memory.device, memory.kind, memory.weights_bytes, memory.total_bytes) == ("CUDA0", "gpu", 8 * GIB, None)
 
 
 def test_mapped_host_weights_without_a_fit_are_an_estimate() -> None:
-    devices = reconcile(
-        split_of(Buffer("CPU_Mapped", "model", GIB), *on("CUDA0"), KvCache(GIB, 4096, 1)),
+    devices = reconcile_devices(
+        split_of(DeviceBuffer("CPU_Mapped", "model", GIB), *on("CUDA0"), KvCache(GIB, 4096, 1)),
         (),
         HOST_NOW,
         PROCESS,
@@ -276,7 +282,7 @@ def test_mapped_host_weights_without_a_fit_are_an_estimate() -> None:
 
 
 def test_the_host_where_nothing_is_known_of_it() -> None:
-    (memory,) = reconcile(split_of(Buffer("CPU", "model", GIB)), (), None, None, None, {})
+    (memory,) = reconcile_devices(split_of(DeviceBuffer("CPU", "model", GIB)), (), None, None, None, {})
 
     assert (memory.weights_bytes, memory.total_bytes, memory.free_bytes, memory.unaccounted_bytes) == (
         GIB,
@@ -295,8 +301,8 @@ def host_total(device: DeviceMemory) -> int:
     return sum(size for _, size in device.parts) + sum(part or 0 for part in rest)
 
 
-def of_host(split: SplitLog, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
-    return reconcile(split, (), host, process, SERVER, {})[-1]
+def of_host(split: MemoryBreakdown, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
+    return reconcile_devices(split, (), host, process, SERVER, {})[-1]
 
 
 @dataclass(frozen=True)
@@ -336,7 +342,11 @@ class Kernel:
 
 def test_mapped_weights_count_once() -> None:
     kernel = Kernel(mapped=20 * GIB, anon=2 * GIB, libraries=50 * MIB, elsewhere=3 * GIB, cache=4 * GIB)
-    split = split_of(Buffer("CPU_Mapped", "model", 20 * GIB), Buffer("CPU", "kv", GIB), Buffer("CPU", "compute", GIB))
+    split = split_of(
+        DeviceBuffer("CPU_Mapped", "model", 20 * GIB),
+        DeviceBuffer("CPU", "kv", GIB),
+        DeviceBuffer("CPU", "compute", GIB),
+    )
 
     memory = of_host(split, kernel.host, kernel.process)
 
@@ -349,7 +359,7 @@ def test_mapped_weights_count_once() -> None:
 
 def test_of_weights_that_are_partly_on_disk_only_the_rest_is_in_ram() -> None:
     kernel = Kernel(mapped=5 * GIB, on_disk=15 * GIB, anon=GIB, elsewhere=GIB)
-    memory = of_host(split_of(Buffer("CPU_Mapped", "model", 20 * GIB)), kernel.host, kernel.process)
+    memory = of_host(split_of(DeviceBuffer("CPU_Mapped", "model", 20 * GIB)), kernel.host, kernel.process)
 
     assert (memory.weights_bytes, memory.on_disk_bytes) == (20 * GIB, 15 * GIB)
     assert dict(memory.parts) == {"weights": 5 * GIB}
@@ -368,7 +378,7 @@ def test_of_weights_that_are_partly_on_disk_only_the_rest_is_in_ram() -> None:
     ids=["mlock", "no mmap", "a GGUF in a tmpfs", "huge pages and a ZFS cache beside it"],
 )
 def test_however_the_weights_are_held_all_is_where_it_is(kernel: Kernel, buffer: str) -> None:
-    memory = of_host(split_of(Buffer(buffer, "model", 8 * GIB)), kernel.host, kernel.process)
+    memory = of_host(split_of(DeviceBuffer(buffer, "model", 8 * GIB)), kernel.host, kernel.process)
 
     assert dict(memory.parts) == {"weights": 8 * GIB}
     assert (memory.other_processes_bytes, memory.unaccounted_bytes) == (kernel.elsewhere, GIB)
@@ -379,14 +389,14 @@ def test_however_the_weights_are_held_all_is_where_it_is(kernel: Kernel, buffer:
 @pytest.mark.parametrize("seen", [True, False], ids=["in the resident set", "in none"])
 def test_what_the_driver_pinned_is_the_servers(seen: bool) -> None:
     kernel = Kernel(anon=8 * GIB, elsewhere=GIB) if seen else Kernel(pinned=8 * GIB, elsewhere=GIB)
-    memory = of_host(split_of(Buffer("CUDA_Host", "model", 8 * GIB)), kernel.host, kernel.process)
+    memory = of_host(split_of(DeviceBuffer("CUDA_Host", "model", 8 * GIB)), kernel.host, kernel.process)
 
     assert (memory.other_processes_bytes, memory.unaccounted_bytes) == (GIB, 0)
 
 
 def test_the_server_beside_it_that_maps_the_same_file_is_charged_with_none_of_it() -> None:
     kernel = Kernel(mapped=8 * GIB, anon=GIB, elsewhere=GIB)  # the other's own memory is elsewhere
-    memory = of_host(split_of(Buffer("CPU_Mapped", "model", 8 * GIB)), kernel.host, kernel.process)
+    memory = of_host(split_of(DeviceBuffer("CPU_Mapped", "model", 8 * GIB)), kernel.host, kernel.process)
 
     assert (memory.other_processes_bytes, memory.free_bytes) == (GIB, kernel.unused)
 
@@ -396,7 +406,7 @@ def test_the_parts_of_the_host_come_to_its_total_always(seed: int) -> None:
     """Over made-up kernels, over readings of different instants, and over plain nonsense."""
     rng = random.Random(seed)
     for _ in range(25):
-        split = any_split(rng, 2) or SplitLog()
+        split = any_split(rng, 2) or MemoryBreakdown()
         size = lambda: rng.choice([0, 0, rng.randrange(GIB), rng.randrange(60 * GIB)])  # noqa: E731
         mapped = size()
         locked = rng.choice([0, mapped, rng.randrange(mapped + 1)])
@@ -408,7 +418,7 @@ def test_the_parts_of_the_host_come_to_its_total_always(seed: int) -> None:
             host = HostReading(rng.randrange(64 * GIB), rng.randrange(-GIB, 99 * GIB), 0, ())
         process = rng.choice([kernel.process, kernel.process, None, PROCESS])
 
-        for device in reconcile(split, (), host, process, SERVER, {}):
+        for device in reconcile_devices(split, (), host, process, SERVER, {}):
             if device.kind != "host":
                 continue
             assert all(size > 0 for _, size in device.parts)

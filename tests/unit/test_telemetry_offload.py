@@ -11,10 +11,10 @@ import pytest
 from gpubox.hardware.gpu import Gpu, unknown_gpu
 from gpubox.hardware.host import ProcessReading
 from gpubox.hardware.nvml import DriverReading
-from gpubox.server.record import Launch
-from gpubox.telemetry.bottleneck import Evidence, Pace, bottleneck, pace
-from gpubox.telemetry.model import Offload
+from gpubox.server.state import Launch
+from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck, process_rates
 from gpubox.telemetry.offload import expert_layers_on_cpu, offload
+from gpubox.telemetry.snapshot import Offload
 from gpubox.telemetry.sources import LogSource
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, layers=40, has_experts=True)
@@ -56,7 +56,7 @@ def card(index: int = 0, util: int | None = 50, **more: object) -> Gpu:
 def judge(
     log: LogSource | None, *gpus: Gpu, state: str = "answering", launch: Launch = LAUNCH, **moved: float
 ) -> Offload:
-    return offload(log, launch, Pace(**moved), DriverReading(gpus), state, None)
+    return offload(log, launch, ProcessRates(**moved), DriverReading(gpus), state, None)
 
 
 # -- where it is ---------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_a_server_on_the_cpu_has_no_layer_on_a_gpu_whatever_its_build_says(tmp_p
 
 
 def test_nothing_is_known_without_a_log() -> None:
-    assert offload(None, None, Pace(), DriverReading(()), "idle", None) == Offload(
+    assert offload(None, None, ProcessRates(), DriverReading(()), "idle", None) == Offload(
         bottleneck_reason="idle: the server waits for a request"
     )
 
@@ -163,7 +163,7 @@ def test_paging_comes_before_all_else(log: LogSource) -> None:
 
 def test_the_client_when_the_server_has_just_answered() -> None:
     def idle(seconds: float | None) -> tuple[str | None, str]:
-        return bottleneck(Evidence("idle", seconds_since_request=seconds))
+        return bottleneck(BottleneckInputs("idle", seconds_since_request=seconds))
 
     rest = (None, "idle: the server waits for a request")
     assert idle(3.4) == ("client", "the server has waited 3 s for the next request")
@@ -187,27 +187,30 @@ def test_no_word_without_readings_and_the_reason_is_said(log: LogSource) -> None
 
 
 def test_where_there_is_no_driver_it_is_named() -> None:
-    seen = Evidence("answering", Pace(1.0), 8, devices=("CUDA0",), driver_problem="no NVIDIA driver")
+    seen = BottleneckInputs("answering", ProcessRates(1.0), 8, devices=("CUDA0",), driver_problem="no NVIDIA driver")
 
     assert bottleneck(seen) == (None, "no reading of CUDA0 (no NVIDIA driver), threads 1.0 of 8")
 
 
 def test_an_rpc_device_while_the_threads_rest() -> None:
-    word, reason = bottleneck(Evidence("answering", Pace(0.2), 8, devices=("RPC 10.0.0.2:50052",)))
+    word, reason = bottleneck(BottleneckInputs("answering", ProcessRates(0.2), 8, devices=("RPC 10.0.0.2:50052",)))
 
     assert word == "RPC device"
     assert reason == "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network between"
 
 
 def test_other_programs_that_leave_no_core() -> None:
-    seen = Evidence("answering", Pace(0.9), 2, cores_percent=(99.0, 97.0))
+    seen = BottleneckInputs("answering", ProcessRates(0.9), 2, cores_percent=(99.0, 97.0))
 
     assert bottleneck(seen) == ("CPU", "cores 98% busy, threads 0.9 of 2: other programs take the rest")
     assert bottleneck(replace(seen, cores_percent=(60.0, 97.0)))[0] is None
 
 
 def test_a_server_elsewhere() -> None:
-    assert bottleneck(Evidence("answering", own=False)) == (None, "its process and its devices are not known here")
+    assert bottleneck(BottleneckInputs("answering", own=False)) == (
+        None,
+        "its process and its devices are not known here",
+    )
 
 
 def test_there_is_a_reason_whatever_is_read() -> None:
@@ -219,7 +222,7 @@ def test_there_is_a_reason_whatever_is_read() -> None:
                     for devices in ((), ("CUDA0",), ("RPC a:1",), ("CUDA0", "RPC a:1")):
                         for own in (True, False):
                             gpus = (card(util=util),) if "CUDA0" in devices else ()
-                            seen = Evidence(state, Pace(busy, 0.0), threads, gpus, devices, own=own)
+                            seen = BottleneckInputs(state, ProcessRates(busy, 0.0), threads, gpus, devices, own=own)
                             word, reason = bottleneck(seen)
                             assert reason, seen
                             assert reason == reason.strip(", ")
@@ -248,7 +251,7 @@ def reading(pid: int = 1, cpu: float = 0.0, faults: int = 0, read: int | None = 
 
 
 def test_pace_is_what_moved_in_a_second() -> None:
-    assert pace(reading(), reading(cpu=8.0, faults=100, read=4096), 2.0) == Pace(4.0, 50.0, 2048.0)
+    assert process_rates(reading(), reading(cpu=8.0, faults=100, read=4096), 2.0) == ProcessRates(4.0, 50.0, 2048.0)
 
 
 @pytest.mark.parametrize(
@@ -266,8 +269,8 @@ def test_pace_is_what_moved_in_a_second() -> None:
 def test_a_pace_of_nothing_is_unknown(
     before: ProcessReading | None, after: ProcessReading | None, seconds: float
 ) -> None:
-    assert pace(before, after, seconds) == Pace()
+    assert process_rates(before, after, seconds) == ProcessRates()
 
 
 def test_a_kernel_that_hides_the_disk() -> None:
-    assert pace(reading(read=None), reading(cpu=1.0, read=5), 1.0) == Pace(1.0, 0.0, None)
+    assert process_rates(reading(read=None), reading(cpu=1.0, read=5), 1.0) == ProcessRates(1.0, 0.0, None)

@@ -11,8 +11,8 @@ import pytest
 
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.server import logcut
-from gpubox.server.record import Operation, SlotState, save_state
+from gpubox.server import log_truncation
+from gpubox.server.state import InstanceState, Operation, save_state
 from gpubox.telemetry import sources
 from gpubox.telemetry.sampler import HUNG_SECONDS, STUCK_SECONDS
 from tests.fake_nvml import GIB
@@ -69,7 +69,7 @@ async def test_a_process_that_lives_and_does_not_listen(box: LlamaBox, make: Mak
 
 
 async def test_a_load_is_no_problem(box: LlamaBox, make: Make) -> None:
-    box.start(proven_at=None, proof_tokens=(0, 0))
+    box.start(ready_at=None, probe_tokens=(0, 0))
     box._close_http()
     snapshot = await make().sample(wait=True)
 
@@ -81,11 +81,13 @@ async def test_a_stop_and_a_switch_are_seen(box: LlamaBox, make: Make, paths: Pa
     sampler = make()
     await sampler.sample(wait=True)
     operation = Operation("stop", "a", "stop", own_identity(), "t")
-    save_state(paths.slot_state("main"), SlotState(replace(box.running, process=identity), operation))
+    save_state(paths.instance_state("main"), InstanceState(replace(box.running, process=identity), operation))
     assert (await sampler.sample(wait=True)).throughput.state == "stopping"
 
     box.signal(signal.SIGKILL)
-    save_state(paths.slot_state("main"), SlotState(None, replace(operation, kind="switch", profile="b", step="load")))
+    save_state(
+        paths.instance_state("main"), InstanceState(None, replace(operation, kind="switch", profile="b", step="load"))
+    )
     snapshot = await sampler.sample(wait=True)
     assert (snapshot.throughput.state, snapshot.server.operation) == ("loading", "switch b: load")
 
@@ -260,7 +262,7 @@ async def test_the_log_floods(box: LlamaBox, make: Make, ahead: Time, monkeypatc
 
     line = "0.02.000.000 D srv  update_slots: a line of a server that was started with -v and a prompt in it\n"
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "event_of", count)
+        patch.setattr(sources, "parse_event", count)
         box.write(line * (60 * 2**20 // len(line)))
         snapshot = await sampler.sample(wait=True)
     assert read <= sources.TICK_BYTES
@@ -281,7 +283,7 @@ async def test_the_log_floods(box: LlamaBox, make: Make, ahead: Time, monkeypatc
 async def test_a_log_over_its_size_is_cut_and_followed_on(
     box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logcut, "ROTATE_BYTES", 100_000)
+    monkeypatch.setattr(log_truncation, "MAX_LOG_BYTES", 100_000)
     box.start()
     sampler = make()
     await sampler.sample(wait=True)

@@ -16,8 +16,8 @@ from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.client import Slot
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry.model import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
 from gpubox.telemetry.recorder import VERSION, Recorder, read_recording
+from gpubox.telemetry.snapshot import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
 
 GPU = replace(
     unknown_gpu(0),
@@ -45,7 +45,7 @@ RICH = Snapshot(
     offload=Offload(41, 41, bottleneck="PCIe", bottleneck_reason="60% of the link"),
     throughput=Throughput("answering", 20.5, accepted_per_position=(1.0, 0.5)),
     slots=(SlotReading(0, "answering", 1, 9, 4096, generated_tokens=3),),
-    requests=(Request(1, "2026-01-01T00:00:00.000+00:00", 0, 1, accepted_per_position=(1.0, 0.949), reread="why"),),
+    requests=(Request(1, "2026-01-01T00:00:00.000+00:00", 0, 1, accepted_per_position=(1.0, 0.949), cache_miss="why"),),
     totals=Totals(1, 2, 3, 4),
     kv_bytes_per_token=20480.5,
     kv_cells=131072,
@@ -82,7 +82,7 @@ def test_a_request_is_written_once_however_many_snapshots_list_it(path: Path) ->
     run = [replace(RICH, requests=tuple(reversed(some))) for some in lists]
 
     assert read_recording(record(path, *run)) == run
-    assert path.read_text().count('"reread":"why"') == 9
+    assert path.read_text().count('"cache_miss":"why"') == 9
 
 
 def test_each_snapshot_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.logevents import event_of
-from gpubox.telemetry.model import Request
-from gpubox.telemetry.requests import KEEP, RequestLog
+from gpubox.server.log_events import parse_event
+from gpubox.telemetry.requests import MAX_REQUESTS, RequestLog
+from gpubox.telemetry.snapshot import Request
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,7 +20,7 @@ def feed(log: RequestLog, lines: Lines) -> list[Request]:
     """Feeds lines with the server's clock before them; the requests that they ended."""
     found = []
     for at, text in lines:
-        seconds, event = event_of(f"{int(at // 60)}.{at % 60:06.3f}.000 I {text}")
+        seconds, event = parse_event(f"{int(at // 60)}.{at % 60:06.3f}.000 I {text}")
         assert event is not None, text
         request = log.feed(seconds, event)
         if request:
@@ -69,7 +69,7 @@ def request_lines(
 def test_the_recorded_requests() -> None:
     log = RequestLog(STARTED)
     for line in (LOGS / "b11434-moe-mtp-rpc.log").read_text(encoding="utf-8").splitlines():
-        at, event = event_of(line)
+        at, event = parse_event(line)
         if event:
             log.feed(at, event)
     second, first = log.finished
@@ -90,7 +90,7 @@ def test_the_recorded_requests() -> None:
     assert first.draft_acceptance == pytest.approx(0.94017, abs=1e-5)
     assert first.accepted_per_position == (1.0, 0.949, 0.872)
     assert (second.task, second.prompt_tokens, second.draft_acceptance) == (42, 1501, 35 / 41)
-    assert (first.stop_reason, first.reread, second.reread) == (None, None, None)
+    assert (first.stop_reason, first.cache_miss, second.cache_miss) == (None, None, None)
 
 
 def test_what_was_reused_and_what_was_read() -> None:
@@ -99,14 +99,14 @@ def test_what_was_reused_and_what_was_read() -> None:
     assert (request.prompt_tokens, request.cached_tokens) == (43_000, 41_200)
     assert request.slot_ttft_seconds == pytest.approx(2.0, abs=0.01)
     assert request.duration_seconds == pytest.approx(4.0, abs=0.01)
-    assert request.reread is None
+    assert request.cache_miss is None
 
 
 def test_the_log_of_an_older_build_without_times() -> None:
     log = RequestLog(STARTED)
     found = None
     for line in (LOGS / "older-builds.log").read_text(encoding="utf-8").splitlines():
-        at, event = event_of(line)
+        at, event = parse_event(line)
         if event:
             found = log.feed(at, event, seen=77.0) or found
 
@@ -116,7 +116,7 @@ def test_the_log_of_an_older_build_without_times() -> None:
     assert (found.slot_ttft_seconds, found.duration_seconds) == (3.0, 13.0)
     assert (found.pp_tokens_per_second, found.tg_tokens_per_second) == (1000.0, 20.0)
     assert (found.draft_tokens, found.draft_tokens_accepted, found.mean_accepted_length) == (297, 171, 2.40)
-    assert found.reread is None  # how much of it a slot held is in no line
+    assert found.cache_miss is None  # how much of it a slot held is in no line
 
 
 def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> None:
@@ -135,14 +135,14 @@ def test_a_forced_reread_of_a_model_that_is_not_known_to_need_checkpoints_is_not
     )
     (request,) = feed(RequestLog(STARTED), request_lines(1.0, extra=(forced,)))
 
-    assert request.reread is None
+    assert request.cache_miss is None
 
 
 def test_where_no_line_tells_why_nothing_was_reused_nothing_is_said() -> None:
     log = RequestLog(STARTED)
     feed(log, request_lines(1.0, task=1))
 
-    assert feed(log, request_lines(20.0, task=2))[0].reread is None
+    assert feed(log, request_lines(20.0, task=2))[0].cache_miss is None
 
 
 def test_a_request_that_failed_is_one() -> None:
@@ -200,9 +200,9 @@ def test_a_client_that_went_away_in_the_middle_of_an_answer() -> None:
 
 def test_clients_that_left_the_queue_are_forgotten_in_the_end() -> None:
     log = RequestLog(STARTED)
-    feed(log, [(1.0, f"srv stop: cancel task, id_task = {task}") for task in range(5 * KEEP)])
+    feed(log, [(1.0, f"srv stop: cancel task, id_task = {task}") for task in range(5 * MAX_REQUESTS)])
 
-    assert len(log._cancelled) <= KEEP + 1
+    assert len(log._cancelled) <= MAX_REQUESTS + 1
 
 
 def test_an_embedding_of_which_no_timings_are_written_is_a_request() -> None:
@@ -301,7 +301,11 @@ def test_a_clock_that_jumps_back_makes_no_negative_time() -> None:
 
 def test_only_the_last_hundreds_are_kept() -> None:
     log = RequestLog(STARTED)
-    for number in range(KEEP + 50):
+    for number in range(MAX_REQUESTS + 50):
         feed(log, request_lines(1.0 + 20 * number, task=number))
 
-    assert (len(log.finished), log.count, log.finished[0].number) == (KEEP, KEEP + 50, KEEP + 50)
+    assert (len(log.finished), log.count, log.finished[0].number) == (
+        MAX_REQUESTS,
+        MAX_REQUESTS + 50,
+        MAX_REQUESTS + 50,
+    )

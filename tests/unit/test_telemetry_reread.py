@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.logevents import event_of
+from gpubox.server.log_events import parse_event
+from gpubox.telemetry.cache_miss import (
+    AFTER_RESTART,
+    AFTER_SLEEP,
+    NAMED_SLOT_CHANGED,
+    NO_CHECKPOINT,
+    PREFIX_CHANGED,
+    PromptCacheState,
+)
 from gpubox.telemetry.requests import RequestLog
-from gpubox.telemetry.reread import NAMED_SLOT, NO_CHECKPOINT, NOT_LIKE_IT, RESTART, SLEPT, Kept
 from gpubox.telemetry.sources import LogSource
 from tests.unit.llama_box import LOADED
 
@@ -24,9 +31,9 @@ def reasons(log: RequestLog, text: str) -> dict[int, str | None]:
     """Why, by task, as the lines of ``text`` tell."""
     found = {}
     for line in text.splitlines():
-        at, event = event_of(line)
+        at, event = parse_event(line)
         if event and (request := log.feed(at, event)):
-            found[request.task] = request.reread
+            found[request.task] = request.cache_miss
     return found
 
 
@@ -57,7 +64,7 @@ def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
         None,
         NO_CHECKPOINT,
         None,
-        NOT_LIKE_IT,
+        PREFIX_CHANGED,
         "no slot held its like: task 29 evicted slot 1's 252 tokens",
     ]
     assert found[44] is None  # forced too, but its slot was a longer prompt's
@@ -94,7 +101,7 @@ def test_what_went_to_the_prompt_cache_is_not_evicted() -> None:
     saved = "0.01.000.000 I srv   prompt_save:  - saving prompt with length 4012, total state size = 1.0 MiB\n"
     text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=300, extra=saved) + request(3, LRU.format(9))
 
-    assert reasons(RequestLog(STARTED), text)[3] == NOT_LIKE_IT
+    assert reasons(RequestLog(STARTED), text)[3] == PREFIX_CHANGED
 
 
 SWA = "0.00.100.000 I llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells\n"
@@ -144,7 +151,7 @@ def test_a_client_that_wants_no_cache_is_told_nothing(chosen: str) -> None:
 def test_a_slot_that_the_client_names() -> None:
     text = request(1, "selected slot by id (0)") + request(2, "selected slot by id (0)")
 
-    assert reasons(RequestLog(STARTED), text) == {1: None, 2: NAMED_SLOT}
+    assert reasons(RequestLog(STARTED), text) == {1: None, 2: NAMED_SLOT_CHANGED}
 
 
 @pytest.mark.parametrize(("prompt", "cached"), [(63, 0), (4000, 3000), (4000, 201)])
@@ -155,12 +162,12 @@ def test_short_prompts_and_what_was_reused_need_no_reason(prompt: int, cached: i
 
 
 def test_after_a_restart_the_first_prompt_is_read_whole() -> None:
-    log = RequestLog(STARTED, kept=Kept(restarted=True))
+    log = RequestLog(STARTED, kept=PromptCacheState(restarted=True))
     text = (
         request(0, LRU.format(-1), prompt=2) + request(1, LRU.format(-1), slot=1) + request(2, LRU.format(-1), slot=2)
     )
 
-    assert reasons(log, text) == {0: None, 1: RESTART, 2: None}
+    assert reasons(log, text) == {0: None, 1: AFTER_RESTART, 2: None}
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -171,7 +178,7 @@ def test_there_was_a_launch_before_this_one(before: bool, tmp_path: Path) -> Non
         path.with_name("main.log.1").write_text(LOADED)
     (found,) = LogSource(path, STARTED).requests.finished
 
-    assert found.reread == (RESTART if before else None)
+    assert found.cache_miss == (AFTER_RESTART if before else None)
 
 
 def test_a_server_that_slept_has_forgotten_everything(tmp_path: Path) -> None:
@@ -180,4 +187,4 @@ def test_a_server_that_slept_has_forgotten_everything(tmp_path: Path) -> None:
     sleep = "".join(f"0.10.000.000 I que start_loop: {word} sleeping state\n" for word in words)
     path.write_text(LOADED + request(1, LRU.format(-1)) + sleep + request(2, LRU.format(-1)))
 
-    assert LogSource(path, STARTED).requests.finished[0].reread == SLEPT
+    assert LogSource(path, STARTED).requests.finished[0].cache_miss == AFTER_SLEEP

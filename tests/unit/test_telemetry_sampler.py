@@ -74,14 +74,14 @@ async def test_an_answer_is_watched_token_by_token(box: LlamaBox, make: Make, ah
 
 
 async def test_gpuboxs_proof_during_the_load_is_no_request(box: LlamaBox, make: Make) -> None:
-    box.start(proven_at=None, proof_tokens=(0, 0))
+    box.start(ready_at=None, probe_tokens=(0, 0))
     box.answers["/health"] = box.answers["/slots"] = 503
     sampler = make()
     assert (await sampler.sample(wait=True)).throughput.state == "loading"
 
     box.answers |= {"/health": {"status": "ok"}, "/slots": [slot()]}
     box.write(taken("0.01.000.000", 0, prompt=2) + done("0.01.500.000", 0, prompt=2, generated=1))
-    box.record(proven_at="t", proof_tokens=(2, 1))
+    box.record(ready_at="t", probe_tokens=(2, 1))
     snapshot = await sampler.sample(wait=True)
 
     assert (snapshot.requests, snapshot.totals.requests, snapshot.totals.generated_tokens) == ((), 0, 6)

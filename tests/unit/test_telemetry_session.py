@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubox.telemetry.model import Request, SlotReading
-from gpubox.telemetry.requests import InFlight, RequestLog
-from gpubox.telemetry.session import Open, Speeds, speeds
+from gpubox.telemetry.requests import RequestInFlight, RequestLog
+from gpubox.telemetry.session_speeds import OpenRequest, SessionSpeeds, session_speeds
+from gpubox.telemetry.snapshot import Request, SlotReading
 from gpubox.telemetry.throughput import throughput
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,14 +30,14 @@ def newest_first(found: list[Request]) -> list[Request]:
 
 
 def test_one_after_the_other_all_slots_and_one_request_are_the_same() -> None:
-    found = speeds([request(60, 10, 300), request(40, 10, 200), request(20, 10, 400)], [], None)
+    found = session_speeds([request(60, 10, 300), request(40, 10, 200), request(20, 10, 400)], [], None)
 
     assert (found.tg_median, found.tg_peak) == pytest.approx((30.0, 40.0))
     assert (found.request_tg_median, found.request_tg_peak) == (30.0, 40.0)
 
 
 def test_four_at_once_are_four_times_one() -> None:
-    found = speeds([request(10, 10, 100) for _ in range(4)], [], None)
+    found = session_speeds([request(10, 10, 100) for _ in range(4)], [], None)
 
     assert (found.tg_median, found.tg_peak) == (40.0, 40.0)
     assert (found.request_tg_median, found.request_tg_peak) == (10.0, 10.0)
@@ -49,7 +49,7 @@ def test_one_that_joins_for_a_second_makes_no_speed_that_never_was() -> None:
     alone = request(60, 60, 59 * 40 + 25)
     joined = request(30, 1, 25)
 
-    found = speeds(newest_first([alone, joined]), [], None)
+    found = session_speeds(newest_first([alone, joined]), [], None)
 
     assert found.tg_peak == pytest.approx((59 * 40 + 50) / 60)
 
@@ -62,7 +62,7 @@ def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -
         found.append(
             request(60 + rng.random() * 60, 0.5 + rng.random() * 9, rng.randrange(20, 400), prompt=rng.random())
         )
-    known = speeds(newest_first(found), [], None)
+    known = session_speeds(newest_first(found), [], None)
 
     assert known.tg_median is not None and known.tg_peak is not None
     assert known.request_tg_median is not None and known.request_tg_peak is not None
@@ -76,9 +76,9 @@ def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -
 
 
 def test_while_three_of_four_still_generate_one_alone_is_not_taken_for_all() -> None:
-    still = [Open(ZERO, ZERO, 100) for _ in range(3)]
+    still = [OpenRequest(ZERO, ZERO, 100) for _ in range(3)]
 
-    found = speeds([request(10, 10, 100)], still, ZERO + 10)
+    found = session_speeds([request(10, 10, 100)], still, ZERO + 10)
 
     assert found.tg_median == pytest.approx((100 + 3 * 99) / 10)
     assert found.request_tg_median == 10.0
@@ -86,17 +86,17 @@ def test_while_three_of_four_still_generate_one_alone_is_not_taken_for_all() -> 
 
 
 def test_where_it_is_not_known_when_one_began_to_generate_its_stretch_is_left_out() -> None:
-    hidden = [Open(ZERO + 5, None, 50)]
+    hidden = [OpenRequest(ZERO + 5, None, 50)]
 
-    found = speeds([request(10, 10, 100)], hidden, ZERO + 12)
+    found = session_speeds([request(10, 10, 100)], hidden, ZERO + 12)
 
     assert (found.tg_median, found.tg_peak) == (None, None)
     assert found.effective == pytest.approx(151 / 12)
-    assert speeds([request(10, 10, 100)], [Open(ZERO + 5, None, None)], ZERO + 12).effective is None
+    assert session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 5, None, None)], ZERO + 12).effective is None
 
 
 def test_one_that_reads_its_prompt_takes_nothing_from_the_others() -> None:
-    found = speeds([request(10, 10, 100)], [Open(ZERO + 5, None, 0)], ZERO + 20)
+    found = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 5, None, 0)], ZERO + 20)
 
     assert found.tg_median == 10.0
     assert found.effective == pytest.approx(101 / 20)
@@ -106,7 +106,7 @@ def test_a_cancelled_one_without_times_leaves_its_stretch_unknown() -> None:
     cut = Request(2, (STARTED + timedelta(seconds=2)).isoformat(), 1, 2, generated_tokens=50, duration_seconds=3.0,
                   stop_reason="cancelled")  # fmt: skip
 
-    found = speeds(newest_first([request(10, 10, 100), cut]), [], None)
+    found = session_speeds(newest_first([request(10, 10, 100), cut]), [], None)
 
     assert (found.tg_median, found.request_tg_median) == (None, 10.0)
 
@@ -114,11 +114,11 @@ def test_a_cancelled_one_without_times_leaves_its_stretch_unknown() -> None:
 def test_embeddings_generate_nothing() -> None:
     embedding = Request(1, STARTED.isoformat(), 0, 1, prompt_tokens=9, duration_seconds=1.0)
 
-    assert speeds([embedding], [], None) == Speeds()
+    assert session_speeds([embedding], [], None) == SessionSpeeds()
 
 
 def test_a_new_session_begins_with_the_one_in_flight() -> None:
-    found = speeds([request(10, 10, 100)], [Open(ZERO + 500, ZERO + 501, 101)], ZERO + 511)
+    found = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 500, ZERO + 501, 101)], ZERO + 511)
 
     assert (found.request_tg_median, found.tg_median) == (None, 10.0)
     assert found.effective == pytest.approx(101 / 11)
@@ -138,7 +138,7 @@ def test_now_is_a_sum_only_where_each_slot_tells_its_part() -> None:
 
 def test_the_peak_is_never_below_what_is_shown_as_now() -> None:
     log = RequestLog(STARTED)
-    log.in_flight[0] = InFlight(0, 7, 20.0, first_at=20.0)
+    log.in_flight[0] = RequestInFlight(0, 7, 20.0, first_at=20.0)
     slot = SlotReading(0, "answering", 7, generated_tokens=101, tg_tokens_per_second=60.0, seconds=10.0)
 
     now = throughput("answering", (slot,), [request(10, 10, 500)], 0, log, 22.0)

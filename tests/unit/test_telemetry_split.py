@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.logevents import MIB, event_of
-from gpubox.telemetry.split import HOST, SplitLog, device_key
+from gpubox.server.log_events import MIB, parse_event
+from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown, device_key
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 RPC = "RPC 127.0.0.1:50152"
@@ -22,10 +22,10 @@ TABLE = (
 )
 
 
-def split_of(text: str) -> SplitLog:
-    split = SplitLog()
+def split_of(text: str) -> MemoryBreakdown:
+    split = MemoryBreakdown()
     for line in text.splitlines():
-        _, event = event_of(line)
+        _, event = parse_event(line)
         if event:
             split.feed(event)
     return split
@@ -80,7 +80,7 @@ def test_a_cuda_launch_whose_numbers_are_of_the_source() -> None:
 
 
 def test_nothing_is_known_of_an_empty_log() -> None:
-    split = SplitLog()
+    split = MemoryBreakdown()
 
     assert (split.keys, split.weights_of("CUDA0"), split.draft_of("CUDA0"), split.known_of("CUDA0")) == (
         [],

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubox.server.client import Slot
-from gpubox.telemetry.model import Request, SlotReading
-from gpubox.telemetry.rates import LEAST_SECONDS, STUCK_SECONDS, SlotRates
-from gpubox.telemetry.requests import InFlight, RequestLog
-from gpubox.telemetry.session import GAP_SECONDS, session
+from gpubox.telemetry.requests import RequestInFlight, RequestLog
+from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session
+from gpubox.telemetry.slot_rates import LEAST_SECONDS, STUCK_SECONDS, SlotRates
+from gpubox.telemetry.snapshot import Request, SlotReading
 from gpubox.telemetry.throughput import read_slots, throughput, totals
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -112,14 +112,14 @@ def test_a_standstill_is_zero_not_the_last_speed() -> None:
     rates, log = SlotRates(), RequestLog(STARTED)
     for quarter in range(17):
         rates.feed(quarter / 4, (slot(0, 50),))
-    log.in_flight[0] = InFlight(0, 1, 0.0, tg_3s=37.1, tg_at=3.0)
+    log.in_flight[0] = RequestInFlight(0, 1, 0.0, tg_3s=37.1, tg_at=3.0)
 
     assert read_slots((slot(0, 50),), log, rates, 4.0, 4.0)[0].tg_tokens_per_second == 0.0
 
 
 def test_where_the_polls_say_nothing_the_logs_line_is_the_speed_for_a_while() -> None:
     log = RequestLog(STARTED)
-    log.in_flight[0] = InFlight(0, 1, 0.0, tg_3s=37.1, tg_at=10.0)
+    log.in_flight[0] = RequestInFlight(0, 1, 0.0, tg_3s=37.1, tg_at=10.0)
 
     def tg(clock: float) -> float | None:
         return read_slots((slot(0, 50),), log, SlotRates(), clock, clock)[0].tg_tokens_per_second
@@ -157,7 +157,7 @@ def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None
 
 def reading_prompt(processed: int | None, clock: float = 12.0, *, prompt: int | None = 43_000) -> SlotReading:
     log = RequestLog(STARTED)
-    log.in_flight[0] = InFlight(0, 1, 10.0, prompt_tokens=prompt, cached_tokens=41_000)
+    log.in_flight[0] = RequestInFlight(0, 1, 10.0, prompt_tokens=prompt, cached_tokens=41_000)
     asked = slot(0, 0, used=41_000 + (processed or 0), processed_tokens=processed, predict_limit=64)
     (reading,) = read_slots((asked,), log, SlotRates(), clock, clock)
     assert log.in_flight[0].predict_limit == 64
@@ -179,7 +179,7 @@ def test_the_progress_of_a_prompt_counts_what_was_reused() -> None:
 
 def test_between_two_batches_the_speed_of_a_prompt_stays_and_its_end_comes_nearer() -> None:
     log = RequestLog(STARTED)
-    log.in_flight[0] = InFlight(0, 1, 10.0, prompt_tokens=4000, cached_tokens=0)
+    log.in_flight[0] = RequestInFlight(0, 1, 10.0, prompt_tokens=4000, cached_tokens=0)
     rates = SlotRates()
     for at, processed in ((10.0, 0), (12.0, 1000), (13.5, 1000)):
         asked = slot(0, 0, used=processed, processed_tokens=processed)
@@ -256,13 +256,13 @@ def test_a_long_pause_begins_a_new_session() -> None:
     evening = request(10 + GAP_SECONDS + 1, 10, 100, 20.0)
     coffee = request(10 + GAP_SECONDS - 1, 10, 100, 20.0)
 
-    assert session([evening, morning]) == ([evening], pytest.approx(10))
-    assert session([coffee, morning])[0] == [coffee, morning]
+    assert current_session([evening, morning]) == ([evening], pytest.approx(10))
+    assert current_session([coffee, morning])[0] == [coffee, morning]
     assert throughput("idle", (), [evening, morning]).tg_peak == pytest.approx(20.0)
 
 
 def test_requests_side_by_side_share_their_wall_time() -> None:
-    _, wall = session([request(2, 10, 100), request(1, 3, 100), request(0, 10, 100)])
+    _, wall = current_session([request(2, 10, 100), request(1, 3, 100), request(0, 10, 100)])
 
     assert wall == pytest.approx(12)
 
@@ -275,8 +275,8 @@ def test_nothing_done_is_unknown() -> None:
     now = throughput("idle", (), [])
 
     assert (now.tg_peak, now.tg_median, now.effective_tokens_per_second, now.ttft_seconds) == (None, None, None, None)
-    assert session([]) == ([], None)
-    assert session([request(0, 0, 0)]) == ([request(0, 0, 0)], None)
+    assert current_session([]) == ([], None)
+    assert current_session([request(0, 0, 0)]) == ([request(0, 0, 0)], None)
 
 
 def test_acceptance_is_of_the_last_request_that_drafted() -> None:

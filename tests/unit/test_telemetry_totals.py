@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server import logcut, logtally
-from gpubox.server.logcut import trim
-from gpubox.server.logtally import ENDED, ended_in
+from gpubox.server import log_request_count, log_truncation
+from gpubox.server.log_request_count import ENDED, count_ended_requests
+from gpubox.server.log_truncation import truncate_log
 from gpubox.telemetry import sources
 from gpubox.telemetry.sources import LogSource
 from tests.unit.llama_box import LOADED, done, taken
@@ -30,9 +30,9 @@ def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
         (sources, "HEAD_BYTES", 2000),
         (sources, "TAIL_BYTES", 3000),
         (sources, "TICK_BYTES", 1000),
-        (logcut, "ROTATE_BYTES", 30_000),
-        (logcut, "COPY_SECONDS", 0.0),
-        (logtally, "_CHUNK", 997),
+        (log_truncation, "MAX_LOG_BYTES", 30_000),
+        (log_truncation, "COPY_SECONDS", 0.0),
+        (log_request_count, "_CHUNK", 997),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -69,7 +69,7 @@ def test_a_new_gpubox_counts_every_request_of_any_log(tmp_path: Path, seed: int)
                 total += 1
         watching.read()  # in a flood it leaves out what it cannot read in time
         if rng.random() < 0.7:
-            trim(path)
+            truncate_log(path)
         for _ in range(100):
             watching.read()
 
@@ -100,8 +100,8 @@ def test_a_line_at_the_edge_is_counted_once(tmp_path: Path, at: int) -> None:
 
     behind = text.encode()[edge:].partition(b"\n")[2]  # what a reader takes that comes into the middle of a line
 
-    assert (ended_in(path, 0, edge) or 0) + behind.count(ENDED) == 40
-    assert ended_in(path, 0, size) == 40
+    assert (count_ended_requests(path, 0, edge) or 0) + behind.count(ENDED) == 40
+    assert count_ended_requests(path, 0, size) == 40
 
 
 def test_a_log_that_another_program_cut_is_not_counted_and_says_why(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_log_that_an_older_gpubox_cut_says_why_it_is_not_counted(tmp_path: Pat
 
 
 def test_a_flood_that_is_too_long_to_count_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logtally, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(log_request_count, "MOST_BYTES", 10_000)
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + FILLER * 500)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpubox import units
-from gpubox.server.logevents import event_of
-from gpubox.telemetry.model import Request
+from gpubox.server.log_events import parse_event
 from gpubox.telemetry.requests import RequestLog
+from gpubox.telemetry.snapshot import Request
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def waits(lines: list[tuple[float, str]]) -> dict[int, Request]:
     """The finished requests by task."""
     log, found = RequestLog(STARTED), {}
     for at, text in lines:
-        time, event = event_of(stamp(at) + text)
+        time, event = parse_event(stamp(at) + text)
         if event and (request := log.feed(time, event)):
             found[request.task] = request
     return found
@@ -141,7 +141,7 @@ SEEN = {8: 7.852, 10: 10.371, 13: 10.740, 15: 11.800, 16: 12.601, 17: 13.989, 13
 def test_a_recorded_queue_gives_what_the_clients_saw() -> None:
     log, found = RequestLog(STARTED, skip_proof=True), {}
     for line in QUEUE.read_text(encoding="utf-8").splitlines():
-        at, event = event_of(line)
+        at, event = parse_event(line)
         if event and (request := log.feed(at, event)):
             found[request.task] = request
 
@@ -180,7 +180,7 @@ def test_a_log_without_arrivals_tells_no_wait_and_only_the_least_of_ttft() -> No
     request = waits(one(5.0, 7))[7]
 
     assert (request.queue_seconds, request.ttft_seconds, request.slot_ttft_seconds) == (None, None, 0.5)
-    assert units.at_least(request.ttft_seconds, request.slot_ttft_seconds) == "≥500ms"
+    assert units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds) == "≥500ms"
 
 
 def test_after_a_gap_in_the_log_nothing_is_told_until_all_slots_are_idle() -> None:
@@ -188,7 +188,7 @@ def test_after_a_gap_in_the_log_nothing_is_told_until_all_slots_are_idle() -> No
     log.forget()
     found = {}
     for at, text in [*one(5.0, 7, arrived=4.0), *one(9.0, 9, arrived=8.5)]:
-        time, event = event_of(stamp(at) + text)
+        time, event = parse_event(stamp(at) + text)
         if event and (request := log.feed(time, event)):
             found[request.task] = request.queue_seconds
 

@@ -11,7 +11,7 @@ from gpubox import units
 MIB, GIB = 1024**2, 1024**3
 
 
-@pytest.mark.parametrize("words", [units.memory, units.file_size, units.rate, units.seconds, units.tokens])
+@pytest.mark.parametrize("words", [units.memory, units.file_size, units.rate, units.duration, units.tokens])
 def test_unknown_is_a_dash_and_zero_is_not(words: Callable[[float | None], str]) -> None:
     assert words(None) == "—"
     assert words(0).startswith("0")
@@ -60,12 +60,12 @@ def test_rate(value: float, text: str) -> None:
     ],
 )
 def test_seconds(value: float, text: str) -> None:
-    assert units.seconds(value) == text
+    assert units.duration(value) == text
 
 
 @pytest.mark.parametrize("value", [0.9996, 59.96, 59.999])
 def test_a_duration_just_below_a_border_is_not_written_as_the_border_in_the_smaller_unit(value: float) -> None:
-    assert units.seconds(value) not in ("1000 ms", "60.0 s")
+    assert units.duration(value) not in ("1000 ms", "60.0 s")
 
 
 @pytest.mark.parametrize(

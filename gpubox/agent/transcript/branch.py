@@ -6,32 +6,32 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpubox.agent.transcript.fold import ChatLog, Turn
-from gpubox.agent.transcript.journal import Journal
-from gpubox.agent.transcript.records import Choices, Chosen, Rewound
-from gpubox.agent.transcript.store import chat_path, existing, load
+from gpubox.agent.transcript.chat_files import chat_path, existing_chat, load_chat
+from gpubox.agent.transcript.chat_log import ChatLog, Turn
+from gpubox.agent.transcript.journal import ChatJournal
+from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.record import now
+from gpubox.server.state import utc_now
 
 
-def branch(paths: Paths, name: str, new: str, turn: str | None) -> None:
+def branch_chat(paths: Paths, name: str, new: str, turn: str | None) -> None:
     """Makes the chat ``new`` of ``name`` up to ``turn``, without one as far as it is. Raises GpuboxError."""
-    log = load(existing(paths, name))
-    copy_turns(chat_path(paths, new), log.choices, turns_to(log, turn))
+    log = load_chat(existing_chat(paths, name))
+    copy_turns(chat_path(paths, new), log.settings, turns_to(log, turn))
 
 
-def rewind(paths: Paths, name: str, turn: str | None) -> str:
+def rewind_chat(paths: Paths, name: str, turn: str | None) -> str:
     """Has ``name`` go on from ``turn``, without one from before its last. Returns the turn. Raises GpuboxError."""
-    path = existing(paths, name)
-    with contextlib.closing(Journal(path)) as journal:
-        log = load(path)
+    path = existing_chat(paths, name)
+    with contextlib.closing(ChatJournal(path)) as journal:
+        log = load_chat(path)
         way = log.path()
         if turn is None and not way:
             raise UsageError(f"Nothing was asked in {name} yet.")
         head = way[-1].parent if turn is None else turn
-        known(log, head)
-        journal.add(Rewound(head, now()))
+        require_turn(log, head)
+        journal.add(HeadMoved(head, utc_now()))
         if journal.problem:
             raise GpuboxError(journal.problem)
     return head
@@ -41,11 +41,11 @@ def turns_to(log: ChatLog, turn: str | None) -> list[Turn]:
     """The turns on the way to ``turn``; without one, to the newest. Raises UsageError."""
     if turn is None:
         return log.path()
-    known(log, turn)
+    require_turn(log, turn)
     return log.path(turn)
 
 
-def known(log: ChatLog, turn: str) -> None:
+def require_turn(log: ChatLog, turn: str) -> None:
     """Raises UsageError where there is no such turn; empty is the beginning."""
     if turn and turn not in log.turns:
         raise UsageError(
@@ -53,14 +53,14 @@ def known(log: ChatLog, turn: str) -> None:
         )
 
 
-def copy_turns(path: Path, choices: Choices, turns: Iterable[Turn]) -> None:
+def copy_turns(path: Path, settings: ChatSettings, turns: Iterable[Turn]) -> None:
     """Writes a new chat file that holds these turns. Raises UsageError where it is there, GpuboxError."""
-    copy = Journal(path, new=True)
+    copy = ChatJournal(path, new=True)
     with contextlib.closing(copy):
-        if choices != Choices():
-            copy.add(Chosen(choices, now()))
+        if settings != ChatSettings():
+            copy.add(SettingsChanged(settings, utc_now()))
         for turn in turns:
-            copy.add(turn.asked)
+            copy.add(turn.header)
             for event in turn.events:
                 copy.event(event)
         copy.flush()

@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 
 from gpubox import __version__
-from gpubox.agent.events import AgentEvent, GenerationProgress, PrefillProgress, ReasoningDelta, TextDelta
-from gpubox.agent.transcript.records import FORMAT, VERSION, Happened, Opened, Record, encode, to_json
+from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, ReasoningDelta, TextDelta
+from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode, to_json
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.record import now
+from gpubox.server.state import utc_now
 
 PENDING_BYTES = 16 * 1024 * 1024
 """Held back while the disk is full; beyond that the newest is lost."""
 
 
-class Journal:
+class ChatJournal:
     """Appends to one chat file, under its lock. A disk that fills up ends no chat: see ``problem``."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
@@ -61,11 +61,11 @@ class Journal:
             raise GpuboxError(f"The chat {self.path} cannot be locked: {error.strerror}.") from None
         size = os.fstat(self._file).st_size
         if size == 0:
-            self.add(Opened(FORMAT, VERSION, __version__, now()))
+            self.add(ChatHeader(FORMAT, VERSION, __version__, utc_now()))
         elif os.pread(self._file, 1, size - 1) != b"\n":
             self._pending += b"\n"  # the line was cut off by a crash: it stays what it is, alone
 
-    def add(self, record: Record) -> None:
+    def add(self, record: ChatRecord) -> None:
         """Appends one record, after the deltas before it. Never raises; see ``problem``."""
         self.flush()
         self._queue(encode(record))
@@ -73,12 +73,12 @@ class Journal:
 
     def event(self, event: AgentEvent) -> None:
         """Appends one event of the turn. Deltas wait for ``flush`` or the next other event."""
-        if isinstance(event, (PrefillProgress, GenerationProgress)):
+        if isinstance(event, (PrefillProgress, GenerationStats)):
             return  # they say nothing once they are over
         if isinstance(event, (ReasoningDelta, TextDelta)):
             self._deltas.append(event)
             return
-        self.add(Happened(_raw(event), now()))
+        self.add(LoggedEvent(_raw(event), utc_now()))
 
     @property
     def waiting(self) -> bool:
@@ -88,12 +88,12 @@ class Journal:
     def flush(self) -> None:
         """Hands the deltas so far to the kernel, joined. Never raises; see ``problem``."""
         deltas, self._deltas = self._deltas, []
-        at = now() if deltas else ""
+        at = utc_now() if deltas else ""
         while deltas:
             kind = type(deltas[0])
             count = next((i for i, delta in enumerate(deltas) if type(delta) is not kind), len(deltas))
             joined = kind("".join(delta.text for delta in deltas[:count]))
-            self._queue(encode(Happened(_raw(joined), at)))
+            self._queue(encode(LoggedEvent(_raw(joined), at)))
             deltas = deltas[count:]
         self._write()
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gpubox.agent.settings import AgentSettings, Protocol
+from gpubox.agent.settings import AgentSettings, ProtocolName
 
 FORMAT = "gpubox-chat"
 VERSION = 1
@@ -24,11 +24,11 @@ def _tag(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-class Record(msgspec.Struct, frozen=True, tag_field="record", tag=_tag, omit_defaults=True):
+class ChatRecord(msgspec.Struct, frozen=True, tag_field="record", tag=_tag, omit_defaults=True):
     """One line."""
 
 
-class Opened(Record, frozen=True):
+class ChatHeader(ChatRecord, frozen=True):
     """The first line."""
 
     format: str
@@ -37,17 +37,17 @@ class Opened(Record, frozen=True):
     at: str
 
 
-class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChatSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was changed for this chat. ``None`` and empty: as the profile and gpubox have it."""
 
     system_prompt: str | None = None
     thinking: bool | None = None
-    thinking_tokens: int | None = None
+    thinking_budget_tokens: int | None = None
     sampling: dict[str, Any] = {}
     """Fields of the request as llama-server names them."""
     rounds: int | None = None
     max_tokens: int | None = None
-    protocol: Protocol | None = None
+    protocol: ProtocolName | None = None
     tools: bool = True
     workdir: str = ""
     """The workspace; empty: none, a program runs in a folder of its own."""
@@ -62,20 +62,20 @@ class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
             max_tokens=self.max_tokens or base.max_tokens,
             protocol=(self.protocol or "auto") if self.tools else "none",
             thinking=self.thinking,
-            thinking_tokens=self.thinking_tokens,
+            thinking_budget_tokens=self.thinking_budget_tokens,
             sampling=dict(self.sampling),
             system_prompt=system,
         )
 
 
-class Chosen(Record, frozen=True):
-    """From here on the chat has these choices."""
+class SettingsChanged(ChatRecord, frozen=True):
+    """From here on the chat has these settings."""
 
-    choices: Choices
+    settings: ChatSettings
     at: str
 
 
-class Asked(Record, frozen=True):
+class TurnHeader(ChatRecord, frozen=True):
     """A turn begins: what the owner said, and who is about to answer."""
 
     turn: str
@@ -88,26 +88,26 @@ class Asked(Record, frozen=True):
     model: str = ""
 
 
-class Happened(Record, frozen=True):
+class LoggedEvent(ChatRecord, frozen=True):
     """One event of the turn that was asked last; deltas are joined."""
 
     event: msgspec.Raw
     at: str = ""
 
 
-class Rewound(Record, frozen=True):
+class HeadMoved(ChatRecord, frozen=True):
     """The next turn goes on from ``turn``; empty: from the beginning."""
 
     turn: str
     at: str
 
 
-AnyRecord = Opened | Chosen | Asked | Happened | Rewound
+AnyChatRecord = ChatHeader | SettingsChanged | TurnHeader | LoggedEvent | HeadMoved
 
-_decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_decoder: msgspec.json.Decoder[AnyChatRecord] = msgspec.json.Decoder(AnyChatRecord)
 
 
-def encode(record: Record) -> bytes:
+def encode(record: ChatRecord) -> bytes:
     """The line of a record, with its end."""
     return to_json(record) + b"\n"
 
@@ -128,6 +128,6 @@ def _encodable(value: Any) -> Any:
     return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def decode(line: bytes) -> AnyRecord:
+def decode(line: bytes) -> AnyChatRecord:
     """The record of one line. Raises ``msgspec.DecodeError`` or UnicodeDecodeError."""
     return _decoder.decode(line)

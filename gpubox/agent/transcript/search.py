@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubox.agent.transcript.fold import ChatLog, Turn
-from gpubox.agent.transcript.store import heads, load
+from gpubox.agent.transcript.chat_files import chat_summaries, load_chat
+from gpubox.agent.transcript.chat_log import ChatLog, Turn
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.regular import open_regular
+from gpubox.storage import open_regular
 
 FOUND = 200
 _AROUND = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class SearchHit:
     """One place where the text stands."""
 
     chat: str
@@ -29,15 +29,15 @@ class Hit:
     """One line around it."""
 
 
-def search(paths: Paths, text: str, limit: int = FOUND) -> list[Hit]:
+def search(paths: Paths, text: str, limit: int = FOUND) -> list[SearchHit]:
     """Where ``text`` was said, in the chat that changed last first; upper and lower case are the same."""
     needle = " ".join(text.split()).casefold()
-    found: list[Hit] = []
-    for head in heads(paths) if needle else ():
+    found: list[SearchHit] = []
+    for head in chat_summaries(paths) if needle else ():
         if head.problem or not _may_hold(head.path, needle):
             continue
         try:
-            log = load(head.path)
+            log = load_chat(head.path)
         except UsageError:
             continue  # it went meanwhile
         for hit in _hits(log, needle):
@@ -59,7 +59,7 @@ def _may_hold(path: Path, needle: str) -> bool:
         return False
 
 
-def _hits(log: ChatLog, needle: str) -> Iterator[Hit]:
+def _hits(log: ChatLog, needle: str) -> Iterator[SearchHit]:
     for turn in log.turns.values():
         for role, text in _texts(turn):
             line = " ".join(text.split())
@@ -68,12 +68,12 @@ def _hits(log: ChatLog, needle: str) -> Iterator[Hit]:
                 start = max(0, place - _AROUND)
                 end = place + len(needle) + _AROUND
                 cut = f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
-                yield Hit(log.name, turn.id, turn.asked.at, role, cut)
+                yield SearchHit(log.name, turn.id, turn.header.at, role, cut)
 
 
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
     for message in turn.messages():
         if message.role in ("user", "assistant", "tool"):
             yield message.role, message.content
-        for call in message.calls:
+        for call in message.tool_calls:
             yield "assistant", call.code or " ".join(str(value) for value in call.arguments.values())

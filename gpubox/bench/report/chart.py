@@ -14,7 +14,7 @@ DRAWN_FIRST = ("tg", "pp", "TTFT", "acceptance")
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ChartBar:
     """One estimate; ``low`` and ``high`` are the ends of its interval where it has one."""
 
     label: str
@@ -30,7 +30,7 @@ class Chart:
     title: str
     y_label: str
     x_label: str = ""
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[ChartBar, ...] = ()
     series: tuple[Series, ...] = ()
     centre: float | None = None
     """Bars are then points with their intervals, beside a line at this value; else they begin at 0."""
@@ -56,7 +56,7 @@ def bar_charts(metrics: Sequence[Metric], fewest: int = 2) -> Iterable[Chart]:
         rows = [metric for metric in metrics if metric.name == name]
         if len(rows) >= fewest and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
             bars = [
-                Bar(_label(row, several), row.estimate.value, row.estimate.low, row.estimate.high)
+                ChartBar(_label(row, several), row.estimate.value, row.estimate.low, row.estimate.high)
                 for row in rows[:MOST_BARS]
             ]
             yield Chart(f"{name}, {rows[0].unit}" if rows[0].unit else name, rows[0].unit, bars=tuple(bars))
@@ -82,7 +82,7 @@ def tick_text(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e12 else f"{value:g}"
 
 
-def reach(chart: Chart) -> tuple[float, float]:
+def bar_range(chart: Chart) -> tuple[float, float]:
     """Least and highest value of a chart of bars: from 0, or around its centre."""
     if chart.centre is None:
         return 0.0, max(max(bar.value, bar.high or 0.0) for bar in chart.bars) or 1.0
@@ -90,7 +90,7 @@ def reach(chart: Chart) -> tuple[float, float]:
     return min(*ends, chart.centre * 0.95), max(*ends, chart.centre * 1.05)
 
 
-def limits(chart: Chart) -> tuple[float, float, float, float]:
+def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     """Least and highest x and y of a chart of lines; y from 0 where that costs less than half of the height."""
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]

@@ -50,7 +50,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Anything a reader wants as rows beside the metrics."""
 
     title: str
@@ -81,7 +81,7 @@ class Report:
     kind: str
     title: str
     metrics: tuple[Metric, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     series: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences a reader must see: what was left out and why."""

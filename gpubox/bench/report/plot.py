@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubox.bench.report.chart import Bar, Chart, limits, reach, tick_text, ticks
+from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks
+from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.model import Series
-from gpubox.bench.report.words import number
 
-Row = tuple[tuple[str, str], ...]
+StyledRow = tuple[tuple[str, str], ...]
 """Texts and their roles: ``""`` plain, ``quiet``, ``head``, ``good``, ``bad``, ``doubt``, ``s0`` to ``s5``."""
 
 POINTS = "●○▲△■□"
@@ -19,27 +19,27 @@ MOST_MARKED = 40
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
-def plot(chart: Chart, width: int = 80, height: int = HEIGHT) -> list[Row]:
+def plot(chart: Chart, width: int = 80, height: int = HEIGHT) -> list[StyledRow]:
     """The chart in ``width`` cells: title, picture, axes. Bars take a row each, lines ``height`` rows."""
-    title: Row = ((chart.title, "head"),)
+    title: StyledRow = ((chart.title, "head"),)
     return [title, *(_bars(chart, width) if chart.bars else _lines(chart, width, height))]
 
 
-def _bars(chart: Chart, width: int) -> list[Row]:
-    shown = [number(bar.value) for bar in chart.bars]
+def _bars(chart: Chart, width: int) -> list[StyledRow]:
+    shown = [format_number(bar.value) for bar in chart.bars]
     at_right = max(map(len, shown)) + 1
     labels = min(max(len(bar.label) for bar in chart.bars), max(8, width // 3))
     room = max(10, width - labels - at_right - 2)
-    marks = ticks(*reach(chart), max(2, room // 9))
+    marks = ticks(*bar_range(chart), max(2, room // 9))
     scale = (room - 1) / (marks[-1] - marks[0])
-    rows: list[Row] = []
+    rows: list[StyledRow] = []
     for bar, text in zip(chart.bars, shown, strict=True):
         label = f"{_cut(bar.label, labels):<{labels}} "
         rows.append(((label, ""), ("│", "quiet"), *_bar(chart, bar, room, marks[0], scale), (text.rjust(at_right), "")))
     return [*rows, *_x_axis(marks, room, labels + 1, marks[0], scale)]
 
 
-def _bar(chart: Chart, bar: Bar, room: int, left: float, scale: float) -> Row:
+def _bar(chart: Chart, bar: ChartBar, room: int, left: float, scale: float) -> StyledRow:
     """One bar, or one point beside the centre line, with its interval."""
 
     def at(value: float) -> int:
@@ -61,8 +61,8 @@ def _bar(chart: Chart, bar: Bar, room: int, left: float, scale: float) -> Row:
     return _runs(cells[:room])
 
 
-def _lines(chart: Chart, width: int, height: int) -> list[Row]:
-    left, right, low, high = limits(chart)
+def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
+    left, right, low, high = line_ranges(chart)
     y_marks = ticks(low, high, max(3, height // 2))
     low, high = y_marks[0], y_marks[-1]
     margin = max(len(tick_text(mark)) for mark in y_marks) + 1
@@ -75,7 +75,7 @@ def _lines(chart: Chart, width: int, height: int) -> list[Row]:
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
         canvas.draw(dots, who % COLOURS, marked=len(dots) <= MOST_MARKED)
     labels = {round((high - mark) / (high - low) * (height - 1)): tick_text(mark) for mark in y_marks}
-    rows: list[Row] = []
+    rows: list[StyledRow] = []
     if len(chart.series) > 1 or chart.series[0].name:
         rows.append(_legend(chart.series))
     if chart.y_label:
@@ -87,7 +87,7 @@ def _lines(chart: Chart, width: int, height: int) -> list[Row]:
     return [*rows, *_x_axis(inside, room, margin + 1, left, x_scale), ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)]
 
 
-def _x_axis(marks: Sequence[float], room: int, margin: int, left: float, scale: float) -> list[Row]:
+def _x_axis(marks: Sequence[float], room: int, margin: int, left: float, scale: float) -> list[StyledRow]:
     line, text = ["─"] * room, [" "] * (room + 12)
     taken = -1
     for mark in marks:
@@ -105,7 +105,7 @@ def _x_axis(marks: Sequence[float], room: int, margin: int, left: float, scale: 
     ]
 
 
-def _legend(series: Sequence[Series]) -> Row:
+def _legend(series: Sequence[Series]) -> StyledRow:
     found: list[tuple[str, str]] = []
     for who, one in enumerate(series):
         found += [(f"{POINTS[who % COLOURS]} ", f"s{who % COLOURS}"), (f"{one.name}   ", "")]
@@ -149,7 +149,7 @@ class _Canvas:
         return found
 
 
-def _runs(cells: Sequence[tuple[str, str]]) -> Row:
+def _runs(cells: Sequence[tuple[str, str]]) -> StyledRow:
     """Neighbours of one role joined."""
     found: list[tuple[str, str]] = []
     for text, role in cells:

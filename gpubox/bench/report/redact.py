@@ -16,7 +16,7 @@ import msgspec
 
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.report.model import Report
-from gpubox.profiles.model import is_loopback
+from gpubox.profiles.profile import is_loopback
 
 T = TypeVar("T")
 HOST = "HOST"
@@ -79,7 +79,7 @@ class Redactor:
             name: replace(found, argv=_without_keys(found.argv), env=dict.fromkeys(found.env, "***"))
             for name, found in info.provenance.items()
         }
-        return self.through(replace(info, before=None, lent=(), owed=False, provenance=provenance))
+        return self.through(replace(info, before=None, applied_argv=(), restore_pending=False, provenance=provenance))
 
     def _id(self, info: RunInfo) -> str:
         """The run's id, which is made of its targets' names, without the hosts among them."""
@@ -97,7 +97,7 @@ class Redactor:
         return found["scheme"] + (found["host"] if is_loopback(host) or host in self._names.values() else HOST)
 
 
-def redacted(info: RunInfo, report: Report) -> tuple[RunInfo, Report]:
+def redact_report(info: RunInfo, report: Report) -> tuple[RunInfo, Report]:
     """Both, fit to be pasted."""
     cleaner = Redactor([info])
     return cleaner.info(info), cleaner.through(report)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import Metric, Report
 from gpubox.errors import GpuboxError
-from gpubox.profiles.model import Profile, Reference
+from gpubox.profiles.profile import Profile, ReferenceFigure
 
 _LENGTHS = {"short": "short, cold, depth 0", "medium": "medium, cold, depth 0", "long": "long, cold, depth 0"}
 _GAME = "game, cold, depth 0"
@@ -41,7 +41,7 @@ _FACTORS = {("s", "ms"): 1000.0, ("ms", "s"): 0.001, ("", "%"): 100.0, ("s", "mi
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ReferenceComparison:
     """One figure of an article and the owner's for the same thing, in the article's unit."""
 
     target: str
@@ -59,9 +59,11 @@ class Beside:
         return self.yours / self.theirs if self.theirs else None
 
 
-def beside_articles(info: RunInfo, report: Report, profile_of: Callable[[str], Profile]) -> list[Beside]:
+def compare_with_references(
+    info: RunInfo, report: Report, profile_of: Callable[[str], Profile]
+) -> list[ReferenceComparison]:
     """Every figure that the run measured as well. A profile that is not there any more has none."""
-    found: list[Beside] = []
+    found: list[ReferenceComparison] = []
     for target in info.plan.targets:
         if not target.profile or target.stopped:
             continue
@@ -75,11 +77,13 @@ def beside_articles(info: RunInfo, report: Report, profile_of: Callable[[str], P
     return found
 
 
-def _pair(target: str, reference: Reference, metrics: Sequence[Metric], context: int | None) -> Iterator[Beside]:
+def _pair(
+    target: str, reference: ReferenceFigure, metrics: Sequence[Metric], context: int | None
+) -> Iterator[ReferenceComparison]:
     for metric in metrics:
         factor = 1.0 if metric.unit == reference.unit else _FACTORS.get((metric.unit, reference.unit))
         if factor is not None and _measured_alike(reference, metric, context):
-            yield Beside(
+            yield ReferenceComparison(
                 target, f"{reference.what} [{metric.group}]" if metric.group else reference.what, reference.value,
                 metric.estimate.value * factor, reference.unit, reference.hardware, reference.article,
                 reference.note,
@@ -87,7 +91,7 @@ def _pair(target: str, reference: Reference, metrics: Sequence[Metric], context:
             return
 
 
-def _measured_alike(reference: Reference, metric: Metric, context: int | None) -> bool:
+def _measured_alike(reference: ReferenceFigure, metric: Metric, context: int | None) -> bool:
     """Whether the article's figure and this row come from the same prompts, lengths and context."""
     at = reference.what.removeprefix("generation at ")
     if at in _CONTEXTS and at != reference.what:  # its ten runs of one HTML game, at contexts of these sizes

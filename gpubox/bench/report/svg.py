@@ -9,10 +9,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from gpubox.bench.report.chart import Chart, limits, reach, tick_text, ticks
+from gpubox.bench.report.chart import Chart, bar_range, line_ranges, tick_text, ticks
+from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.plot import MOST_MARKED
-from gpubox.bench.report.words import number
-from gpubox.plain import plain
+from gpubox.sanitize import sanitize_line
 
 WIDTH, LEFT, RIGHT, LINE, PLOT = 860, 70, 30, 26, 260
 NOTE_LETTERS = 120
@@ -36,7 +36,7 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
         drawn, height = _bars(chart, y + 26) if chart.bars else _lines(chart, y + 26)
         parts += drawn
         y += height + 56
-    for line in (line for note in notes for line in textwrap.wrap(plain(note), NOTE_LETTERS)):
+    for line in (line for note in notes for line in textwrap.wrap(sanitize_line(note), NOTE_LETTERS)):
         parts.append(_text(LEFT - 50, y, line, fill="#57606a"))
         y += 20
     if not charts and not notes:
@@ -48,7 +48,7 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
 
 def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
     left = LEFT - 40 + min(300, max(7 * len(bar.label) for bar in chart.bars))
-    marks = ticks(*reach(chart), 9)
+    marks = ticks(*bar_range(chart), 9)
     room, height = WIDTH - RIGHT - 60 - left, len(chart.bars) * LINE
     scale, least = room / (marks[-1] - marks[0]), marks[0]
     parts = []
@@ -71,7 +71,7 @@ def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
             end = max(end, bar.high)
         if chart.centre is not None:
             parts.append(f'<circle cx="{here:.1f}" cy="{y + LINE / 2:.1f}" r="4" fill="{COLOURS[0]}"/>')
-        parts.append(_text(left + (end - least) * scale + 8, y + 17, number(bar.value)))
+        parts.append(_text(left + (end - least) * scale + 8, y + 17, format_number(bar.value)))
     if chart.centre is not None:
         x = left + (chart.centre - least) * scale
         parts.append(_line(x, top, x, top + height, COLOURS[1]))
@@ -82,7 +82,7 @@ def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
 
 
 def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
-    x_least, x_most, y_least, y_most = limits(chart)
+    x_least, x_most, y_least, y_most = line_ranges(chart)
     y_marks = ticks(y_least, y_most, 7)
     y_least, y_most = y_marks[0], y_marks[-1]
     room = WIDTH - LEFT - RIGHT
@@ -144,4 +144,4 @@ def _text(
 ) -> str:
     given = {"text-anchor": anchor if anchor != "start" else "", "fill": fill, "font-size": size, "font-weight": weight}
     extra = "".join(f' {name}="{value}"' for name, value in given.items() if value)
-    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(plain(text))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(sanitize_line(text))}</text>'

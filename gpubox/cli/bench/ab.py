@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpubox.cli.bench.changes import announce, drawn_seed, engine_of, flags_of
-from gpubox.cli.bench.options import begins
-from gpubox.cli.bench.work import begin, fetch_models, target_at
+from gpubox.cli.bench.execution import execute_plan, fetch_models, target_by_url
+from gpubox.cli.bench.options import run_options
+from gpubox.cli.bench.plan_outline import capabilities_of, parse_settings, print_outline, random_seed
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubox.bench.ab.plan import Arm
+    from gpubox.bench.kinds.ab.plan import Arm
     from gpubox.bench.model import Target
 
-VARIES = ("mtp", "mmap", "thinking", "completion")
+VARIATIONS = ("mtp", "mmap", "thinking", "completion")
 
 
 @click.command("ab")
@@ -25,7 +25,9 @@ VARIES = ("mtp", "mmap", "thinking", "completion")
 @click.option(
     "--set", "settings", multiple=True, metavar="FLAG=VALUE", help="A flag of B; an empty value leaves it out."
 )
-@click.option("--vary", type=click.Choice(VARIES), help="A with MTP, mmap or thinking the other way, or without chat.")
+@click.option(
+    "--vary", type=click.Choice(VARIATIONS), help="A with MTP, mmap or thinking the other way, or without chat."
+)
 @click.option(
     "--prompts", type=click.IntRange(1, 17), metavar="N", help="Of each domain.  [default: 4; 10 of one server]"
 )
@@ -37,7 +39,7 @@ VARIES = ("mtp", "mmap", "thinking", "completion")
 @click.option(
     "--starts", type=click.IntRange(1), metavar="N", help="Of each side at most; a clear verdict ends it. [default: 6]"
 )
-@begins
+@run_options
 @click.pass_obj
 def ab_command(
     context: Context,
@@ -74,17 +76,17 @@ def ab_command(
 
     options = {name: value for name, value in given.items() if value is not None}
     arms_ = [msgspec.to_builtins(arm) for arm in arms]
-    plan = Plan("ab", tuple(targets), {**options, "arms": arms_}, seed=drawn_seed())
-    announce(context, plan)
+    plan = Plan("ab", tuple(targets), {**options, "arms": arms_}, seed=random_seed())
+    print_outline(context, plan)
     fetch_models(context, targets)
-    begin(context, plan, now=now, as_json=as_json)
+    execute_plan(context, plan, now=now, as_json=as_json)
 
 
 def _sides(
     context: Context, first: str, second: str | None, settings: tuple[str, ...], vary: str | None
 ) -> tuple[list[Arm], list[Target]]:
     """The two arms, and one target where both ask the same server. Raises UsageError, GpuboxError."""
-    from gpubox.bench.ab.plan import Arm
+    from gpubox.bench.kinds.ab.plan import Arm
     from gpubox.bench.model import Target
 
     if second is None and not settings and not vary:
@@ -104,16 +106,16 @@ def _sides(
     if vary:
         if second is not None or settings:
             raise UsageError("--vary changes A alone: it goes with neither B nor --set.")
-        from gpubox.bench.flags import other_mmap, other_mtp, spelled_all
+        from gpubox.bench.overrides import toggle_mmap, toggle_mtp, with_flag_keys
 
-        capabilities = engine_of(context, profile)
-        words, changes = other_mtp(profile) if vary == "mtp" else other_mmap(profile, capabilities)
-        other = Target(f"{first} {words}", first, spelled_all(changes, profile, capabilities))
+        capabilities = capabilities_of(context, profile)
+        words, changes = toggle_mtp(profile) if vary == "mtp" else toggle_mmap(profile, capabilities)
+        other = Target(f"{first} {words}", first, with_flag_keys(changes, profile, capabilities))
     else:
-        from gpubox.bench.sweep.plan import cell_name
+        from gpubox.bench.kinds.sweep.grid import cell_name
 
         base = context.profile(name)
-        changes = flags_of(settings, base, engine_of(context, base)) if settings else {}
+        changes = parse_settings(settings, base, capabilities_of(context, base)) if settings else {}
         if name == first and not changes:
             return [Arm(first, first), Arm(f"{first} again", first)], [one]
         other = Target(" ".join(filter(None, (name, cell_name(changes)))), name, changes)
@@ -124,21 +126,21 @@ def _sides(
 def _by_address(
     first: str, second: str | None, settings: tuple[str, ...], vary: str | None
 ) -> tuple[list[Arm], list[Target]]:
-    from gpubox.bench.ab.plan import Arm
+    from gpubox.bench.kinds.ab.plan import Arm
 
     if second is None or settings or vary:
         raise UsageError("A server by its address cannot be changed.", "Name two addresses: ab http://A http://B")
     for url in (first, second):
         if "://" not in url:  # a profile's name would pass for a host
             raise UsageError(f"{url!r} is not the address of a server.", "Name two addresses: ab http://A http://B")
-    made = [target_at(first), target_at(second)]
+    made = [target_by_url(first), target_by_url(second)]
     if made[0] == made[1]:
         return [Arm(made[0].name, made[0].name), Arm(f"{made[0].name} again", made[0].name)], made[:1]
     return [Arm(target.name, target.name) for target in made], made
 
 
 def _check(context: Context, target: Target) -> None:
-    from gpubox.bench.flags import check
+    from gpubox.bench.overrides import check_overrides
 
     profile = context.profile(target.profile)
-    check(target, profile, engine_of(context, profile))
+    check_overrides(target, profile, capabilities_of(context, profile))

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from gpubox.cli.bench.options import MOST_PARALLEL, begins, by_address
-from gpubox.cli.bench.work import begin, fetch_models, targets_of
+from gpubox.cli.bench.execution import execute_plan, fetch_models, resolve_targets
+from gpubox.cli.bench.options import MAX_PARALLEL, endpoint_options, run_options
 from gpubox.cli.context import Context
 
 
@@ -22,7 +22,7 @@ from gpubox.cli.context import Context
 )
 @click.option(
     "--parallel",
-    type=click.IntRange(1, MOST_PARALLEL),
+    type=click.IntRange(1, MAX_PARALLEL),
     default=1,
     show_default=True,
     metavar="N",
@@ -35,8 +35,8 @@ from gpubox.cli.context import Context
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Of the agentic mode.  [default: 5]")
 @click.option("--temperature", type=click.FloatRange(0), metavar="T", help="Of chat and agentic.  [default: 0]")
 @click.option("--thinking", is_flag=True, help="Let a model that thinks do so, in chat and agentic.")
-@by_address
-@begins
+@endpoint_options
+@run_options
 @click.pass_obj
 def humaneval_command(
     context: Context,
@@ -58,7 +58,7 @@ def humaneval_command(
     The model's programs run in the sandbox, and so does the grading; without a sandbox there is no run. `--mode all`
     asks each problem in every mode and says what the loop is worth.
     """
-    from gpubox.bench.humaneval.options import MODES, options_of
+    from gpubox.bench.kinds.humaneval.options import MODES, parse_options
     from gpubox.bench.model import Plan
 
     given: dict[str, Any] = {
@@ -70,7 +70,7 @@ def humaneval_command(
         "thinking": thinking or None,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    options_of(options)
-    targets = targets_of(context, profiles, url, model)
+    parse_options(options)
+    targets = resolve_targets(context, profiles, url, model)
     fetch_models(context, targets)
-    begin(context, Plan("humaneval", tuple(targets), options, parallel), now=now, as_json=as_json)
+    execute_plan(context, Plan("humaneval", tuple(targets), options, parallel), now=now, as_json=as_json)

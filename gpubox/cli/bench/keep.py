@@ -1,4 +1,4 @@
-"""``gpubox bench save|give-back``: what is left to do with the box after a run."""
+"""``gpubox bench save|restore``: what is left to do with the box after a run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gpubox.errors import UsageError
 @click.pass_obj
 def save_command(context: Context, run: str, cell: str, name: str, force: bool, as_json: bool) -> None:
     """Write the best cell of RUN, a sweep, as a profile; of other runs the side that --cell names."""
-    from gpubox.bench.keep import default_name, kept_profile, target_to_keep
-    from gpubox.bench.store import find_run
-    from gpubox.profiles.writing import save_profile
+    from gpubox.bench.run_store import find_run
+    from gpubox.bench.saved_profile import default_profile_name, profile_of_target, target_to_save
+    from gpubox.profiles.writer import save_profile
 
     found = find_run(context.paths, run)
-    target = target_to_keep(found, cell)
+    target = target_to_save(found, cell)
     base = context.profile(target.profile)
-    made, header = kept_profile(base, target, name or default_name(base, target), found.id)
+    made, header = profile_of_target(base, target, name or default_profile_name(base, target), found.id)
     path = save_profile(made, context.paths, overwrite=force, header=header)
     if as_json:
         output.emit_json({"profile": made.name, "path": str(path), "cell": target.name, "run": found.id})
@@ -36,29 +36,29 @@ def save_command(context: Context, run: str, cell: str, name: str, force: bool, 
         output.emit(f"{made.name}: {header} `gpubox switch {made.name}` runs it.")
 
 
-@click.command("give-back")
+@click.command("restore")
 @json_option
 @click.pass_obj
-def give_back_command(context: Context, as_json: bool) -> None:
+def restore_command(context: Context, as_json: bool) -> None:
     """Bring back what ran before a run that was killed, without going on with the run."""
-    from gpubox.bench.debts import debt, give_back
-    from gpubox.cli.operate import Progress, run_operation
+    from gpubox.bench.recovery import pending_restore, restore
+    from gpubox.cli.operations import OperationOutput, run_cancellable
 
-    info = debt(context.paths)
+    info = pending_restore(context.paths)
     if info is None:
         raise UsageError("No run that was cut off has left its server behind.", "`gpubox status` says what runs.")
-    show = Progress()
+    show = OperationOutput()
 
     async def work() -> str:
-        from gpubox.bench.events import BenchEvent, Serving
+        from gpubox.bench.events import BenchEvent, TargetServerEvent
 
         def emit(event: BenchEvent) -> None:
-            if isinstance(event, Serving):
+            if isinstance(event, TargetServerEvent):
                 show(event.event)
 
-        return await give_back(info, context.paths, context.config, emit)
+        return await restore(info, context.paths, context.config, emit)
 
-    back = run_operation(work())
+    back = run_cancellable(work())
     if as_json:
         output.emit_json({"run": info.id, "profile": back or None})
     else:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
-MOST_PARALLEL = 256
+MAX_PARALLEL = 256
 """More requests at once than any box has slots for."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -18,11 +18,11 @@ _URL = click.option("--url", help="Measure any OpenAI-compatible server by its a
 _MODEL = click.option("--model", default="", help="With --url: the model to ask for.")
 
 
-def begins(verb: Verb) -> Verb:
+def run_options(verb: Verb) -> Verb:
     """``--now`` and ``--json``: of every kind of run."""
     return _NOW(_REPORT(verb))
 
 
-def by_address(verb: Verb) -> Verb:
+def endpoint_options(verb: Verb) -> Verb:
     """``--url`` and ``--model``: of the kinds that can measure a server of somebody else's."""
     return _URL(_MODEL(verb))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox.cli import diagnostics, output
+from gpubox.cli.bench.execution import print_report
 from gpubox.cli.bench.options import json_option
-from gpubox.cli.bench.work import print_report
 from gpubox.cli.context import Context
 
 if TYPE_CHECKING:
     from gpubox.bench.report.chart import Chart
-    from gpubox.bench.report.compare import RunComparison
-    from gpubox.bench.report.plot import Row
+    from gpubox.bench.report.plot import StyledRow
+    from gpubox.bench.report.run_comparison import RunComparison
 
 
 @click.command("show")
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> None:
     """The report of RUN (an id, a part of one, or `last`), as far as it is: tables, plots, the articles' figures."""
-    from gpubox.bench.store import find_run
+    from gpubox.bench.run_store import find_run
 
     print_report(context, find_run(context.paths, run), as_json=as_json, plots=not no_plots)
 
@@ -45,11 +45,11 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
     """
     found = _comparison(context, first, second)
     if as_json:
-        from gpubox.bench.report.export import values
+        from gpubox.bench.report.formats import values
 
         output.emit_json({"comparison": values(found)})
         return
-    from gpubox.bench.report.comparison import comparison_charts, comparison_rows
+    from gpubox.bench.report.comparison_rows import comparison_charts, comparison_rows
 
     _print(comparison_rows(found, output.width()), () if no_plots else comparison_charts(found))
 
@@ -60,11 +60,11 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 @click.pass_obj
 def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
     """The profiles in order: of each, its last finished run of KIND (of every kind that ranks) under one protocol."""
-    from gpubox.bench.report.build import ranked
+    from gpubox.bench.report.load import load_leaderboards
 
-    found = ranked(context.paths, kind)
+    found = load_leaderboards(context.paths, kind)
     if as_json:
-        from gpubox.bench.report.export import values
+        from gpubox.bench.report.formats import values
 
         output.emit_json({"boards": values(found)})
         return
@@ -91,30 +91,30 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
     gpubox bench export compare A B --svg -o compare.svg
     gpubox bench export leaderboard speed --csv
     """
-    from gpubox.bench.report.share import share, write
+    from gpubox.bench.report.export_text import export_text, write_export
 
-    text = share(context.paths, context.profile, list(what) or ["last"], form or "md")
+    text = export_text(context.paths, context.profile, list(what) or ["last"], form or "md")
     if file is None:
-        output.emit_exactly(text.removesuffix("\n"))
+        output.emit_verbatim(text.removesuffix("\n"))
         return
     from pathlib import Path
 
-    write(text, Path(file))
+    write_export(text, Path(file))
     diagnostics.note(f"Wrote {file}.")
 
 
 def _comparison(context: Context, first: str, second: str) -> RunComparison:
-    from gpubox.bench.report.build import compared
-    from gpubox.bench.store import find_run
+    from gpubox.bench.report.load import load_comparison
+    from gpubox.bench.run_store import find_run
 
-    return compared(find_run(context.paths, first), find_run(context.paths, second))
+    return load_comparison(find_run(context.paths, first), find_run(context.paths, second))
 
 
 def _print(rows: Any, charts: Sequence[Chart]) -> None:
     from gpubox.bench.report.plot import plot
-    from gpubox.bench.report.text import texts
+    from gpubox.bench.report.report_rows import row_texts
 
-    shown: list[Row] = list(rows)
+    shown: list[StyledRow] = list(rows)
     for chart in charts:
         shown += [(), *plot(chart, output.width() or 100)]
-    output.emit_text("\n".join(texts(shown)))
+    output.emit_text("\n".join(row_texts(shown)))

@@ -9,8 +9,8 @@ import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
+from gpubox.cli.bench.execution import fetch_models, print_report, resume_run
 from gpubox.cli.bench.options import json_option
-from gpubox.cli.bench.work import fetch_models, go_on, print_report
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError, UsageError
 
@@ -20,20 +20,20 @@ from gpubox.errors import GpuboxError, UsageError
 @click.pass_obj
 def ls_command(context: Context, as_json: bool) -> None:
     """Every run, the newest last."""
-    from gpubox.bench.report.heads import heads
+    from gpubox.bench.report.run_summaries import run_summaries
 
     rows: list[tuple[str, ...]] = []
     values: list[dict[str, Any]] = []
-    for head in heads(context.paths):
+    for head in run_summaries(context.paths):
         info = head.info
         if info is None:
             rows.append((head.id, units.UNKNOWN, "damaged", units.UNKNOWN, units.UNKNOWN, head.problem))
             values.append({"id": head.id, "state": "damaged", "message": head.problem})
             continue
-        took = units.seconds(info.seconds) if info.seconds else units.UNKNOWN
-        owed = f"{head.owed} ran before" if head.owed else ""
+        took = units.duration(info.seconds) if info.seconds else units.UNKNOWN
+        restore_pending = f"{head.restore_pending} ran before" if head.restore_pending else ""
         doubts = f"! {', '.join(head.flags)}" if head.flags else ""
-        words = "; ".join(filter(None, (head.headline, doubts, owed, head.problem)))
+        words = "; ".join(filter(None, (head.headline, doubts, restore_pending, head.problem)))
         rows.append((head.id, info.plan.kind, info.state, f"{head.done}/{info.items}", took, words))
         values.append(
             {
@@ -66,16 +66,16 @@ def ls_command(context: Context, as_json: bool) -> None:
 @click.pass_obj
 def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None:
     """Go on with RUN: only what has no result yet is done."""
-    from gpubox.bench.store import find_run
+    from gpubox.bench.run_store import find_run
 
     found = find_run(context.paths, run)
     info = found.info
-    if info.state == "finished" and not info.owed:
+    if info.state == "finished" and not info.restore_pending:
         diagnostics.note(f"{found.id} is finished; nothing is left to do.")
         print_report(context, found, as_json=as_json)
         return
     fetch_models(context, info.plan.targets)
-    go_on(context, found, now=now, as_json=as_json)
+    resume_run(context, found, now=now, as_json=as_json)
 
 
 @click.command("rescore")
@@ -86,11 +86,11 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
     """Score the stored replies of RUN again: the same scores, or a scorer that was changed."""
     import asyncio
 
-    from gpubox.bench.runner import rescore
-    from gpubox.bench.store import find_run
+    from gpubox.bench.plan_runner import rescore_run
+    from gpubox.bench.run_store import find_run
 
     found = find_run(context.paths, run)
-    count, changed = asyncio.run(rescore(found, context.config))
+    count, changed = asyncio.run(rescore_run(found, context.config))
     if as_json:
         output.emit_json({"id": found.id, "scored": count, "changed": changed})
     elif changed:
@@ -106,7 +106,7 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
 @click.pass_obj
 def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete RUNS with all that was measured."""
-    from gpubox.bench.store import find_run
+    from gpubox.bench.run_store import find_run
 
     found = [find_run(context.paths, words) for words in runs]
     names = ", ".join(run.id for run in found)
@@ -118,7 +118,7 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
     for run in found:
         with contextlib.suppress(GpuboxError):  # a damaged one can go as well
             info = run.info
-            if info.owed and info.before:
+            if info.restore_pending and info.before:
                 name = info.before.profile
                 diagnostics.note(f"  ! {name} ran before {run.id} and is not back: `gpubox switch {name}` does that.")
         run.remove()

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from gpubox.cli.bench.changes import announce
-from gpubox.cli.bench.options import begins, by_address
-from gpubox.cli.bench.work import begin, fetch_models, targets_of
+from gpubox.cli.bench.execution import execute_plan, fetch_models, resolve_targets
+from gpubox.cli.bench.options import endpoint_options, run_options
+from gpubox.cli.bench.plan_outline import print_outline
 from gpubox.cli.context import Context
 
 
@@ -20,8 +20,8 @@ from gpubox.cli.context import Context
     "--context", "depth", type=click.IntRange(512), metavar="N", help="Longest conversation. [default: 16384]"
 )
 @click.option("--window", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds a row.  [default: 20]")
-@by_address
-@begins
+@endpoint_options
+@run_options
 @click.pass_obj
 def soak_command(
     context: Context,
@@ -48,8 +48,8 @@ def soak_command(
         "context_tokens": depth,
         "window_seconds": window,
     }
-    targets = targets_of(context, profiles, url, model)
+    targets = resolve_targets(context, profiles, url, model)
     plan = Plan("soak", tuple(targets), {name: value for name, value in given.items() if value is not None})
-    announce(context, plan)
+    print_outline(context, plan)
     fetch_models(context, targets)
-    begin(context, plan, now=now, as_json=as_json)
+    execute_plan(context, plan, now=now, as_json=as_json)

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from gpubox.cli.bench.changes import drawn_seed
-from gpubox.cli.bench.options import begins, by_address
-from gpubox.cli.bench.work import begin, fetch_models, targets_of
+from gpubox.cli.bench.execution import execute_plan, fetch_models, resolve_targets
+from gpubox.cli.bench.options import endpoint_options, run_options
+from gpubox.cli.bench.plan_outline import random_seed
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
 
@@ -30,9 +30,9 @@ from gpubox.errors import UsageError
     metavar="DOLLARS",
     help="What the box cost; else price-dollars of config.toml.",
 )
-@by_address
+@endpoint_options
 @click.option("--no-llama-bench", is_flag=True, help="Leave out the rows of the engine's own llama-bench.")
-@begins
+@run_options
 @click.pass_obj
 def speed_command(
     context: Context,
@@ -59,14 +59,14 @@ def speed_command(
     (ten 2,000-token runs of one HTML game), lengths (128, 512, 2,048 tokens, three runs each), chat (50 prompts in
     code, math and general arms, three seeds).
     """
+    from gpubox.bench.kinds.speed import llama_bench
+    from gpubox.bench.kinds.speed.workloads import parse_options
     from gpubox.bench.model import Plan
-    from gpubox.bench.speed import llama_bench
-    from gpubox.bench.speed.cells import options_of
 
     given: dict[str, Any] = {
         "preset": preset or None,
-        "prompts": words(prompts),
-        "depths": whole_numbers(depths, "--depths"),
+        "prompts": comma_list(prompts),
+        "depths": comma_integers(depths, "--depths"),
         "prefixes": None if prefix == "both" else [prefix],
         "repeats": repeats,
         "starts": starts,
@@ -75,39 +75,41 @@ def speed_command(
         "price": price if price is not None else context.config.price_dollars,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    options_of(options)
+    parse_options(options)
     if url and starts:
         raise UsageError("gpubox cannot restart a server by its address.", "Leave out --starts.")
     _refuse_beside(preset, options)
-    targets = targets_of(context, profiles, url, model)
+    targets = resolve_targets(context, profiles, url, model)
     fetch_models(context, targets)
     if not url and not preset and not no_llama_bench:
         found = [context.profile(target.profile) for target in targets]
-        targets += [llama_bench.target_of(p) for p in found if llama_bench.beside(p, context.config)]
-    begin(context, Plan("speed", tuple(targets), options, seed=drawn_seed() if starts else 0), now=now, as_json=as_json)
+        targets += [llama_bench.llama_bench_target(p) for p in found if llama_bench.find_llama_bench(p, context.config)]
+    execute_plan(
+        context, Plan("speed", tuple(targets), options, seed=random_seed() if starts else 0), now=now, as_json=as_json
+    )
 
 
 def _refuse_beside(preset: str, options: Mapping[str, Any]) -> None:
     """Raises UsageError for an option that the preset decides: it would be left aside without a word."""
-    from gpubox.bench.speed.cells import LEFT_OPEN
+    from gpubox.bench.kinds.speed.workloads import PRESET_OVERRIDES
 
     asked = [name for name in options if name not in ("preset", "price")]
-    if preset and (fixed := [name for name in asked if name not in LEFT_OPEN[preset]]):
+    if preset and (fixed := [name for name in asked if name not in PRESET_OVERRIDES[preset]]):
         option = {"prefixes": "prefix"}.get(fixed[0], fixed[0]).replace("_", "-")
         raise UsageError(
             f"The preset {preset} is a fixed protocol: it takes no --{option}.",
-            f"It takes: {', '.join('--' + name.replace('_', '-') for name in LEFT_OPEN[preset])}.",
+            f"It takes: {', '.join('--' + name.replace('_', '-') for name in PRESET_OVERRIDES[preset])}.",
         )
 
 
-def words(text: str | None) -> list[str] | None:
+def comma_list(text: str | None) -> list[str] | None:
     """A comma list."""
     return [word.strip() for word in text.split(",") if word.strip()] if text is not None else None
 
 
-def whole_numbers(text: str | None, option: str) -> list[int] | None:
+def comma_integers(text: str | None, option: str) -> list[int] | None:
     """A comma list of whole numbers. Raises UsageError."""
     try:
-        return [int(word) for word in words(text) or ()] if text is not None else None
+        return [int(word) for word in comma_list(text) or ()] if text is not None else None
     except ValueError:
         raise UsageError(f"{option} takes whole numbers, not {text!r}.", f"Write: {option} 0,8192") from None

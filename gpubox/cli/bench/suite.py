@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from gpubox.cli.bench.options import begins, by_address
-from gpubox.cli.bench.speed import words
-from gpubox.cli.bench.work import begin, fetch_models, targets_of
+from gpubox.cli.bench.execution import execute_plan, fetch_models, resolve_targets
+from gpubox.cli.bench.options import endpoint_options, run_options
+from gpubox.cli.bench.speed import comma_list
 from gpubox.cli.context import Context
 
 
@@ -30,8 +30,8 @@ from gpubox.cli.context import Context
 )
 @click.option("--speed-tokens", type=click.IntRange(2), metavar="N", help="Of each speed row: to try the suite out.")
 @click.option("--temperature", type=click.FloatRange(0), metavar="T", help="Of tasks 1 to 4.  [default: the profile's]")
-@by_address
-@begins
+@endpoint_options
+@run_options
 @click.pass_obj
 def suite_command(
     context: Context,
@@ -53,11 +53,11 @@ def suite_command(
     Code generation, multi-file edits, reasoning, tool use and speed; 40/20/20/20. Programs run in the sandbox. What
     cannot be run on this box shows keywords only and counts in no total; it is never 0.
     """
+    from gpubox.bench.kinds.suite.tasks import parse_options
     from gpubox.bench.model import Plan
-    from gpubox.bench.suite.tasks import options_of
 
     given: dict[str, Any] = {
-        "tasks": words(tasks),
+        "tasks": comma_list(tasks),
         "repeat": repeat,
         "compat": compat or None,
         "ref_tps": ref_tps,
@@ -66,7 +66,7 @@ def suite_command(
         "sampling": {"temperature": temperature} if temperature is not None else None,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    options_of(options)
-    targets = targets_of(context, profiles, url, model)
+    parse_options(options)
+    targets = resolve_targets(context, profiles, url, model)
     fetch_models(context, targets)
-    begin(context, Plan("suite", tuple(targets), options), now=now, as_json=as_json)
+    execute_plan(context, Plan("suite", tuple(targets), options), now=now, as_json=as_json)

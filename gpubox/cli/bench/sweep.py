@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpubox.cli.bench.changes import announce, drawn_seed, engine_of, flags_of
-from gpubox.cli.bench.options import begins
-from gpubox.cli.bench.work import begin, fetch_models
+from gpubox.cli.bench.execution import execute_plan, fetch_models
+from gpubox.cli.bench.options import run_options
+from gpubox.cli.bench.plan_outline import capabilities_of, parse_settings, print_outline, random_seed
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--finalists", type=click.IntRange(2), metavar="N", help="Cells compared after one start of each.  [default: 4]"
 )
-@begins
+@run_options
 @click.pass_obj
 def sweep_command(
     context: Context,
@@ -70,36 +70,36 @@ def sweep_command(
         "context_tokens": depth,
     }
     plan = plan_of(context, profile, overs, settings, {k: v for k, v in given.items() if v is not None})
-    announce(context, plan)
+    print_outline(context, plan)
     fetch_models(context, plan.targets)
-    begin(context, plan, now=now, as_json=as_json)
+    execute_plan(context, plan, now=now, as_json=as_json)
 
 
 def plan_of(
     context: Context, name: str, overs: tuple[str, ...], settings: tuple[str, ...], options: dict[str, Any]
 ) -> Plan:
     """The sweep in the profile's own keys. Raises UsageError for what the engine will not know in any cell."""
-    from gpubox.bench.flags import check, spelled
+    from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, grid_targets, parse_axis
     from gpubox.bench.model import Plan
-    from gpubox.bench.sweep.plan import WINDOWS, cells, parse_axis
+    from gpubox.bench.overrides import check_overrides, flag_key
 
     profile = context.profile(name)
-    capabilities = engine_of(context, profile)
-    base = flags_of(settings, profile, capabilities)
+    capabilities = capabilities_of(context, profile)
+    base = parse_settings(settings, profile, capabilities)
     axes = [parse_axis(text) for text in overs]
-    axes = [replace(axis, flag=spelled(axis.flag, profile, capabilities)) for axis in axes]
-    targets = cells(name, axes, base)
-    windows = [axis for axis in axes if axis.flag in WINDOWS]
+    axes = [replace(axis, flag=flag_key(axis.flag, profile, capabilities)) for axis in axes]
+    targets = grid_targets(name, axes, base)
+    windows = [axis for axis in axes if axis.flag in DRAFT_WINDOW_FLAGS]
     rates = {**profile.flags, **base}.get("spec-synth-rates", "")
     if windows and rates != "":
         raise UsageError(
             "spec-synth-rates needs exactly as many rates as the draft window is long.",
             "Sweep the window with --set spec-synth-rates= --set spec-synth-len=2.5",
         )
-    check(targets[0], profile, capabilities)
+    check_overrides(targets[0], profile, capabilities)
     now = {**profile.flags, **base}
     own = {axis.flag: now[axis.flag] for axis in axes if axis.flag in now}
     options = {"axes": [axis.flag for axis in axes], **({"context_tokens": 0} if windows else {}), **options}
     if own:
         options["own"] = {flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()}
-    return Plan("sweep", tuple(targets), options, seed=drawn_seed())
+    return Plan("sweep", tuple(targets), options, seed=random_seed())

@@ -26,11 +26,11 @@ RUNS = {
     "resume": "go on with a run that was cut off",
     "rescore": "score the stored replies of a run again",
     "save": "write the best cell of a sweep as a profile",
-    "give-back": "bring back what ran before a run that was killed",
+    "restore": "bring back what ran before a run that was killed",
     "rm": "delete a run",
 }
 _MODULES = {name: "runs" for name in RUNS} | dict.fromkeys(("show", "compare", "leaderboard", "export"), "reports")
-_MODULES |= dict.fromkeys(("save", "give-back"), "keep")
+_MODULES |= dict.fromkeys(("save", "restore"), "keep")
 
 
 class BenchGroup(VerbGroup):
@@ -61,4 +61,4 @@ def command(context: Context, plan: bool) -> None:
     Ctrl-C, a crash or kill -9 lose at most the item in flight; `gpubox bench resume last` goes on. What ran before
     runs again afterwards.
     """
-    context.plan_only = plan
+    context.dry_run = plan

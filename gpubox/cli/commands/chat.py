@@ -13,7 +13,7 @@ from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from gpubox.agent.transcript.records import Choices
+    from gpubox.agent.transcript.records import ChatSettings
 
 _SAMPLING = "temperature, top_p, top_k, min_p, seed ..."
 
@@ -58,17 +58,17 @@ def command(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise UsageError("There is nothing to ask: the prompt is empty.")
-    from gpubox.cli.chatting import Request, ask
+    from gpubox.cli.chat_turn import PromptRequest, send_prompt
 
     numbers = _numbers(chosen.pop("sampling"))
-    request = Request(text, goes_on or "", name or "", url, any_workdir, as_json)
-    return ask(ctx.obj, request, lambda before: _changed(before, numbers, **chosen))
+    request = PromptRequest(text, goes_on or "", name or "", url, any_workdir, as_json)
+    return send_prompt(ctx.obj, request, lambda before: _changed(before, numbers, **chosen))
 
 
 def _changed(
-    before: Choices, sampling: dict[str, float], *, workdir: Path | None, approve: Any, max_rounds: int | None,
+    before: ChatSettings, sampling: dict[str, float], *, workdir: Path | None, approve: Any, max_rounds: int | None,
     max_tokens: int | None, tools: bool | None, system: str | None, thinking: bool | None, reset: bool,
-) -> Choices:  # fmt: skip
+) -> ChatSettings:  # fmt: skip
     import msgspec
 
     before = type(before)() if reset else before
@@ -87,13 +87,13 @@ def _changed(
 
 def _numbers(words: tuple[str, ...]) -> dict[str, float]:
     from gpubox.profiles.argv import SAMPLING_FLAGS
-    from gpubox.tables import nearest
+    from gpubox.toml_table import closest_match
 
     found: dict[str, float] = {}
     for word in words:
         key, _, number = word.partition("=")
         if key not in SAMPLING_FLAGS:
-            near = nearest(key, SAMPLING_FLAGS)
+            near = closest_match(key, SAMPLING_FLAGS)
             raise UsageError(
                 f"{key!r} is no sampling parameter.", f"Did you mean {near!r}?" if near else ", ".join(SAMPLING_FLAGS)
             )
@@ -112,7 +112,7 @@ def _numbers(words: tuple[str, ...]) -> dict[str, float]:
 @click.pass_obj
 def ls(context: Context, as_json: bool) -> None:
     """The chats, the one that changed last first."""
-    from gpubox.cli.chats import list_chats
+    from gpubox.cli.stored_chats import list_chats
 
     list_chats(context, as_json)
 
@@ -124,7 +124,7 @@ def ls(context: Context, as_json: bool) -> None:
 @click.pass_obj
 def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
     """What was said in a chat, and who answered."""
-    from gpubox.cli.chats import show_chat
+    from gpubox.cli.stored_chats import show_chat
 
     show_chat(context, name, turns, as_json)
 
@@ -135,7 +135,7 @@ def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
 @click.pass_obj
 def search(context: Context, text: str, as_json: bool) -> int:
     """Where TEXT was said, in all chats (exit 1: nowhere)."""
-    from gpubox.cli.chats import search_chats
+    from gpubox.cli.stored_chats import search_chats
 
     return ExitCode.OK if search_chats(context, text, as_json) else ExitCode.FAILED
 
@@ -147,9 +147,9 @@ def search(context: Context, text: str, as_json: bool) -> int:
 @click.pass_obj
 def rename(context: Context, name: str, new: str, as_json: bool) -> None:
     """Give a chat another name."""
-    from gpubox.agent.transcript import store
+    from gpubox.agent.transcript import chat_files
 
-    store.rename(context.paths, name, new)
+    chat_files.rename(context.paths, name, new)
     _said(as_json, new, f"{name} is called {new} now.")
 
 
@@ -161,7 +161,7 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
 @click.pass_obj
 def branch(context: Context, name: str, new: str, turn: str | None, as_json: bool) -> None:
     """Make a chat NEW of NAME, which stays as it is."""
-    from gpubox.agent.transcript.branch import branch as make
+    from gpubox.agent.transcript.branch import branch_chat as make
 
     make(context.paths, name, new, turn)
     _said(as_json, new, f"{new} holds what {name} does; `gpubox chat --continue {new} -p ...` goes on with it.")
@@ -174,7 +174,7 @@ def branch(context: Context, name: str, new: str, turn: str | None, as_json: boo
 @click.pass_obj
 def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None:
     """Go on from TURN next time; without it, from before the last one. Nothing is deleted."""
-    from gpubox.agent.transcript.branch import rewind as go_back
+    from gpubox.agent.transcript.branch import rewind_chat as go_back
 
     head = go_back(context.paths, name, turn)
     _said(as_json, name, f"{name} goes on from {head or 'the beginning'}.")
@@ -186,12 +186,12 @@ def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None
 @click.pass_obj
 def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     """Delete chats."""
-    from gpubox.agent.transcript import store
+    from gpubox.agent.transcript import chat_files
 
     for name in names:
-        store.existing(context.paths, name)
+        chat_files.existing_chat(context.paths, name)
     for name in names:
-        store.remove(context.paths, name)
+        chat_files.remove(context.paths, name)
     _said(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")
 
 

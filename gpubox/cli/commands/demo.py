@@ -7,15 +7,20 @@ import click
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.cli.once import clear_leftovers, end, end_after_failure, own_slot
-from gpubox.cli.operate import Progress, ensure_model, run_operation
+from gpubox.cli.operations import OperationOutput, ensure_model, run_cancellable
+from gpubox.cli.temporary_instance import (
+    remove_abandoned_instances,
+    stop_and_remove,
+    stop_and_remove_after_failure,
+    temporary_instance,
+)
 from gpubox.config import api_key
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
-from gpubox.paths import MAIN_SLOT
-from gpubox.profiles.model import Profile
-from gpubox.server.client import Answer, connect
-from gpubox.server.slot import observe
+from gpubox.paths import MAIN_INSTANCE
+from gpubox.profiles.profile import Profile
+from gpubox.server.client import ChatCompletion, connect
+from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
 
 PROFILE = "demo"
@@ -39,9 +44,11 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
         _open(context, profile)
         return
     ensure_model(context, profile)
-    progress = Progress()
-    with own_slot(context.paths) as slot:
-        answer = run_operation(_once(context, profile, ask, Supervisor(context.paths, context.config, slot, progress)))
+    progress = OperationOutput()
+    with temporary_instance(context.paths) as slot:
+        answer = run_cancellable(
+            _once(context, profile, ask, Supervisor(context.paths, context.config, slot, progress))
+        )
     if as_json:
         output.emit_json(_values(profile, ask, answer))
     else:
@@ -49,7 +56,7 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
 
 
 def _open(context: Context, profile: Profile) -> None:
-    running = observe(context.paths, MAIN_SLOT).running
+    running = observe(context.paths, MAIN_INSTANCE).running
     if running and running.launch.profile != profile.name:
         raise GpuboxError(
             f"{running.launch.profile} is running, and a demo does not replace it.",
@@ -60,20 +67,20 @@ def _open(context: Context, profile: Profile) -> None:
     open_screen(context, start=profile.name)
 
 
-async def _once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> Answer:
-    await clear_leftovers(context.paths, context.config)
+async def _once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> ChatCompletion:
+    await remove_abandoned_instances(context.paths, context.config)
     try:
         running = await supervisor.start(profile)
         async with connect(running.launch.base_url, api_key(context.paths)) as client:
             answer = await client.chat([{"role": "user", "content": question}], max_tokens=MAX_TOKENS)
     except BaseException:
-        await end_after_failure(supervisor)
+        await stop_and_remove_after_failure(supervisor)
         raise
-    await end(supervisor)
+    await stop_and_remove(supervisor)
     return answer
 
 
-def _values(profile: Profile, question: str, answer: Answer) -> dict[str, object]:
+def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str, object]:
     return {
         "ok": True,
         "profile": profile.name,
@@ -91,7 +98,7 @@ def _values(profile: Profile, question: str, answer: Answer) -> dict[str, object
     }
 
 
-def _print(question: str, answer: Answer) -> None:
+def _print(question: str, answer: ChatCompletion) -> None:
     output.emit_text(f"> {question}\n{answer.text.strip()}{' …' if answer.finish_reason == 'length' else ''}\n")
     output.emit(
         f"pp {units.rate(answer.pp_tokens_per_second)} tok/s ({units.tokens(answer.prompt_tokens)} tokens)   "

@@ -14,15 +14,15 @@ from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.config import api_key
-from gpubox.engines.capabilities import shown_version
+from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
-from gpubox.engines.probe import devices, probe
+from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.nvml import read_driver
 from gpubox.models.find import find_models
-from gpubox.paths import MAIN_SLOT
-from gpubox.server.fit import engine_fits
-from gpubox.server.slot import observe, slots
+from gpubox.paths import MAIN_INSTANCE
+from gpubox.server.engine_compatibility import compatibility_by_profile
+from gpubox.server.instance import instance_names, observe
 
 _MARKS = {"ok": "✓", "warn": "!", "bad": "✗"}
 
@@ -89,17 +89,17 @@ def _engines(context: Context) -> Iterator[Finding]:
         yield Finding("engine", "bad", "no llama-server and no embedded engine", INSTALL_EMBEDDED)
     for engine in found:
         try:
-            capabilities, names = probe(engine, context.paths), devices(engine)
+            capabilities, names = read_capabilities(engine, context.paths), list_devices(engine)
         except GpuboxError as error:
             yield Finding("engine", "warn", error.message, error.hint)
             continue
         where = ", ".join(names) if names else "CPU only"
-        yield Finding("engine", "ok", f"{engine.name} {shown_version(capabilities.version)}, {where}")
+        yield Finding("engine", "ok", f"{engine.name} {display_version(capabilities.version)}, {where}")
 
 
 def _profiles(context: Context) -> Iterator[Finding]:
     catalog = context.catalog
-    fits = engine_fits(catalog.profiles.values(), context.paths, context.config)
+    fits = compatibility_by_profile(catalog.profiles.values(), context.paths, context.config)
     refused = sum(not fit.ok for fit in fits.values())
     text = f"{len(fits)} profiles, {refused} refused by their engine here"
     yield Finding("profiles", "ok", text, "`gpubox ls` says why." if refused else "")
@@ -123,22 +123,22 @@ def _key(context: Context) -> Finding:
 
 
 def _sandbox(context: Context) -> Finding:
-    from gpubox.sandbox.probe import probe_now
+    from gpubox.sandbox.probe import probe_blocking
 
-    found = probe_now(context.config)
-    if found.tier is None:
+    found = probe_blocking(context.config)
+    if found.isolation is None:
         return Finding("sandbox", "warn", f"the model's programs are not run: {found.problem}", found.hint)
-    if found.tier != "bubblewrap":
+    if found.isolation != "bubblewrap":
         return Finding("sandbox", "warn", f"weaker: {found.detail} ({found.problem}); {found.weaker}", found.hint)
     return Finding("sandbox", "ok", f"{found.detail}; {found.memory}")
 
 
 def _quarantine() -> Iterator[Finding]:
-    from gpubox.sandbox.quarantine import default_place
+    from gpubox.sandbox.quarantine import default_quarantine_folder
 
-    lists = sorted(default_place().glob("*/from.txt"))
+    lists = sorted(default_quarantine_folder().glob("*/from.txt"))
     if lists:
-        text = f"programs planted what your tools would have run, {len(lists)} times: it lies in {default_place()}"
+        text = f"programs planted what your tools would have run, {len(lists)} times: it lies in {default_quarantine_folder()}"
         yield Finding("planted", "warn", text, f"{lists[-1]} says what the last was; delete the folder when you like.")
 
 
@@ -156,7 +156,7 @@ def _folders(context: Context) -> Iterator[Finding]:
 
 
 def _servers(context: Context) -> Iterator[Finding]:
-    for slot in slots(context.paths) or [MAIN_SLOT]:
+    for slot in instance_names(context.paths) or [MAIN_INSTANCE]:
         view = observe(context.paths, slot)
         if view.running:
             launch = view.running.launch

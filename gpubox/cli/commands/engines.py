@@ -6,9 +6,9 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.engines.capabilities import shown_version
+from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
-from gpubox.engines.probe import devices, probe
+from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError
 
 
@@ -21,9 +21,9 @@ def command(context: Context, as_json: bool) -> int:
     for engine in find_engines(context.config):
         entry: dict[str, object] = {"name": engine.name, "kind": engine.kind, "path": str(engine.path)}
         try:
-            capabilities = probe(engine, context.paths)
+            capabilities = read_capabilities(engine, context.paths)
             entry |= {"version": capabilities.version, "options": len(capabilities.options)}
-            entry |= {"devices": devices(engine), "problem": None}
+            entry |= {"devices": list_devices(engine), "problem": None}
         except GpuboxError as error:
             entry |= {"version": None, "options": None, "devices": None, "problem": str(error)}
         values.append(entry)
@@ -43,7 +43,7 @@ def _print(entry: dict[str, object]) -> None:
         output.emit(f"    {entry['problem']}")
         return
     output.emit(
-        f"✓ {entry['name']}  {shown_version(str(entry['version']))}  {entry['options']} options  {entry['path']}"
+        f"✓ {entry['name']}  {display_version(str(entry['version']))}  {entry['options']} options  {entry['path']}"
     )
     found = entry["devices"]
     names = found if isinstance(found, list) and found else ["no GPU device: this build computes on the CPU"]

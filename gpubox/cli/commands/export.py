@@ -11,12 +11,12 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
-from gpubox.interchange.exporting import CLIENT_KINDS, KINDS, export_profile, slot_context
-from gpubox.interchange.recorded import model_argv
-from gpubox.models.resolve import model_of, with_files_found
+from gpubox.interchange.exporting import CLIENT_KINDS, KINDS, context_per_slot, export_profile
+from gpubox.interchange.reference_options import model_arguments
+from gpubox.models.resolve import profile_model, with_resolved_flag_paths
 from gpubox.profiles.argv import server_argv
-from gpubox.profiles.model import Profile
-from gpubox.server.slot import observe, slots
+from gpubox.profiles.profile import Profile
+from gpubox.server.instance import instance_names, observe
 
 _FIXED_PORT = 8080
 """For a profile with any free port: another program has to know it beforehand."""
@@ -38,18 +38,18 @@ def command(context: Context, profile: str, kind: str, url: str | None, as_json:
     found = replace(found, port=found.port or _FIXED_PORT)
     asks = kind in CLIENT_KINDS
     argv = [] if asks else _argv(found, context)
-    text = export_profile(found, kind, argv=argv, base_url=base_url, context=slot_context(found))
+    text = export_profile(found, kind, argv=argv, base_url=base_url, context=context_per_slot(found))
     if as_json:
         output.emit_json({"profile": found.name, "kind": kind, "base_url": base_url if asks else None, "text": text})
     else:
-        output.emit_exactly(text.rstrip("\n"))
+        output.emit_verbatim(text.rstrip("\n"))
     if asks and note:
         diagnostics.note(f"  ! {note}")
 
 
 def _where(profile: Profile, context: Context) -> tuple[str, str]:
     """Where the profile answers: where it runs now, else where it will by its own port; and what to say of that."""
-    views = (observe(context.paths, slot) for slot in slots(context.paths))
+    views = (observe(context.paths, slot) for slot in instance_names(context.paths))
     launch = next((v.running.launch for v in views if v.running and v.running.launch.profile == profile.name), None)
     changes = "its port changes at each start: write `port` into the profile to keep it"
     if launch is not None:
@@ -67,16 +67,16 @@ def _argv(profile: Profile, context: Context) -> list[str]:
     binary: tuple[str, ...] = ("llama-server",)
     with contextlib.suppress(GpuboxError):  # an engine that is not here may be where the text goes
         binary = choose_engine(context.config, profile.engine).command if profile.engine else _default(context)
-    model = model_argv(profile.model)
+    model = model_arguments(profile.model)
     if profile.model.startswith("demo:"):
-        source = model_of(profile, context.paths, context.config)
+        source = profile_model(profile, context.paths, context.config)
         if not source.argv:
             raise GpuboxError(f"The model {profile.model} is not on this machine yet.", "`gpubox demo` fetches it.")
         model = list(source.argv)
     elif not profile.model.startswith(("hf:", "/", "~", "$")):
         with contextlib.suppress(GpuboxError):  # no other program knows what a relative path is meant from
-            model = list(model_of(profile, context.paths, context.config).argv)
-    return [*binary, *server_argv(with_files_found(profile, context.paths, context.config), model)]
+            model = list(profile_model(profile, context.paths, context.config).argv)
+    return [*binary, *server_argv(with_resolved_flag_paths(profile, context.paths, context.config), model)]
 
 
 def _default(context: Context) -> tuple[str, ...]:

@@ -12,16 +12,16 @@ import click
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.engines.find import choose_engine
-from gpubox.engines.probe import probe
+from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.commandline import RECORDED, Imported
+from gpubox.interchange.absolute_paths import with_absolute_paths
+from gpubox.interchange.import_result import ImportSource
 from gpubox.interchange.importing import import_source, import_text
-from gpubox.interchange.limits import MAX_TEXT
-from gpubox.interchange.local import with_local_files
-from gpubox.interchange.reading import Source
-from gpubox.interchange.spelling import Target
+from gpubox.interchange.input_limits import MAX_INPUT_CHARS
+from gpubox.interchange.option_updates import TargetEngine
+from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile
 from gpubox.paths import Paths, shipped_profiles
-from gpubox.profiles.writing import profile_toml, save_profile
+from gpubox.profiles.writer import profile_toml, save_profile
 
 
 # A pasted list of flags begins with dashes, too: one word with blanks in it is no option of ours.
@@ -45,7 +45,7 @@ def command(
     found, label, folders = _read(source, name, context)
     if model:
         found = [_with_model(imported, model) for imported in found]
-    found = [with_local_files(imported, folders) for imported in found]
+    found = [with_absolute_paths(imported, folders) for imported in found]
     headers = ["\n".join([f"Imported by gpubox from {label}.", *(f"! {n}" for n in i.notes)]) for i in found]
     written: list[Path | None] = [None] * len(found)
     if only_print:
@@ -53,7 +53,7 @@ def command(
             headers = [f"{i.profile.name}.toml\n{header}" for i, header in zip(found, headers, strict=True)]
         texts = [profile_toml(i.profile, header) for i, header in zip(found, headers, strict=True)]
         if not as_json:
-            output.emit_exactly("\n".join(texts))
+            output.emit_verbatim("\n".join(texts))
     else:
         _check(found, context.paths, force)
         written = [
@@ -72,11 +72,14 @@ def command(
             diagnostics.note(f"  ! {note}")
 
 
-def _read(source: str, name: str | None, context: Context) -> tuple[list[Imported], str, list[Path]]:
+def _read(source: str, name: str | None, context: Context) -> tuple[list[ImportedProfile], str, list[Path]]:
     """The profiles, what to call the source (never a pasted text itself, which may hold a key), and where it was."""
-    known, here = Source(engines=context.config.engines, target=lambda engine: _target(engine, context)), Path.cwd()
+    known, here = (
+        ImportSource(engines=context.config.engines, target=lambda engine: _target(engine, context)),
+        Path.cwd(),
+    )
     if source == "-":
-        return import_text(sys.stdin.read(MAX_TEXT + 1), name=name, known=known), "a text on stdin", [here]
+        return import_text(sys.stdin.read(MAX_INPUT_CHARS + 1), name=name, known=known), "a text on stdin", [here]
     found = import_source(source, name=name, known=known)
     try:
         path = Path(source).expanduser()
@@ -87,7 +90,7 @@ def _read(source: str, name: str | None, context: Context) -> tuple[list[Importe
     return found, "a pasted text", [here]
 
 
-def _target(engine: str, context: Context) -> Target:
+def _target(engine: str, context: Context) -> TargetEngine:
     """The engine that old spellings are brought to: the one that the source ran, else the owner's default.
 
     The recorded llama.cpp stands for an engine that is not here, and for the embedded one, which takes a part of it.
@@ -95,19 +98,19 @@ def _target(engine: str, context: Context) -> Target:
     try:
         chosen = choose_engine(context.config, engine)
         if chosen.kind == "llama-server":
-            return Target(f"the engine {chosen.name}", probe(chosen, context.paths))
+            return TargetEngine(f"the engine {chosen.name}", read_capabilities(chosen, context.paths))
     except GpuboxError:
         pass
-    return RECORDED
+    return REFERENCE_ENGINE
 
 
-def _with_model(imported: Imported, model: str) -> Imported:
+def _with_model(imported: ImportedProfile, model: str) -> ImportedProfile:
     old = imported.profile.model
     notes = [note for note in imported.notes if "names no model" not in note and not (old and note.startswith(old))]
-    return Imported(replace(imported.profile, model=model), tuple(notes))
+    return ImportedProfile(replace(imported.profile, model=model), tuple(notes))
 
 
-def _check(found: list[Imported], paths: Paths, force: bool) -> None:
+def _check(found: list[ImportedProfile], paths: Paths, force: bool) -> None:
     """Nothing is written where one of the profiles could not be."""
     for profile in (imported.profile for imported in found):
         if not profile.model:
@@ -117,7 +120,7 @@ def _check(found: list[Imported], paths: Paths, force: bool) -> None:
             raise UsageError(f"There is a profile {profile.name!r} already: {path}.", "Give --name NEW, or --force.")
 
 
-def _values(imported: Imported, path: Path | None) -> dict[str, Any]:
+def _values(imported: ImportedProfile, path: Path | None) -> dict[str, Any]:
     profile = imported.profile
     return {
         "name": profile.name,

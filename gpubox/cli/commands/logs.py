@@ -13,11 +13,11 @@ import click
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
-from gpubox.paths import MAIN_SLOT
+from gpubox.paths import MAIN_INSTANCE
+from gpubox.server.instance import failed_log, instance_names
 from gpubox.server.log import LogReader, parse_line, tail_text
-from gpubox.server.logcut import ROTATE_BYTES
-from gpubox.server.logfold import Fold, folded, more
-from gpubox.server.slot import failed_log, slots
+from gpubox.server.log_folding import RepeatFold, fold_repeats, repeats_line
+from gpubox.server.log_truncation import MAX_LOG_BYTES
 
 FOLLOW_SECONDS = 0.25
 TAIL_BYTES = 4 * 1024 * 1024
@@ -45,12 +45,12 @@ def command(
     as_json: bool,
 ) -> None:
     """The log of the active server, or of a COMPANION. Lines that repeat are counted, not shown again."""
-    slot = companion or MAIN_SLOT
-    if companion and companion not in slots(context.paths):
+    slot = companion or MAIN_INSTANCE
+    if companion and companion not in instance_names(context.paths):
         raise GpuboxError(f"{companion} has no log: it is no companion that ever ran.", code=ExitCode.NOT_RUNNING)
     if failed and follow:
         raise UsageError("A failed start writes no more: --failed and --follow exclude each other.")
-    path, said = failed_log(context.paths, slot) if failed else (context.paths.slot_log(slot), "")
+    path, said = failed_log(context.paths, slot) if failed else (context.paths.instance_log(slot), "")
     if only_path:
         if as_json:
             output.emit_json({"path": str(path)})
@@ -71,30 +71,30 @@ def command(
     for line in wanted:
         show(line)
     if follow:
-        _follow(reader, grep, show, None if raw or as_json else Fold())
+        _follow(reader, grep, show, None if raw or as_json else RepeatFold())
 
 
 def _last(path: Path, count: int, grep: str | None, *, raw: bool) -> list[str]:
     """The last ``count`` lines to show. Looks back far: hours of an idle server are one line."""
-    whole = min(path.stat().st_size if path.exists() else 0, 2 * ROTATE_BYTES)
+    whole = min(path.stat().st_size if path.exists() else 0, 2 * MAX_LOG_BYTES)
     size = TAIL_BYTES
     while True:
         text = tail_text(path, size)
         found: Iterable[str] = (line for line in text.splitlines() if not grep or grep in line)
-        wanted = list(deque(found if raw else folded(found), maxlen=max(count, 0)))
+        wanted = list(deque(found if raw else fold_repeats(found), maxlen=max(count, 0)))
         if len(wanted) >= count or size >= whole:
             return wanted
         size *= 8
 
 
-def _follow(reader: LogReader, grep: str | None, show: Callable[[str], None], fold: Fold | None) -> None:
+def _follow(reader: LogReader, grep: str | None, show: Callable[[str], None], fold: RepeatFold | None) -> None:
     while True:
         for line in reader.read():
             if grep and grep not in line:
                 continue
             count, shown = fold.take(parse_line(line)) if fold else (0, True)
             if count:
-                show(more(count))
+                show(repeats_line(count))
             if shown:
                 show(line)
         time.sleep(FOLLOW_SECONDS)

@@ -7,11 +7,11 @@ import click
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.paths import MAIN_SLOT
-from gpubox.profiles.listing import hides_shipped, listed
-from gpubox.server.fit import Fit, engine_fits
-from gpubox.server.record import load_state
-from gpubox.server.slot import observe, slots
+from gpubox.paths import MAIN_INSTANCE
+from gpubox.profiles.listing import hides_shipped, visible_profiles
+from gpubox.server.engine_compatibility import EngineCompatibility, compatibility_by_profile
+from gpubox.server.instance import instance_names, observe
+from gpubox.server.state import load_state
 
 
 @click.command("ls")
@@ -21,7 +21,7 @@ from gpubox.server.slot import observe, slots
 @click.pass_obj
 def command(context: Context, search: str | None, all_: bool, as_json: bool) -> int:
     """The profiles: ● runs, ✓ can be started, ! cannot, and why. SEARCH narrows by name or text (exit 1: none)."""
-    running = {v.launch.profile for s in slots(context.paths) if (v := observe(context.paths, s).running)}
+    running = {v.launch.profile for s in instance_names(context.paths) if (v := observe(context.paths, s).running)}
     profiles = [
         p
         for p in context.catalog.profiles.values()
@@ -29,10 +29,10 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
     ]
     hidden = 0
     if not (search or all_ or as_json) and hides_shipped(profiles, context.config.shipped_profiles):
-        last = load_state(context.paths.slot_state(MAIN_SLOT)).last_good
-        shown = listed(profiles, running | ({last.profile} if last else set()))
+        last = load_state(context.paths.instance_state(MAIN_INSTANCE)).last_good
+        shown = visible_profiles(profiles, running | ({last.profile} if last else set()))
         hidden, profiles = len(profiles) - len(shown), shown
-    fits = engine_fits(profiles, context.paths, context.config)
+    fits = compatibility_by_profile(profiles, context.paths, context.config)
     if as_json:
         output.emit_json(
             {
@@ -67,5 +67,5 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
     return ExitCode.OK
 
 
-def _mark(running: bool, fit: Fit) -> str:
+def _mark(running: bool, fit: EngineCompatibility) -> str:
     return "●" if running else "✓" if fit.ok and (fit.model_present or fit.fetchable) else "!"

@@ -12,7 +12,7 @@ from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode
 from gpubox.server import watcher
-from gpubox.server.slot import observe, slots
+from gpubox.server.instance import instance_names, observe
 from gpubox.server.status import ServerStatus, read_status
 
 
@@ -36,9 +36,9 @@ _HEADER = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
 
 
 async def _read(context: Context) -> list[ServerStatus]:
-    for slot in slots(context.paths):
-        watcher.ensure(context.paths, slot, observe(context.paths, slot).process)
-    readings = [read_status(context.paths, context.config, slot) for slot in slots(context.paths)]
+    for slot in instance_names(context.paths):
+        watcher.ensure_watcher(context.paths, slot, observe(context.paths, slot).process)
+    readings = [read_status(context.paths, context.config, slot) for slot in instance_names(context.paths)]
     return list(await asyncio.gather(*readings))
 
 

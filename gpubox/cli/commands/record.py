@@ -12,7 +12,7 @@ import click
 from gpubox import __version__, units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context, server_url
-from gpubox.cli.operate import run_operation
+from gpubox.cli.operations import run_cancellable
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.recorder import Recorder
 from gpubox.telemetry.sampler import Sampler
@@ -38,12 +38,12 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
         if seconds is None:
             diagnostics.note(f"recording to {file}; Ctrl-C ends it")
         with contextlib.suppress(KeyboardInterrupt):  # the usual end
-            run_operation(_record(context, recorder, seconds, url))
+            run_cancellable(_record(context, recorder, seconds, url))
     took = time.monotonic() - began
     if as_json:
         output.emit_json({"path": str(file.absolute()), "snapshots": recorder.count, "seconds": round(took, 3)})
     else:
-        output.emit(f"{recorder.count} readings in {units.seconds(took)}: {file}")
+        output.emit(f"{recorder.count} readings in {units.duration(took)}: {file}")
     if recorder.lost or recorder.problem:
         raise GpuboxError(
             f"{recorder.lost} readings are missing in the recording: {recorder.why_lost}.", "Free some disk space."

@@ -14,8 +14,8 @@ from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.nvml import DriverReading
-from gpubox.telemetry.model import Request, Snapshot
 from gpubox.telemetry.sampler import Sampler
+from gpubox.telemetry.snapshot import Request, Snapshot
 
 _HEADER = ("TIME", "SLOT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END", "")
 
@@ -82,13 +82,13 @@ def _row(request: Request) -> tuple[str, ...]:
         str(request.slot),
         _prompt(request),
         units.tokens(request.generated_tokens),
-        units.at_least(request.ttft_seconds, request.slot_ttft_seconds),
+        units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds),
         units.rate(request.pp_tokens_per_second),
         units.rate(request.tg_tokens_per_second),
         units.UNKNOWN if acceptance is None else f"{acceptance:.0%}",
-        units.seconds(request.duration_seconds),
+        units.duration(request.duration_seconds),
         request.stop_reason or units.UNKNOWN,
-        f"re-read: {request.reread}" if request.reread else "",
+        f"re-read: {request.cache_miss}" if request.cache_miss else "",
     )
 
 

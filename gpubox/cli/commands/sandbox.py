@@ -45,16 +45,16 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
     else:
         if outcome.output:
             said = outcome.output.removesuffix("\n")
-            output.emit_exactly(said)
-        for name in outcome.files_made:
+            output.emit_verbatim(said)
+        for name in outcome.files_changed:
             diagnostics.note(f"made {name}")
-        for name in outcome.planted:
+        for name in outcome.quarantined:
             diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
-        for name in outcome.planted_left:
+        for name in outcome.not_quarantined:
             diagnostics.note(f"changed {name}: your own tools may run it")
         how = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         why = f": {outcome.why}" if outcome.why else ""
-        diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.tier}")
+        diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.isolation}")
     return ExitCode.OK if outcome.ok else ExitCode.PROGRAM_FAILED
 
 

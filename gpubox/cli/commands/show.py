@@ -8,13 +8,13 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.engines.capabilities import shown_version
+from gpubox.engines.capabilities import display_version
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.plain import revealed
-from gpubox.profiles.argv import command_line, public_env
-from gpubox.profiles.model import Profile
-from gpubox.server.fit import look_for_model
-from gpubox.server.launch import Preview, preview
+from gpubox.profiles.argv import command_line, redacted_env
+from gpubox.profiles.profile import Profile
+from gpubox.sanitize import reveal_hidden
+from gpubox.server.engine_compatibility import locate_model
+from gpubox.server.launch import LaunchPreview, preview_launch
 
 
 @click.command("show")
@@ -25,10 +25,10 @@ from gpubox.server.launch import Preview, preview
 def command(context: Context, profile: str, as_json: bool, only_command: bool) -> int:
     """One profile: what it is for, its exact command line, and whether its engine takes it (exit 2: it does not)."""
     found = context.profile(profile)
-    shown = preview(found, context.paths, context.config)
-    line = command_line(shown.argv, public_env(found.env))
+    shown = preview_launch(found, context.paths, context.config)
+    line = command_line(shown.argv, redacted_env(found.env))
     if only_command:
-        output.emit_exactly(line)
+        output.emit_verbatim(line)
     elif as_json:
         output.emit_json(_values(found, shown, line))
     else:
@@ -36,7 +36,7 @@ def command(context: Context, profile: str, as_json: bool, only_command: bool) -
     return ExitCode.USAGE if shown.refusal else ExitCode.OK
 
 
-def _values(profile: Profile, shown: Preview, line: str) -> dict[str, Any]:
+def _values(profile: Profile, shown: LaunchPreview, line: str) -> dict[str, Any]:
     return {
         "name": profile.name,
         "title": profile.title or None,
@@ -64,19 +64,19 @@ def _refusal(error: GpuboxError | None) -> str | None:
     return f"{error.message} {error.hint}".strip() if error else None
 
 
-def _print(profile: Profile, shown: Preview, line: str, context: Context) -> None:
+def _print(profile: Profile, shown: LaunchPreview, line: str, context: Context) -> None:
     output.emit(f"{profile.name}  {profile.title}".rstrip())
     if profile.description:
         output.emit_text(profile.description)
     output.emit()
-    output.emit_text(revealed(line))
+    output.emit_text(reveal_hidden(line))
     output.emit()
     if shown.refusal:
         output.emit(f"✗ {_refusal(shown.refusal)}")
     else:
-        output.emit(f"✓ {shown_version(shown.engine)} takes every flag")
+        output.emit(f"✓ {display_version(shown.engine)} takes every flag")
     if shown.model_path is None:
-        _, fetchable, missing = look_for_model(profile, context.paths, context.config)
+        _, fetchable, missing = locate_model(profile, context.paths, context.config)
         absent = f"the model is not on this machine yet, start downloads it: {profile.model}"
         output.emit(f"! {absent if fetchable else missing}")
     needs = profile.needs

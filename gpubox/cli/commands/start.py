@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from gpubox.cli.context import Context
-from gpubox.cli.operate import ensure_model, operate
-from gpubox.server.supervisor import slot_of
+from gpubox.cli.operations import ensure_model, run_and_report
+from gpubox.server.supervisor import instance_of
 
 
 @click.command("start")
@@ -18,4 +18,4 @@ def command(context: Context, profile: str, yes: bool, as_json: bool) -> None:
     """Start PROFILE where nothing runs (a companion: beside what runs) and prove one token."""
     found = context.profile(profile)
     ensure_model(context, found)
-    operate(context, slot_of(found), lambda s: s.start(found, allow_exposed=yes), as_json=as_json)
+    run_and_report(context, instance_of(found), lambda s: s.start(found, allow_exposed=yes), as_json=as_json)

@@ -14,12 +14,12 @@ from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.process import identity_of
-from gpubox.paths import MAIN_SLOT
+from gpubox.paths import MAIN_INSTANCE
 from gpubox.server import watcher
-from gpubox.server.peer import LM_STUDIO, OLLAMA, PeerModel, PeerReading
-from gpubox.telemetry.model import DeviceMemory, Snapshot, Throughput
+from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel, OtherServerReading
 from gpubox.telemetry.sampler import Sampler
-from gpubox.telemetry.unknown import reasons
+from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
+from gpubox.telemetry.unknown_reasons import unknown_reasons
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
 
@@ -50,7 +50,7 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
         return ExitCode.OK
     snapshot = asyncio.run(_once(context, url))
     if not url and snapshot.server.pid and not snapshot.server.operation:  # its watcher may have been killed
-        watcher.ensure(context.paths, MAIN_SLOT, identity_of(snapshot.server.pid))
+        watcher.ensure_watcher(context.paths, MAIN_INSTANCE, identity_of(snapshot.server.pid))
     _show(snapshot, as_json, one_line=False)
     if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
         return ExitCode.UNHEALTHY
@@ -87,12 +87,12 @@ async def _watch(context: Context, url: str | None, period: float, as_json: bool
 
 def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
     if as_json:
-        output.emit_json(as_values(snapshot), one_line=one_line)
+        output.emit_json(status_values(snapshot), one_line=one_line)
     else:
         _print(snapshot)
 
 
-def as_values(snapshot: Snapshot) -> dict[str, Any]:
+def status_values(snapshot: Snapshot) -> dict[str, Any]:
     """The documented JSON object, without its version. ``null``: not known; ``unknown`` says why, by its path."""
     status, through = snapshot.server, snapshot.throughput
     engine = {"path": status.engine_path, "version": status.engine_version}
@@ -121,15 +121,15 @@ def as_values(snapshot: Snapshot) -> dict[str, Any]:
         },
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
         **sections,
-        "unknown": reasons(snapshot, sections),
-        "peer": _peer(snapshot.peer) if snapshot.peer else None,
+        "unknown": unknown_reasons(snapshot, sections),
+        "other_server": _peer(snapshot.other_server) if snapshot.other_server else None,
         "problems": list(snapshot.problems),
     }
 
 
-def _peer(peer: PeerReading) -> dict[str, Any]:
+def _peer(other_server: OtherServerReading) -> dict[str, Any]:
     """Its counters are in ``totals``, under llama-server's names."""
-    values = asdict(peer)
+    values = asdict(other_server)
     del values["counters"]
     return values
 
@@ -141,7 +141,7 @@ def _device(device: DeviceMemory) -> dict[str, Any]:
 
 
 def _print(snapshot: Snapshot) -> None:
-    from gpubox.engines.capabilities import shown_version
+    from gpubox.engines.capabilities import display_version
 
     status, through = snapshot.server, snapshot.throughput
     mark = "●" if status.up else "○"
@@ -150,14 +150,14 @@ def _print(snapshot: Snapshot) -> None:
     for name, value in (
         ("address", status.base_url and f"{status.base_url}{'  ' + status.exposed if status.exposed else ''}"),
         ("model", status.model_path),
-        ("engine", " ".join(filter(None, (status.engine_path, shown_version(status.engine_version or ""))))),
+        ("engine", " ".join(filter(None, (status.engine_path, display_version(status.engine_version or ""))))),
         ("pid", status.pid and f"{status.pid}  since {status.started_at}"),
         ("slots", _slots(through)),
         ("speed", _speed(snapshot)),
         ("context", _context(snapshot)),
         ("limit", _bottleneck(snapshot)),
         ("doing", status.operation),
-        ("note", "" if snapshot.peer and status.message == snapshot.peer.summary else status.message),
+        ("note", "" if snapshot.other_server and status.message == snapshot.other_server.summary else status.message),
     ):
         if value:
             output.emit(f"  {name:8} {value}")
@@ -180,26 +180,31 @@ def _slots(through: Throughput) -> str:
 
 def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
     """What a server that is no llama-server tells; what it does not is told as missing."""
-    peer, totals = snapshot.peer, snapshot.totals
-    if peer is None:
+    other_server, totals = snapshot.other_server, snapshot.totals
+    if other_server is None:
         return []
-    lines = [("loaded", _peer_model(model)) for model in peer.models if model.loaded]
-    if not lines and peer.dialect in (OLLAMA, LM_STUDIO):
+    lines = [("loaded", _peer_model(model)) for model in other_server.models if model.loaded]
+    if not lines and other_server.dialect in (OLLAMA, LM_STUDIO):
         lines = [("loaded", "none")]
-    if others := sum(not model.loaded for model in peer.models):
+    if others := sum(not model.loaded for model in other_server.models):
         lines.append(("has", f"{others} more model{'s' * (others != 1)}"))
-    if peer.running_requests is not None:
-        lines.append(("requests", f"{peer.running_requests} running, {units.tokens(peer.waiting_requests)} waiting"))
+    if other_server.running_requests is not None:
+        lines.append(
+            (
+                "requests",
+                f"{other_server.running_requests} running, {units.tokens(other_server.waiting_requests)} waiting",
+            )
+        )
     if totals.generated_tokens is not None:
         counts = (totals.prompt_tokens, totals.cached_tokens, totals.generated_tokens)
         read, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
         lines.append(("tokens", f"{read} read, {cached} reused, {generated} generated"))
-    if peer.kv_cache_used is not None:
-        lines.append(("kv cache", f"{peer.kv_cache_used:.0%} used"))
+    if other_server.kv_cache_used is not None:
+        lines.append(("kv cache", f"{other_server.kv_cache_used:.0%} used"))
     return lines
 
 
-def _peer_model(model: PeerModel) -> str:
+def _peer_model(model: OtherServerModel) -> str:
     return model.in_words + (f"  until {_local(model.expires_at)}" if model.expires_at else "")
 
 

@@ -7,10 +7,10 @@ import click
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.cli.operate import operate, outcome, perform
+from gpubox.cli.operations import outcome_values, run_and_report, run_on_instance
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.paths import MAIN_SLOT
-from gpubox.server.slot import observe, slots
+from gpubox.paths import MAIN_INSTANCE
+from gpubox.server.instance import instance_names, observe
 
 
 @click.command("stop")
@@ -22,7 +22,7 @@ from gpubox.server.slot import observe, slots
 @click.pass_obj
 def command(context: Context, profile: str | None, everything: bool, as_json: bool) -> None:
     """Stop the active server, or the companion PROFILE. Requests in flight are cut off."""
-    wanted = slots(context.paths) if everything else [_slot(context, profile)]
+    wanted = instance_names(context.paths) if everything else [_slot(context, profile)]
     alive = [slot for slot in wanted if observe(context.paths, slot).running]
     if not alive:
         message = observe(context.paths, wanted[0]).message if wanted else ""
@@ -30,7 +30,7 @@ def command(context: Context, profile: str | None, everything: bool, as_json: bo
     if everything:
         _stop_all(context, alive, as_json)
     else:
-        operate(context, alive[0], lambda s: s.stop(), as_json=as_json)
+        run_and_report(context, alive[0], lambda s: s.stop(), as_json=as_json)
 
 
 def _stop_all(context: Context, wanted: list[str], as_json: bool) -> None:
@@ -38,11 +38,11 @@ def _stop_all(context: Context, wanted: list[str], as_json: bool) -> None:
     first: GpuboxError | None = None
     results = []
     for slot in wanted:
-        finished, error = perform(context, slot, lambda s: s.stop())
-        results.append(outcome(context, slot, finished, error))
+        finished, error = run_on_instance(context, slot, lambda s: s.stop())
+        results.append(outcome_values(context, slot, finished, error))
         first = first or error
         if finished and not error and not as_json:
-            output.emit(f"{finished.message} ({units.seconds(finished.seconds)})")
+            output.emit(f"{finished.message} ({units.duration(finished.seconds)})")
         if error and error.code == ExitCode.INTERRUPTED:
             break
     if as_json:
@@ -53,8 +53,8 @@ def _stop_all(context: Context, wanted: list[str], as_json: bool) -> None:
 
 def _slot(context: Context, profile: str | None) -> str:
     if profile is None:
-        return MAIN_SLOT
-    for slot in slots(context.paths):
+        return MAIN_INSTANCE
+    for slot in instance_names(context.paths):
         running = observe(context.paths, slot).running
         if running and running.launch.profile == profile:
             return slot

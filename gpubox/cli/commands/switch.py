@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from gpubox.cli.context import Context
-from gpubox.cli.operate import check_waiting, ensure_model, operate, waiting
+from gpubox.cli.operations import check_waiting_options, ensure_model, run_and_report, waiting_options
 from gpubox.errors import UsageError
-from gpubox.server.supervisor import slot_of
+from gpubox.server.supervisor import instance_of
 
 
 @click.command("switch")
 @click.argument("profile")
-@waiting
+@waiting_options
 @click.option("--yes", "-y", is_flag=True, help="Open a non-loopback host without an API key.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 @click.pass_obj
@@ -21,11 +21,14 @@ def command(context: Context, profile: str, now: bool, wait: float | None, yes: 
 
     Everything checkable is checked while the old server still answers. Ctrl-C goes back, too.
     """
-    check_waiting(now, wait)
+    check_waiting_options(now, wait)
     found = context.profile(profile)
     if found.companion:
         raise UsageError(f"{profile} runs beside the active profile.", f"`gpubox start {profile}` starts it.")
     ensure_model(context, found)
-    operate(
-        context, slot_of(found), lambda s: s.switch(found, go_now=now, allow_exposed=yes, wait=wait), as_json=as_json
+    run_and_report(
+        context,
+        instance_of(found),
+        lambda s: s.switch(found, stop_now=now, allow_exposed=yes, wait=wait),
+        as_json=as_json,
     )

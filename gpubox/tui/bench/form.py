@@ -11,7 +11,7 @@ PROFILE, SECOND = "profile", "second"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlanField:
     """One row. With ``choices`` it is turned, else it is written in."""
 
     name: str
@@ -25,63 +25,63 @@ class Row:
     """What an empty row means."""
 
 
-_PROFILE = Row(PROFILE, "profile", "what is measured")
-_SET = Row("set", "--set", "as n-cpu-moe=20 mmap=false", "--set*", empty="as the profile has them")
-ROWS: dict[str, tuple[Row, ...]] = {
+_PROFILE = PlanField(PROFILE, "profile", "what is measured")
+_SET = PlanField("set", "--set", "as n-cpu-moe=20 mmap=false", "--set*", empty="as the profile has them")
+PLAN_FIELDS: dict[str, tuple[PlanField, ...]] = {
     "speed": (
         _PROFILE,
-        Row("preset", "protocol", "what is asked, how often", "--preset", (
+        PlanField("preset", "protocol", "what is asked, how often", "--preset", (
             ("", "short to long, code, depths"), ("quick", "quick: short and code"),
             ("game", "game: 2,000 tokens, ten times"), ("lengths", "lengths: 128, 512, 2,048"),
             ("chat", "chat: 50 prompts, three seeds"),
         )),
-        Row("depths", "depths", "tokens before the question", "--depths", empty="0,8192,32768"),
-        Row("repeats", "repeats", "of each cell", "--repeats", empty="5"),
-        Row("starts", "starts", "of each server", "--starts", empty="1"),
-        Row("max-tokens", "max-tokens", "whatever the prompt", "--max-tokens", empty="as the prompt has it"),
-        Row("llama-bench", "llama-bench", "the engine's own rows", "", (("", "where it is there"),
+        PlanField("depths", "depths", "tokens before the question", "--depths", empty="0,8192,32768"),
+        PlanField("repeats", "repeats", "of each cell", "--repeats", empty="5"),
+        PlanField("starts", "starts", "of each server", "--starts", empty="1"),
+        PlanField("max-tokens", "max-tokens", "whatever the prompt", "--max-tokens", empty="as the prompt has it"),
+        PlanField("llama-bench", "llama-bench", "the engine's own rows", "", (("", "where it is there"),
             ("--no-llama-bench", "left out"))),
     ),
     "ab": (
-        Row(PROFILE, "A", "the one side"),
-        Row(SECOND, "B", "none: A with a change"),
+        PlanField(PROFILE, "A", "the one side"),
+        PlanField(SECOND, "B", "none: A with a change"),
         _SET,
-        Row("vary", "change", "one thing, on and off", "--vary", (
+        PlanField("vary", "change", "one thing, on and off", "--vary", (
             ("", "none"), ("mtp", "MTP"), ("mmap", "mmap"), ("thinking", "thinking"), ("completion", "/v1/completions"),
         )),
-        Row("starts", "starts", "of each side at most", "--starts", empty="6"),
-        Row("prompts", "prompts", "of each domain", "--prompts", empty="4; 10 of one server"),
-        Row("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="128"),
+        PlanField("starts", "starts", "of each side at most", "--starts", empty="6"),
+        PlanField("prompts", "prompts", "of each domain", "--prompts", empty="4; 10 of one server"),
+        PlanField("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="128"),
     ),
     "sweep": (
         _PROFILE,
-        Row("over", "--over", "as n-cpu-moe=16..28:2", "--over*", empty="a flag and its values"),
+        PlanField("over", "--over", "as n-cpu-moe=16..28:2", "--over*", empty="a flag and its values"),
         _SET,
-        Row("by", "best at", "the number that counts", "--by", (("", "tg"), ("pp", "pp"), ("effective", "effective"))),
-        Row("starts", "starts", "of each compared cell", "--starts", empty="4"),
-        Row("finalists", "finalists", "compared after one start", "--finalists", empty="4"),
-        Row("prompts", "prompts", "of each domain", "--prompts", empty="3"),
-        Row("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="64"),
+        PlanField("by", "best at", "the number that counts", "--by", (("", "tg"), ("pp", "pp"), ("effective", "effective"))),
+        PlanField("starts", "starts", "of each compared cell", "--starts", empty="4"),
+        PlanField("finalists", "finalists", "compared after one start", "--finalists", empty="4"),
+        PlanField("prompts", "prompts", "of each domain", "--prompts", empty="3"),
+        PlanField("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="64"),
     ),
-    "soak": (_PROFILE, Row("minutes", "minutes", "of an agent's load", "--minutes", empty="15")),
+    "soak": (_PROFILE, PlanField("minutes", "minutes", "of an agent's load", "--minutes", empty="15")),
     "humaneval": (
         _PROFILE,
-        Row("mode", "mode", "how each problem is asked", "--mode", (
+        PlanField("mode", "mode", "how each problem is asked", "--mode", (
             ("", "vanilla: as lm-eval"), ("chat", "chat: one answer"), ("agentic", "agentic: five rounds"),
             ("all", "all three, compared"),
         )),
-        Row("limit", "problems", "of 164", "--limit", empty="164"),
-        Row("parallel", "at a time", "problems in flight", "--parallel", empty="1"),
+        PlanField("limit", "problems", "of 164", "--limit", empty="164"),
+        PlanField("parallel", "at a time", "problems in flight", "--parallel", empty="1"),
     ),
     "suite": (
         _PROFILE,
-        Row("repeat", "repeats", "of each task; their mean", "--repeat", empty="1"),
-        Row("max-tokens", "max-tokens", "of one answer", "--max-tokens", empty="4096; thinking: 8192"),
-        Row("compat", "totals", "how they are made", "", (("", "of all tasks"), ("--compat", "as the article's"))),
+        PlanField("repeat", "repeats", "of each task; their mean", "--repeat", empty="1"),
+        PlanField("max-tokens", "max-tokens", "of one answer", "--max-tokens", empty="4096; thinking: 8192"),
+        PlanField("compat", "totals", "how they are made", "", (("", "of all tasks"), ("--compat", "as the article's"))),
     ),
 }  # fmt: skip
 """By kind."""
-ABOUT = {
+KIND_SUMMARIES = {
     "speed": "TTFT, pp, tg, acceptance of the served path",
     "ab": "faster, slower, or indistinguishable",
     "sweep": "the best cell of a grid of flags",
@@ -91,19 +91,19 @@ ABOUT = {
 }
 
 
-MEASURES_URLS = {"speed", "soak", "humaneval", "suite"}
+URL_KINDS = {"speed", "soak", "humaneval", "suite"}
 """Kinds that take ``--url`` instead of a profile."""
 
 
-def kinds(known: Sequence[str], *, url: bool = False) -> list[str]:
+def plannable_kinds(known: Sequence[str], *, url: bool = False) -> list[str]:
     """The kinds that have a form and that this gpubox knows; with ``url`` those that measure any server."""
-    return [kind for kind in ROWS if kind in known and (not url or kind in MEASURES_URLS)]
+    return [kind for kind in PLAN_FIELDS if kind in known and (not url or kind in URL_KINDS)]
 
 
 def words(kind: str, chosen: Mapping[str, str], url: str | None = None) -> list[str]:
     """The words behind ``gpubox bench``. With ``url`` the server there is measured instead of a profile."""
     found = [kind]
-    for row in ROWS[kind]:
+    for row in PLAN_FIELDS[kind]:
         value = chosen.get(row.name, "").strip()
         if row.name in (PROFILE, SECOND):
             if url and row.name == PROFILE:
@@ -122,6 +122,6 @@ def words(kind: str, chosen: Mapping[str, str], url: str | None = None) -> list[
     return found
 
 
-def command(found: Sequence[str]) -> str:
+def bench_command_line(found: Sequence[str]) -> str:
     """The command line that does the same in a terminal."""
     return shlex.join(["gpubox", "bench", *found])

@@ -16,18 +16,27 @@ from textual.widgets import Input, Static
 
 from gpubox.bench.benchmark import KINDS
 from gpubox.errors import GpuboxError
-from gpubox.tui.bench.form import ABOUT, PROFILE, ROWS, SECOND, Row, command, kinds, words
-from gpubox.tui.bench.views import outline_words
-from gpubox.tui.text import plain
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.bench.form import (
+    KIND_SUMMARIES,
+    PLAN_FIELDS,
+    PROFILE,
+    SECOND,
+    PlanField,
+    bench_command_line,
+    plannable_kinds,
+    words,
+)
+from gpubox.tui.bench.views import outline_sentences
 
 if TYPE_CHECKING:
     from gpubox.tui.bench.service import BenchService
 
-ASK_SECONDS = 0.4
+OUTLINE_DELAY = 0.4
 """After the last change: a plan is asked of gpubox in another process."""
 
 
-class Turn(Static, can_focus=True):
+class OptionCycle(Static, can_focus=True):
     """A value out of a few: space and the arrows go on."""
 
     class Turned(Message):
@@ -43,7 +52,7 @@ class Turn(Static, can_focus=True):
         return self.choices[self.at][0] if self.choices else ""
 
     def _show(self) -> None:
-        word = plain(self.choices[self.at][1]) if self.choices else "none"
+        word = sanitize_line(self.choices[self.at][1]) if self.choices else "none"
         self.update(Content.assemble(("‹ ", "$quiet"), word, (" ›", "$quiet")))
 
     def turn(self, by: int) -> None:
@@ -95,7 +104,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
         super().__init__()
         self.rate = rate
         self.service, self.profiles, self.active = service, list(profiles), active
-        self.kind = Turn("kind", [(kind, kind) for kind in kinds(list(KINDS), url=bool(service.url))])
+        self.kind = OptionCycle("kind", [(kind, kind) for kind in plannable_kinds(list(KINDS), url=bool(service.url))])
         self.about = Static("", id="kind", markup=False)
         self.outline, self.line = Static("", id="outline", markup=False), Static("", id="command", markup=False)
         self.rows = Vertical(id="rows")
@@ -118,35 +127,37 @@ class PlanScreen(ModalScreen[list[str] | None]):
     @property
     def words(self) -> list[str]:
         """What stands in the form."""
-        turned = {one.field: one.value for one in self.rows.query(Turn)}
+        turned = {one.field: one.value for one in self.rows.query(OptionCycle)}
         written = {one.name or "": one.value for one in self.rows.query(Input)}
         return words(self.kind.value, turned | written, self.service.url)
 
     async def _lay_out(self) -> None:
         kind = self.kind.value
-        self.about.update(ABOUT[kind])
+        self.about.update(KIND_SUMMARIES[kind])
         await self.rows.remove_children()
-        await self.rows.mount(*(self._row(row) for row in ROWS[kind] if not (self.service.url and row.name == SECOND)))
+        await self.rows.mount(
+            *(self._row(row) for row in PLAN_FIELDS[kind] if not (self.service.url and row.name == SECOND))
+        )
         self._changed()
 
-    def _row(self, row: Row) -> Horizontal:
-        value: Turn | Input
+    def _row(self, row: PlanField) -> Horizontal:
+        value: OptionCycle | Input
         if row.name == PROFILE:
             names = [(name, name) for name in self.profiles] if not self.service.url else [("", self.service.url)]
             at = self.profiles.index(self.active) if self.active in self.profiles and not self.service.url else 0
-            value = Turn(row.name, names, at)
+            value = OptionCycle(row.name, names, at)
         elif row.name == SECOND:
-            value = Turn(row.name, [("", "none"), *((name, name) for name in self.profiles)])
+            value = OptionCycle(row.name, [("", "none"), *((name, name) for name in self.profiles)])
         elif row.choices:
-            value = Turn(row.name, row.choices)
+            value = OptionCycle(row.name, row.choices)
         else:
             value = Input(name=row.name, placeholder=row.empty, compact=True, classes="value")
         return Horizontal(
             Static(row.label, classes="label", markup=False), value, Static(row.about, classes="about", markup=False)
         )
 
-    @on(Turn.Turned)
-    async def _turned(self, event: Turn.Turned) -> None:
+    @on(OptionCycle.Turned)
+    async def _turned(self, event: OptionCycle.Turned) -> None:
         event.stop()
         if event._sender is self.kind:
             await self._lay_out()
@@ -155,7 +166,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
 
     @on(Input.Changed)
     def _changed(self) -> None:
-        self.line.update(command(self.words))
+        self.line.update(bench_command_line(self.words))
         self.run_worker(self._ask(self.words), group="outline", exclusive=True)
 
     @on(Input.Submitted)
@@ -164,13 +175,13 @@ class PlanScreen(ModalScreen[list[str] | None]):
 
     def _rate(self) -> float | None:
         """Of the profile that is planned for: only that of the one that runs is known."""
-        chosen = [row.value for row in self.rows.query(Turn) if row.field == PROFILE]
+        chosen = [row.value for row in self.rows.query(OptionCycle) if row.field == PROFILE]
         return self.rate if self.service.url or chosen == [self.active] else None
 
     async def _ask(self, words: list[str]) -> None:
-        await asyncio.sleep(ASK_SECONDS)
+        await asyncio.sleep(OUTLINE_DELAY)
         try:
-            said = Content(" ".join(outline_words(await self.service.outline(words), self._rate())))
+            said = Content(" ".join(outline_sentences(await self.service.outline(words), self._rate())))
         except GpuboxError as error:
-            said = Content.styled(plain(str(error)), "$warning")
+            said = Content.styled(sanitize_line(str(error)), "$warning")
         self.outline.update(said)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 from textual.message import Message
 
-from gpubox.tui.bench.views import measured
-from gpubox.tui.cells import Line, cells, line, pad, safe
-from gpubox.tui.text import when
+from gpubox.tui.bench.views import measured_label
+from gpubox.tui.formatting import time_or_date
+from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
-    from gpubox.bench.report.heads import Head
+    from gpubox.bench.report.run_summaries import RunSummary
 
 STATES = {
     "running": ("●", "$primary"),
@@ -26,18 +26,18 @@ STATES = {
 
 
 KIND_CELLS = 9
-AROUND_NAMES = 38
+BESIDE_NAME_CELLS = 38
 """Cells of all that stands beside a name, with a speed such as ``tg 57.9 tok/s``."""
 
 
-class RunRows(CursorRows["Head"]):
+class RunRows(CursorRows["RunSummary"]):
     """The lines. Enter shows one's report alone."""
 
-    NONE_YET = "No run yet. n plans one; b runs speed at once."
-    RESTS_AT_TOP = False
+    EMPTY_TEXT = "No run yet. n plans one; b runs speed at once."
+    CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = []
 
-    class Opened(CursorRows.Opened):
+    class RowOpened(CursorRows.RowOpened):
         """Enter was pressed on a run. ``value`` is its Head."""
 
     class Moved(Message):
@@ -46,27 +46,33 @@ class RunRows(CursorRows["Head"]):
     marked: tuple[str, ...] = ()
     """Runs to compare, the first one first."""
 
-    def make_row(self, value: Head, width: int) -> Line:
+    def make_row(self, value: RunSummary, width: int) -> StyledLine:
         glyph, colour = STATES.get(value.state, ("?", "$warning"))
         number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
         kind = value.info.plan.kind if value.info else ""
-        at = when(value.info.created_at) if value.info else ""
-        names = max(10, min(26, width - AROUND_NAMES))
+        at = time_or_date(value.info.created_at) if value.info else ""
+        names = max(10, min(26, width - BESIDE_NAME_CELLS))
         said = value.headline.removeprefix("best so far ") or value.problem
-        named = measured(value.info) if value.info else value.id
+        named = measured_label(value.info) if value.info else value.id
         style = "$error" if value.problem else ""
         if value.state in ("interrupted", "running") and value.info:
             said, style = f"{value.done}/{value.info.items} {said}".strip(), "$quiet"
-        owed = value.owed and value.state != "running"  # the one at work gives back at its end
-        flag = ("! ", "$warning") if value.flags or owed else ("  ", "")
-        head = line(
+        restore_pending = value.restore_pending and value.state != "running"  # the one at work gives back at its end
+        flag = ("! ", "$warning") if value.flags or restore_pending else ("  ", "")
+        head = styled_line(
             (number, "bold $accent"), " ", (glyph, colour), " ", (f"{kind:<{KIND_CELLS}.{KIND_CELLS}} ", "$secondary")
         )
-        left = (*head, *pad(line((safe(named, names), "bold")), names), (" ", ""))
-        room = width - cells(left) - len(at) - 4
-        return (*left, *pad(line((safe(said, room), style)), room), (" ", ""), flag, (at, "$quiet"))
+        left = (*head, *pad_line(styled_line((sanitize_to_width(named, names), "bold")), names), (" ", ""))
+        room = width - cell_width(left) - len(at) - 4
+        return (
+            *left,
+            *pad_line(styled_line((sanitize_to_width(said, room), style)), room),
+            (" ", ""),
+            flag,
+            (at, "$quiet"),
+        )
 
-    def key(self, value: Head) -> Hashable:
+    def key(self, value: RunSummary) -> Hashable:
         return value.id
 
     def go(self, at: int) -> None:

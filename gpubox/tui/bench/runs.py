@@ -6,36 +6,36 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.tui.bench.form import command
-from gpubox.tui.bench.views import outline_words
-from gpubox.tui.room import Room
-from gpubox.tui.screens.ask import Answer, AskScreen
+from gpubox.tui.bench.form import bench_command_line
+from gpubox.tui.bench.views import outline_sentences
+from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
+from gpubox.tui.persistent_screen import PersistentScreen
 
 if TYPE_CHECKING:
-    from gpubox.bench.report.heads import Head
-    from gpubox.bench.report.live import LiveRun
+    from gpubox.bench.report.run_progress import RunProgress
+    from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.tui.bench.rows import RunRows
     from gpubox.tui.bench.service import BenchService
 
 ONE_AT_A_TIME = "A run is at work; one at a time. x on it stops it."
 
 
-def keeps(head: Head) -> bool:
+def has_best_cell(head: RunSummary) -> bool:
     """Whether there is a best cell to save."""
     return bool(head.info and head.info.plan.kind == "sweep" and head.headline and head.state != "running")
 
 
-def owes(head: Head) -> bool:
+def has_pending_restore(head: RunSummary) -> bool:
     """Whether a run was cut off before the box was as it had been."""
-    return bool(head.info and head.info.owed and head.state != "running")
+    return bool(head.info and head.info.restore_pending and head.state != "running")
 
 
-class BenchRuns(Room):
+class BenchRuns(PersistentScreen):
     """The verbs. What is drawn is in ``screens.bench``."""
 
     rows: RunRows
-    heads: tuple[Head, ...]
-    live: LiveRun | None
+    heads: tuple[RunSummary, ...]
+    live: RunProgress | None
 
     def __init__(self, service: BenchService) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class BenchRuns(Room):
         """A run that was started here is over, and was perhaps never seen at work; empty: there is none."""
         raise NotImplementedError
 
-    def at_hand(self) -> Head | None:
+    def at_hand(self) -> RunSummary | None:
         """The run under the cursor, where it can be seen."""
         raise NotImplementedError
 
@@ -83,18 +83,18 @@ class BenchRuns(Room):
             "bench_compare": len(self.rows.marked) == 2,
             "bench_board": bool(self.heads),
             "bench_live": bool(self.live) and not at_cursor,
-            "bench_resume": free and bool(head and head.info and (head.state != "finished" or head.owed)),
-            "bench_save": bool(head and keeps(head)),
-            "bench_give_back": free and any(map(owes, self.heads)),
+            "bench_resume": free and bool(head and head.info and (head.state != "finished" or head.restore_pending)),
+            "bench_save": bool(head and has_best_cell(head)),
+            "bench_restore": free and any(map(has_pending_restore, self.heads)),
             "bench_remove": at_cursor or bool(head and not self.service.read_only and not self.starting),
             "bench_export": bool(self.what_is_shown()),
         }
         return frozenset(verb for verb, of_use in useful.items() if not of_use)
 
-    async def ask(self, title: str, body: str, answers: Sequence[Answer]) -> str | None:
+    async def ask(self, title: str, body: str, answers: Sequence[DialogAnswer]) -> str | None:
         """The owner's answer."""
         app: Any = self.app
-        found: str | None = await app.push_screen_wait(AskScreen(title, body, answers))
+        found: str | None = await app.push_screen_wait(QuestionScreen(title, body, answers))
         return found
 
     # -- running --------------------------------------------------------------------------------------
@@ -136,12 +136,15 @@ class BenchRuns(Room):
             return
         now, busy = False, await self.service.busy()
         if busy or confirm:
-            said = outline_words(await self.service.outline(words), self.rate())
-            answers = [Answer("n", "not now", "no"), Answer("y", "begin", "yes")]
+            said = outline_sentences(await self.service.outline(words), self.rate())
+            answers = [DialogAnswer("n", "not now", "no"), DialogAnswer("y", "begin", "yes")]
             if busy:
                 said.append(f"Somebody is being answered: {'; '.join(busy)}.")
-                answers = [Answer("n", "not now", "no"), Answer("y", "begin at once; that answer is cut off", "now")]
-            body = "\n".join([*said, "", command(words)])
+                answers = [
+                    DialogAnswer("n", "not now", "no"),
+                    DialogAnswer("y", "begin at once; that answer is cut off", "now"),
+                ]
+            body = "\n".join([*said, "", bench_command_line(words)])
             what = self.service.url or words[1]
             answer = await self.ask(f"Measure {what}?" if confirm else "Begin?", body, answers)
             if answer not in ("yes", "now") or self.refused():
@@ -167,7 +170,7 @@ class BenchRuns(Room):
         head = self.at_hand()
         if head is None or self.refused():
             return
-        if head.state == "finished" and not head.owed:
+        if head.state == "finished" and not head.restore_pending:
             self.say("It is finished; nothing is left to do.")
         elif head.info:
             self.work(lambda: self.begin(["resume", head.id], confirm=False), "bench-begin")
@@ -185,17 +188,23 @@ class BenchRuns(Room):
         elif head and not self.service.read_only:
             self.work(lambda: self._remove(head), "bench-remove")
 
-    async def _stop(self, live: LiveRun) -> None:
+    async def _stop(self, live: RunProgress) -> None:
         body = f"{live.done} of {live.info.items} items are done and stay; r goes on with it later."
-        answers = [Answer("n", "go on", "no"), Answer("y", "stop it; what ran before runs again", "yes")]
+        answers = [DialogAnswer("n", "go on", "no"), DialogAnswer("y", "stop it; what ran before runs again", "yes")]
         if await self.ask("Stop the run?", body, answers) == "yes":
             await self.service.stop(live)
 
-    async def _remove(self, head: Head) -> None:
-        owed = f"{head.owed} ran before it and is not back yet; it will not come back by this.\n" if head.owed else ""
-        answers = [Answer("n", "keep it", "no"), Answer("y", "delete it with all that was measured", "yes")]
+    async def _remove(self, head: RunSummary) -> None:
+        restore_pending = (
+            f"{head.restore_pending} ran before it and is not back yet; it will not come back by this.\n"
+            if head.restore_pending
+            else ""
+        )
+        answers = [DialogAnswer("n", "keep it", "no"), DialogAnswer("y", "delete it with all that was measured", "yes")]
         if (
-            await self.ask(f"Delete {head.id}?", f"{owed}{head.headline or head.problem or head.state}", answers)
+            await self.ask(
+                f"Delete {head.id}?", f"{restore_pending}{head.headline or head.problem or head.state}", answers
+            )
             == "yes"
         ):
             await self.service.remove(head.id)
@@ -205,12 +214,12 @@ class BenchRuns(Room):
 
     def action_bench_save(self) -> None:
         head = self.at_hand()
-        if head and keeps(head):
+        if head and has_best_cell(head):
             self.work(lambda: self._save(head), "bench-save")
         else:
             self.say("Only a sweep that is over has a best cell to save.")
 
-    async def _save(self, head: Head) -> None:
+    async def _save(self, head: RunSummary) -> None:
         from gpubox.tui.screens.prompt import PromptScreen
 
         best = await self.service.best(head.id)
@@ -225,21 +234,24 @@ class BenchRuns(Room):
                 self.say(f"Saved as the profile {name}; it is in the list of the dashboard.")
                 return
 
-    def action_bench_give_back(self) -> None:
+    def action_bench_restore(self) -> None:
         if not self.refused():
             self.work(self._give_back, "bench-begin")
 
     async def _give_back(self) -> None:
         await self.read_heads()  # asked for from the palette, the screen may have read nothing yet
-        owing = next((head for head in self.heads if owes(head)), None)
+        owing = next((head for head in self.heads if has_pending_restore(head)), None)
         if owing is None:
             self.say("No run that was cut off has left its server behind.")
             return
-        body = f"{owing.id} was cut off; {owing.owed or 'nothing'} ran before it. r goes on with the run instead."
-        answers = [Answer("n", "not now", "no"), Answer("y", "stop what it left, and bring that back", "yes")]
+        body = f"{owing.id} was cut off; {owing.restore_pending or 'nothing'} ran before it. r goes on with the run instead."
+        answers = [
+            DialogAnswer("n", "not now", "no"),
+            DialogAnswer("y", "stop what it left, and bring that back", "yes"),
+        ]
         if await self.ask("Give back what ran before?", body, answers) == "yes":
             self.say("It is being brought back ...")
-            back = await self.service.give_back()
+            back = await self.service.restore()
             await self.read_heads()
             self.say(f"{back} is back." if back else "Nothing runs, as before.")
 
@@ -255,8 +267,8 @@ class BenchRuns(Room):
 
     async def _export(self) -> None:
         what = self.what_is_shown()
-        answers = [Answer("m", "Markdown", "md"), Answer("s", "SVG charts", "svg"), Answer("c", "CSV", "csv"),
-                   Answer("j", "JSON", "json")]  # fmt: skip
+        answers = [DialogAnswer("m", "Markdown", "md"), DialogAnswer("s", "SVG charts", "svg"), DialogAnswer("c", "CSV", "csv"),
+                   DialogAnswer("j", "JSON", "json")]  # fmt: skip
         form = await self.ask(f"Export {' '.join(what)}", "Without paths, host names and keys.", answers)
         if form:
             try:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gpubox.bench.planning import Outline
-    from gpubox.bench.report.build import Told
-    from gpubox.bench.report.compare import RunComparison
-    from gpubox.bench.report.heads import Head
-    from gpubox.bench.report.leaderboard import Board
-    from gpubox.bench.report.live import LiveRun
+    from gpubox.bench.plan_outline import PlanOutline
+    from gpubox.bench.report.leaderboard import Leaderboard
+    from gpubox.bench.report.load import ReportBundle
+    from gpubox.bench.report.run_comparison import RunComparison
+    from gpubox.bench.report.run_progress import RunProgress
+    from gpubox.bench.report.run_summaries import RunSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunOutcome:
     """A run that this screen started came to its end."""
 
     ok: bool
@@ -25,7 +25,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestCell:
     """What of a run is worth keeping as a profile."""
 
     cell: str
@@ -42,39 +42,39 @@ class BenchService(Protocol):
     url: str | None
     """The server that is measured where gpubox owns none."""
 
-    async def heads(self) -> list[Head]:
+    async def run_summaries(self) -> list[RunSummary]:
         """Every run, the newest first."""
 
-    async def active(self) -> LiveRun | None:
+    async def active(self) -> RunProgress | None:
         """The run at work now, whoever started it. Cheap."""
 
-    async def told(self, run: str) -> Told: ...
+    async def load_report(self, run: str) -> ReportBundle: ...
 
-    async def compared(self, first: str, second: str) -> RunComparison: ...
+    async def load_comparison(self, first: str, second: str) -> RunComparison: ...
 
-    async def ranked(self) -> list[Board]: ...
+    async def load_leaderboards(self) -> list[Leaderboard]: ...
 
-    async def outline(self, words: Sequence[str]) -> Outline:
+    async def outline(self, words: Sequence[str]) -> PlanOutline:
         """What ``gpubox bench WORDS`` would do."""
 
     async def busy(self) -> tuple[str, ...]:
         """Who is being answered now, a sentence each."""
 
-    async def run(self, words: Sequence[str], *, now: bool) -> Ended:
+    async def run(self, words: Sequence[str], *, now: bool) -> RunOutcome:
         """Runs ``gpubox bench WORDS`` in a process of its own, which outlives this screen; returns at its end."""
 
-    async def stop(self, live: LiveRun) -> None:
+    async def stop(self, live: RunProgress) -> None:
         """Has the run stop in good order: the item in flight is lost, what ran before comes back."""
 
     async def remove(self, run: str) -> None: ...
 
-    async def best(self, run: str) -> Best:
+    async def best(self, run: str) -> BestCell:
         """The best cell of a sweep."""
 
     async def keep(self, run: str, name: str) -> None:
         """Writes the best cell of a sweep as the profile ``name``. Raises UsageError where the name will not do."""
 
-    async def give_back(self) -> str:
+    async def restore(self) -> str:
         """Brings back what ran before a run that was killed. Returns its profile, empty where nothing ran."""
 
     async def export(self, what: Sequence[str], form: str) -> str:

@@ -12,13 +12,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gpubox.agent.tools import ToolCall
-from gpubox.tui.cells import Line, fit
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.card import diff_lines
-from gpubox.tui.chat.lines_view import LinesView
-from gpubox.tui.text import plain
+from gpubox.tui.styled_lines import StyledLine, truncate_line
+from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
 ANSWERS = (("y", "yes, this once"), ("a", "yes, and all that follow in this chat"), ("n", "no"))
-QUIET_SECONDS = 0.6
+TYPING_PAUSE_SECONDS = 0.6
 """A yes counts so long after the question came and after the letter before it: the owner may be typing a prompt."""
 
 
@@ -33,7 +33,7 @@ class ApprovalScreen(ModalScreen[str]):
         border-subtitle-color: $quiet;
     }
     ApprovalScreen Static { height: auto; margin-top: 1; }
-    ApprovalScreen LinesView { background: $panel; }
+    ApprovalScreen ScrollableLines { background: $panel; }
     """
     BINDINGS = [  # noqa: RUF012
         ("y", "dismiss('yes')", "Yes"),
@@ -47,10 +47,10 @@ class ApprovalScreen(ModalScreen[str]):
         self._typed_at = time.monotonic()
 
     def compose(self) -> ComposeResult:
-        self.view = LinesView(self._lines)
+        self.view = ScrollableLines(self._lines)
         with Vertical() as box:
-            path = plain(" ".join(str(self.call.arguments.get("path", "")).split()))[:60]
-            box.border_title = Content(f"{plain(self.call.name)[:40]} {path}".rstrip())
+            path = sanitize_line(" ".join(str(self.call.arguments.get("path", "")).split()))[:60]
+            box.border_title = Content(f"{sanitize_line(self.call.name)[:40]} {path}".rstrip())
             box.border_subtitle = Content(self._counts())
             yield self.view
             keys = [Content.assemble((key, "bold $primary"), " ", (words, "$quiet")) for key, words in ANSWERS]
@@ -64,15 +64,15 @@ class ApprovalScreen(ModalScreen[str]):
         if not event.is_printable:
             return
         before, self._typed_at = self._typed_at, time.monotonic()
-        if event.key in ("y", "a") and self._typed_at - before < QUIET_SECONDS:
+        if event.key in ("y", "a") and self._typed_at - before < TYPING_PAUSE_SECONDS:
             event.stop()
 
     def on_resize(self, event: events.Resize) -> None:
         # Not a fraction in the styles: the answers below a long diff have to stay on the screen.
         self.view.styles.max_height = max(3, event.size.height * 96 // 100 - 5)
 
-    def _lines(self, width: int) -> list[Line]:
-        return [fit(row, width) for row in diff_lines(self.diff, width)]
+    def _lines(self, width: int) -> list[StyledLine]:
+        return [truncate_line(row, width) for row in diff_lines(self.diff, width)]
 
     def _counts(self) -> str:
         lines = self.diff.split("\n")

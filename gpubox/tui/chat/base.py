@@ -4,38 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpubox.agent.transcript.records import Choices
-from gpubox.tui.room import Room
+from gpubox.agent.transcript.records import ChatSettings
+from gpubox.tui.persistent_screen import PersistentScreen
 
 if TYPE_CHECKING:
     from gpubox.agent.tools import ToolCall
-    from gpubox.tui.cells import Line
     from gpubox.tui.chat.chat_list import ChatList
     from gpubox.tui.chat.composer import Composer
     from gpubox.tui.chat.runner import TurnRunner
-    from gpubox.tui.chat.service import ChatService, Confined, OpenChat
+    from gpubox.tui.chat.service import ChatService, OpenChat, SandboxStatus
     from gpubox.tui.chat.transcript import Transcript
+    from gpubox.tui.styled_lines import StyledLine
 
 BUSY = "The answer is still coming; esc stops it."
 
 
-class ChatBase(Room):
+class ChatBase(PersistentScreen):
     """One open chat at a time; ``None`` is a new one that nothing was asked in."""
 
     transcript: Transcript
     composer: Composer
     chat_list: ChatList
     runner: TurnRunner
-    no_server: list[Line]
+    no_server: list[StyledLine]
     """Why nobody can answer now, and what to do; empty where somebody can."""
 
     def __init__(self, service: ChatService) -> None:
         super().__init__()
         self.service = service
         self.chat: OpenChat | None = None
-        self.choices = Choices()
+        self.settings = ChatSettings()
         """Of a chat that has no file yet."""
-        self.confined: Confined | None = None
+        self.confined: SandboxStatus | None = None
         self.editing = False
         """Whether the next prompt takes the place of the last turn."""
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 CODE_LINES = 40
 """An open code block is split after so many lines, and put together again when it is closed."""
-CUT_CHARS = 3000
+BLOCK_CHARS = 3000
 """A block without an end is split here, at a space where there is one."""
-WHOLE_CODE_CHARS = 60_000
+JOINED_CODE_CHARS = 60_000
 _FENCE = re.compile(r"(\s*)(`{3,}|~{3,})(.*)")
 _ITEM = re.compile(r"\s{0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class MarkdownBlock:
     """A piece of Markdown that stands for itself."""
 
     text: str
@@ -26,11 +26,11 @@ class Block:
     language: str = ""
 
 
-class Blocks:
+class MarkdownBlocks:
     """Takes text as it comes. ``closed`` blocks do not change, but for a code block that is put together at its end."""
 
     def __init__(self) -> None:
-        self.closed: list[Block] = []
+        self.closed: list[MarkdownBlock] = []
         self.joined_from: int | None = None
         """Since the last ``add``: the first of the closed blocks that were put together anew."""
         self._open = ""
@@ -46,11 +46,11 @@ class Blocks:
         self._tight = False
 
     @property
-    def tail(self) -> Block | None:
+    def tail(self) -> MarkdownBlock | None:
         """The block that is being written."""
         if self._fence:
-            return Block(self._open.removesuffix("\n"), self._tight, True, self._fence[1])
-        return Block(self._open, self._tight) if self._open.strip() else None
+            return MarkdownBlock(self._open.removesuffix("\n"), self._tight, True, self._fence[1])
+        return MarkdownBlock(self._open, self._tight) if self._open.strip() else None
 
     def add(self, text: str) -> None:
         """Takes ``text`` as the next piece."""
@@ -61,7 +61,7 @@ class Blocks:
         partial = self._open[self._line :]
         if self._blank and partial.strip() and not self._goes_on(partial):
             self._close(self._line)
-        if len(self._open) > CUT_CHARS:
+        if len(self._open) > BLOCK_CHARS:
             self._cut()
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class Blocks:
             return
         if found:
             self._inner = found[2]
-        elif self._line > CUT_CHARS // 2 and _ITEM.match(line) and self._in_list and not line[0].isspace():
+        elif self._line > BLOCK_CHARS // 2 and _ITEM.match(line) and self._in_list and not line[0].isspace():
             after -= self._close(self._line)
             self._tight = True
         self._blank = False
@@ -120,13 +120,13 @@ class Blocks:
 
     def _close(self, end: int) -> int:
         """Closes the open block at ``end`` and looks on from there. Returns ``end``: by so much all else moved."""
-        self.closed.append(Block(self._open[:end].strip("\n"), self._tight))
+        self.closed.append(MarkdownBlock(self._open[:end].strip("\n"), self._tight))
         self._open, self._line, self._blank, self._tight = self._open[end:], 0, False, False
         return end
 
     def _take_code(self, end: int) -> None:
         assert self._fence
-        self.closed.append(Block(self._open[:end].removesuffix("\n"), self._tight, True, self._fence[1]))
+        self.closed.append(MarkdownBlock(self._open[:end].removesuffix("\n"), self._tight, True, self._fence[1]))
         self._open, self._line, self._tight = self._open[end:], 0, True
 
     def _end_code(self, end: int, after: int) -> None:
@@ -135,12 +135,12 @@ class Blocks:
         pieces = self.closed[self._code_from :]
         last = self._open[:end].removesuffix("\n")
         whole = "\n".join([*(piece.text for piece in pieces), *([last] if end or not pieces else [])])
-        if len(whole) <= WHOLE_CODE_CHARS:
+        if len(whole) <= JOINED_CODE_CHARS:
             if pieces:
                 self.joined_from = self._code_from
-            self.closed[self._code_from :] = [Block(whole, False, True, self._fence[1])]
+            self.closed[self._code_from :] = [MarkdownBlock(whole, False, True, self._fence[1])]
         elif last:
-            self.closed.append(Block(last, True, True, self._fence[1]))
+            self.closed.append(MarkdownBlock(last, True, True, self._fence[1]))
         self._fence, self._tight = None, False
         self._open, self._line = self._open[after:], 0
 
@@ -150,7 +150,7 @@ class Blocks:
             end = self._open.rfind("\n") + 1 or len(self._open)
             self._take_code(end)
             return
-        if self._open.lstrip().startswith("|") and len(self._open) < 4 * CUT_CHARS:
+        if self._open.lstrip().startswith("|") and len(self._open) < 4 * BLOCK_CHARS:
             return  # a table in two parts is none
         end = max(self._open.rfind(" "), self._open.rfind("\n")) + 1 or len(self._open)
         tail_line = self._line

@@ -12,51 +12,51 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from gpubox.tui.cells import Line, cells, line, pad, safe
-from gpubox.tui.text import when
+from gpubox.tui.formatting import time_or_date
+from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
-    from gpubox.agent.transcript.store import Head
+    from gpubox.agent.transcript.chat_files import ChatSummary
 
 
-class ChatRows(CursorRows["Head"]):
+class ChatRows(CursorRows["ChatSummary"]):
     """The lines. Enter opens one."""
 
-    NONE_YET = "No chat yet."
-    RESTS_AT_TOP = False
+    EMPTY_TEXT = "No chat yet."
+    CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "rename", show=False),
         Binding("x,delete", "remove", show=False),
     ]
 
-    class Opened(CursorRows.Opened):
-        """Enter was pressed on a chat. ``value`` is its Head."""
+    class RowOpened(CursorRows.RowOpened):
+        """Enter was pressed on a chat. ``value`` is its ChatSummary."""
 
     class Wanted(Message):
         """Something other than opening is wanted of a chat: ``rename`` or ``remove``."""
 
-        def __init__(self, what: str, head: Head) -> None:
+        def __init__(self, what: str, head: ChatSummary) -> None:
             super().__init__()
             self.what, self.head = what, head
 
     current = ""
     """The chat that is open."""
 
-    def make_row(self, value: Head, width: int) -> Line:
+    def make_row(self, value: ChatSummary, width: int) -> StyledLine:
         mark = ("● ", "$primary") if value.name == self.current else ("✗ ", "$error") if value.problem else ("  ", "")
-        at = when(value.changed_at)
+        at = time_or_date(value.changed_at)
         names = max(12, min(28, width // 2))
         if width < 48:
-            name = line(mark, (safe(value.name, width - len(at) - 4), "bold"))
-            return (*pad(name, width - len(at) - 1), (f" {at}", "$quiet"))
+            name = styled_line(mark, (sanitize_to_width(value.name, width - len(at) - 4), "bold"))
+            return (*pad_line(name, width - len(at) - 1), (f" {at}", "$quiet"))
         words = value.problem or value.title
-        head = line(mark, (safe(value.name, names - 3), "bold"))
-        left = (*pad(head, names), (safe(words, width - names - len(at) - 8), "$secondary"))
-        right = line((f"{value.turns:>4} ", "$quiet"), (f" {at}", "$quiet"))
-        return (*pad(left, width - cells(right)), *right)
+        head = styled_line(mark, (sanitize_to_width(value.name, names - 3), "bold"))
+        left = (*pad_line(head, names), (sanitize_to_width(words, width - names - len(at) - 8), "$secondary"))
+        right = styled_line((f"{value.turns:>4} ", "$quiet"), (f" {at}", "$quiet"))
+        return (*pad_line(left, width - cell_width(right)), *right)
 
-    def key(self, value: Head) -> Hashable:
+    def key(self, value: ChatSummary) -> Hashable:
         return value.name
 
     def action_rename(self) -> None:
@@ -94,12 +94,12 @@ class ChatList(Vertical):
         yield self.search
         yield self.rows
 
-    def take(self, heads: tuple[Head, ...], current: str) -> None:
-        """Shows ``heads``."""
+    def take(self, chat_summaries: tuple[ChatSummary, ...], current: str) -> None:
+        """Shows ``chat_summaries``."""
         if self.rows.current != current:
             self.rows.current = current
             self.rows.redraw()
-        self.rows.take(heads)
+        self.rows.take(chat_summaries)
 
     def find(self) -> None:
         """The keys go to the search line."""

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import msgspec
 
-from gpubox.agent.transcript.records import Choices
+from gpubox.agent.transcript.records import ChatSettings
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.base import ChatBase
-from gpubox.tui.chat.replay import replayed
+from gpubox.tui.chat.replay import turn_view_of
 from gpubox.tui.chat.service import OpenChat
-from gpubox.tui.screens.ask import Answer, AskScreen
+from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
 from gpubox.tui.screens.prompt import PromptScreen
-from gpubox.tui.text import plain
 
 
 class Chats(ChatBase):
@@ -29,8 +29,8 @@ class Chats(ChatBase):
     async def _open(self, opening: Awaitable[OpenChat]) -> None:
         chat = await opening
         await self._close()
-        self.chat, self.choices = chat, chat.choices
-        self.transcript.load([replayed(turn) for turn in chat.log.path()])
+        self.chat, self.settings = chat, chat.settings
+        self.transcript.load([turn_view_of(turn) for turn in chat.log.path()])
         await self._shown()
 
     async def _close(self) -> None:
@@ -82,13 +82,13 @@ class Chats(ChatBase):
         if not self.chat_list.display:
             return
         wanted = self.chat_list.search.value.strip()
-        heads = await self.service.heads()
+        chat_summaries = await self.service.chat_summaries()
         if wanted:
             hits = {hit.chat: hit.excerpt for hit in reversed(await self.service.search(wanted))}
             low = wanted.casefold()
-            found = [head for head in heads if head.name in hits or low in head.name.casefold()]
-            heads = [replace(head, title=hits.get(head.name, head.title)) for head in found]
-        self.chat_list.take(tuple(heads), self.chat.name if self.chat else "")
+            found = [head for head in chat_summaries if head.name in hits or low in head.name.casefold()]
+            chat_summaries = [replace(head, title=hits.get(head.name, head.title)) for head in found]
+        self.chat_list.take(tuple(chat_summaries), self.chat.name if self.chat else "")
 
     def action_chat_rename(self) -> None:
         if self.chat and self.chat.name:
@@ -104,7 +104,7 @@ class Chats(ChatBase):
             self.work(lambda: self._rename(name) if what == "rename" else self._remove(name), "chat")
 
     async def _rename(self, name: str) -> None:
-        new = await self.app.push_screen_wait(PromptScreen(f"Rename {plain(name)}", name))
+        new = await self.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
         if not new or new == name:
             return
         mine = self.chat is not None and self.chat.name == name
@@ -119,8 +119,10 @@ class Chats(ChatBase):
         await self.read_list()
 
     async def _remove(self, name: str) -> None:
-        answers = (Answer("n", "keep it", "no"), Answer("y", f"delete {plain(name)}", "yes"))
-        ask = AskScreen(f"Delete {plain(name)}?", "All its turns and branches go. This cannot be undone.", answers)
+        answers = (DialogAnswer("n", "keep it", "no"), DialogAnswer("y", f"delete {sanitize_line(name)}", "yes"))
+        ask = QuestionScreen(
+            f"Delete {sanitize_line(name)}?", "All its turns and branches go. This cannot be undone.", answers
+        )
         if await self.app.push_screen_wait(ask) != "yes":
             return
         if self.chat and self.chat.name == name:
@@ -138,27 +140,27 @@ class Chats(ChatBase):
             self.work(self._settings, "chat")
 
     async def _settings(self) -> None:
-        from gpubox.tui.chat.choices_screen import ChoicesScreen
+        from gpubox.tui.chat.settings_screen import ChatSettingsScreen
 
-        now = self.chat.choices if self.chat else self.choices
+        now = self.chat.settings if self.chat else self.settings
         defaults = await self.service.defaults(self.profile)
-        if (made := await self.app.push_screen_wait(ChoicesScreen(now, defaults))) is not None:
-            await self.choose(made)
+        if (made := await self.app.push_screen_wait(ChatSettingsScreen(now, defaults))) is not None:
+            await self.change_settings(made)
 
     @property
     def profile(self) -> str:
         """The profile that runs; empty: none does."""
         raise NotImplementedError
 
-    async def choose(self, choices: Choices) -> None:
+    async def change_settings(self, settings: ChatSettings) -> None:
         """From the next turn on. Raises GpuboxError where the workspace cannot be one."""
         if self.chat is None:
             self.chat = await self.service.open("", self.allow)
-        self.chat.choose(choices)
-        self.choices = self.chat.choices
+        self.chat.change_settings(settings)
+        self.settings = self.chat.settings
         self.draw_lines()
 
     async def allow_all(self) -> None:
         """From here on this chat writes in its workspace unasked."""
         if self.chat:
-            await self.choose(msgspec.structs.replace(self.chat.choices, approvals="workspace"))
+            await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))

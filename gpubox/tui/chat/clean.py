@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpubox.tui.text import plain
+from gpubox.sanitize import sanitize_line
 
 LINE_CHARS = 20_000
 """A line is cut here: nobody reads further, and a megabyte on one line must not be wrapped."""
 
-clean = plain
+clean = sanitize_line
 """One line of what a model or a program said."""
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from gpubox.tui.cells import Line, Span
-from gpubox.tui.text import revealed
+from gpubox.sanitize import reveal_hidden
+from gpubox.tui.styled_lines import StyledLine, StyledText
 
-COLOURED_CHARS = 60_000
+HIGHLIGHTED_CHARS = 60_000
 """More than this is shown without colours: they would take longer than a frame."""
 _STYLES = (
     ("Token.Comment", "italic $code-comment"),
@@ -31,14 +31,14 @@ _MAY_COLOUR = (
 )
 
 
-def coloured(code: str, language: str) -> list[Line]:
+def highlight_code(code: str, language: str) -> list[StyledLine]:
     """The lines of ``code`` as spans; without colours where the language is not known or the code is very long."""
     lines = code.split("\n")
-    if len(code) > COLOURED_CHARS or not (lexer := _lexer(language)):
+    if len(code) > HIGHLIGHTED_CHARS or not (lexer := _lexer(language)):
         return [_plain(line) for line in lines]
     # The lexer sees clean lines: what it splits must be what is drawn.
-    text = "\n".join(revealed(line) for line in lines)
-    rows: list[list[Span]] = [[]]
+    text = "\n".join(reveal_hidden(line) for line in lines)
+    rows: list[list[StyledText]] = [[]]
     for kind, value in lexer.get_tokens(text):
         style = _style(str(kind))
         for at, piece in enumerate(value.split("\n")):
@@ -50,13 +50,13 @@ def coloured(code: str, language: str) -> list[Line]:
 
 
 @lru_cache(maxsize=4096)
-def coloured_line(line: str, language: str) -> Line:
+def highlight_line(line: str, language: str) -> StyledLine:
     """One line of code that is still being written; what a line before it began is not known."""
-    return coloured(line, language)[0]
+    return highlight_code(line, language)[0]
 
 
-def _plain(line: str) -> Line:
-    return ((revealed(line), ""),) if line else ()
+def _plain(line: str) -> StyledLine:
+    return ((reveal_hidden(line), ""),) if line else ()
 
 
 @lru_cache(maxsize=64)

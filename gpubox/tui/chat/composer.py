@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 NEW_LINE = ("ctrl+j", "shift+enter", "alt+enter")
-MOST_ROWS = 10
+MAX_ROWS = 10
 
 
 class Composer(TextArea):
@@ -88,6 +88,6 @@ class Composer(TextArea):
         self._fit()
 
     def _fit(self) -> None:
-        rows = max(1, min(MOST_ROWS, self.app.size.height // 3, self.wrapped_document.height))
+        rows = max(1, min(MAX_ROWS, self.app.size.height // 3, self.wrapped_document.height))
         if self.styles.height is None or self.styles.height.value != rows + 2:
             self.styles.height = rows + 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpubox.tui.cells import Line, Span
 from gpubox.tui.chat.clean import clean
+from gpubox.tui.styled_lines import StyledLine, StyledText
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +17,9 @@ LINK = "underline"
 _MARKS = {"strong": "bold", "em": "italic", "s": "strike", "link": LINK}
 
 
-def spans(tokens: Sequence[Token], style: str = "") -> Line:
+def inline_spans(tokens: Sequence[Token], style: str = "") -> StyledLine:
     """The spans of an inline token's children; ``style`` is under all of them."""
-    found: list[Span] = []
+    found: list[StyledText] = []
     open_: list[tuple[str, str]] = []
     """Marks that are open, each with what follows at its end."""
     for token in tokens:

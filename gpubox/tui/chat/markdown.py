@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from gpubox.tui.cells import Line, cells, fit, pad
-from gpubox.tui.chat.blocks import Block
+from gpubox.tui.chat.blocks import MarkdownBlock
 from gpubox.tui.chat.clean import clean, cut
-from gpubox.tui.chat.code import coloured, coloured_line
-from gpubox.tui.chat.inline import spans
+from gpubox.tui.chat.code import highlight_code, highlight_line
+from gpubox.tui.chat.inline import inline_spans
 from gpubox.tui.chat.wrap import wrap, wrap_hard
+from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, truncate_line
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.tree import SyntaxTreeNode
 
 HEADINGS = {"h1": "bold $heading", "h2": "bold $heading"}
-QUOTE = "▎ "
-DEPTH = 12
+QUOTE_MARK = "▎ "
+MAX_DEPTH = 12
 """Deeper nesting is shown flat: no width is left, and no text may exhaust the stack."""
 ON_CODE = "on $panel"
 
 
-def block_lines(block: Block, width: int, *, open_: bool = False) -> list[Line]:
+def block_lines(block: MarkdownBlock, width: int, *, open_: bool = False) -> list[StyledLine]:
     """The lines of ``block``, ``width`` cells wide at most; an ``open_`` one is still being written."""
     if block.code:
         return code_lines(block.text, block.language, width, open_=open_, head=not block.tight)
@@ -36,26 +36,26 @@ def block_lines(block: Block, width: int, *, open_: bool = False) -> list[Line]:
     return _blocks(SyntaxTreeNode(_parser().parse(text)).children, width, 0)
 
 
-def code_lines(text: str, language: str, width: int, *, open_: bool = False, head: bool = True) -> list[Line]:
+def code_lines(text: str, language: str, width: int, *, open_: bool = False, head: bool = True) -> list[StyledLine]:
     """Code on its own ground, with the language above it."""
     lines = [cut(line.expandtabs(4)) for line in text.split("\n")]
-    found = [coloured_line(line, language) for line in lines] if open_ else coloured("\n".join(lines), language)
-    rows: list[Line] = [((f" {clean(language) or 'code'}", "$quiet"),)] if head else []
+    found = [highlight_line(line, language) for line in lines] if open_ else highlight_code("\n".join(lines), language)
+    rows: list[StyledLine] = [((f" {clean(language) or 'code'}", "$quiet"),)] if head else []
     for line in found:
         rows += [((" ", ""), *part) for part in wrap_hard(line, width - 2)]
-    return [on_ground(row, width, ON_CODE) for row in rows]
+    return [with_background(row, width, ON_CODE) for row in rows]
 
 
-def on_ground(row: Line, width: int, ground: str) -> Line:
+def with_background(row: StyledLine, width: int, ground: str) -> StyledLine:
     """``row`` as wide as ``width``, all of it on ``ground``."""
-    return tuple((text, f"{style} {ground}".strip()) for text, style in pad(row, width))
+    return tuple((text, f"{style} {ground}".strip()) for text, style in pad_line(row, width))
 
 
-def warm() -> None:
+def preload() -> None:
     """Imports what the first answer needs: it takes longer than a frame, so a thread does it before."""
-    block_lines(Block("*a* `b`\n\n- c"), 40)
+    block_lines(MarkdownBlock("*a* `b`\n\n- c"), 40)
     for language in ("python", "bash", "json"):
-        coloured("x = 1", language)
+        highlight_code("x = 1", language)
 
 
 def fences(text: str) -> list[tuple[str, str]]:
@@ -71,8 +71,8 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark", {"maxNesting": 40}).enable(["table", "strikethrough"])
 
 
-def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, depth: int, *, tight: bool = False) -> list[Line]:
-    rows: list[Line] = []
+def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, depth: int, *, tight: bool = False) -> list[StyledLine]:
+    rows: list[StyledLine] = []
     for node in nodes:
         if rows and not tight and not node.hidden:
             rows.append(())
@@ -80,7 +80,7 @@ def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, depth: int, *, tight: b
     return rows
 
 
-def _block(node: SyntaxTreeNode, width: int, depth: int) -> list[Line]:
+def _block(node: SyntaxTreeNode, width: int, depth: int) -> list[StyledLine]:
     kind = node.type
     if kind in ("paragraph", "inline"):
         return wrap(_inline(node), width)
@@ -88,11 +88,11 @@ def _block(node: SyntaxTreeNode, width: int, depth: int) -> list[Line]:
         return wrap(_inline(node, HEADINGS.get(node.tag, "bold")), width)
     if kind in ("fence", "code_block"):
         return code_lines(node.content.removesuffix("\n"), (node.info.split() or [""])[0] if node.info else "", width)
-    if kind in ("bullet_list", "ordered_list") and depth < DEPTH:
+    if kind in ("bullet_list", "ordered_list") and depth < MAX_DEPTH:
         return _list(node, width, depth)
-    if kind == "blockquote" and depth < DEPTH:
-        inner = _blocks(node.children, width - len(QUOTE), depth + 1)
-        return [((QUOTE, "$quiet"), *row) for row in inner]
+    if kind == "blockquote" and depth < MAX_DEPTH:
+        inner = _blocks(node.children, width - len(QUOTE_MARK), depth + 1)
+        return [((QUOTE_MARK, "$quiet"), *row) for row in inner]
     if kind == "hr":
         return [(("─" * width, "$line"),)]
     if kind == "table":
@@ -104,15 +104,15 @@ def _block(node: SyntaxTreeNode, width: int, depth: int) -> list[Line]:
     return [row for line in node.content.split("\n") for row in wrap(((clean(line), ""),), width)]
 
 
-def _inline(node: SyntaxTreeNode, style: str = "") -> Line:
+def _inline(node: SyntaxTreeNode, style: str = "") -> StyledLine:
     inline = node if node.type == "inline" else next((child for child in node.children if child.type == "inline"), None)
     token = inline.token if inline else None
-    return spans(token.children or (), style) if token else ()
+    return inline_spans(token.children or (), style) if token else ()
 
 
-def _list(node: SyntaxTreeNode, width: int, depth: int) -> list[Line]:
+def _list(node: SyntaxTreeNode, width: int, depth: int) -> list[StyledLine]:
     number = int(node.attrs.get("start", 1)) if node.type == "ordered_list" else None
-    rows: list[Line] = []
+    rows: list[StyledLine] = []
     for at, item in enumerate(node.children):
         mark = f"{number + at}. " if number is not None else ("• ", "◦ ", "▪ ")[depth % 3]
         tight = all(child.hidden for child in item.children if child.type == "paragraph")
@@ -126,13 +126,13 @@ def _list(node: SyntaxTreeNode, width: int, depth: int) -> list[Line]:
     return rows
 
 
-def _table(node: SyntaxTreeNode, width: int) -> list[Line]:
+def _table(node: SyntaxTreeNode, width: int) -> list[StyledLine]:
     """Columns as wide as they need; where that is too much the widest give way, and their cells are cut."""
     table = [[_inline(cell) for cell in row.children] for part in node.children for row in part.children]
     count = max((len(row) for row in table), default=0)
     if not count:
         return []
-    widths = [max([3, *(cells(row[at]) for row in table if at < len(row))]) for at in range(count)]
+    widths = [max([3, *(cell_width(row[at]) for row in table if at < len(row))]) for at in range(count)]
     room = max(3 * count, width - 3 * (count - 1))
     while sum(widths) > room:
         widest = max(range(count), key=lambda at: widths[at])
@@ -142,17 +142,21 @@ def _table(node: SyntaxTreeNode, width: int) -> list[Line]:
             widths = [max(3, min(w, room // count)) for w in widths]
             break
     bar = (" │ ", "$line")
-    rows: list[Line] = []
+    rows: list[StyledLine] = []
     for number, row in enumerate(table):
-        shown = [pad(row[at] if at < len(row) else (), widths[at]) for at in range(count)]
+        shown = [pad_line(row[at] if at < len(row) else (), widths[at]) for at in range(count)]
         if not number:
             shown = [tuple((text, f"bold {style}".strip()) for text, style in cell) for cell in shown]
-        rows.append(fit(tuple(span for at, cell in enumerate(shown) for span in ((bar, *cell) if at else cell)), width))
+        rows.append(
+            truncate_line(
+                tuple(span for at, cell in enumerate(shown) for span in ((bar, *cell) if at else cell)), width
+            )
+        )
         if not number:
-            rows.append(fit((("─┼─".join("─" * w for w in widths), "$line"),), width))
+            rows.append(truncate_line((("─┼─".join("─" * w for w in widths), "$line"),), width))
     return rows
 
 
-def longest(rows: Sequence[Line]) -> int:
+def longest(rows: Sequence[StyledLine]) -> int:
     """The cells that the widest row takes."""
     return max((sum(cell_len(text) for text, _ in row) for row in rows), default=0)

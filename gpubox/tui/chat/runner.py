@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpubox.agent.events import ApprovalAsked, ReasoningDelta, TextDelta, TurnFailed, TurnStarted
+from gpubox.agent.events import ApprovalRequested, ReasoningDelta, TextDelta, TurnFailed, TurnStarted
 from gpubox.errors import GpuboxError
-from gpubox.tui.chat.replay import answered_by
+from gpubox.tui.chat.replay import model_label
 from gpubox.tui.chat.turn import TurnView
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FRAME_SECONDS = 1 / 12
 """Between two drawings of a turn."""
-REST = 12
+REST_FACTOR = 12
 """After a drawing the next waits at least so many times as long as it took: the pane never takes a core."""
 
 
@@ -75,12 +75,12 @@ class TurnRunner:
         try:
             async with contextlib.aclosing(events) as coming:
                 async for event in coming:
-                    if isinstance(event, TurnStarted) and (who := chat.serving):
-                        turn.answered_by = answered_by(who.profile_name or who.model, who.build)
+                    if isinstance(event, TurnStarted) and (who := chat.endpoint):
+                        turn.answered_by = model_label(who.profile_name or who.model, who.build)
                     turn.take(event, self._clock())
                     if self._dirty:
                         self._dirty.set()
-                    if isinstance(event, ApprovalAsked):
+                    if isinstance(event, ApprovalRequested):
                         self._draw()
                     if not isinstance(event, (TextDelta, ReasoningDelta)):
                         await asyncio.sleep(0)
@@ -95,4 +95,4 @@ class TurnRunner:
             dirty.clear()
             began = self._clock()
             self._draw()
-            await asyncio.sleep(max(FRAME_SECONDS, REST * (self._clock() - began)))
+            await asyncio.sleep(max(FRAME_SECONDS, REST_FACTOR * (self._clock() - began)))

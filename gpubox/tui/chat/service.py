@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gpubox.agent.endpoint import ServerEndpoint
     from gpubox.agent.events import AgentEvent
-    from gpubox.agent.serving import Serving
     from gpubox.agent.tools import Approve
-    from gpubox.agent.transcript.fold import ChatLog
-    from gpubox.agent.transcript.records import Choices
-    from gpubox.agent.transcript.search import Hit
-    from gpubox.agent.transcript.store import Head
+    from gpubox.agent.transcript.chat_files import ChatSummary
+    from gpubox.agent.transcript.chat_log import ChatLog
+    from gpubox.agent.transcript.records import ChatSettings
+    from gpubox.agent.transcript.search import SearchHit
 
 
 @dataclass(frozen=True, slots=True)
-class Confined:
+class SandboxStatus:
     """What confines the model's programs here."""
 
-    tier: str
+    isolation: str
     """bubblewrap | landlock | none; empty where nothing does, and nothing is run."""
     why: str = ""
     """Why it is not better, and what to do; empty where it is the best there is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class ProfileDefaults:
     """What a profile gives its chats."""
 
     system_prompt: str
@@ -42,14 +42,14 @@ class OpenChat(Protocol):
         """Empty for a new one: the first question names it."""
 
     @property
-    def choices(self) -> Choices: ...
+    def settings(self) -> ChatSettings: ...
 
     @property
     def log(self) -> ChatLog:
         """All turns so far."""
 
     @property
-    def serving(self) -> Serving | None:
+    def endpoint(self) -> ServerEndpoint | None:
         """Who answers the turn that runs, or answered the last one."""
 
     @property
@@ -62,7 +62,7 @@ class OpenChat(Protocol):
     def stop(self) -> bool:
         """Ends the turn that runs; whether its iterator still gives the end."""
 
-    def choose(self, choices: Choices) -> None:
+    def change_settings(self, settings: ChatSettings) -> None:
         """Changes what this chat does from here on."""
 
     def rewind(self, turn: str) -> None:
@@ -77,10 +77,10 @@ class OpenChat(Protocol):
 class ChatService(Protocol):
     """All chats. Methods raise GpuboxError."""
 
-    async def heads(self) -> list[Head]:
+    async def chat_summaries(self) -> list[ChatSummary]:
         """Every chat, the one that changed last first."""
 
-    async def search(self, text: str) -> list[Hit]:
+    async def search(self, text: str) -> list[SearchHit]:
         """Where ``text`` was said."""
 
     async def open(self, name: str, approve: Approve) -> OpenChat:
@@ -93,10 +93,10 @@ class ChatService(Protocol):
 
     async def remove(self, name: str) -> None: ...
 
-    async def confined(self) -> Confined:
+    async def confined(self) -> SandboxStatus:
         """What confines programs; found out once, by trying."""
 
-    async def defaults(self, profile: str) -> Defaults:
+    async def defaults(self, profile: str) -> ProfileDefaults:
         """What holds where a chat says nothing else."""
 
     async def save(self, text: str, path: str, folder: str) -> str:

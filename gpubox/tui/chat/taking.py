@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpubox.tui.chat.base import ChatBase
-from gpubox.tui.chat.codes import Code, codes_of
+from gpubox.tui.chat.snippets import CodeSnippet, code_snippets
 from gpubox.tui.screens.prompt import PromptScreen
 
-OSC = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
+CLIPBOARD_HINT = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
 
 
 class Taking(ChatBase):
@@ -27,7 +27,7 @@ class Taking(ChatBase):
         self.app.copy_to_clipboard(code.text)
         more = " Again: the one before it." if len(codes) > 1 else ""
         lines = f"{code.lines} line{'s' * (code.lines != 1)}"
-        self.say(f"Copied code {place + 1} of {len(codes)} ({code.language}, {lines}).{more} {OSC}")
+        self.say(f"Copied code {place + 1} of {len(codes)} ({code.language}, {lines}).{more} {CLIPBOARD_HINT}")
 
     def action_chat_save_code(self) -> None:
         at, codes = self._codes()
@@ -37,8 +37,8 @@ class Taking(ChatBase):
         back = self._copied[1] if self._copied[0] == at else 0
         self.work(lambda: self._save(codes[len(codes) - 1 - back]), "save")
 
-    async def _save(self, code: Code) -> None:
-        folder = self.chat.choices.workdir if self.chat else ""
+    async def _save(self, code: CodeSnippet) -> None:
+        folder = self.chat.settings.workdir if self.chat else ""
         where = f"In {folder}, where no other folder is said." if folder else "In the folder gpubox was started in."
         path = await self.app.push_screen_wait(PromptScreen("Save the code as", code.file_name, where))
         if path:
@@ -51,8 +51,8 @@ class Taking(ChatBase):
             self.say("There is no answer to copy.")
             return
         self.app.copy_to_clipboard(text)
-        self.say(f"Copied the answer. {OSC}")
+        self.say(f"Copied the answer. {CLIPBOARD_HINT}")
 
-    def _codes(self) -> tuple[int, list[Code]]:
+    def _codes(self) -> tuple[int, list[CodeSnippet]]:
         at = self.transcript.turn_in_view
-        return (-1, []) if at is None else (at, codes_of(self.transcript.turns[at]))
+        return (-1, []) if at is None else (at, code_snippets(self.transcript.turns[at]))

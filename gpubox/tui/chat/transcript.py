@@ -13,21 +13,21 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpubox.tui.actions import Where, bindings
-from gpubox.tui.cells import Line
+from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.chat.wrap import wrap
-from gpubox.tui.widgets.line_pane import StyledLines
+from gpubox.tui.styled_lines import StyledLine
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
+from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
-    from gpubox.tui.chat.parts import Part
+    from gpubox.tui.chat.parts import TurnPart
     from gpubox.tui.chat.turn import TurnView
 
-STRIPS = 4000
+CACHED_STRIPS = 4000
 """So many painted lines are remembered."""
-WIDEST = 132
+MAX_COLUMNS = 132
 """Longer lines are hard to read, however wide the terminal is."""
-STEP = 3
+SCROLL_STEP = 3
 """While an answer comes the text moves up by so many rows at once: moving it is what costs, and is hard to read."""
 MARGIN = 1
 """Cells left free at either side."""
@@ -40,7 +40,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     Transcript { height: 1fr; background: $background; overflow-x: hidden; overflow-y: scroll;
                  scrollbar-size-vertical: 1; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.LISTS)]
 
     class Scrolled(Message):
         """The number of lines below the screen changed."""
@@ -48,16 +48,16 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.turns: list[TurnView] = []
-        self.welcome: list[Line] = []
+        self.welcome: list[StyledLine] = []
         """What stands there while there is no turn."""
         self.follow = True
-        self._rows: list[list[Line]] = []
+        self._rows: list[list[StyledLine]] = []
         """The lines of each turn."""
-        self._parts: list[list[tuple[int, Part]]] = []
+        self._parts: list[list[tuple[int, TurnPart]]] = []
         """Of each turn: the row at which a part begins, and the part."""
         self._starts: list[int] = []
         """The row at which each turn begins."""
-        self._strips: dict[Line, Strip] = {}
+        self._strips: dict[StyledLine, Strip] = {}
         self._columns = 0
         self._below = 0
 
@@ -87,7 +87,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
 
     def remake(self) -> None:
         """Makes all turns anew: another width, another fold, another chat."""
-        self._columns = max(0, min(WIDEST, self.scrollable_content_region.width - 2 * MARGIN))
+        self._columns = max(0, min(MAX_COLUMNS, self.scrollable_content_region.width - 2 * MARGIN))
         if not self._columns:
             return
         self._rows, self._parts, self._starts = [], [], []
@@ -97,8 +97,8 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
 
     def _make(self, turn: TurnView) -> None:
         start = self._starts[-1] + len(self._rows[-1]) if self._rows else 0
-        rows: list[Line] = []
-        places: list[tuple[int, Part]] = []
+        rows: list[StyledLine] = []
+        places: list[tuple[int, TurnPart]] = []
         for part in turn.parts:
             lines = part.lines(self._columns)
             if lines and part.gap and (rows or start):
@@ -115,7 +115,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         """Takes over the new number of rows."""
         count = self._starts[-1] + len(self._rows[-1]) if self._rows else 0
         if self.turns and not self.turns[-1].over:
-            count += -count % STEP
+            count += -count % SCROLL_STEP
         # Not self.virtual_size = ...: that arranges the whole screen anew, and only this pane changed.
         self.set_reactive(Widget.virtual_size, Size(self.size.width, count))
         if self.show_vertical_scrollbar:
@@ -143,7 +143,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         """Lines that stand below the screen."""
         return self._below
 
-    def _line(self, y: int) -> Line:
+    def _line(self, y: int) -> StyledLine:
         at = bisect_right(self._starts, y) - 1
         if at < 0:
             return ()
@@ -161,7 +161,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         row = self.drawn[y] if y < len(self.drawn) else ()
         strip = self._strips.get(row)
         if strip is None or strip.cell_length != self.size.width:
-            if len(self._strips) > STRIPS:
+            if len(self._strips) > CACHED_STRIPS:
                 self._strips.clear()
             strip = self._strips[row] = self.strip(((" " * MARGIN, ""), *row), self.size.width)
         return strip
@@ -186,7 +186,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
                     part.open = open_
         self.remake()
 
-    def part_at(self, y: int) -> tuple[int, Part] | None:
+    def part_at(self, y: int) -> tuple[int, TurnPart] | None:
         """Turn and part at row ``y`` of the chat."""
         at = bisect_right(self._starts, y) - 1
         if at < 0 or not self._parts[at]:

@@ -37,7 +37,7 @@ class Turns(ChatBase):
             chat = self.chat
             if chat is None:
                 chat = self.chat = await self.service.open("", self.allow)
-                chat.choose(self.choices)
+                chat.change_settings(self.settings)
             if instead and instead.id and (turn := chat.log.turns.get(instead.id)):
                 chat.rewind(turn.parent)
             before = chat.log.head

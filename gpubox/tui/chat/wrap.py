@@ -6,15 +6,15 @@ import re
 
 from rich.cells import cell_len, chop_cells
 
-from gpubox.tui.cells import Line, Span
+from gpubox.tui.styled_lines import StyledLine, StyledText
 
 _WORDS = re.compile(r"\s+|\S+")
 
 
-def wrap(found: Line, width: int, first: Line = (), rest: Line = ()) -> list[Line]:
+def wrap(found: StyledLine, width: int, first: StyledLine = (), rest: StyledLine = ()) -> list[StyledLine]:
     """``found`` on lines of at most ``width`` cells, with ``first`` before the first and ``rest`` before the others."""
     width = max(4, width - max(_cells(first), _cells(rest)))
-    rows: list[list[Span]] = [[]]
+    rows: list[list[StyledText]] = [[]]
     used, spaced = 0, False
     for text, style in found:
         if text and used + len(text) <= width and text.isascii() and "\n" not in text:
@@ -48,10 +48,10 @@ def wrap(found: Line, width: int, first: Line = (), rest: Line = ()) -> list[Lin
     return [(*(first if not at else rest), *_merged(row)) for at, row in enumerate(rows)]
 
 
-def wrap_hard(found: Line, width: int) -> list[Line]:
+def wrap_hard(found: StyledLine, width: int) -> list[StyledLine]:
     """``found`` cut into pieces of ``width`` cells, as code has to be: no space is lost."""
     width = max(4, width)
-    rows: list[list[Span]] = [[]]
+    rows: list[list[StyledText]] = [[]]
     used = 0
     for text, style in found:
         size = len(text) if text.isascii() else cell_len(text)
@@ -69,9 +69,9 @@ def wrap_hard(found: Line, width: int) -> list[Line]:
     return [_merged(row, strip=False) for row in rows]
 
 
-def _new_row(rows: list[list[Span]], *, glued: bool) -> int:
+def _new_row(rows: list[list[StyledText]], *, glued: bool) -> int:
     """Begins a row. Spans that stand together without a space move together; returns the cells they take."""
-    row, moved = rows[-1], list[Span]()
+    row, moved = rows[-1], list[StyledText]()
     while glued and row and not row[-1][0].isspace():
         text, style = row.pop()
         head, space, tail = _last_word(text)
@@ -94,9 +94,9 @@ def _last_word(text: str) -> tuple[str, bool, str]:
     return text[:at], True, text[at:]
 
 
-def _merged(row: list[Span], *, strip: bool = True) -> Line:
+def _merged(row: list[StyledText], *, strip: bool = True) -> StyledLine:
     """The spans with equal neighbours as one, without spaces at the end unless ``strip`` is false."""
-    merged: list[Span] = []
+    merged: list[StyledText] = []
     for text, style in row:
         if merged and merged[-1][1] == style:
             merged[-1] = (merged[-1][0] + text, style)
@@ -109,5 +109,5 @@ def _merged(row: list[Span], *, strip: bool = True) -> Line:
     return tuple(merged)
 
 
-def _cells(found: Line) -> int:
+def _cells(found: StyledLine) -> int:
     return sum(cell_len(text) for text, _ in found)

@@ -7,8 +7,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from gpubox.tui.text import plain
-from gpubox.tui.widgets.log_view import LogView
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.dashboard.log import LogView
 
 
 class FailedLogScreen(ModalScreen[None]):
@@ -31,7 +31,7 @@ class FailedLogScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title, box.border_subtitle = "Log of the last failure", "esc closes"
-            yield Static(plain(self.said), markup=False)
+            yield Static(sanitize_line(self.said), markup=False)
             yield LogView()
 
     def on_mount(self) -> None:

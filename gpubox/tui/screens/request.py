@@ -10,10 +10,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from gpubox.tui.requests_view import fields
+from gpubox.tui.dashboard.requests import fields
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.model import Request
+    from gpubox.telemetry.snapshot import Request
 
 LABEL = 20
 

@@ -12,17 +12,17 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpubox.tui.actions import Where, bindings
-from gpubox.tui.widgets.line_pane import StyledLines
+from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
-    from gpubox.tui.cells import Line
+    from gpubox.tui.styled_lines import StyledLine
 
 Value = TypeVar("Value")
 
 
 class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
-    """The lines. A list of its own says ``make_row`` and ``key``, and has its own ``Opened``."""
+    """The lines. A list of its own says ``make_row`` and ``key``, and has its own ``RowOpened``."""
 
     DEFAULT_CSS = """
     CursorRows {
@@ -30,14 +30,14 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
     }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LISTS), Binding("enter", "open", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.LISTS), Binding("enter", "open", show=False)]
 
-    NONE_YET: str = ""
+    EMPTY_TEXT: str = ""
     """What stands there while the list is empty."""
-    RESTS_AT_TOP: ClassVar[bool] = True
+    CURSOR_RETURNS_TO_TOP: ClassVar[bool] = True
     """Whether the cursor goes to the first row while the keys are elsewhere: for lists with the newest on top."""
 
-    class Opened(Message):
+    class RowOpened(Message):
         """Enter was pressed on a row, or it was clicked twice."""
 
         def __init__(self, value: Any) -> None:
@@ -52,7 +52,7 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
         self.values: tuple[Value, ...] = ()
         self._at = 0
 
-    def make_row(self, value: Value, width: int) -> Line:
+    def make_row(self, value: Value, width: int) -> StyledLine:
         """The line of a value."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
         if values is self.values or values == self.values:
             return
         under, first = self.value, self.values[0] if self.values else None
-        kept = under is not None and (self.has_focus or not self.RESTS_AT_TOP)
+        kept = under is not None and (self.has_focus or not self.CURSOR_RETURNS_TO_TOP)
         came = 0 if first is None else self._place(values, first)
         self.values = values
         at, last = self._at, max(0, len(values) - 1)
@@ -87,17 +87,17 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
 
     def redraw(self) -> None:
         """Makes the rows of all values that stand on the screen."""
-        from gpubox.tui.cells import pad
+        from gpubox.tui.styled_lines import pad_line
 
         top, width = self.scroll_offset.y, self.size.width
-        rows: list[Line] = []
+        rows: list[StyledLine] = []
         for at in range(top, min(len(self.values), top + self.size.height)):
-            row = pad(self.make_row(self.values[at], width), width)
+            row = pad_line(self.make_row(self.values[at], width), width)
             if at == self._at and self.has_focus:
                 row = tuple((text, f"{style} on $cursor".strip()) for text, style in row)
             rows.append(row)
-        if not self.values and self.NONE_YET:
-            rows = [((self.NONE_YET, "$quiet"),)]
+        if not self.values and self.EMPTY_TEXT:
+            rows = [((self.EMPTY_TEXT, "$quiet"),)]
         self.show(rows)
 
     def render_line(self, y: int) -> Strip:
@@ -141,7 +141,7 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
 
     def action_open(self) -> None:
         if self.value is not None:
-            self.post_message(self.Opened(self.value))
+            self.post_message(self.RowOpened(self.value))
 
     def key_down(self) -> None:
         self.action_down()

@@ -11,9 +11,10 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from gpubox.tui.looks import STATES
-from gpubox.tui.messages import Now
-from gpubox.tui.text import plain, short
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.formatting import shorten
+from gpubox.tui.glyphs import STATES
+from gpubox.tui.messages import ServerOverview
 
 GAP = "   "
 CARD, READINGS, LOST = 15, 45, 97
@@ -28,12 +29,12 @@ LIVE_STATES = {"prefill", "thinking", "sleeping", "stuck"}
 _BUILD = re.compile(r"\(build ([1-9]\d*)")
 
 
-class Header(Widget):
+class StatusHeader(Widget):
     """One row. What matters least gives way first when the terminal is narrow; the exposure never does."""
 
-    DEFAULT_CSS = "Header { height: 1; }"
+    DEFAULT_CSS = "StatusHeader { height: 1; }"
 
-    now: reactive[Now | None] = reactive(None)
+    now: reactive[ServerOverview | None] = reactive(None)
     clock: reactive[str] = reactive("")
     note: reactive[str] = reactive("")
     """``attached, read only`` where gpubox does not own what it shows."""
@@ -72,31 +73,31 @@ class Header(Widget):
         name = status.profile or (model if self.note else "")
         word = status.state
         if status.up and self.activity in LIVE_STATES:
-            from gpubox.tui.throughput_view import STATES as STATES_NOW
+            from gpubox.tui.dashboard.throughput import STATES as STATES_NOW
 
             word = self.activity
             glyph, colour, _ = STATES_NOW[word]
         said: list[Any] = [(glyph, colour)]
         if name and name_cells:
-            said += [" ", (short(plain(name), name_cells), "bold")]
+            said += [" ", (shorten(sanitize_line(name), name_cells), "bold")]
         if name_cells is not None:
-            said += [" ", (plain(word), colour)]
+            said += [" ", (sanitize_line(word), colour)]
         parts.append((99, Content.assemble(*said)))
         if self.note:
             parts.append((95, Content.styled(self.note, "$accent")))
         if self.bench:
-            parts.append((92, Content.styled(f"▶ {plain(self.bench)}", "$accent")))
+            parts.append((92, Content.styled(f"▶ {sanitize_line(self.bench)}", "$accent")))
         if status.profile and model:
-            parts.append((10, Content.styled(short(plain(model), 36), "$quiet")))
+            parts.append((10, Content.styled(shorten(sanitize_line(model), 36), "$quiet")))
         if status.engine_version:
             parts.append((30, Content.styled(_engine(status.engine_path, status.engine_version), "$quiet")))
         if status.base_url:
-            parts.append((60, Content(plain(status.base_url.removeprefix("http://")))))
+            parts.append((60, Content(sanitize_line(status.base_url.removeprefix("http://")))))
         if status.exposed:
             colour = "$error" if "no key" in status.exposed else "$warning"
             parts.append((98, Content.assemble(("▲ ", colour), (status.exposed, f"bold {colour}"))))
         if self.now.companions:
-            parts.append((40, Content.styled(f"+ {plain(', '.join(self.now.companions))}", "$success")))
+            parts.append((40, Content.styled(f"+ {sanitize_line(', '.join(self.now.companions))}", "$success")))
         if self.cards:
             dim = " dim" if self.stale else ""
             card, *readings = [(text, f"{style}{dim}".strip()) for text, style in self.cards]
@@ -112,7 +113,7 @@ def _engine(path: str | None, version: str) -> str:
     name = PurePath(path or "").name.split(".")[0]
     build = _BUILD.search(version)
     shown = f"b{build[1]}" if build else version.split(" (")[0].removeprefix(name).strip()
-    return plain(f"{name} {shown}".strip())
+    return sanitize_line(f"{name} {shown}".strip())
 
 
 def _strong(parts: list[tuple[int, Content]]) -> list[tuple[int, Content]]:

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
 
-from gpubox.tui.actions import Verb, Where, bar_verbs, writes
+from gpubox.tui.actions import Action, Scope, key_bar_actions, types_text
 
 
 class KeyBar(Widget):
@@ -21,10 +21,10 @@ class KeyBar(Widget):
     read_only: reactive[bool] = reactive(False)
     down: reactive[bool] = reactive(False)
     """Whether nothing runs that could be stopped."""
-    enter_word: reactive[str] = reactive("switch")
+    enter_label: reactive[str] = reactive("switch")
     """What Enter does to the highlighted row."""
 
-    without: reactive[frozenset[str]] = reactive(frozenset[str]())
+    hidden_actions: reactive[frozenset[str]] = reactive(frozenset[str]())
     """Verbs that have nothing to do now. Their keys say why."""
 
     words: reactive[Mapping[str, str]] = reactive({})
@@ -33,7 +33,7 @@ class KeyBar(Widget):
     typing: reactive[bool] = reactive(False)
     """Whether letters are written instead of doing something."""
 
-    def __init__(self, place: Where = Where.DASHBOARD) -> None:
+    def __init__(self, place: Scope = Scope.DASHBOARD) -> None:
         super().__init__()
         self.place = place
 
@@ -41,33 +41,33 @@ class KeyBar(Widget):
         self.auto_links = False  # keys look like keys, not like links; a click works all the same
 
     def render(self) -> RenderResult:
-        hidden = self.without | ({"stop"} if self.down else set())
-        verbs = [v for v in bar_verbs(self.place) if v.id not in hidden and not (self.read_only and v.changes)]
-        verbs = [v for v in verbs if not (self.typing and writes(v))]
+        hidden = self.hidden_actions | ({"stop"} if self.down else set())
+        verbs = [v for v in key_bar_actions(self.place) if v.id not in hidden and not (self.read_only and v.changes)]
+        verbs = [v for v in verbs if not (self.typing and types_text(v))]
         while self._length(verbs) > self.size.width:
             verbs.pop()
-        order = [verb.id for verb in bar_verbs(self.place)]
+        order = [verb.id for verb in key_bar_actions(self.place)]
         return Content("  ").join(
             [self._key(v) for v in sorted(verbs, key=lambda v: _PLACE.get(v.id, order.index(v.id)))]
         )
 
-    def _key(self, verb: Verb) -> Content:
+    def _key(self, verb: Action) -> Content:
         click = Style.from_meta({"@click": f"app.verb('{verb.id}')"})
         text = Content.assemble((self._shown(verb), "bold $primary"), " ", (self._word(verb), "$quiet"))
         return text.stylize(click)
 
-    def _shown(self, verb: Verb) -> str:
+    def _shown(self, verb: Action) -> str:
         return verb.typed or verb.shown if self.typing else verb.shown
 
-    def _word(self, verb: Verb) -> str:
-        return self.enter_word if verb.id == "switch" else self.words.get(verb.id, verb.word)
+    def _word(self, verb: Action) -> str:
+        return self.enter_label if verb.id == "switch" else self.words.get(verb.id, verb.word)
 
-    def _length(self, verbs: list[Verb]) -> int:
+    def _length(self, verbs: list[Action]) -> int:
         return sum(len(self._shown(verb)) + 1 + len(self._word(verb)) for verb in verbs) + 2 * (len(verbs) - 1)
 
 
 _PLACE = {
-    **{f"bench_{verb}": 80 for verb in ("resume", "give_back", "save", "compare", "live")},  # they come and go
+    **{f"bench_{verb}": 80 for verb in ("resume", "restore", "save", "compare", "live")},  # they come and go
     "help": 90, "command_palette": 91, "quit": 92,
 }  # fmt: skip
 """Keys at the end of the bar, whatever their importance."""

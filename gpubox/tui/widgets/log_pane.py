@@ -6,7 +6,7 @@ from textual import on
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from gpubox.tui.widgets.log_view import LogView
+from gpubox.tui.dashboard.log import LogView
 
 
 class LogPane(Vertical):

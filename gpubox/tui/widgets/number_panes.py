@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpubox.tui.widgets.line_pane import LinePane
+from gpubox.tui.widgets.styled_lines import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.telemetry.history import History
-    from gpubox.telemetry.model import Snapshot
-    from gpubox.tui.cells import Line
+    from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.styled_lines import StyledLine
 
 
-class VramPane(LinePane):
+class VramPane(SnapshotPane):
     """The VRAM split: one stacked bar a device that adds up to what the driver says."""
 
     def title(self, snapshot: Snapshot) -> str:
@@ -20,28 +20,28 @@ class VramPane(LinePane):
 
         return title(snapshot)
 
-    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[Line]:
-        from gpubox.tui import vram_view
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+        from gpubox.tui.dashboard import vram
 
-        make = vram_view.small if self.compact else vram_view.lines
+        make = vram.small if self.compact else vram.lines
         return make(snapshot, width, self.app.no_color)
 
 
-class OffloadPane(LinePane):
+class OffloadPane(SnapshotPane):
     """What the CPU carries: layers, RAM, threads, the PCIe link, and the part that the others wait for."""
 
     def title(self, snapshot: Snapshot) -> str:
-        from gpubox.tui.offload_view import title
+        from gpubox.tui.dashboard.offload import title
 
         return title(snapshot)
 
-    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[Line]:
-        from gpubox.tui import offload_view
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+        from gpubox.tui.dashboard import offload
 
-        return [offload_view.small(snapshot, width)] if self.compact else offload_view.lines(snapshot, width)
+        return [offload.small(snapshot, width)] if self.compact else offload.lines(snapshot, width)
 
 
-class ThroughputPane(LinePane):
+class ThroughputPane(SnapshotPane):
     """How fast, now and over the last minutes; and where a prompt that is being read has come to."""
 
     own_height = False
@@ -53,7 +53,7 @@ class ThroughputPane(LinePane):
     def title(self, snapshot: Snapshot) -> str:
         return "Throughput"
 
-    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[Line]:
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         from gpubox.tui.throughput_lines import lines
 
         return lines(snapshot, self.history, width, height)

@@ -9,23 +9,23 @@ from textual import on
 from textual.containers import Vertical
 
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.line_pane import StyledLines
+from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.model import Request
-    from gpubox.tui.cells import Line
+    from gpubox.telemetry.snapshot import Request
+    from gpubox.tui.styled_lines import StyledLine
 
 
 class RequestRows(CursorRows["Request"]):
     """The lines. Enter opens one."""
 
-    NONE_YET = "No request yet. Clients use the address above; c chats."
+    EMPTY_TEXT = "No request yet. Clients use the address above; c chats."
 
-    class Opened(CursorRows.Opened):
+    class RowOpened(CursorRows.RowOpened):
         """Enter was pressed on a request, or it was clicked twice. ``value`` is the Request."""
 
-    def make_row(self, value: Request, width: int) -> Line:
-        from gpubox.tui.requests_view import row
+    def make_row(self, value: Request, width: int) -> StyledLine:
+        from gpubox.tui.dashboard.requests import row
 
         return row(value, width)
 
@@ -64,6 +64,6 @@ class RequestsPane(Vertical):
 
     @on(RequestRows.Resized)
     def _name_columns(self) -> None:
-        from gpubox.tui.requests_view import head
+        from gpubox.tui.dashboard.requests import head
 
         self.head.show([head(self.rows.size.width)] if self.rows.values else [])

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from utils import pass_at_k
 
-from gpubox.bench.humaneval.grader import Case, grade
-from gpubox.bench.humaneval.problems import Problem, load_problems
+from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
+from gpubox.bench.kinds.humaneval.grader import Candidate, grade
 from gpubox.config import Config
 from gpubox.sandbox.runner import Sandbox
 
@@ -41,7 +41,7 @@ def changed(problem: Problem, dice: random.Random) -> list[str]:
     return sorted(found)[:MOST]
 
 
-def theirs(case: Case) -> bool:
+def theirs(case: Candidate) -> bool:
     test = f"{case.problem.test}\ncheck({case.problem.entry_point})"
     return bool(pass_at_k([test], [[case.program]], [1]))
 
@@ -49,7 +49,7 @@ def theirs(case: Case) -> bool:
 def main() -> None:
     dice = random.Random(7)
     cases = [
-        Case(f"{problem.task_id}#{number}", problem, problem.prompt + solution)
+        Candidate(f"{problem.task_id}#{number}", problem, problem.prompt + solution)
         for problem in load_problems().values()
         for number, solution in enumerate(changed(problem, dice))
     ]

@@ -1,0 +1,128 @@
+"""What the tasks ask, word for word. Pure; the log of 3.1 is made with a fixed seed."""
+
+from __future__ import annotations
+
+import random
+from importlib.resources import files
+
+TODO = (
+    "Write a complete Python CLI todo app in one file, todo.py, with the standard library only: SQLite storage, "
+    "argparse subcommands `add <text>`, `list`, `done <id>`, `delete <id>`, `edit <id> <text>`. The path of the "
+    "database comes from the environment variable TODO_DB (default ~/.todo.db). Return only the code, in one fenced "
+    "block."
+)
+SHORTENER = (
+    'Write a URL shortener in one Python file, app.py, with FastAPI and sqlite3: `POST /shorten` takes {"url": ...} '
+    'and returns {"short_code": ..., "short_url": ...}; `GET /{code}` redirects (307 or 302); `GET /stats/{code}` '
+    "returns the number of visits; invalid URLs get 422 or 400, unknown codes 404; at most 10 requests of `/shorten` "
+    "per minute and IP, then 429. Return only the code, in one fenced block."
+)
+LRU = (
+    "Write a generic LRU cache in one TypeScript file without dependencies: `class LRUCache<K, V>` with a capacity, "
+    "`get` and `put` in O(1), eviction of the least recently used entry, and a test suite with assertions in the same "
+    "file. Return only the code, in one fenced block."
+)
+ARCHITECTURE = (
+    "We build a collaborative text editor: up to 50 people in one document, edits while offline, and a full history. "
+    "Compare CRDTs with operational transformation (OT) for it: how each works, how each merges offline edits, what "
+    "each needs of a server, and what each costs. Recommend one, with your reasons."
+)
+BAYES = (
+    "Three servers handle all requests. Server A handles 60% of the traffic and 1% of its requests fail; server B "
+    "handles 30% and 2% fail; server C handles 10% and 5% fail. A request has just failed. What is the probability "
+    "that server C handled it? Show your work, then give the answer."
+)
+STRUCTURED = (
+    "Return only a JSON array, no other text, of exactly 5 user objects. Each has exactly these keys: `id` (integer, "
+    '1 to 5, each once), `name` (string), `email` (string, a valid address, each different), `role` (one of "admin", '
+    '"user", "guest"), `active` (boolean), `created_at` (string, ISO 8601 date).'
+)
+SEQUENCING = (
+    "You have three tools:\n"
+    "- read_file(path): returns the text of a file\n"
+    "- ping_host(host): returns the latency in ms\n"
+    "- write_file(path, content): writes a file\n\n"
+    "Task: read hosts.txt (one host per line), ping each host, and write the results to report.txt. Output the whole "
+    'plan as one JSON array of tool calls, each {"tool": ..., "args": {...}}, in the order of execution. You will '
+    "not see results in between, so do not wait for them; use placeholders for what you do not know yet. Output only "
+    "the JSON array."
+)
+SPEED = {
+    "short": "Write a Python function that validates an IPv4 address, with a docstring and three examples.",
+    "medium": "Implement a binary search tree in Python with insert, delete, search and in-order traversal. Explain "
+    "each method.",
+    "long": "Write a complete Markdown to HTML converter in Python without dependencies: headings, paragraphs, "
+    "emphasis, lists, links, images, code blocks, quotes and tables, with a test suite. Explain the design first.",
+}
+EXPRESS_FILES = ("app.js", "middleware/auth.js", "routes/items.js", "routes/session.js", "client/api.js")
+FLASK_FILES = ("app.py", "test_app.py")
+
+
+def task_file(name: str) -> str:
+    """One file of the small programs that 2.1 and 2.2 are about."""
+    name += ".txt" if name.endswith(".py") else ""  # no module of gpubox's
+    return files("gpubox.bench.kinds.suite").joinpath("fixtures", *name.split("/")).read_text(encoding="utf-8")
+
+
+def _inline(folder: str, names: tuple[str, ...], language: str) -> str:
+    return "\n\n".join(f"{name}\n```{language}\n{task_file(f'{folder}/{name}').rstrip()}\n```" for name in names)
+
+
+BUGFIX = (
+    f"This is an Express app:\n\n{_inline('express', EXPRESS_FILES, 'javascript')}\n\n"
+    "Logged-in clients always get 401 from GET /items. Other services call this API in the same way as client/api.js "
+    "does. Find the bug, fix it with the smallest change, and explain it. Return each changed file complete, in a "
+    "fenced block headed by its path."
+)
+PAGINATION = (
+    f"This is a Flask app:\n\n{_inline('flask', FLASK_FILES, 'python')}\n\n"
+    "Add pagination to GET /books: query parameters `page` and `per_page` (default 10, at most 100), and an answer "
+    "with `items`, `total`, `page`, `per_page` and `pages`; invalid values get 400. Keep the other endpoints as they "
+    "are, and update the tests. Return both files complete, each in a fenced block headed by its path."
+)
+
+
+def debug_log_prompt() -> str:
+    """3.1, with its log."""
+    return (
+        "This is the log of a web shop's API from the time it went down. What happened? Name the immediate cause and "
+        f"everything that led to it, and say how to fix each.\n\n```\n{outage_log()}\n```"
+    )
+
+
+def outage_log() -> str:
+    """About sixty lines: one transaction, one unbounded query, one row-by-row update, one full pool, two herrings."""
+    dice = random.Random(34)
+    lines = ["14:01:02 INFO  api          started, QueuePool size=20 max_overflow=0 timeout=30s"]
+    for second in range(8, 56, 6):
+        path, took = dice.choice(("/cart", "/orders/41", "/login", "/search")), dice.randint(9, 48)
+        lines.append(f"14:01:{second:02d} INFO  api          GET {path} 200 {took}ms pool={dice.randint(2, 6)}/20")
+    lines += [
+        "14:01:57 WARN  resolver     DNS lookup of metrics.internal took 1204ms, retried, ok",
+        "14:02:00 INFO  report-worker nightly report started, BEGIN",
+        "14:02:00 INFO  report-worker SELECT * FROM orders",
+        "14:02:41 INFO  report-worker fetched 2,413,877 rows",
+    ]
+    for step in range(12):
+        update = f"UPDATE orders SET reported = true WHERE id = {881204 + step} (1 row)"
+        lines.append(f"14:03:{step * 4:02d} DEBUG report-worker {update}")
+    lines.append("14:03:48 DEBUG report-worker ... 2,413,865 more UPDATEs of 1 row each, same transaction")
+    for i in range(14):
+        held = min(20, 7 + i)
+        lines.append(
+            f"14:04:{i * 4:02d} WARN  api          PUT /orders/{881200 + i} waits for a row lock held by report-worker "
+            f"pool={held}/20"
+        )
+    lines.append("14:05:02 INFO  api          GC pause 87ms")
+    for i in range(8):
+        why = "QueuePool limit of size 20 overflow 0 reached, connection timed out, timeout 30"
+        asked = dice.choice(("GET /cart", "POST /login", "GET /search"))
+        lines.append(f"14:05:{31 + i * 3:02d} ERROR api          {why}; {asked} 503")
+    lines += [
+        "14:06:02 WARN  lb           health check of api failed, removed from rotation",
+        "14:06:31 WARN  lb           health check of api ok, added",
+        "14:06:58 WARN  lb           health check of api failed, removed from rotation",
+        "14:07:41 INFO  report-worker COMMIT, transaction held 341s",
+        "14:07:44 INFO  api          GET /cart 200 31ms pool=4/20",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""Flags that moved between builds and forks: what takes their place today.
+
+Verified by running llama.cpp build 11434: what it refuses, and what it has instead. How many values an old flag took
+and what it meant is in the history of llama.cpp's common/arg.cpp, what a fork's flag is in the ``--help`` of the fork.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedFlag:
+    """What became of a flag."""
+
+    takes: int
+    """How many values it took."""
+    flag: str = ""
+    """The flag in its place; empty: none."""
+    value: str | None = None
+    """The value in its place; ``None``: the value stays as it was."""
+    why: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What to write instead, for a hint; empty where only leaving it out helps."""
+        if not self.flag:
+            return self.why
+        return f'now: {self.flag} = "{self.value}"' if self.value else f"now: {self.flag}"
+
+
+_NO_CHAT_PROGRAM = "a server asks nobody: it is llama-cli's"
+_SELF_EXTEND = "self-extend was removed from llama-server"
+_GONE = "it was removed from llama.cpp"
+
+REPLACED_FLAGS: dict[str, ReplacedFlag] = {
+    "no-mmap": ReplacedFlag(0, "load-mode", "none"),
+    "mmap": ReplacedFlag(0, "load-mode", "mmap"),
+    "mlock": ReplacedFlag(0, "load-mode", "mmap+mlock"),
+    "direct-io": ReplacedFlag(0, "load-mode", "dio"),
+    "dio": ReplacedFlag(0, "load-mode", "dio"),
+    "no-direct-io": ReplacedFlag(0, why="it is the default"),
+    "ndio": ReplacedFlag(0, why="it is the default"),
+    "draft-max": ReplacedFlag(1, "spec-draft-n-max"),
+    "draft": ReplacedFlag(1, "spec-draft-n-max"),
+    "draft-n": ReplacedFlag(1, "spec-draft-n-max"),
+    "draft-min": ReplacedFlag(1, "spec-draft-n-min"),
+    "draft-n-min": ReplacedFlag(1, "spec-draft-n-min"),
+    "ctx-size-draft": ReplacedFlag(1, why="the draft model has the context of the model"),
+    "cd": ReplacedFlag(1, why="the draft model has the context of the model"),
+    "spec-ngram-size-n": ReplacedFlag(1, why="now: spec-ngram-simple-size-n and its kin, one for each spec-type"),
+    "spec-ngram-size-m": ReplacedFlag(1, why="now: spec-ngram-simple-size-m and its kin, one for each spec-type"),
+    "spec-ngram-min-hits": ReplacedFlag(1, why="now: spec-ngram-simple-min-hits and its kin, one for each spec-type"),
+    "spec-replace": ReplacedFlag(2, why=_GONE),
+    "checkpoint-every-nb": ReplacedFlag(1, why="nearest: checkpoint-min-step (tokens, not batches)"),
+    "checkpoint-every-n-tokens": ReplacedFlag(1, "checkpoint-min-step"),
+    "cpent": ReplacedFlag(1, "checkpoint-min-step"),
+    "mtp": ReplacedFlag(0, "spec-type", "draft-mtp"),
+    "log-json": ReplacedFlag(0, "log-jsonl"),
+    "log-format": ReplacedFlag(1, why="the log has one format; log-jsonl is the other"),
+    "log-enable": ReplacedFlag(0, why=_GONE),
+    "log-new": ReplacedFlag(0, why=_GONE),
+    "log-append": ReplacedFlag(0, why=_GONE),
+    "log-test": ReplacedFlag(0, why=_GONE),
+    "verbose-prompt": ReplacedFlag(0, why=_GONE),
+    "memory-f32": ReplacedFlag(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
+    "no-memory-f16": ReplacedFlag(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
+    "memory-f16": ReplacedFlag(0, why="it is the default"),
+    "mul-mat-q": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
+    "mmq": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
+    "no-mul-mat-q": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
+    "nommq": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
+    "low-vram": ReplacedFlag(0, why="nearest: no-kv-offload"),
+    "grp-attn-n": ReplacedFlag(1, why=_SELF_EXTEND),
+    "gan": ReplacedFlag(1, why=_SELF_EXTEND),
+    "grp-attn-w": ReplacedFlag(1, why=_SELF_EXTEND),
+    "gaw": ReplacedFlag(1, why=_SELF_EXTEND),
+    "system-prompt-file": ReplacedFlag(1, why="clients give the system prompt; [chat] system is gpubox's own"),
+    "spf": ReplacedFlag(1, why="clients give the system prompt; [chat] system is gpubox's own"),
+    "tfs": ReplacedFlag(1, why="tail-free sampling was removed"),
+    "tfs-z": ReplacedFlag(1, why="tail-free sampling was removed"),
+    "penalize-nl": ReplacedFlag(0, why=_GONE),
+    "no-penalize-nl": ReplacedFlag(0, why=_GONE),
+    "logits-all": ReplacedFlag(0, why=_GONE),
+    "prompt": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
+    "p": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
+    "file": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
+    "f": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
+    "in-prefix": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
+    "in-suffix": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
+    "prompt-cache": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
+    **{name: ReplacedFlag(0, why=_NO_CHAT_PROGRAM) for name in (
+        "interactive", "i", "interactive-first", "if", "instruct", "ins", "color", "multiline-input", "mli",
+        "conversation", "cnv", "no-conversation", "no-cnv", "no-display-prompt", "simple-io", "prompt-cache-all",
+    )},
+    "model-vocoder": ReplacedFlag(1, why="speech is llama-tts's"),
+    "mv": ReplacedFlag(1, why="speech is llama-tts's"),
+    "tts-use-guide-tokens": ReplacedFlag(0, why="speech is llama-tts's"),
+}  # fmt: skip
+"""Flags that llama.cpp itself had."""
+
+FORMER_SWITCHES = frozenset({"flash-attn", "log-colors"})
+"""Switches of older builds that take a value (``on``) today."""
+
+# llama.cpp's own MoE cache came after build 11434; the llama.cpp inside xllamacpp 2026.10.11549 knows the name.
+FORK_FLAGS: dict[str, tuple[int, str]] = {
+    "moe-cache-size": (1, "only in a fork of llama.cpp; newer upstream builds have moe-cache-mib"),
+    **{name: (takes, "only in ik_llama.cpp") for takes, names in (
+        (0, ("fmoe", "fused-moe", "no-fmoe", "no-fused-moe", "rtr", "run-time-repack", "mqkv", "merge-qkv", "gr",
+             "graph-reuse", "ger", "grouped-expert-routing", "khad", "k-cache-hadamard", "muge",
+             "merge-up-gate-experts", "sas", "smgs", "ooae", "no-ooae", "thp")),
+        (1, ("mla", "mla-use", "amb", "attention-max-batch", "ser", "smart-expert-reduction", "offload-policy", "op",
+             "cuda-params", "cuda", "split-mode-graph-scheduling")),
+    ) for name in names},
+}  # fmt: skip
+"""Flags of forks: how many values each takes, and where it is."""
+
+_VALUES = {
+    ("spec-type", "mtp"): "draft-mtp",
+    ("spec-type", "eagle3"): "draft-eagle3",
+    ("spec-type", "draft"): "draft-simple",
+    ("cache-type-k", "fp16"): "f16",
+    ("cache-type-v", "fp16"): "f16",
+    ("cache-type-k", "fp32"): "f32",
+    ("cache-type-v", "fp32"): "f32",
+}
+
+_FORK_VALUES = {"turbo2": "TurboQuant", "turbo3": "TurboQuant", "turbo4": "TurboQuant"}
+
+
+def current_value(flag: str, value: str) -> str | None:
+    """What an old value of a flag is called today, or ``None``."""
+    return _VALUES.get((flag, value))
+
+
+def advice_for(flag: str, value: str | None) -> tuple[str, bool]:
+    """What to write instead of a refused flag or value (``""``: nothing known), and whether it needs a fork."""
+    if value is None:
+        if flag in FORK_FLAGS:
+            return FORK_FLAGS[flag][1], True
+        return REPLACED_FLAGS[flag].advice if flag in REPLACED_FLAGS else "", False
+    if value in _FORK_VALUES:
+        return f"only in a {_FORK_VALUES[value]} fork", True
+    now = current_value(flag, value)
+    return f"now: {now}" if now else "", False

@@ -1,0 +1,94 @@
+"""Flags that llama-server takes several values of: what a second one does, and how a list of them is written.
+
+Measured with llama.cpp build 11434: each flag was given twice and what became of it read from ``/completion``,
+``/v1/models``, ``/lora-adapters``, ``--list-devices`` and the log (tests/engine/test_repeating.py does it again; the
+processor masks are read from common/arg.cpp). The server's warning, "only last value will be used", is wrong for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_ALIASES = {
+    "ot": "override-tensor", "otd": "spec-draft-override-tensor", "override-tensor-draft": "spec-draft-override-tensor",
+    "a": "alias", "r": "reverse-prompt", "l": "logit-bias", "C": "cpu-mask", "Cr": "cpu-range", "Cb": "cpu-mask-batch",
+    "Crb": "cpu-range-batch", "Cd": "spec-draft-cpu-mask", "cpu-mask-draft": "spec-draft-cpu-mask",
+    "Crd": "spec-draft-cpu-range", "cpu-range-draft": "spec-draft-cpu-range", "Cbd": "spec-draft-cpu-mask-batch",
+    "cpu-mask-batch-draft": "spec-draft-cpu-mask-batch",
+}  # fmt: skip
+COMMA_LISTS = frozenset({"override-tensor", "spec-draft-override-tensor", "rpc", "spec-type", "alias", "tags"})
+"""A second one adds to the first; several stand between commas, and no value can hold a comma."""
+QUOTED_LISTS = frozenset({"lora", "lora-scaled", "control-vector", "control-vector-scaled", "override-kv"})
+"""A second one adds to the first; several stand between commas, one that holds a comma in double quotes."""
+REPEATED_FLAGS = frozenset({
+    "reverse-prompt", "dry-sequence-breaker", "logit-bias", "cpu-mask", "cpu-range", "cpu-mask-batch",
+    "cpu-range-batch", "spec-draft-cpu-mask", "spec-draft-cpu-range", "spec-draft-cpu-mask-batch",
+})  # fmt: skip
+"""A second one adds to the first; there is no list of them: the flag is given once for each."""
+LARGEST_WINS = frozenset({"n-cpu-moe", "n-cpu-ffn", "spec-draft-n-cpu-moe"})
+"""Each adds the first N layers, so that the largest N of several counts."""
+TWO_WORD_FLAGS = frozenset({"control-vector-layer-range"})
+"""The flag is followed by two words."""
+SHARED_LISTS = (
+    frozenset({"override-tensor", "cpu-moe", "n-cpu-moe", "n-cpu-ffn"}),
+    frozenset({"spec-draft-override-tensor", "spec-draft-cpu-moe", "spec-draft-n-cpu-moe"}),
+    frozenset({"lora", "lora-scaled"}),
+    frozenset({"control-vector", "control-vector-scaled"}),
+)
+"""Flags that fill one list between them, whose order counts: the first pattern that fits a tensor, an adapter's id."""
+
+
+def canonical_flag(name: str) -> str:
+    """One spelling for the aliases of the flags named here; other names as they are."""
+    return _ALIASES.get(name, name)
+
+
+def accumulates(name: str) -> bool:
+    """Whether a second value of the flag adds to the first instead of replacing it."""
+    return canonical_flag(name) in COMMA_LISTS | QUOTED_LISTS | REPEATED_FLAGS
+
+
+def multi_value_argv(name: str, items: Iterable[str], again: frozenset[str] = frozenset()) -> list[str]:
+    """The arguments that give ``items`` to the flag ``name``.
+
+    ``again`` names flags that this engine wants repeated although newer builds take a list.
+    """
+    rule = canonical_flag(name)
+    if rule in REPEATED_FLAGS or rule in again:
+        return [word for item in items for word in (f"--{name}", item)]
+    if rule in TWO_WORD_FLAGS:
+        return [f"--{name}", *items]
+    return [f"--{name}", ",".join(map(_quoted, items) if rule in QUOTED_LISTS else items)]
+
+
+def split_values(name: str, text: str) -> list[str]:
+    """The values in one argument of a flag that accumulates. The opposite of ``multi_value_argv``."""
+    rule = canonical_flag(name)
+    if rule in QUOTED_LISTS:
+        return _quoted_fields(text)
+    return text.split(",") if rule in COMMA_LISTS else [text]
+
+
+def _quoted(item: str) -> str:
+    return '"' + item.replace('"', '""') + '"' if "," in item or item.startswith('"') else item
+
+
+def _quoted_fields(text: str) -> list[str]:
+    """llama.cpp's common/arg.cpp ``parse_csv_row``: a quote opens a field only where the field begins."""
+    fields, field, quoted, at = [], "", False, 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char == '"' and quoted and text[at : at + 1] == '"':
+            field += char
+            at += 1
+        elif char == '"' and quoted:
+            quoted = False
+        elif char == '"' and not field:
+            quoted = True
+        elif char == "," and not quoted:
+            fields.append(field)
+            field = ""
+        else:
+            field += char
+    return [*fields, field]

@@ -1,0 +1,133 @@
+"""A Profile as TOML text, and into the owner's folder. The opposite of loader.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import Paths, shipped_profiles
+from gpubox.profiles.loader import PROFILE_NAME, parse_profile
+from gpubox.profiles.profile import Profile, ReferenceFigure
+
+_LITERAL = re.compile(r"[^'\x00-\x1f\x7f]*")
+"""What TOML lets stand between single quotes as it is."""
+
+
+def profile_toml(profile: Profile, header: str = "") -> str:
+    """The file that loads as ``profile``: tables in a fixed order, flags in the profile's own, defaults left out.
+
+    ``header`` becomes the comment at its top.
+    """
+    default = Profile(name="", model="")
+    top = {
+        key: value
+        for key in ("title", "description", "source", "engine", "model", "host", "port", "companion", "restart")
+        if (value := getattr(profile, key)) != getattr(default, key) or key == "model"
+    }
+    needs = {"vram-gib": profile.needs.vram_gib, "ram-gib": profile.needs.ram_gib, "engine": profile.needs.engine}
+    chat = {"system": profile.chat.system}
+    blocks = [
+        _comment(header),
+        _table("", top),
+        _table("env", profile.env),
+        _table("needs", {key: value for key, value in needs.items() if value}),
+        _table("flags", profile.flags),
+        _table("sampling", profile.sampling),
+        _table("chat", {key: value for key, value in chat.items() if value}),
+        _table("chat.template-kwargs", profile.chat.template_kwargs),
+        *(_table("[reference]", _reference(reference)) for reference in profile.references),
+    ]
+    return "\n".join(block for block in blocks if block)
+
+
+def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, header: str = "") -> Path:
+    """Writes ``profile`` into the owner's folder, whole or not at all, and returns its path.
+
+    Raises UsageError where the name cannot be a file's, is taken (without ``overwrite``), or the text would not
+    load again; GpuboxError where the disk refuses.
+    """
+    if not PROFILE_NAME.fullmatch(profile.name):
+        raise UsageError(
+            f"{profile.name!r} cannot be a profile's name.", "Use letters, digits, '.', '_' and '-', at most 64."
+        )
+    text = profile_toml(profile, header)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{profile.name}: the profile holds bytes that no text file can.") from None
+    path = paths.profiles / f"{profile.name}.toml"
+    parse_profile(path, tomllib.loads(text))  # what would not load is not written
+    if path.resolve().parent == shipped_profiles().resolve():
+        raise UsageError(f"{path} is one of the profiles that come with gpubox.", "Give the profile another name.")
+    if path.exists() and not overwrite:
+        raise UsageError(f"There is a profile {profile.name!r} already: {path}.", "Give another --name, or --force.")
+    try:
+        _write(path.resolve(), text)  # through a link of the owner's, not over it
+    except OSError as error:
+        raise GpuboxError(
+            f"{path} cannot be written: {error.strerror}.", "Is the folder yours? Is the disk full?"
+        ) from None
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _reference(reference: ReferenceFigure) -> dict[str, Any]:
+    keys = ("what", "value", "unit", "hardware", "article", "note")
+    return {key: value for key in keys if (value := getattr(reference, key)) not in ("", None)}
+
+
+def _comment(text: str) -> str:
+    # A comment may hold anything printable; what TOML forbids there (control characters) is dropped.
+    lines = (re.sub(r"[\x00-\x08\x0a-\x1f\x7f]", "", line).rstrip() for line in text.strip("\n").splitlines())
+    return "".join(f"# {line}\n" if line else "#\n" for line in lines)
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    if not values:
+        return ""
+    lines = [f"{_key(key)} = {_value(value)}\n" for key, value in values.items()]
+    return "".join([f"[{name}]\n", *lines] if name else lines)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_value(v) for v in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items())} }}" if value else "{}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # Windows paths, patterns and JSON read better between single quotes.
+        return f"'{value}'" if ("\\" in value or '"' in value) and _LITERAL.fullmatch(value) else _quoted(value)
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _quoted(text: str) -> str:
+    return tomli_w.dumps({"k": text}).removeprefix("k = ").rstrip("\n")

@@ -1,0 +1,53 @@
+"""Waiting for the driver to give VRAM back: it does so after the process is gone, not with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import NamedTuple
+
+from gpubox import units
+from gpubox.hardware.nvml import read_driver, vram_used
+
+STEADY_BYTES = 32 * 1024 * 1024
+INTERVAL_SECONDS = 0.1
+LIMIT_SECONDS = 10.0
+
+
+async def wait_vram_released() -> str:
+    """Returns when two readings agree on every card, or after LIMIT_SECONDS. Says what it saw, in a few words."""
+    before = await asyncio.to_thread(vram_used)
+    if before is None:
+        return "no GPU driver to ask"
+    began = time.monotonic()
+    while time.monotonic() - began < LIMIT_SECONDS:
+        await asyncio.sleep(INTERVAL_SECONDS)
+        after = await asyncio.to_thread(vram_used)
+        if after is None:
+            return "the GPU driver stopped answering"
+        if len(after) == len(before) and all(abs(a - b) <= STEADY_BYTES for a, b in zip(after, before, strict=True)):
+            return f"{units.memory(sum(after))} in use"
+        before = after
+    return f"still moving after {LIMIT_SECONDS:.0f} s"
+
+
+class VramInUse(NamedTuple):
+    """The zero line from which growth since the load is counted."""
+
+    used: tuple[tuple[int, int], ...]
+    """``(GPU index, bytes)``: what the server holds on each card, or the card's whole use where that is hidden."""
+    whole: tuple[int, ...]
+    """The cards of the latter."""
+
+
+def vram_in_use(pid: int) -> VramInUse:
+    """What ``pid`` holds on each card now."""
+    used, whole = [], []
+    for gpu in read_driver().gpus:
+        own = next((p.vram_bytes for p in gpu.processes if p.pid == pid), None)
+        if own is not None:
+            used.append((gpu.index, own))
+        elif gpu.vram_used_bytes is not None:
+            used.append((gpu.index, gpu.vram_used_bytes))
+            whole.append(gpu.index)
+    return VramInUse(tuple(used), tuple(whole))

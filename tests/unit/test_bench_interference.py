@@ -1,0 +1,219 @@
+"""What spoils a measurement is seen: throttling, other programs on the card, clocks, other files than before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpubox.bench import interference
+from gpubox.bench.interference import InterferenceMonitor, ItemReadings
+from gpubox.bench.model import Flag, Plan, Target
+from gpubox.bench.plan_outline import outline_plan, parse_override
+from gpubox.bench.provenance import FileHashes, engine_files, read_machine
+from gpubox.bench.target_server import TargetServer, apply_overrides
+from gpubox.config import Config
+from gpubox.errors import UsageError
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
+from gpubox.paths import Paths
+from gpubox.profiles.profile import Profile
+
+CARD = replace(
+    unknown_gpu(0), name="RTX", power_watts=250.0, temperature_celsius=60, clock_sm_mhz=2500, throttle_reasons=(),
+    processes=(GpuProcess(11, "Xorg", 300 << 20),),
+)  # fmt: skip
+
+
+class Driver:
+    """In DriverReader's place: what the driver says is what the test says."""
+
+    def __init__(self) -> None:
+        self.card: Gpu = CARD
+        self.reads = 0
+
+    def latest(self) -> DriverReading:
+        self.reads += 1
+        return DriverReading((self.card,), "580")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    made = Driver()
+    monkeypatch.setattr(interference, "read_driver", made.latest)
+    monkeypatch.setattr(interference, "DriverReader", lambda period: made)
+    monkeypatch.setattr(interference, "PERIOD_SECONDS", 0.001)
+    yield made
+
+
+def profiles(name: str) -> Profile:
+    return Profile(name, "/m.gguf", flags={"ctx-size": 4096, "spec-type": "draft-mtp"})
+
+
+async def watched(guard: InterferenceMonitor, driver: Driver) -> ItemReadings:
+    """One item that lasts for ten readings."""
+    async with guard.watch("item") as watch, asyncio.timeout(30):
+        wanted = driver.reads + 10
+        while driver.reads < wanted:
+            await asyncio.sleep(0.001)
+    return watch
+
+
+async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> None:
+    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+    assert guard.driver.driver_version == "580"
+
+    quiet = await watched(guard, driver)
+    driver.card = replace(CARD, throttle_reasons=("power cap", "application clocks"), clock_sm_mhz=2100)
+    driver.card = replace(driver.card, processes=(*CARD.processes, GpuProcess(77, "blender", 2 << 30)))
+    loud = await watched(guard, driver)
+    again = await watched(guard, driver)
+
+    assert quiet.flags == []
+    assert quiet.samples[0].power_watts == 250.0
+    assert [flag for flag in loud.flags if flag.kind != "busy CPU"] == [
+        Flag("throttling", "clocks held back by power cap in 100% of the readings", "item"),
+        Flag("other GPU process", "blender came onto GPU 0", "item"),
+        Flag("clocks", "SM clock 2100 MHz, 2500 MHz at the beginning", "item"),
+    ]
+    assert {flag.kind for flag in again.flags} >= {"throttling", "clocks"}
+    assert "other GPU process" not in {flag.kind for flag in again.flags}
+    guard.close()
+
+
+async def test_what_was_on_the_card_from_the_start_is_told(paths: Paths, driver: Driver) -> None:
+    held = GpuProcess(77, "comfyui", 4 << 30), GpuProcess(78, None, None), GpuProcess(os.getpid(), "python", 9 << 30)
+    driver.card = replace(CARD, processes=(*CARD.processes, *held))
+    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+
+    assert guard.other_gpu_processes == ("Xorg", "comfyui", "without a name")
+    assert (
+        read_machine(guard.driver, gpu_processes=guard.other_gpu_processes).gpu_processes == guard.other_gpu_processes
+    )
+    assert guard.at_once() == [Flag("other GPU process", "comfyui held 4.0 GiB of GPU 0 already")]
+    assert "other GPU process" not in {flag.kind for flag in (await watched(guard, driver)).flags}  # told once
+
+
+async def test_a_program_that_the_run_started_is_no_stranger(paths: Paths, driver: Driver) -> None:
+    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+    process = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)  # in llama-bench's place
+    driver.card = replace(CARD, processes=(*CARD.processes, GpuProcess(process.pid, "llama-bench", 2 << 30)))
+
+    found = await watched(guard, driver)
+
+    process.kill()
+    await process.wait()
+    assert "other GPU process" not in {flag.kind for flag in found.flags}
+
+
+class Clock:
+    """Time and CPU time as a test has them pass: ``cores`` of other programs' work."""
+
+    def __init__(self) -> None:
+        self.now = self.used = 0.0
+
+    def passes(self, seconds: float, cores: float) -> None:
+        self.now, self.used = self.now + seconds, self.used + cores * seconds
+
+
+async def test_short_items_are_judged_together(paths: Paths, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, clock = InterferenceMonitor(TargetServer(paths, Config(), profiles)), Clock()
+    monkeypatch.setattr(interference, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(guard, "_cpu", lambda: clock.used)
+
+    async def item(seconds: float, cores: float) -> list[Flag]:
+        async with guard.watch("item") as watch:
+            clock.passes(seconds, cores)
+        return [flag for flag in watch.flags if flag.kind == "busy CPU"]
+
+    busy = Flag("busy CPU", "other programs kept 1.5 cores busy", "item")
+    assert [await item(0.4, 1.5) for _ in range(6)] == [[], [], [busy], [], [], [busy]]
+    assert [await item(0.4, 0.1) for _ in range(6)] == [[]] * 6
+    assert await item(2.0, 1.5) == [busy]
+
+
+async def test_the_clocks_of_items_with_one_reading_are_judged_together(paths: Paths, driver: Driver) -> None:
+    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+
+    async def short(clock: int) -> list[str]:
+        driver.card = replace(CARD, clock_sm_mhz=clock)
+        async with guard.watch("item") as watch:
+            await asyncio.sleep(0)  # the first reading
+        return [flag.kind for flag in watch.flags if flag.kind == "clocks"]
+
+    assert [await short(clock) for clock in (210, 2500, 2500, 2500, 2480, 2500)] == [[]] * 6  # idle before the first
+    assert [await short(2000) for _ in range(3)] == [[], [], ["clocks"]]
+
+
+def test_the_machine_is_described(driver: Driver) -> None:
+    machine = read_machine(driver.latest(), "bubblewrap")
+
+    assert (machine.driver, machine.gpus[0]["name"], machine.sandbox) == ("580", "RTX", "bubblewrap")
+    assert machine.ram_bytes
+
+
+def test_a_hash_is_kept_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"one")
+    hashes = FileHashes(tmp_path / "cache" / "hashes.json")
+    first = hashes.of([model])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gpubox.bench.provenance.hashlib.sha256", lambda *_: pytest.fail("hashed again"))
+        assert FileHashes(tmp_path / "cache" / "hashes.json").of([model]) == first
+    model.write_bytes(b"other")
+
+    assert len(first) == 64
+    assert hashes.of([model]) != first
+    assert hashes.of([model, tmp_path / "gone"]) == ""
+
+
+def test_the_libraries_that_compute_are_part_of_the_engine(tmp_path: Path) -> None:
+    for name in ("llama-server", "libllama.so.0.1", "libggml-cuda.so", "libc.so", "notes.txt"):
+        (tmp_path / name).touch()
+
+    found = [path.name for path in engine_files("real", tmp_path / "llama-server")]
+
+    assert found == ["libggml-cuda.so", "libllama.so.0.1", "llama-server"]
+
+
+def test_flags_for_one_run(paths: Paths) -> None:
+    flags = dict([parse_override("--n-cpu-moe=4"), parse_override("mmap=false"), parse_override("spec-type=")])
+    flags |= dict([parse_override("cache-type-k=q8_0"), parse_override("tensor-split=[3, 1]")])
+
+    made = apply_overrides(profiles("a"), Target("a", "a", flags))
+
+    assert made.flags == {
+        "ctx-size": 4096, "n-cpu-moe": 4, "mmap": False, "cache-type-k": "q8_0", "tensor-split": (3, 1),
+    }  # fmt: skip
+    for text in ("a=nan", "a=inf", f"a={'9' * 30}"):
+        assert parse_override(text) == ("a", text[2:])  # no file can hold them: the engine refuses the word
+    for text in ("mmap", "=4", "a={x=1}"):
+        with pytest.raises(UsageError):
+            parse_override(text)
+
+
+@pytest.mark.parametrize("name", ["host", "--port", "model", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])
+def test_what_a_profile_may_not_have_among_its_flags_no_run_may(name: str) -> None:
+    with pytest.raises(UsageError, match=r"field of the profile|secret"):
+        apply_overrides(profiles("a"), Target("a", "a", {name: "0.0.0.0"}))
+
+
+def test_a_plan_is_told_before_it_runs(paths: Paths) -> None:
+    plan = Plan("speed", (Target("a", "a"), Target("far", url="http://x")), {"preset": "quick", "repeats": 2})
+
+    found = outline_plan(plan, paths)
+
+    assert (found.items, found.starts, found.restored_profile, found.seconds) == (12, ("a",), None, None)

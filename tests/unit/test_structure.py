@@ -1,0 +1,76 @@
+"""The rules of the house that a machine can check, beside the import layers (test_imports.py)."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "gpubox").rglob("*.py"))}
+MOST_LINES = 500
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imported_modules(tree: ast.AST, modules: set[str]) -> set[str]:
+    """The modules of gpubox that ``tree`` imports at run time, in functions too."""
+    imported: set[str] = set()
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & modules
+            imported |= submodules or {node.module}
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        pending += [] if is_type_checking(node) else ast.iter_child_nodes(node)
+    return imported & modules
+
+
+def test_a_public_class_name_is_defined_once() -> None:
+    places = defaultdict(list)
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    modules = {module_of(path) for path in TREES}
+    imports = {module_of(path): imported_modules(tree, modules) - {module_of(path)} for path, tree in TREES.items()}
+
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(f"circle: {' -> '.join(error.args[1])}")
+
+
+def test_files_are_short_enough_to_read() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in TREES}
+
+    assert {path: length for path, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_no_local_is_called_found() -> None:
+    """The name does not say what was found. harlequin's guide for contributors names it as the one not to write."""
+    places = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id == "found"
+    ]
+
+    assert places == []
