@@ -36,7 +36,7 @@ def bugfix_points(prose: str, changed: Mapping[str, str], works: bool | None = N
     without its ``Bearer``, and still refuse with 401.
     """
     told = sentences(prose)
-    pairs = [one for one in (*told, *(Sentence(f"{a.text} {b.text}") for a, b in pairwise(told))) if one.whole]
+    pairs = [one for one in (*told, *(Sentence(f"{a.text} {b.text}") for a, b in pairwise(told))) if one.is_real]
     named = any(_MISMATCH.search(one.text) for one in pairs) and not any(_AT_EASE.search(one.text) for one in told)
     effect = any(re.search(_EFFECT, one.text, re.IGNORECASE) for one in pairs)
     fixed = _reads_bearer(changed.get(MIDDLEWARE, "")) if works is None else works
