@@ -76,7 +76,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         (("speed", "nope"), 2, "nope"),
         (("speed", "a", "--url", "http://127.0.0.1:9"), 2, "it takes no profile"),
         (("speed", "a", "--model", "m"), 2, "--model belongs to --url"),
-        (("speed", "a", "--preset", "fast"), 2, "There are: quick, game, lengths, chat."),
+        (("speed", "a", "--preset", "fast"), 2, "Choose from: quick, game, lengths, chat."),
         (("speed", "a", "--depths", "many"), 2, "--depths takes whole numbers"),
         (("speed", "a", "--prompts", "x"), 2, "no prompt 'x'"),
         (("speed", "beside"), 2, "runs beside"),
