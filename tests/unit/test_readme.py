@@ -19,7 +19,8 @@ def test_ci_runs_exactly_the_readme_test_command() -> None:
 def test_every_verb_of_the_readme_exists() -> None:
     from gpubox.cli.main import VERBS
 
-    commands = set(re.findall(r"(?:^|`|/)gpubox ([a-z]{2,})", README, re.M))
+    code = "\n".join(match[0] for match in re.finditer(r"^```sh\n.*?^```|`[^`\n]+`", README, re.M | re.S))
+    commands = set(re.findall(r"\bgpubox ([a-z]{2,})", code))
 
     assert commands <= set(VERBS)
     assert all(re.search(rf"`(gpubox )?{verb}\b", README) for verb in VERBS)
