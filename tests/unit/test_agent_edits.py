@@ -64,7 +64,7 @@ def test_a_diff_far_down_counts_the_lines_of_the_whole_file(work: Workspace) -> 
 
 
 @pytest.mark.parametrize(
-    ("old", "words"), [("four", "is not in the file"), ("e", "stands in the file 3 times"), ("", "is empty")]
+    ("old", "words"), [("four", "is not in the file"), ("e", "is in the file 3 times"), ("", "is empty")]
 )
 def test_an_edit_that_is_not_clear_changes_nothing(work: Workspace, old: str, words: str) -> None:
     with pytest.raises(GpuboxError, match=words):
@@ -172,10 +172,10 @@ def test_a_long_diff_is_shown_by_head_and_tail_and_says_so(work: Workspace) -> N
     content = "".join(f"line {number}\n" for number in range(5000))
     shown = edits.shorten_diff(edits.plan_write(work, "new.txt", content).diff).splitlines()
 
-    assert len(shown) == edits.DIFF_LINES + 1
+    assert len(shown) == edits.MAX_DIFF_LINES + 1
     assert shown[3] == "+line 0"
     assert shown[-1] == "+line 4999"
-    assert shown[edits.DIFF_LINES // 2] == "@@ 4603 of 5003 lines of this diff are NOT SHOWN @@"
+    assert shown[edits.MAX_DIFF_LINES // 2] == "@@ 4603 of 5003 lines of this diff are NOT SHOWN @@"
 
 
 def test_a_diff_of_long_lines_is_bounded_too() -> None:
@@ -184,7 +184,7 @@ def test_a_diff_of_long_lines_is_bounded_too() -> None:
 
     assert len(one) < 2200
     assert "998001 characters NOT SHOWN" in one
-    assert len(many) < edits.DIFF_CHARACTERS + 200
+    assert len(many) < edits.MAX_DIFF_CHARACTERS + 200
     assert "of 100 lines of this diff are NOT SHOWN" in many
 
 

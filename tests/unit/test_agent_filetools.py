@@ -88,7 +88,7 @@ async def test_the_same_content_again_is_no_change(tools: dict[str, Tool]) -> No
     write = call("write_file", path="a.txt", content="one\ntwo\n")
 
     assert tools["write_file"].diff(write) == ""
-    assert (await tools["write_file"].run(write)).text == "The file holds exactly this already."
+    assert (await tools["write_file"].run(write)).text == "The file already has exactly this content."
 
 
 @pytest.mark.parametrize("patience", [10.0, 0.01])
@@ -110,7 +110,7 @@ async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
 
     monkeypatch.setattr(edits.os, "fsync", sync)
     monkeypatch.setattr(edits, "apply_change", apply)
-    monkeypatch.setattr(filetools, "WRITE_PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(filetools, "CANCEL_TIMEOUT_SECONDS", patience)
     write = call("write_file", path="a.txt", content="new\n")
     tools["write_file"].diff(write)
     task = asyncio.create_task(tools["write_file"].run(write))

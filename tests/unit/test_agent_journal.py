@@ -26,7 +26,15 @@ from gpubox.agent.events import (
 )
 from gpubox.agent.tools import ToolCall
 from gpubox.agent.transcript import journal as journal_module
-from gpubox.agent.transcript.chat_files import chat_path, chat_summaries, free_name, load_chat, names, remove, rename
+from gpubox.agent.transcript.chat_files import (
+    chat_names,
+    chat_path,
+    chat_summaries,
+    free_name,
+    load_chat,
+    remove_chat,
+    rename_chat,
+)
 from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
 from gpubox.agent.transcript.journal import ChatJournal
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
@@ -42,17 +50,17 @@ def path(paths: Paths) -> Path:
 
 def ask(journal: ChatJournal, turn: str, text: str, parent: str = "", profile: str = "demo") -> None:
     journal.add(TurnHeader(turn, parent, "2026-01-01T00:00:00Z", text, profile, "b1"))
-    journal.event(MessageAdded(Message("user", text)))
+    journal.add_event(MessageAdded(Message("user", text)))
 
 
 def answer(journal: ChatJournal, text: str, *more: AgentEvent) -> None:
-    journal.event(RoundStarted(1, 5))
+    journal.add_event(RoundStarted(1, 5))
     for word in text.split(" "):
-        journal.event(TextDelta(f"{word} "))
-    journal.event(MessageAdded(Message("assistant", text)))
+        journal.add_event(TextDelta(f"{word} "))
+    journal.add_event(MessageAdded(Message("assistant", text)))
     for event in more:
-        journal.event(event)
-    journal.event(TurnFinished(TurnTotals(), "answered", text))
+        journal.add_event(event)
+    journal.add_event(TurnFinished(TurnTotals(), "answered", text))
 
 
 def talk(path: Path) -> ChatLog:
@@ -77,20 +85,20 @@ def test_what_was_said_is_read_back(path: Path) -> None:
         ("t1", "demo", "b1", "answered"), ("t2", "demo", "b1", "answered"),
     ]  # fmt: skip
     assert not any(isinstance(event, TextDelta) for turn in log.turns.values() for event in turn.events)
-    assert (log.damaged, log.unknown) == (0, 0)
+    assert (log.damaged_lines, log.unknown_lines) == (0, 0)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Tell me.")
-    journal.event(ReasoningDelta("Let me "))
-    journal.event(ReasoningDelta("think."))
-    journal.event(TextDelta("Once "))
-    journal.event(PrefillProgress(1, 2, 0))
-    journal.event(TextDelta("upon"))
+    journal.add_event(ReasoningDelta("Let me "))
+    journal.add_event(ReasoningDelta("think."))
+    journal.add_event(TextDelta("Once "))
+    journal.add_event(PrefillProgress(1, 2, 0))
+    journal.add_event(TextDelta("upon"))
     journal.flush()
-    journal.event(TextDelta(" a time, not flushed"))
+    journal.add_event(TextDelta(" a time, not flushed"))
     lines = path.read_bytes()
 
     (turn,) = load_chat(path).path()
@@ -107,7 +115,9 @@ def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None
 def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
-    journal.event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution", {"code": "1"}),))))
+    journal.add_event(
+        MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution", {"code": "1"}),)))
+    )
     journal.close()
 
     messages = load_chat(path).conversation().messages
@@ -118,11 +128,11 @@ def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None
 def test_a_round_that_was_asked_again_and_an_output_that_was_folded(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
-    journal.event(TextDelta("a stream that bro"))
-    journal.event(RoundRestarted(1, "the stream broke"))
-    journal.event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution"),))))
-    journal.event(MessageAdded(Message("tool", "1\n" * 1000, tool_call_id="c1")))
-    journal.event(MessageShortened(2, "[folded]"))
+    journal.add_event(TextDelta("a stream that bro"))
+    journal.add_event(RoundRestarted(1, "the stream broke"))
+    journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution"),))))
+    journal.add_event(MessageAdded(Message("tool", "1\n" * 1000, tool_call_id="c1")))
+    journal.add_event(MessageShortened(2, "[folded]"))
     journal.close()
 
     log = load_chat(path)
@@ -142,7 +152,7 @@ def test_a_retry_and_a_branch_lose_nothing(path: Path) -> None:
     log = load_chat(path)
 
     assert contents(log)[-1] == "It is 6."
-    assert log.beside("t2") == ["t2", "t3"]
+    assert [turn.id for turn in log.turns.values() if turn.parent_id == "t1"] == ["t2", "t3"]
     log.head = "t3"
     assert contents(log) == ["What is 2 + 2?", "It is 4.", "And 4 + 4?", "It is 8."]
     log.head = ""
@@ -162,7 +172,7 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
     log = load_chat(path)
     assert contents(log)[-2:] == ["Still there?", "Yes."]
     assert contents(log)[:4] == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
-    assert log.damaged == (cut > 1)
+    assert log.damaged_lines == (cut > 1)
     assert log.turns["t2"].state == ("answered" if cut == 1 else "cut off")
 
 
@@ -171,7 +181,7 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
     [
         (b'{"record":"from_the_future","x":{"y":1}}', 0, 1),
         (b'{"record":"logged_event","event":{"event":"telepathy","text":"x"},"at":"t"}', 0, 1),
-        (b'{"record":"turn_header","turn":17}', 0, 1),
+        (b'{"record":"turn_header","turn_id":17}', 0, 1),
         (b'{"record":"logged_event","event":{"event":"text_delta"', 1, 0),
         (b"\0\0\0\0", 1, 0),
         (b'\xff\xfe"', 1, 0),
@@ -193,7 +203,7 @@ def test_lines_that_are_unknown_or_damaged_are_counted_and_left_out(
     log = load_chat(path)
 
     assert contents(log)[-1] == "Yes."
-    assert (log.damaged, log.unknown) == (damaged, unknown)
+    assert (log.damaged_lines, log.unknown_lines) == (damaged, unknown)
     assert [head.turns for head in heads_of(path)] == [4 if b"turn_header" in line else 3]
 
 
@@ -237,7 +247,7 @@ def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pyte
 
     assert journal.problem == ""
     assert contents(load_chat(path)) == ["What is 2 + 2?", "It is 4."]
-    assert load_chat(path).damaged == 0
+    assert load_chat(path).damaged_lines == 0
     journal.close()
 
 
@@ -264,10 +274,10 @@ def test_text_that_no_file_can_hold(path: Path) -> None:
 
 def test_what_is_no_chat_is_refused_and_listed_as_such(paths: Paths) -> None:
     talk(chat_path(paths, "good"))
-    for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", '{"record":"chat_header","format":"gpubox-chat",'
-        '"version":2,"gpubox":"9.9","at":"t"}\n')):  # fmt: skip
+    newer = '{"record":"chat_header","format":"gpubox-chat","version":2,"gpubox_version":"9.9","at":"t"}\n'
+    for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", newer)):
         chat_path(paths, name).write_text(text)
-        with pytest.raises(UsageError, match="is no chat"):
+        with pytest.raises(UsageError, match="is not a chat"):
             load_chat(chat_path(paths, name))
     chat_path(paths, "empty").write_text("")
 
@@ -296,8 +306,8 @@ def test_searching_finds_what_anybody_said(paths: Paths) -> None:
     journal = ChatJournal(chat_path(paths, "one"))
     ask(journal, "t1", 'Say "Grüß\ndich" there')
     call = ToolCall("c1", "code_execution", {"code": "x"}, code="print('needle in code')")
-    journal.event(MessageAdded(Message("assistant", "", tool_calls=(call,))))
-    journal.event(MessageAdded(Message("tool", "needle in output", tool_call_id="c1")))
+    journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(call,))))
+    journal.add_event(MessageAdded(Message("tool", "needle in output", tool_call_id="c1")))
     answer(journal, "A " + "long " * 50 + "needle" + " tail" * 50)
     journal.close()
 
@@ -325,20 +335,20 @@ def test_renaming_and_removing(paths: Paths) -> None:
     talk(chat_path(paths, "one"))
     talk(chat_path(paths, "two"))
     with pytest.raises(UsageError, match="already"):
-        rename(paths, "one", "two")
-    rename(paths, "one", "three")
-    assert sorted(names(paths)) == ["three", "two"]
+        rename_chat(paths, "one", "two")
+    rename_chat(paths, "one", "three")
+    assert sorted(chat_names(paths)) == ["three", "two"]
 
     journal = ChatJournal(chat_path(paths, "two"))
-    for change in (lambda: rename(paths, "two", "x"), lambda: remove(paths, "two")):
+    for change in (lambda: rename_chat(paths, "two", "x"), lambda: remove_chat(paths, "two")):
         with pytest.raises(GpuboxError, match="has the chat two open"):
             change()
     journal.close()
 
-    remove(paths, "two")
-    assert names(paths) == ["three"]
+    remove_chat(paths, "two")
+    assert chat_names(paths) == ["three"]
     with pytest.raises(UsageError, match="Did you mean 'three'"):
-        remove(paths, "thre")
+        remove_chat(paths, "thre")
 
 
 def test_what_was_chosen_for_a_chat(path: Path) -> None:
@@ -350,11 +360,11 @@ def test_what_was_chosen_for_a_chat(path: Path) -> None:
     settings = load_chat(path).settings
 
     assert settings == ChatSettings(thinking=True, system_prompt="Be brief.")
-    assert settings.settings("the profile's").system_prompt == "Be brief."
-    assert ChatSettings().settings("the profile's").system_prompt == "the profile's"
-    assert "programmer" in ChatSettings().settings("").system_prompt
-    assert ChatSettings(system_prompt="").settings("the profile's").system_prompt == ""
-    assert ChatSettings(tools=False, protocol="native").settings("").protocol == "none"
+    assert settings.agent_settings("the profile's").system_prompt == "Be brief."
+    assert ChatSettings().agent_settings("the profile's").system_prompt == "the profile's"
+    assert "programmer" in ChatSettings().agent_settings("").system_prompt
+    assert ChatSettings(system_prompt="").agent_settings("the profile's").system_prompt == ""
+    assert ChatSettings(tools=False, protocol="native").agent_settings("").protocol == "none"
 
 
 WRITER = """
@@ -366,7 +376,7 @@ from gpubox.agent.transcript.records import TurnHeader
 journal = ChatJournal(Path(sys.argv[1]))
 journal.add(TurnHeader("t1", "", "now", "Tell me."))
 for number in range(10**9):
-    journal.event(TextDelta(f"{number} "))
+    journal.add_event(TextDelta(f"{number} "))
     if number % 50 == 0:
         journal.flush()
         print(number, flush=True)

@@ -8,9 +8,10 @@ import json
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
-from gpubox.agent.conversation import Conversation, rendered
+from gpubox.agent.conversation import Conversation, request_messages
 from gpubox.agent.events import (
     ApprovalRequested,
     Message,
@@ -27,7 +28,6 @@ from gpubox.agent.events import (
     TurnStarted,
     TurnTotals,
     decode_event,
-    encode_event,
     event_values,
 )
 from gpubox.agent.loop import AgentLoop
@@ -59,7 +59,7 @@ async def test_a_turn_tells_its_story_in_order() -> None:
 
 async def test_every_event_is_json_and_comes_back() -> None:
     for event in (await play(_two_rounds(), tools=[Echo()])).events:
-        line = encode_event(event)
+        line = msgspec.json.encode(event)
         assert b"\n" not in line and decode_event(line) == event and event_values(event)["event"] in line.decode()
 
 
@@ -67,8 +67,8 @@ async def test_a_conversation_made_of_its_events_is_sent_as_it_was() -> None:
     played = await play(_two_rounds(), tools=[Echo()])
     again = Conversation([Message("user", "go")])
     for event in played.events:
-        again.apply(decode_event(encode_event(event)))
-    assert rendered(again, "s", native=True) == rendered(played.conversation, "s", native=True)
+        again.apply(decode_event(msgspec.json.encode(event)))
+    assert request_messages(again, "s", native=True) == request_messages(played.conversation, "s", native=True)
 
 
 async def test_each_request_begins_with_the_one_before() -> None:
@@ -100,7 +100,7 @@ async def test_totals_are_the_sum_of_the_rounds() -> None:
     played = await play(_two_rounds(), tools=[Echo()])
     rounds = [event.timing for event in played.of(RoundFinished)]
     totals = played.finished.totals
-    assert totals.rounds == 2 and totals.tools == 1 and totals.failed_tool_calls == 0
+    assert totals.rounds == 2 and totals.tool_calls == 1 and totals.failed_tool_calls == 0
     assert totals.timing.wall_seconds == pytest.approx(sum(timing.wall_seconds for timing in rounds))
     assert totals.timing.generated_tokens == sum(timing.generated_tokens for timing in rounds)
     assert totals.effective_tokens_per_second == pytest.approx(
@@ -178,7 +178,7 @@ async def test_the_owners_time_is_not_the_turns() -> None:
         await asyncio.sleep(0.05)
         return True
 
-    settings = AgentSettings(wall_seconds=60)
+    settings = AgentSettings(max_turn_seconds=60)
     server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
     played = await play(server, tools=[Writing()], loop=AgentLoop(approve), settings=settings)
     timing = played.of(RoundFinished)[0].timing
@@ -273,7 +273,7 @@ async def test_rounds_end_and_the_last_one_is_told() -> None:
 
 async def test_the_turns_tokens_end() -> None:
     plays = [says("x" * 70, calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls") for n in range(3)]
-    settings = AgentSettings(max_tokens=12, turn_tokens=20)
+    settings = AgentSettings(max_tokens=12, max_turn_tokens=20)
     played = await play(ScriptedServer(*plays), tools=[Echo()], settings=settings)
     assert played.finished.reason == "tokens" and [body["max_tokens"] for body in played.bodies] == [12, 9]
 
@@ -322,7 +322,7 @@ async def test_a_full_context_is_folded_before_the_server_refuses() -> None:
     ]
     server = ScriptedServer(*turns, says("done"), context=2000)
     played = await play(server, tools=[Echo("y" * 5000)], settings=AgentSettings(max_tokens=100))
-    assert played.finished.text == "done" and "folded" in played.notices
+    assert played.finished.text == "done" and "compacted" in played.notices
     assert all(len(m["content"]) <= 2100 for body in played.bodies for m in body["messages"] if m["role"] == "tool")
 
 
@@ -389,7 +389,7 @@ async def test_a_round_that_is_asked_again_counts_in_the_totals() -> None:
 
 
 async def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpubox.agent.asking.REPLY_CHARACTERS", 500)
+    monkeypatch.setattr("gpubox.agent.completion.MAX_REPLY_CHARACTERS", 500)
     words = "".join(f"{n} " for n in range(1000))
     played = await play(ScriptedServer(says(words, hang=True)))
     assert played.finished.reason == "length" and 500 < len(played.finished.text) < 600

@@ -13,11 +13,11 @@ import pytest
 from gpubox.agent.chat import Chat
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, Notice, RoundFinished, TextDelta, TurnFinished
-from gpubox.agent.scratch import create_scratch, remove_scratch
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.chat_files import chat_path, load_chat, names
+from gpubox.agent.transcript.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
 from gpubox.agent.transcript.records import ChatSettings
+from gpubox.agent.workspace import create_scratch, remove_scratch
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import own_identity
@@ -160,7 +160,7 @@ async def test_closing_in_mid_turn_ends_it_and_the_program_it_runs(box: Box) -> 
     assert not scratch.exists()
     log = box.log()
     assert log.path()[0].state == "stopped"
-    assert log.conversation().unanswered() == []
+    assert log.conversation().unanswered_calls() == []
 
 
 async def test_the_file_has_what_was_said_within_a_second(box: Box) -> None:
@@ -216,7 +216,7 @@ async def test_a_retry_and_a_branch(box: Box) -> None:
     assert len(box.log("new name").turns) == 3
     assert said(box.log("other")) == first
     assert [m["content"] for m in box.server.bodies[-1]["messages"][1:]] == ["Tell me.", "One.", "Once more?"]
-    assert sorted(names(box.paths)) == ["new name", "other"]
+    assert sorted(chat_names(box.paths)) == ["new name", "other"]
 
 
 async def test_one_turn_at_a_time_and_one_gpubox(box: Box) -> None:
@@ -270,7 +270,7 @@ async def test_a_chat_that_cannot_be_saved_says_so_once_and_goes_on(box: Box) ->
         assert isinstance(events[-1], TurnFinished) and events[-1].text == "Two."
         assert chat.problem
         await chat.close()
-    assert names(box.paths) == []
+    assert chat_names(box.paths) == []
 
 
 async def test_the_turns_end_is_the_last_event_wherever_saving_fails(box: Box) -> None:
@@ -386,7 +386,7 @@ async def test_nobody_answers_and_nothing_is_asked(box: Box) -> None:
     with pytest.raises(GpuboxError, match="Nothing is running"):
         await ask(chat)
     await chat.close()
-    assert names(box.paths) == []
+    assert chat_names(box.paths) == []
 
 
 async def test_two_chats_with_the_same_question_get_two_names(box: Box) -> None:
@@ -395,7 +395,7 @@ async def test_two_chats_with_the_same_question_get_two_names(box: Box) -> None:
             chat = box.chat()
             await ask(chat)
             await chat.close()
-    assert sorted(names(box.paths)) == ["tell-me", "tell-me-2"]
+    assert sorted(chat_names(box.paths)) == ["tell-me", "tell-me-2"]
 
 
 async def test_who_answers(paths: Paths) -> None:
@@ -413,7 +413,7 @@ async def test_who_answers(paths: Paths) -> None:
         running = RunningServer(launch, "id1", "t", own_identity(), ready_at="t")
         save_state(paths.instance_state("main"), InstanceState(running))
         found = await find_endpoint(paths, Config())
-    assert (found.profile_name, found.build, found.model, found.system) == (
+    assert (found.profile_name, found.build, found.model, found.system_prompt) == (
         "coder",
         "b11434-abc",
         "m.gguf",

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from gpubox.agent.arguments import read_arguments
-from gpubox.agent.clip import truncate_output
 from gpubox.agent.fenced_code import ends_with_program, fenced_blocks, python_program
-from gpubox.agent.leaks import text_tool_calls
 from gpubox.agent.repetition import RepetitionDetector, without_repetition
 from gpubox.agent.thinking import ThinkingSplitter, split_thinking
+from gpubox.agent.tool_calls import text_tool_calls
+from gpubox.agent.tools import truncate_output
 
 REPLY = "<think>plan\n```python\nBAD\n```\nso</think>\n\nHere:\n```python\nGOOD = '<think>'\n```\nThat is all."
 

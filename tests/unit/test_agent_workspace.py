@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.agent import browse, edits
-from gpubox.agent.workspace import FILE_BYTES, Workspace
+from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace
 from gpubox.errors import GpuboxError, UsageError
 
 ON = threading.Event()
@@ -72,7 +72,7 @@ def test_links_are_not_followed_wherever_they_stand(work: Workspace, outside: Pa
     listed = browse.list_entries(work, ".", True, ON)
     assert "leaf -> " in listed
     assert "secret.txt\n" not in listed
-    assert "No line holds" in browse.search(work, "sesame", ".", "", ON)
+    assert "No line contains" in browse.search(work, "sesame", ".", "", ON)
     assert [path.name for path in outside.iterdir()] == ["secret.txt"]
 
 
@@ -93,23 +93,23 @@ def test_only_ordinary_files_are_opened(work: Workspace) -> None:
         assert "a device, a pipe or a socket" in refused(browse.read_lines, work, path, 1, 10)
         assert "a device, a pipe or a socket" in refused(edits.plan_write, work, path, "x")
     assert "is a folder" in refused(browse.read_lines, work, "sub", 1, 10)
-    assert "No line holds" in browse.search(work, "sesame", ".", "", ON)  # and it comes back
+    assert "No line contains" in browse.search(work, "sesame", ".", "", ON)  # and it comes back
 
 
 def test_a_device_is_never_opened(tmp_path: Path) -> None:
-    device = Workspace(Path("/dev"), anywhere=True)
+    device = Workspace(Path("/dev"), any_folder=True)
 
     assert "a device" in refused(browse.read_lines, device, "zero", 1, 10)
 
 
 def test_files_too_large_or_no_text_are_refused(work: Workspace) -> None:
     with (work.root / "huge").open("wb") as file:
-        file.truncate(FILE_BYTES + 1)
+        file.truncate(MAX_FILE_BYTES + 1)
     (work.root / "image").write_bytes(b"\x89PNG\0\0")
 
     assert "too large" in refused(browse.read_lines, work, "huge", 1, 10)
-    assert "no text" in refused(browse.read_lines, work, "image", 1, 10)
-    assert "larger than" in refused(edits.plan_write, work, "new", "x" * (FILE_BYTES + 1))
+    assert "is not text" in refused(browse.read_lines, work, "image", 1, 10)
+    assert "larger than" in refused(edits.plan_write, work, "new", "x" * (MAX_FILE_BYTES + 1))
 
 
 @pytest.mark.parametrize("which", ["/", "/etc", "/usr/share", "/home", "/var", "home", "own", "above own", "in own"])
@@ -120,9 +120,9 @@ def test_a_folder_that_is_too_wide_needs_the_owners_word(which: str, own_home: P
     folder = named.get(which, Path(which))
 
     with pytest.raises(UsageError) as error:
-        Workspace(folder, own=(own,))
+        Workspace(folder, own_folders=(own,))
     assert "--any-workdir" in error.value.hint
-    assert Workspace(folder, own=(own,), anywhere=True).root == folder.resolve()
+    assert Workspace(folder, own_folders=(own,), any_folder=True).root == folder.resolve()
 
 
 def test_the_folder_above_the_home_and_a_link_to_it_are_too_wide(own_home: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_folder_above_the_home_and_a_link_to_it_are_too_wide(own_home: Path,
     for folder in (own_home.parent, tmp_path / "way"):
         with pytest.raises(UsageError):
             Workspace(folder)
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         Workspace(Path(__file__))
     with pytest.raises(UsageError, match="cannot be used"):
         Workspace(tmp_path / "nowhere")
@@ -141,7 +141,7 @@ def test_a_workspace_that_was_replaced_is_not_touched(work: Workspace, outside: 
     work.root.rename(work.root.parent / "moved")
     assert "gone" in refused(browse.list_entries, work, ".", False, ON)
     outside.rename(work.root)
-    assert "replaced" in refused(browse.list_entries, work, ".", False, ON)
+    assert "taken the workspace's place" in refused(browse.list_entries, work, ".", False, ON)
 
 
 def test_listing(work: Workspace) -> None:
@@ -153,17 +153,17 @@ def test_listing(work: Workspace) -> None:
     ]  # fmt: skip
     deep = browse.list_entries(work, ".", True, ON)
     assert "sub/b.py  13 bytes" in deep
-    assert deep.endswith("(not looked into: node_modules)")
+    assert deep.endswith("(not searched: node_modules)")
     assert browse.list_entries(work, "node_modules/x", False, ON) == "(empty)"
 
 
 def test_a_listing_is_bounded_and_says_so(work: Workspace) -> None:
-    for number in range(browse.ENTRIES + 5):
+    for number in range(browse.MAX_ENTRIES + 5):
         (work.root / f"sub/{number}").touch()
 
     listed = browse.list_entries(work, ".", True, ON).splitlines()
 
-    assert len(listed) == browse.ENTRIES + 1
+    assert len(listed) == browse.MAX_ENTRIES + 1
     assert "only the first" in listed[-1]
 
 
@@ -172,7 +172,7 @@ def test_reading_some_lines(work: Workspace) -> None:
     assert "has 3 lines" in refused(browse.read_lines, work, "a.txt", 4, 1)
     (work.root / "long").write_text("x" * 1_000_000 + "\nend\n")
     read = browse.read_lines(work, "long", 1, 10)
-    assert len(read) < browse.READ_CHARACTERS + 200
+    assert len(read) < browse.MAX_READ_CHARACTERS + 200
     assert "1000000 characters" in read
     assert "(lines 1 to 1 of 2)" in read
 
@@ -181,7 +181,7 @@ def test_searching(work: Workspace) -> None:
     assert browse.search(work, "TWO", ".", "", ON).splitlines() == ["a.txt:2: two", "sub/b.py:1: print('Two')"]
     assert browse.search(work, "two", ".", "*.py", ON) == "sub/b.py:1: print('Two')"
     assert browse.search(work, "two", "sub", "", ON) == "sub/b.py:1: print('Two')"
-    assert "No line holds" in browse.search(work, "t.o", ".", "", ON)
+    assert "No line contains" in browse.search(work, "t.o", ".", "", ON)
     assert "one line" in refused(browse.search, work, "", ".", "", ON)
 
 
