@@ -91,8 +91,6 @@ class Chat:
         self._scratch: Path | None = None
         self._workspace: Workspace | None = None
         self._journal: ChatJournal | None = None
-        self._unsaved: list[AnyChatRecord] = []
-        """Records of a new chat that has no file yet."""
         self._conversation: Conversation | None = None
         """The prompt of the last turn. It knows how much of it the server has cached."""
         self._conversation_head = ""
@@ -319,16 +317,13 @@ class Chat:
                     raise
                 continue  # another gpubox has just taken the name
             self.log.name = name
-            for record in self._unsaved:
-                self._journal.add(record)
-            self._unsaved = []
+            if self.settings != ChatSettings():
+                self._journal.add(SettingsChanged(self.settings, utc_now()))
 
     def _record(self, record: AnyChatRecord) -> None:
         self.log.apply_record(record)
         if self._journal:
             self._journal.add(record)
-        else:
-            self._unsaved.append(record)
 
     def _log_event(self, event: AgentEvent) -> None:
         assert self._journal is not None

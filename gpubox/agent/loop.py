@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
 
 from gpubox.agent.completion import CompletionRequester, ModelReply
 from gpubox.agent.conversation import Conversation
@@ -69,14 +70,7 @@ class AgentLoop:
         """
         events: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
         turn = self._turn = RunningTurn(
-            conversation,
-            settings,
-            tools,
-            client,
-            emit=events.put_nowait,
-            approve=self._approve,
-            retry_seconds=self._retry_seconds,
-            clock=self._clock,
+            conversation, settings, tools, client, events.put_nowait, self._approve, self._retry_seconds, self._clock
         )
         task = self._task = asyncio.create_task(turn.run())
         task.add_done_callback(lambda _: events.put_nowait(None))
@@ -93,39 +87,42 @@ class AgentLoop:
                 await asyncio.wait([task])
 
 
+@dataclass(slots=True)
 class RunningTurn:
     """One turn: rounds until the model answers, a limit is reached, the owner stops it, or something breaks."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        settings: AgentSettings,
-        tools: Sequence[Tool],
-        client: LlamaClient,
-        *,
-        emit: Emit,
-        approve: Approve,
-        retry_seconds: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._conversation, self._settings, self._tools = conversation, settings, tools
-        self._client, self._emit, self._approve, self._retry_seconds = client, emit, approve, retry_seconds
-        self._deadline = asyncio.timeout(settings.max_turn_seconds)
-        self._timings = TurnTimings(conversation, clock)
-        self._tool_runner = ToolRunner(tools, self._ask_owner, emit, settings.max_output_characters)
-        used_ids = (call.id for message in conversation.messages for call in message.tool_calls)
-        self._call_ids = CallIds(used_ids, f"call_{len(conversation.messages)}")
-        self._messages_before = len(conversation.messages)
-        self._requester: CompletionRequester | None = None
-        self._round = 0
-        self._reply_added = False
-        """Whether the reply of the running round is part of the conversation."""
-        self._answer = ""
-        self.stopped = False
-        """The owner stopped the turn: a cancellation is then its end, not an error."""
+    conversation: Conversation
+    settings: AgentSettings
+    tools: Sequence[Tool]
+    client: LlamaClient
+    emit: Emit
+    approve: Approve
+    retry_seconds: float
+    clock: Callable[[], float]
+    stopped: bool = False
+    """The owner stopped the turn: a cancellation is then its end, not an error."""
+    _round: int = 0
+    _answer: str = ""
+    _requester: CompletionRequester | None = None
+    _reply_added: bool = False
+    """Whether the reply of the running round is part of the conversation."""
+    _deadline: asyncio.Timeout = field(init=False)
+    _timings: TurnTimings = field(init=False)
+    _tool_runner: ToolRunner = field(init=False)
+    _call_ids: CallIds = field(init=False)
+
+    def __post_init__(self) -> None:
+        messages = self.conversation.messages
+        self._deadline = asyncio.timeout(self.settings.max_turn_seconds)
+        self._timings = TurnTimings(self.conversation, self.clock)
+        self._tool_runner = ToolRunner(self.tools, self._ask_owner, self.emit, self.settings.max_output_characters)
+        self._call_ids = CallIds(
+            (call.id for message in messages for call in message.tool_calls), f"call_{len(messages)}"
+        )
 
     async def run(self) -> None:
         """Runs to the end. Afterwards the conversation is usable in every case; only a cancellation is raised."""
+        messages_before = len(self.conversation.messages)
         try:
             async with self._deadline:
                 reason = await self._run_rounds()
@@ -137,27 +134,27 @@ class RunningTurn:
         except TimeoutError:
             self._close_round()
             reason = "wall"
-            self._emit(Notice("wall", f"The turn reached its limit of {self._settings.max_turn_seconds:,.0f} s."))
+            self.emit(Notice("wall", f"The turn reached its limit of {self.settings.max_turn_seconds:,.0f} s."))
         except GpuboxError as error:
             self._close_round()
-            kept = len(self._conversation.messages) - self._messages_before
-            self._emit(TurnFailed(error.message, error.hint, kept, self._totals()))
+            kept = len(self.conversation.messages) - messages_before
+            self.emit(TurnFailed(error.message, error.hint, kept, self._totals()))
             return
-        self._emit(TurnFinished(self._totals(), reason, self._answer))
+        self.emit(TurnFinished(self._totals(), reason, self._answer))
 
     async def _run_rounds(self) -> EndReason:
         requester = await self._start()
-        settings = self._settings
+        settings = self.settings
         repeated_rounds = 0
         for self._round in range(1, settings.rounds + 1):
             remaining_tokens = settings.max_turn_tokens - self._timings.generated_tokens
             if remaining_tokens <= 0:
                 return "tokens"
-            self._emit(RoundStarted(self._round, settings.rounds))
+            self.emit(RoundStarted(self._round, settings.rounds))
             reply = await requester.request(self._round, min(settings.max_tokens, remaining_tokens))
             if reply.repetitive:
                 return self._end_repetitive(reply)
-            plan = plan_tool_calls(reply, self._tools, requester.protocol, self._call_ids)
+            plan = plan_tool_calls(reply, self.tools, requester.protocol, self._call_ids)
             self._answer = reply.visible.strip()
             self._add_reply(reply, plan.content, plan)
             if not plan.calls:
@@ -169,29 +166,29 @@ class RunningTurn:
             completed = await self._act(reply, plan)
             repeated_rounds = repeated_rounds + 1 if all(call.repeated for call in completed) else 0
             if repeated_rounds >= MAX_REPEATED_ROUNDS:
-                self._emit(Notice("repetition", "The model makes the same call again and again."))
+                self.emit(Notice("repetition", "The model makes the same call again and again."))
                 return "repetition"
         return "rounds"
 
     async def _start(self) -> CompletionRequester:
-        props = await self._client.props()
+        props = await self.client.props()
         protocol = choose_protocol(
-            self._settings, self._tools, props, ignored_programs=self._conversation.ignored_programs()
+            self.settings, self.tools, props, ignored_programs=self.conversation.ignored_programs()
         )
         context_tokens = context_size(props)
         if context_tokens:  # one output must not fill a small context
             self._tool_runner.max_characters = min(self._tool_runner.max_characters, context_tokens)
         model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
-        self._emit(TurnStarted(protocol.name, protocol.why, model, protocol.tool_names, context_tokens))
+        self.emit(TurnStarted(protocol.name, protocol.why, model, protocol.tool_names, context_tokens))
         self._requester = CompletionRequester(
-            self._client,
-            self._conversation,
-            self._settings,
+            self.client,
+            self.conversation,
+            self.settings,
             protocol,
             context_tokens,
-            self._emit,
+            self.emit,
             self._timings,
-            self._retry_seconds,
+            self.retry_seconds,
         )
         return self._requester
 
@@ -199,14 +196,14 @@ class RunningTurn:
         """Runs the calls of ``reply`` and adds their outputs to the conversation."""
         self._timings.start_tools()
         completed = await self._tool_runner.run(plan.calls)
-        hint = LAST_ROUND_HINT if self._round == self._settings.rounds - 1 else ""
+        hint = LAST_ROUND_HINT if self._round == self.settings.rounds - 1 else ""
         if plan.native:
             for done in completed:
                 text = done.output.text + (hint if done is completed[-1] else "")
-                self._emit(self._conversation.add(Message("tool", text, tool_call_id=done.call.id)))
+                self.emit(self.conversation.add(Message("tool", text, tool_call_id=done.call.id)))
         else:
             outputs = "\n\n".join(f"Output:\n```\n{done.output.text}\n```" for done in completed)
-            self._emit(self._conversation.add(Message("tool", outputs + hint)))
+            self.emit(self.conversation.add(Message("tool", outputs + hint)))
         self._end_round(reply)
         return completed
 
@@ -217,17 +214,17 @@ class RunningTurn:
         calls = tuple(planned.call for planned in plan.calls) if plan and plan.native else ()
         if content.strip() or reply.reasoning_content.strip() or calls:
             message = Message("assistant", content, reply.reasoning_content, calls, partial=partial)
-            self._emit(self._conversation.add(message))
+            self.emit(self.conversation.add(message))
 
     def _end_repetitive(self, reply: ModelReply) -> EndReason:
-        self._emit(Notice("repetition", "The model repeated itself and was stopped."))
+        self.emit(Notice("repetition", "The model repeated itself and was stopped."))
         self._answer = without_repetition(reply.visible).strip()
         self._add_reply(reply, without_repetition(reply.content), partial=True)
         self._end_round(reply)
         return "repetition"
 
     def _end_round(self, reply: ModelReply) -> None:
-        self._emit(RoundFinished(self._round, self._timings.end_round(reply.measurements), reply.finish_reason))
+        self.emit(RoundFinished(self._round, self._timings.end_round(reply.measurements), reply.finish_reason))
         self._reply_added = False
         if self._requester:
             self._requester.reply = None
@@ -240,8 +237,8 @@ class RunningTurn:
         if not self._reply_added:
             self._answer = reply.visible.strip()
             self._add_reply(reply, _close_thinking(reply.content), partial=True)
-        for call in self._conversation.unanswered_calls():
-            self._emit(self._conversation.add(Message("tool", STOPPED_CALL_OUTPUT, tool_call_id=call.id)))
+        for call in self.conversation.unanswered_calls():
+            self.emit(self.conversation.add(Message("tool", STOPPED_CALL_OUTPUT, tool_call_id=call.id)))
         self._end_round(reply)
 
     def _totals(self) -> TurnTotals:
@@ -252,7 +249,7 @@ class RunningTurn:
         deadline, asked_at = self._deadline.when(), asyncio.get_running_loop().time()
         self._deadline.reschedule(None)
         try:
-            return await self._approve(call, diff)
+            return await self.approve(call, diff)
         finally:
             waited = asyncio.get_running_loop().time() - asked_at
             self._timings.add_approval(waited)

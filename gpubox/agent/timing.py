@@ -10,6 +10,9 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import RoundTiming, TurnTotals
 from gpubox.server.chunks import Timings
 
+_OPTIONAL_COUNTS = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
+_NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server")
+
 
 @dataclass(slots=True)
 class RequestMeasurements:
@@ -64,42 +67,48 @@ class TurnTimings:
         """``seconds`` of the running round were spent waiting for the owner."""
         self._approval_seconds += seconds
 
-    def end_round(self, measurements: RequestMeasurements) -> RoundTiming:
+    def end_round(self, measured: RequestMeasurements) -> RoundTiming:
         """Ends a round, or a request that is given up and repeated."""
         now = self.clock()
         tool_seconds = 0.0
         if self._tools_started is not None:
             tool_seconds = max(now - self._tools_started - self._approval_seconds, 0.0)
         cache_tokens = self._conversation.server_cache_tokens
-        timing = round_timing(
-            measurements,
-            now,
-            cache_tokens_before=cache_tokens,
-            tool_seconds=tool_seconds,
-            approval_seconds=self._approval_seconds,
-        )
-        self._conversation.server_cache_tokens = cache_tokens_after(measurements) or cache_tokens
+        timing = _round_timing(measured, now, cache_tokens, tool_seconds, self._approval_seconds)
+        self._conversation.server_cache_tokens = _cache_tokens_after(measured) or cache_tokens
         self._rounds.append(timing)
         self._round_started, self._tools_started, self._approval_seconds = now, None, 0.0
         return timing
 
     def totals(self, rounds: int, tool_calls: int, failed_tool_calls: int) -> TurnTotals:
-        """The sums of all rounds so far."""
-        return turn_totals(self._rounds, rounds, tool_calls, failed_tool_calls)
+        """The sums of all rounds so far. A rate is computed from the sums; a count that no round knows is unknown."""
+        sums: dict[str, Any] = {
+            name: sum(getattr(timing, name) or 0 for timing in self._rounds)
+            for name in RoundTiming.__struct_fields__
+            if name not in _NOT_SUMMED
+        }
+        for name in _OPTIONAL_COUNTS:
+            if all(getattr(timing, name) is None for timing in self._rounds):
+                sums[name] = None
+        generation_seconds = sums["thinking_seconds"] + sums["answer_seconds"]
+        prefill_seconds = sums["prefill_new_seconds"] + sums["prefill_reprocessed_seconds"]
+        prefill_tokens = sums["prefill_new_tokens"] + sums["prefill_reprocessed_tokens"]
+        whole = RoundTiming(
+            **sums,
+            tg_tokens_per_second=_rate(sums["generated_tokens"], generation_seconds),
+            pp_tokens_per_second=_rate(prefill_tokens, prefill_seconds),
+            from_server=all(timing.from_server for timing in self._rounds),
+        )
+        effective = _rate(whole.generated_tokens, whole.wall_seconds - whole.approval_seconds)
+        return TurnTotals(rounds, whole, effective, tool_calls, failed_tool_calls)
 
 
-def round_timing(
-    measured: RequestMeasurements,
-    now: float,
-    *,
-    cache_tokens_before: int,
-    tool_seconds: float,
-    approval_seconds: float,
+def _round_timing(
+    measured: RequestMeasurements, now: float, cache_tokens: int, tool_seconds: float, approval_seconds: float
 ) -> RoundTiming:
     """The timing of a round that ends ``now``.
 
-    ``cache_tokens_before`` is the size of the server's cache after the round before: tokens of it that are processed
-    again count as reprocessed. ``tool_seconds`` and ``approval_seconds`` follow the model's reply.
+    ``cache_tokens`` is the size of the server's cache before the round. The tool and approval times follow the reply.
     """
     server, started = measured.timings, measured.prefill_started
     ended = measured.ended if measured.ended is not None else now
@@ -120,7 +129,7 @@ def round_timing(
     if started is None:
         started = first_delta - prefill if server else measured.sent
     queue = min(max(started - measured.sent, 0.0), request_seconds - prefill - generation)
-    reprocessed = min(max(cache_tokens_before - cached, 0), prompt_tokens)
+    reprocessed = min(max(cache_tokens - cached, 0), prompt_tokens)
     reprocessed_share = reprocessed / prompt_tokens if prompt_tokens else 0.0
     after_thinking = measured.timings_after_thinking
     if measured.thinking_deltas and measured.thinking_deltas == measured.deltas:
@@ -153,38 +162,11 @@ def round_timing(
     )
 
 
-def cache_tokens_after(measured: RequestMeasurements) -> int:
+def _cache_tokens_after(measured: RequestMeasurements) -> int:
     """Tokens in the server's cache after a request: the prompt and all generated tokens but the last."""
     if server := measured.timings:
         return server.cached_tokens + server.prompt_tokens + max(server.generated_tokens - 1, 0)
     return (measured.prompt_tokens or 0) + max((measured.completion_tokens or 0) - 1, 0)
-
-
-_OPTIONAL_COUNTS = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
-_NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server")
-
-
-def turn_totals(timings: list[RoundTiming], rounds: int, tool_calls: int, failed_tool_calls: int) -> TurnTotals:
-    """The sums of a turn. A rate is computed from the sums. A count that no round knows stays unknown."""
-    sums: dict[str, Any] = {
-        name: sum(getattr(timing, name) or 0 for timing in timings)
-        for name in RoundTiming.__struct_fields__
-        if name not in _NOT_SUMMED
-    }
-    for name in _OPTIONAL_COUNTS:
-        if all(getattr(timing, name) is None for timing in timings):
-            sums[name] = None
-    generation_seconds = sums["thinking_seconds"] + sums["answer_seconds"]
-    prefill_seconds = sums["prefill_new_seconds"] + sums["prefill_reprocessed_seconds"]
-    prefill_tokens = sums["prefill_new_tokens"] + sums["prefill_reprocessed_tokens"]
-    whole = RoundTiming(
-        **sums,
-        tg_tokens_per_second=_rate(sums["generated_tokens"], generation_seconds),
-        pp_tokens_per_second=_rate(prefill_tokens, prefill_seconds),
-        from_server=all(timing.from_server for timing in timings),
-    )
-    effective = _rate(whole.generated_tokens, whole.wall_seconds - whole.approval_seconds)
-    return TurnTotals(rounds, whole, effective, tool_calls, failed_tool_calls)
 
 
 def _rate(count: int, seconds: float) -> float | None:

@@ -18,7 +18,6 @@ from gpubox.agent.events import (
     TextDelta,
     TurnFailed,
     TurnFinished,
-    TurnStarted,
     decode_event,
 )
 from gpubox.agent.transcript.records import (
@@ -54,10 +53,6 @@ class Turn:
     @property
     def parent_id(self) -> str:
         return self.header.parent_id
-
-    @property
-    def started(self) -> TurnStarted | None:
-        return next((event for event in self.events if isinstance(event, TurnStarted)), None)
 
     @property
     def ended(self) -> TurnFinished | TurnFailed | None:
