@@ -1,4 +1,4 @@
-"""A change is made whole or not at all, and only the change that was shown."""
+"""A change is applied completely or not at all, and only if its diff was shown."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_a_diff_far_down_counts_the_lines_of_the_whole_file(work: Workspace) -> 
 
 
 @pytest.mark.parametrize(
-    ("old", "words"), [("four", "is not in the file"), ("e", "is in the file 3 times"), ("", "is empty")]
+    ("old", "problem"), [("four", "is not in the file"), ("e", "is in the file 3 times"), ("", "is empty")]
 )
-def test_an_edit_that_is_not_clear_changes_nothing(work: Workspace, old: str, words: str) -> None:
-    with pytest.raises(GpuboxError, match=words):
+def test_an_edit_that_is_not_clear_changes_nothing(work: Workspace, old: str, problem: str) -> None:
+    with pytest.raises(GpuboxError, match=problem):
         edits.plan_edit(work, "a.txt", old, "x")
 
 
@@ -84,13 +84,13 @@ def test_line_endings_and_foreign_bytes_stay(work: Workspace) -> None:
 
 def test_a_file_that_changed_after_the_diff_is_not_written(work: Workspace) -> None:
     change = edits.plan_edit(work, "a.txt", "two", "2")
-    made = edits.plan_write(work, "new.txt", "mine\n")
+    creation = edits.plan_write(work, "new.txt", "mine\n")
     (work.root / "a.txt").write_text("the owner was here\n")
     (work.root / "new.txt").write_text("so were others\n")
 
-    for one in (change, made):
+    for planned in (change, creation):
         with pytest.raises(GpuboxError, match="has changed since"):
-            apply(work, one)
+            apply(work, planned)
 
     assert (work.root / "a.txt").read_text() == "the owner was here\n"
     assert (work.root / "new.txt").read_text() == "so were others\n"
@@ -116,7 +116,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(work: Workspace, monke
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(edits.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(GpuboxError, match="No space left"):
         apply(work, edits.plan_write(work, "a.txt", "new\n"))
 
@@ -179,13 +179,13 @@ def test_a_long_diff_is_shown_by_head_and_tail_and_says_so(work: Workspace) -> N
 
 
 def test_a_diff_of_long_lines_is_bounded_too() -> None:
-    one = edits.shorten_diff("+" + "x" * 1_000_000)
-    many = edits.shorten_diff("\n".join("+" + "x" * 3000 for _ in range(100)))
+    long_line = edits.shorten_diff("+" + "x" * 1_000_000)
+    many_lines = edits.shorten_diff("\n".join("+" + "x" * 3000 for _ in range(100)))
 
-    assert len(one) < 2200
-    assert "998001 characters NOT SHOWN" in one
-    assert len(many) < edits.MAX_DIFF_CHARACTERS + 200
-    assert "of 100 lines of this diff are NOT SHOWN" in many
+    assert len(long_line) < 2200
+    assert "998001 characters NOT SHOWN" in long_line
+    assert len(many_lines) < edits.MAX_DIFF_CHARACTERS + 200
+    assert "of 100 lines of this diff are NOT SHOWN" in many_lines
 
 
 def test_a_rewrite_of_a_large_file_is_planned_at_once(work: Workspace) -> None:

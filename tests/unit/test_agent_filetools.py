@@ -1,4 +1,4 @@
-"""The file tools as the loop calls them: what is shown is what is written, and a cancel leaves no half of it."""
+"""The file tools as the loop calls them: only what was shown is written, and a cancel leaves no half-written file."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ async def test_looking(tools: dict[str, Tool]) -> None:
         ("read_file", {"path": "a.txt", "first_line": "2", "lines": 1.0}, "two\n(lines 2 to 2 of 2)"),
         ("search_files", {"text": "TWO"}, "a.txt:2: two"),
     ):
-        one = ToolCall("c", name, arguments)  # type: ignore[arg-type]
-        assert tools[name].diff(one) == ""
-        output = await tools[name].run(one)
+        tool_call = ToolCall("c", name, arguments)
+        assert tools[name].diff(tool_call) == ""
+        output = await tools[name].run(tool_call)
         assert (output.ok, output.text, output.isolation) == (True, wanted, "")
 
 
@@ -53,10 +53,10 @@ async def test_looking(tools: dict[str, Tool]) -> None:
 async def test_what_the_model_does_wrong_is_an_output(
     tools: dict[str, Tool], name: str, arguments: dict[str, Any]
 ) -> None:
-    one = ToolCall("c", name, arguments)
+    tool_call = ToolCall("c", name, arguments)
 
-    assert tools[name].diff(one) == ""
-    output = await tools[name].run(one)
+    assert tools[name].diff(tool_call) == ""
+    output = await tools[name].run(tool_call)
 
     assert (output.ok, output.ended_by) == (False, "refused")
     assert output.text
@@ -102,13 +102,13 @@ async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
         slow.set()
         let_go.wait(30)
 
-    def apply(*words: Any) -> None:
+    def apply(*arguments: Any) -> None:
         try:
-            real(*words)
+            real(*arguments)
         finally:
             over.set()
 
-    monkeypatch.setattr(edits.os, "fsync", sync)
+    monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(edits, "apply_change", apply)
     monkeypatch.setattr(filetools, "CANCEL_TIMEOUT_SECONDS", patience)
     write = call("write_file", path="a.txt", content="new\n")
@@ -141,7 +141,7 @@ def test_the_model_reads_the_same_of_them_in_every_chat(tmp_path: Path) -> None:
     ]
 
     assert texts[0] == texts[1]
-    assert [(name, beside) for name, _, _, beside in texts[0]] == [
+    assert [(name, parallel_safe) for name, _, _, parallel_safe in texts[0]] == [
         ("list_files", True), ("read_file", True), ("search_files", True), ("write_file", False), ("edit_file", False),
     ]  # fmt: skip
     assert [parameters["required"] for _, _, parameters, _ in texts[0]] == [

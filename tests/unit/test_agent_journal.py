@@ -1,4 +1,4 @@
-"""A chat file holds what was said whatever happens to the program, the disk or the file."""
+"""A chat file keeps the chat, whatever happens to the program, the disk or the file."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gpubox.agent.events import (
 from gpubox.agent.tools import ToolCall
 from gpubox.agent.transcript import journal as journal_module
 from gpubox.agent.transcript.chat_files import (
+    ChatSummary,
     chat_names,
     chat_path,
     chat_summaries,
@@ -53,12 +54,12 @@ def ask(journal: ChatJournal, turn: str, text: str, parent: str = "", profile: s
     journal.add_event(MessageAdded(Message("user", text)))
 
 
-def answer(journal: ChatJournal, text: str, *more: AgentEvent) -> None:
+def answer(journal: ChatJournal, text: str, *last_events: AgentEvent) -> None:
     journal.add_event(RoundStarted(1, 5))
     for word in text.split(" "):
         journal.add_event(TextDelta(f"{word} "))
     journal.add_event(MessageAdded(Message("assistant", text)))
-    for event in more:
+    for event in last_events:
         journal.add_event(event)
     journal.add_event(TurnFinished(TurnTotals(), "answered", text))
 
@@ -104,10 +105,10 @@ def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None
     (turn,) = load_chat(path).path()
 
     assert turn.state == "cut off"
-    (_, said) = turn.messages()
-    assert (said.content, said.reasoning_content, said.partial) == ("Once upon", "Let me think.", True)
+    (_, partial) = turn.messages()
+    assert (partial.content, partial.reasoning_content, partial.partial) == ("Once upon", "Let me think.", True)
     assert b"prefill" not in lines
-    assert lines.count(b"\n") == 5  # opened, asked, the message, its thinking, its text: deltas are joined
+    assert lines.count(b"\n") == 5  # chat header, turn header, message, thinking, text: deltas are joined
     journal.close()
     assert load_chat(path).path()[0].answer == "Once upon a time, not flushed"
 
@@ -125,19 +126,19 @@ def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None
     assert [(m.role, m.tool_call_id, m.content) for m in messages[2:]] == [("tool", "c1", INTERRUPTED_CALL_OUTPUT)]
 
 
-def test_a_round_that_was_asked_again_and_an_output_that_was_folded(path: Path) -> None:
+def test_a_round_that_was_asked_again_and_an_output_that_was_shortened(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
     journal.add_event(TextDelta("a stream that bro"))
     journal.add_event(RoundRestarted(1, "the stream broke"))
     journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution"),))))
     journal.add_event(MessageAdded(Message("tool", "1\n" * 1000, tool_call_id="c1")))
-    journal.add_event(MessageShortened(2, "[folded]"))
+    journal.add_event(MessageShortened(2, "[removed]"))
     journal.close()
 
     log = load_chat(path)
 
-    assert contents(log) == ["Run it.", "", "[folded]"]
+    assert contents(log) == ["Run it.", "", "[removed]"]
     assert [message.content[:3] for message in log.path()[0].messages()] == ["Run", "", "1\n1"]
 
 
@@ -204,10 +205,10 @@ def test_lines_that_are_unknown_or_damaged_are_counted_and_left_out(
 
     assert contents(log)[-1] == "Yes."
     assert (log.damaged_lines, log.unknown_lines) == (damaged, unknown)
-    assert [head.turns for head in heads_of(path)] == [4 if b"turn_header" in line else 3]
+    assert [chat.turns for chat in summaries_of(path)] == [4 if b"turn_header" in line else 3]
 
 
-def heads_of(path: Path) -> list[object]:
+def summaries_of(path: Path) -> list[ChatSummary]:
     return list(chat_summaries(Paths(path.parent, path.parent.parent, path.parent)))
 
 
@@ -282,7 +283,7 @@ def test_what_is_no_chat_is_refused_and_listed_as_such(paths: Paths) -> None:
     chat_path(paths, "empty").write_text("")
 
     assert contents(load_chat(chat_path(paths, "empty"))) == []
-    assert {head.name: bool(head.problem) for head in chat_summaries(paths)} == {
+    assert {chat.name: bool(chat.problem) for chat in chat_summaries(paths)} == {
         "good": False, "other": True, "image": True, "newer": True, "empty": False,
     }  # fmt: skip
     assert [hit.chat for hit in search(paths, "3 + 3")] == ["good"]
@@ -294,12 +295,12 @@ def test_the_list_of_chats(paths: Paths) -> None:
     os.utime(chat_path(paths, "old"), (1, 1))
     talk(chat_path(paths, "new one"))
 
-    found = chat_summaries(paths)
+    summaries = chat_summaries(paths)
 
-    assert [(head.name, head.turns, head.title, head.profile) for head in found] == [
+    assert [(chat.name, chat.turns, chat.title, chat.profile) for chat in summaries] == [
         ("new one", 2, "What is 2 + 2?", "demo"), ("old", 2, "What is 2 + 2?", "demo"),
     ]  # fmt: skip
-    assert found[1].changed_at == "1970-01-01T00:00:01Z"
+    assert summaries[1].changed_at == "1970-01-01T00:00:01Z"
 
 
 def test_searching_finds_what_anybody_said(paths: Paths) -> None:
@@ -311,12 +312,12 @@ def test_searching_finds_what_anybody_said(paths: Paths) -> None:
     answer(journal, "A " + "long " * 50 + "needle" + " tail" * 50)
     journal.close()
 
-    found = search(paths, "NEEDLE")
+    hits = search(paths, "NEEDLE")
 
-    assert [(hit.chat, hit.turn, hit.role) for hit in found] == [
+    assert [(hit.chat, hit.turn, hit.role) for hit in hits] == [
         ("one", "t1", "assistant"), ("one", "t1", "tool"), ("one", "t1", "assistant"),
     ]  # fmt: skip
-    assert found[2].excerpt.startswith("…long long")
+    assert hits[2].excerpt.startswith("…long long")
     assert len(search(paths, '"grüss dich"')) == len(search(paths, "grüß dich")) == 1
     assert search(paths, "nothing of it") == search(paths, "  ") == []
 

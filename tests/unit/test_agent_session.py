@@ -1,4 +1,4 @@
-"""An open chat: what is kept when a turn is stopped, closed, broken or asked again, and who answers."""
+"""An open chat: what it keeps when a turn is stopped, closed, broken or repeated, and which server answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubox.agent.events import AgentEvent, Notice, RoundFinished, TextDelta, Tu
 from gpubox.agent.tools import ToolCall
 from gpubox.agent.transcript.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
-from gpubox.agent.transcript.records import ChatSettings
+from gpubox.agent.transcript.records import Approvals, ChatSettings
 from gpubox.agent.workspace import create_scratch, remove_scratch
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
@@ -41,7 +41,7 @@ class Programs(Sandbox):
         self.asleep = asyncio.Event()
         self.killed = False
 
-    async def run(self, code: str, policy: Policy = Policy()) -> Outcome:  # noqa: B008
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
         self.ran.append((code, policy))
         if "sleep" in code:
             self.asleep.set()
@@ -64,8 +64,8 @@ class Box:
     async def find(self) -> ServerEndpoint:
         return ServerEndpoint(self.server.url, **self.endpoint)
 
-    def chat(self, name: str = "", **more: Any) -> Chat:
-        return Chat(self.paths, Config(), name, find=self.find, sandbox=self.programs, **more)
+    def chat(self, name: str = "", **options: Any) -> Chat:
+        return Chat(self.paths, Config(), name, find=self.find, sandbox=self.programs, **options)
 
     def log(self, name: str = "tell-me") -> ChatLog:
         return load_chat(chat_path(self.paths, name))
@@ -81,32 +81,34 @@ async def ask(chat: Chat, text: str = "Tell me.") -> list[AgentEvent]:
         return [event async for event in events]
 
 
-def said(log: ChatLog) -> list[tuple[str, str]]:
+def spoken(log: ChatLog) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in log.conversation().messages]
 
 
-async def until_text(chat: Chat, wanted: str, then: Callable[[], Awaitable[None] | None]) -> list[AgentEvent]:
-    """The events of a turn; once ``wanted`` was said, ``then`` is done."""
+async def until_text(chat: Chat, wanted: str, then: Callable[[], Awaitable[None] | bool]) -> list[AgentEvent]:
+    """The events of a turn; ``then`` is called once the model has written ``wanted``."""
     seen: list[AgentEvent] = []
     async with aclosing(chat.send("Tell me.")) as events:
         async for event in events:
             seen.append(event)
-            if isinstance(event, TextDelta) and wanted in event.text and (waiting := then()):
-                await waiting
+            if isinstance(event, TextDelta) and wanted in event.text:
+                waiting = then()
+                if isinstance(waiting, Awaitable):
+                    await waiting
     return seen
 
 
 async def test_a_stopped_turn_is_kept_and_the_chat_goes_on(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS, says("there was.")) as box.server:
         chat = box.chat()
-        events = await until_text(chat, "a time", lambda: chat.stop() and None)  # type: ignore[func-returns-value]
+        events = await until_text(chat, "a time", chat.stop)
         assert isinstance(events[-1], TurnFinished) and events[-1].reason == "stopped"
         await box.server.left.wait()
         await ask(chat, "Go on.")
         await chat.close()
 
     wanted = [("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Go on."), ("assistant", "there was.")]
-    assert said(box.log()) == wanted
+    assert spoken(box.log()) == wanted
     sent = box.server.bodies[-1]["messages"]
     assert [(m["role"], m["content"]) for m in sent[1:]] == wanted[:-1]
     assert [turn.state for turn in box.log().path()] == ["stopped", "answered"]
@@ -125,8 +127,8 @@ async def test_a_turn_whose_reader_leaves_or_is_cancelled_is_kept(box: Box) -> N
         here = asyncio.Event()
 
         async def follow() -> None:
-            async with aclosing(chat.send("Again.")) as more:
-                async for event in more:
+            async with aclosing(chat.send("Again.")) as events:
+                async for event in events:
                     if isinstance(event, TextDelta) and "time" in event.text:
                         here.set()
 
@@ -137,7 +139,7 @@ async def test_a_turn_whose_reader_leaves_or_is_cancelled_is_kept(box: Box) -> N
         assert task.cancelled()
         await chat.close()
 
-    assert said(box.log()) == [
+    assert spoken(box.log()) == [
         ("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Again."), ("assistant", "Once upon a time"),
     ]  # fmt: skip
     assert [turn.state for turn in box.log().path()] == ["stopped", "stopped"]
@@ -212,9 +214,9 @@ async def test_a_retry_and_a_branch(box: Box) -> None:
         await chat.close()
 
     first = [("user", "Tell me."), ("assistant", "One.")]
-    assert said(box.log("new name")) == [*first, ("user", "Once more?"), ("assistant", "Three.")]
+    assert spoken(box.log("new name")) == [*first, ("user", "Once more?"), ("assistant", "Three.")]
     assert len(box.log("new name").turns) == 3
-    assert said(box.log("other")) == first
+    assert spoken(box.log("other")) == first
     assert [m["content"] for m in box.server.bodies[-1]["messages"][1:]] == ["Tell me.", "One.", "Once more?"]
     assert sorted(chat_names(box.paths)) == ["new name", "other"]
 
@@ -289,10 +291,10 @@ async def test_the_turns_end_is_the_last_event_wherever_saving_fails(box: Box) -
 async def test_approvals(box: Box, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    asked: list[tuple[str, str]] = []
+    questions: list[tuple[str, str]] = []
 
-    async def owner(one: ToolCall, diff: str) -> bool:
-        asked.append((one.name, diff))
+    async def owner(tool_call: ToolCall, diff: str) -> bool:
+        questions.append((tool_call.name, diff))
         return "yes" in diff
 
     def write(name: str) -> Any:
@@ -304,24 +306,25 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
         chat.change_settings(ChatSettings(workdir=str(work)))
         await ask(chat)
         await ask(chat, "No?")
-        for approvals in ("workspace", "never"):
-            chat.change_settings(ChatSettings(workdir=str(work), approvals=approvals))  # type: ignore[arg-type]
+        modes: tuple[Approvals, ...] = ("workspace", "never")
+        for approvals in modes:
+            chat.change_settings(ChatSettings(workdir=str(work), approvals=approvals))
             await ask(chat, "More?")
         await chat.close()
 
     assert sorted(path.name for path in work.iterdir()) == ["free", "yes"]
-    assert [name for name, _ in asked] == ["write_file", "write_file"]
-    assert asked[0][1] == "--- (new file)\n+++ yes\n@@ -1,0 +1,1 @@\n+yes"
+    assert [name for name, _ in questions] == ["write_file", "write_file"]
+    assert questions[0][1] == "--- (new file)\n+++ yes\n@@ -1,0 +1,1 @@\n+yes"
 
 
 @pytest.mark.parametrize("path", [".envrc", ".vscode/tasks.json", "a/.Husky/pre-commit", "opencode.json"])
 async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
     box: Box, tmp_path: Path, path: str
 ) -> None:
-    asked: list[str] = []
+    diffs: list[str] = []
 
-    async def owner(one: ToolCall, diff: str) -> bool:
-        asked.append(diff)
+    async def owner(tool_call: ToolCall, diff: str) -> bool:
+        diffs.append(diff)
         return False
 
     script = [says(calls=[call("write_file", f'{{"path": "{path}", "content": "x"}}')]), says("a")]
@@ -331,7 +334,7 @@ async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
         await ask(chat)
         await chat.close()
 
-    assert len(asked) == 1 and path in asked[0]
+    assert len(diffs) == 1 and path in diffs[0]
     assert not (tmp_path / path).exists()
 
 
@@ -412,15 +415,12 @@ async def test_who_answers(paths: Paths) -> None:
         launch = Launch("coder", ("llama-server",), "127.0.0.1", port, model_path="/models/m.gguf")
         running = RunningServer(launch, "id1", "t", own_identity(), ready_at="t")
         save_state(paths.instance_state("main"), InstanceState(running))
-        found = await find_endpoint(paths, Config())
-    assert (found.profile_name, found.build, found.model, found.system_prompt) == (
-        "coder",
-        "b11434-abc",
-        "m.gguf",
-        "Be brief.",
-    )
-    assert found.launch_id == "id1"
-    assert "key" not in repr(found)
+        endpoint = await find_endpoint(paths, Config())
+    assert (endpoint.profile_name, endpoint.build, endpoint.model, endpoint.system_prompt) == (
+        "coder", "b11434-abc", "m.gguf", "Be brief.",
+    )  # fmt: skip
+    assert endpoint.launch_id == "id1"
+    assert "key" not in repr(endpoint)
 
 
 def test_the_scratch_folder_of_a_killed_gpubox_is_cleared_away(paths: Paths) -> None:

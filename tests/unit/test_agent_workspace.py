@@ -1,4 +1,4 @@
-"""A workspace is one folder: every way out of it that a model or its program may try is closed."""
+"""A workspace is one folder: no path that a model or its program may try leads out of it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def work(tmp_path: Path) -> Workspace:
     return Workspace(folder)
 
 
-def refused(call: object, *words: object) -> str:
+def refused(call: object, *arguments: object) -> str:
     with pytest.raises(GpuboxError) as error:
-        call(*words)  # type: ignore[operator]
+        call(*arguments)  # type: ignore[operator]
     return error.value.message
 
 
@@ -87,8 +87,8 @@ def test_a_folder_that_becomes_a_link_after_the_diff_was_shown(work: Workspace, 
 
 def test_only_ordinary_files_are_opened(work: Workspace) -> None:
     os.mkfifo(work.root / "pipe")
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(work.root / "sock"))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(str(work.root / "sock"))
     for path in ("pipe", "sock"):
         assert "a device, a pipe or a socket" in refused(browse.read_lines, work, path, 1, 10)
         assert "a device, a pipe or a socket" in refused(edits.plan_write, work, path, "x")
