@@ -25,7 +25,6 @@ from gpubox.agent.events import (
     TurnTotals,
 )
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript import journal as journal_module
 from gpubox.agent.transcript.chat_files import (
     ChatSummary,
     chat_names,
@@ -237,7 +236,7 @@ def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pyte
         return done
 
     journal = ChatJournal(path)
-    monkeypatch.setattr(journal_module.os, "write", write)
+    monkeypatch.setattr(os, "write", write)
     ask(journal, "t1", "What is 2 + 2?")
     assert "No space left" in journal.problem
     answer(journal, "It is 4.")
@@ -341,9 +340,10 @@ def test_renaming_and_removing(paths: Paths) -> None:
     assert sorted(chat_names(paths)) == ["three", "two"]
 
     journal = ChatJournal(chat_path(paths, "two"))
-    for change in (lambda: rename_chat(paths, "two", "x"), lambda: remove_chat(paths, "two")):
-        with pytest.raises(GpuboxError, match="has the chat two open"):
-            change()
+    with pytest.raises(GpuboxError, match="has the chat two open"):
+        rename_chat(paths, "two", "x")
+    with pytest.raises(GpuboxError, match="has the chat two open"):
+        remove_chat(paths, "two")
     journal.close()
 
     remove_chat(paths, "two")
