@@ -21,7 +21,7 @@ BLOCK = "Let me see.\n```python\nprint(6*7)\n```\n"
 OVERFLOW = {"type": "exceed_context_size_error", "n_prompt_tokens": 5031, "n_ctx": 4096}
 
 
-async def test_reasoning_only_is_asked_again_without_thinking() -> None:
+async def test_reply_of_only_thinking_is_requested_again_without_thinking() -> None:
     result = await run_turn(ScriptedServer(says(reasoning="hm hm"), says("42")))
     assert result.finished.text == "42"
     assert "thinking" not in json.dumps(result.bodies[0].get("chat_template_kwargs", {}))
@@ -29,7 +29,7 @@ async def test_reasoning_only_is_asked_again_without_thinking() -> None:
     assert result.bodies[0]["messages"] == result.bodies[1]["messages"]
 
 
-async def test_reasoning_only_twice_is_one_sentence() -> None:
+async def test_two_replies_of_only_thinking_fail_the_turn() -> None:
     result = await run_turn(
         ScriptedServer(says(reasoning="hm", finish="length"), says(reasoning="hm", finish="length"))
     )
@@ -37,7 +37,7 @@ async def test_reasoning_only_twice_is_one_sentence() -> None:
     assert "max_tokens ended" in result.of(RoundRestarted)[0].why
 
 
-async def test_unclosed_think_in_the_content_is_no_answer_and_no_code() -> None:
+async def test_unclosed_thinking_is_neither_answer_nor_code() -> None:
     tool = Echo()
     server = ScriptedServer(says("<think>\nI try\n```python\nBAD\n```\n", finish="length"), says("Fine."), caps=FENCED)
     result = await run_turn(server, tools=[tool])
@@ -46,14 +46,14 @@ async def test_unclosed_think_in_the_content_is_no_answer_and_no_code() -> None:
 
 
 @pytest.mark.parametrize("content", ["", " \n\n "])
-async def test_empty_content_is_asked_again_then_said(content: str) -> None:
+async def test_empty_answer_is_requested_again_then_fails_the_turn(content: str) -> None:
     result = await run_turn(ScriptedServer(says(content), says("Yes.")))
     assert result.finished.text == "Yes."
     result = await run_turn(ScriptedServer(says(content), says(content)))
     assert result.failed.message == "The model gives an empty answer." and result.failed.hint
 
 
-async def test_content_of_parts_and_null_is_read() -> None:
+async def test_content_of_parts_and_null_is_parsed() -> None:
     lines = [chunk({"content": [{"type": "text", "text": "A "}]}), chunk({"content": None})]
     result = await run_turn(
         ScriptedServer(Play([*lines, chunk({"content": {"text": "chip."}}), chunk({}, finish="stop")]))
@@ -72,7 +72,7 @@ async def test_content_of_parts_and_null_is_read() -> None:
         ('{"code": "print(4)"', "print(4)"),
     ],
 )
-async def test_malformed_arguments_are_repaired_and_sent_back_whole(arguments: str, code: str) -> None:
+async def test_malformed_arguments_are_repaired_and_sent_back_as_json(arguments: str, code: str) -> None:
     tool = Echo()
     result = await run_turn(
         ScriptedServer(says(calls=[call("code_execution", arguments)], finish="tool_calls"), says("ok")), tools=[tool]
@@ -116,7 +116,7 @@ async def test_repeated_calls_are_not_run_again_and_end_the_turn() -> None:
     assert "same call" in result.bodies[2]["messages"][-1]["content"]
 
 
-async def test_fenced_program_again_is_the_answer() -> None:
+async def test_repeated_fenced_program_is_the_answer() -> None:
     tool = Echo("42")
     result = await run_turn(ScriptedServer(says(BLOCK), says("So:\n" + BLOCK), caps=FENCED), tools=[tool])
     assert tool.codes == ["print(6*7)"] and result.finished.reason == "answered" and "So:" in result.finished.text
@@ -134,7 +134,7 @@ async def test_fenced_program_that_failed_is_not_run_again_unchanged() -> None:
     ["Paris is big. " * 200, "x" * 3000, "    self.assertEqual(1, 1)\n" * 60],
     ids=["sentence", "character", "line"],
 )
-async def test_repetition_is_broken_and_said(text: str) -> None:
+async def test_repetition_ends_the_turn_with_a_notice(text: str) -> None:
     server = ScriptedServer(says("Well. " + text, hang=True))
     result = await run_turn(server)
     assert result.finished.reason == "repetition" and result.notices == ["repetition"]
@@ -142,12 +142,12 @@ async def test_repetition_is_broken_and_said(text: str) -> None:
     assert len(result.conversation.messages[-1].content) < 1000
 
 
-async def test_repetition_in_thinking_is_asked_again_without_thinking() -> None:
+async def test_repetition_in_thinking_is_requested_again_without_thinking() -> None:
     result = await run_turn(ScriptedServer(says(reasoning="wait, no. " * 400, hang=True), says("42")))
     assert result.finished.text == "42" and "repeated itself" in result.of(RoundRestarted)[0].why
 
 
-async def test_stop_by_length_is_said() -> None:
+async def test_answer_cut_by_max_tokens_is_reported() -> None:
     result = await run_turn(ScriptedServer(says("A long ans", finish="length")))
     assert result.finished.reason == "length" and result.finished.text == "A long ans"
 
@@ -183,18 +183,18 @@ async def test_an_output_that_alone_overflows_loses_its_middle() -> None:
     assert again.messages == result.conversation.messages, "the chat's file makes the same prompt again"
 
 
-async def test_an_output_that_never_fits_is_one_sentence() -> None:
+async def test_an_output_that_never_fits_fails_the_turn() -> None:
     plays = [says("```python\nprint(1)\n```\n"), *[refuses(400, "exceeds", **OVERFLOW)] * 20]
     result = await run_turn(ScriptedServer(*plays, caps=FENCED), tools=[Echo("8" * 3000)])
     assert "5,031 of 4,096 tokens" in result.failed.message
 
 
-async def test_overflow_with_nothing_to_compact_is_one_sentence() -> None:
+async def test_overflow_with_nothing_to_compact_fails_the_turn() -> None:
     result = await run_turn(ScriptedServer(refuses(400, "exceeds", **OVERFLOW)))
     assert "5,031 of 4,096 tokens" in result.failed.message and "ctx-size" in result.failed.hint
 
 
-async def test_5xx_is_asked_again_once_from_the_same_prefix() -> None:
+async def test_5xx_is_requested_again_once_with_the_same_body() -> None:
     result = await run_turn(ScriptedServer(refuses(500, "Failed to parse input at pos 3"), says("ok")))
     assert result.finished.text == "ok" and len(result.of(RoundRestarted)) == 1
     assert result.bodies[0] == result.bodies[1]
@@ -202,7 +202,7 @@ async def test_5xx_is_asked_again_once_from_the_same_prefix() -> None:
     assert "raise_exception: no tools" in result.failed.message
 
 
-async def test_the_page_of_a_proxy_is_one_line() -> None:
+async def test_error_page_of_a_proxy_becomes_one_line() -> None:
     page = b"<html>\r\n<head><title>413 Request\n Entity Too Large</title></head>\r\n<body><h1>nginx</h1></body></html>"
     message = (await run_turn(ScriptedServer(Play(status=413, body=page)))).failed.message
     assert message == "The server refuses (HTTP 413): 413 Request Entity Too Large"
@@ -210,13 +210,13 @@ async def test_the_page_of_a_proxy_is_one_line() -> None:
     assert "\n" not in message and message.startswith("The server refuses (HTTP 413): too long")
 
 
-async def test_loading_and_locked_servers_are_named() -> None:
+async def test_loading_server_and_missing_key_are_reported() -> None:
     loading = refuses(503, "Loading model")
     assert "loading" in (await run_turn(ScriptedServer(loading, loading))).failed.message
     assert "API key" in (await run_turn(ScriptedServer(refuses(401, "Invalid API Key")))).failed.message
 
 
-async def test_dropped_stream_is_asked_again_then_what_was_said_stays() -> None:
+async def test_dropped_stream_is_requested_again_then_its_text_is_kept() -> None:
     result = await run_turn(ScriptedServer(says("half an ans", drop=True), says("whole")))
     assert result.finished.text == "whole" and [m.content for m in result.conversation.messages] == ["go", "whole"]
     result = await run_turn(ScriptedServer(says("half", drop=True), says("half again", drop=True)))
@@ -224,7 +224,7 @@ async def test_dropped_stream_is_asked_again_then_what_was_said_stays() -> None:
     assert result.conversation.messages[-1] == Message("assistant", "half again", partial=True)
 
 
-async def test_error_in_the_stream_is_the_servers_own_words() -> None:
+async def test_error_in_the_stream_is_quoted() -> None:
     broken = Play([chunk({"content": "a"}), b'data: {"error": {"code": 500, "message": "Compute error."}}\n\n'])
     result = await run_turn(ScriptedServer(broken, broken))
     assert "Compute error." in result.failed.message
@@ -238,7 +238,7 @@ async def test_unknown_tool_is_answered_with_the_tools_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "functions.code_execution", "Code_Execution", "code_executon"])
-async def test_nearly_right_names_are_understood(name: str) -> None:
+async def test_similar_tool_names_are_accepted(name: str) -> None:
     tool = Echo()
     near = call(name, '{"code": "print(1)"}')
     result = await run_turn(ScriptedServer(says(calls=[near], finish="tool_calls"), says("ok")), tools=[tool])
@@ -258,19 +258,19 @@ TEXT_CALLS = [
 
 @pytest.mark.parametrize("caps", [None, FENCED], ids=["native", "fenced"])
 @pytest.mark.parametrize("text", TEXT_CALLS, ids=range(len(TEXT_CALLS)))
-async def test_calls_in_prose_are_made(text: str, caps: dict[str, bool] | None) -> None:
+async def test_tool_calls_in_text_are_run(text: str, caps: dict[str, bool] | None) -> None:
     tool = Echo()
     text = f"I run it. {text}" if text[0] == "<" else text
     result = await run_turn(ScriptedServer(says(text), says("ok"), caps=caps), tools=[tool])
     assert tool.codes == ["print(1)"] and result.notices == ["text_call"] and result.finished.text == "ok"
 
 
-async def test_json_that_is_no_call_is_an_answer() -> None:
+async def test_json_that_is_not_a_call_is_an_answer() -> None:
     result = await run_turn(ScriptedServer(says('{"name": "Bob", "arguments": {"age": 3}}')), tools=[Echo()])
     assert result.finished.text.startswith("{") and result.notices == []
 
 
-async def test_garbage_lines_are_skipped_and_only_garbage_is_said() -> None:
+async def test_garbage_lines_are_skipped_and_only_garbage_is_an_error() -> None:
     good = says("fine")
     good.lines[2:2] = [b"data: {not json\n\n", b"<html>\n", b": ping\n\n", b'data: ["list"]\n\n', b"data: \xff\xfe\n\n"]
     assert (await run_turn(ScriptedServer(good))).finished.text == "fine"
@@ -291,7 +291,7 @@ async def test_nonsense_values_in_chunks_raise_nothing() -> None:
     assert result.finished.text == "ok"
 
 
-async def test_a_line_of_a_megabyte_is_text_and_one_without_end_is_refused() -> None:
+async def test_a_long_line_is_text_and_an_endless_one_is_an_error() -> None:
     long_text = "".join(f"{n} " for n in range(150_000))
     result = await run_turn(ScriptedServer(says([long_text])))
     assert result.finished.text == long_text.strip()
@@ -299,7 +299,7 @@ async def test_a_line_of_a_megabyte_is_text_and_one_without_end_is_refused() -> 
     assert "without end" in (await run_turn(ScriptedServer(endless))).failed.message
 
 
-async def test_ansi_rtl_markup_and_half_an_emoji_come_through_as_text() -> None:
+async def test_ansi_rtl_markup_and_half_an_emoji_stay_text() -> None:
     nasty = "[/foo] \x1b[31mred\x1b[0m \u202eabc\u202c \x00 [bold]x[/bold] \U0001f600 "
     line = chunk({"content": "z"}).replace(b'"z"', b'"\\ud83d"')
     play_it = says(nasty)
@@ -316,19 +316,19 @@ async def test_ansi_in_tool_output_does_not_reach_the_model() -> None:
     assert result.of(ToolFinished)[0].output.dropped_bytes > 40_000
 
 
-async def test_silence_ends_with_a_sentence() -> None:
+async def test_a_silent_server_fails_the_turn() -> None:
     settings = AgentSettings(silence_seconds=0.2)
     result = await run_turn(ScriptedServer(says("a", hang=True)), settings=settings)
     assert "silent" in result.failed.message and result.failed.hint
 
 
-async def test_a_stream_that_never_ends_meets_the_wall_limit() -> None:
+async def test_an_endless_stream_reaches_the_time_limit() -> None:
     settings = AgentSettings(max_turn_seconds=0.3)
     result = await run_turn(ScriptedServer(says("a", hang=True)), settings=settings)
     assert result.finished.reason == "wall" and result.notices == ["wall"]
 
 
-async def test_a_server_that_is_gone_is_said() -> None:
+async def test_a_server_that_is_gone_fails_the_turn() -> None:
     async with ScriptedServer() as server:
         pass
     conversation = Conversation([Message("user", "go")])
@@ -338,7 +338,7 @@ async def test_a_server_that_is_gone_is_said() -> None:
     assert isinstance(end, TurnFailed) and "does not answer" in end.message and end.hint
 
 
-async def test_the_protocol_is_chosen_by_the_template_and_shown() -> None:
+async def test_the_protocol_follows_the_template() -> None:
     for caps, protocol in ((None, "native"), (FENCED, "fenced")):
         result = await run_turn(ScriptedServer(says("ok"), caps=caps), tools=[Echo()])
         started = result.of(TurnStarted)[0]
@@ -356,7 +356,7 @@ ATOMS += ["<parameter=code>", "[TOOL_CALLS]", "<|python_tag|>", "hello ", "\x1b[
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_any_nonsense_ends_a_turn_and_leaves_a_chat_that_can_go_on(seed: int) -> None:
+async def test_random_replies_leave_a_usable_chat(seed: int) -> None:
     dice = random.Random(seed)
     conversation = Conversation()
 

@@ -52,7 +52,7 @@ def test_an_edit_shows_what_changes_and_keeps_the_rest(work: Workspace) -> None:
     assert (work.root / "a.txt").stat().st_mode & 0o777 == 0o750
 
 
-def test_a_diff_far_down_counts_the_lines_of_the_whole_file(work: Workspace) -> None:
+def test_a_diff_numbers_the_lines_of_the_whole_file(work: Workspace) -> None:
     old = [f"line {number}" for number in range(300)]
     new = [*old[:200], "changed", *old[201:250], *old[252:]]
     (work.root / "a.txt").write_text("\n".join(old) + "\n")
@@ -66,12 +66,12 @@ def test_a_diff_far_down_counts_the_lines_of_the_whole_file(work: Workspace) -> 
 @pytest.mark.parametrize(
     ("old", "problem"), [("four", "is not in the file"), ("e", "is in the file 3 times"), ("", "is empty")]
 )
-def test_an_edit_that_is_not_clear_changes_nothing(work: Workspace, old: str, problem: str) -> None:
+def test_an_ambiguous_edit_is_refused(work: Workspace, old: str, problem: str) -> None:
     with pytest.raises(GpuboxError, match=problem):
         edits.plan_edit(work, "a.txt", old, "x")
 
 
-def test_line_endings_and_foreign_bytes_stay(work: Workspace) -> None:
+def test_line_endings_are_kept_and_other_encodings_refused(work: Workspace) -> None:
     (work.root / "dos.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
     (work.root / "latin.txt").write_bytes(b"caf\xe9\n")
 
@@ -100,9 +100,7 @@ def test_a_file_that_changed_after_the_diff_is_not_written(work: Workspace) -> N
     assert names(work) == ["new.txt"]
 
 
-def test_a_hard_link_to_a_file_outside_is_parted_from_it(
-    work: Workspace, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_hard_link_to_a_file_outside_is_replaced(work: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = tmp_path_factory.mktemp("outside") / "file"
     outside.write_text("old\n")
     os.link(outside, work.root / "linked")
@@ -124,7 +122,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(work: Workspace, monke
     assert names(work) == ["a.txt"]
 
 
-def test_one_that_is_stopped_writes_nothing(work: Workspace) -> None:
+def test_a_stopped_write_writes_nothing(work: Workspace) -> None:
     stop = threading.Event()
     stop.set()
 
@@ -138,7 +136,7 @@ def test_one_that_is_stopped_writes_nothing(work: Workspace) -> None:
 @pytest.mark.parametrize(
     "path", [".git/hooks/pre-commit", "sub/.GIT/config", "a/.g\u200cit", "git~1/config", ".hg/hgrc", "sub/", "."]
 )
-def test_what_is_never_written(work: Workspace, path: str) -> None:
+def test_repository_files_are_never_written(work: Workspace, path: str) -> None:
     with pytest.raises(GpuboxError):
         edits.plan_write(work, path, "x")
 
@@ -162,7 +160,7 @@ def test_a_read_only_file_is_not_replaced(work: Workspace) -> None:
         apply(work, edits.plan_write(work, "a.txt", "new\n"))
 
 
-def test_no_change_is_no_diff_and_what_is_hidden_in_one_is_seen(work: Workspace) -> None:
+def test_line_endings_are_visible_in_a_diff(work: Workspace) -> None:
     assert edits.plan_write(work, "a.txt", "one\ntwo\nthree\n").diff == ""
     assert "\\ No newline at end of file" in edits.plan_write(work, "a.txt", "one\ntwo\nthree").diff
     assert "+one\u240d\n" in edits.plan_write(work, "a.txt", "one\r\ntwo\nthree\n").diff

@@ -26,7 +26,7 @@ def call(name: str, **arguments: Any) -> ToolCall:
     return ToolCall(f"c{len(arguments)}", name, arguments)
 
 
-async def test_looking(tools: dict[str, Tool]) -> None:
+async def test_reading_tools(tools: dict[str, Tool]) -> None:
     for name, arguments, wanted in (
         ("list_files", {}, "a.txt  8 bytes"),
         ("list_files", {"path": ".", "recursive": "true"}, "a.txt  8 bytes"),
@@ -50,7 +50,7 @@ async def test_looking(tools: dict[str, Tool]) -> None:
         ("edit_file", {"path": "none", "old": "a", "new": "b"}),
     ],
 )  # fmt: skip
-async def test_what_the_model_does_wrong_is_an_output(
+async def test_a_mistake_of_the_model_is_an_output(
     tools: dict[str, Tool], name: str, arguments: dict[str, Any]
 ) -> None:
     tool_call = ToolCall("c", name, arguments)
@@ -62,7 +62,7 @@ async def test_what_the_model_does_wrong_is_an_output(
     assert output.text
 
 
-async def test_what_was_shown_is_what_is_written(tools: dict[str, Tool], tmp_path: Path) -> None:
+async def test_the_shown_change_is_written(tools: dict[str, Tool], tmp_path: Path) -> None:
     edit = call("edit_file", path="a.txt", old="two", new="2")
     assert "-two\n+2" in tools["edit_file"].diff(edit)
 
@@ -72,7 +72,7 @@ async def test_what_was_shown_is_what_is_written(tools: dict[str, Tool], tmp_pat
     assert (tmp_path / "a.txt").read_text() == "one\n2\n"
 
 
-async def test_nothing_is_written_that_no_diff_showed(tools: dict[str, Tool], tmp_path: Path) -> None:
+async def test_a_change_without_a_shown_diff_is_not_written(tools: dict[str, Tool], tmp_path: Path) -> None:
     edit = call("edit_file", path="a.txt", old="two", new="2")
     assert not (await tools["edit_file"].run(edit)).ok
     (tmp_path / "a.txt").unlink()
@@ -92,7 +92,7 @@ async def test_the_same_content_again_is_no_change(tools: dict[str, Tool]) -> No
 
 
 @pytest.mark.parametrize("patience", [10.0, 0.01])
-async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
+async def test_a_cancelled_write_leaves_the_old_file(
     tools: dict[str, Tool], tmp_path: Path, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, let_go, over = threading.Event(), threading.Event(), threading.Event()
@@ -130,7 +130,7 @@ async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
     assert os.listdir(tmp_path)  # noqa: PTH208 == ["a.txt"]
 
 
-def test_the_model_reads_the_same_of_them_in_every_chat(tmp_path: Path) -> None:
+def test_tool_descriptions_are_the_same_in_every_chat(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()

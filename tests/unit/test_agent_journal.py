@@ -77,7 +77,7 @@ def contents(log: ChatLog) -> list[str]:
     return [message.content for message in log.conversation().messages]
 
 
-def test_what_was_said_is_read_back(path: Path) -> None:
+def test_a_chat_is_read_back(path: Path) -> None:
     log = talk(path)
 
     assert contents(log) == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
@@ -89,7 +89,7 @@ def test_what_was_said_is_read_back(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
+def test_a_crash_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Tell me.")
     journal.add_event(ReasoningDelta("Let me "))
@@ -112,7 +112,7 @@ def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None
     assert load_chat(path).path()[0].answer == "Once upon a time, not flushed"
 
 
-def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None:
+def test_an_interrupted_call_gets_an_output_on_replay(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
     journal.add_event(
@@ -125,7 +125,7 @@ def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None
     assert [(m.role, m.tool_call_id, m.content) for m in messages[2:]] == [("tool", "c1", INTERRUPTED_CALL_OUTPUT)]
 
 
-def test_a_round_that_was_asked_again_and_an_output_that_was_shortened(path: Path) -> None:
+def test_a_repeated_round_and_a_shortened_output(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
     journal.add_event(TextDelta("a stream that bro"))
@@ -160,7 +160,7 @@ def test_a_retry_and_a_branch_lose_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])
-def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
+def test_a_torn_last_line_damages_nothing_else(path: Path, cut: int) -> None:
     talk(path)
     os.truncate(path, path.stat().st_size - cut)
 
@@ -189,9 +189,7 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
         (b"17", 1, 0),
     ],
 )
-def test_lines_that_are_unknown_or_damaged_are_counted_and_left_out(
-    path: Path, line: bytes, damaged: int, unknown: int
-) -> None:
+def test_unknown_and_damaged_lines_are_counted_and_skipped(path: Path, line: bytes, damaged: int, unknown: int) -> None:
     talk(path)
     with path.open("ab") as file:
         file.write(line + b"\n")
@@ -211,7 +209,7 @@ def summaries_of(path: Path) -> list[ChatSummary]:
     return list(chat_summaries(Paths(path.parent, path.parent.parent, path.parent)))
 
 
-def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
+def test_a_second_writer_is_refused_but_readers_are_not(path: Path) -> None:
     talk(path)
     journal = ChatJournal(path)
 
@@ -224,7 +222,7 @@ def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
     ChatJournal(path).close()
 
 
-def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_full_disk_everything_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = [10]
     real = os.write
 
@@ -251,7 +249,7 @@ def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pyte
     journal.close()
 
 
-def test_a_file_that_was_deleted_is_noticed(path: Path) -> None:
+def test_a_deleted_file_is_reported(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "What is 2 + 2?")
     path.unlink()
@@ -263,7 +261,7 @@ def test_a_file_that_was_deleted_is_noticed(path: Path) -> None:
     assert not path.exists()
 
 
-def test_text_that_no_file_can_hold(path: Path) -> None:
+def test_lone_surrogates_are_replaced(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "half \ud83d and \x1b[31m \u202e 🙂")
     answer(journal, "\udcff [/foo]")
@@ -272,7 +270,7 @@ def test_text_that_no_file_can_hold(path: Path) -> None:
     assert contents(load_chat(path)) == ["half ? and \x1b[31m \u202e 🙂", "? [/foo]"]
 
 
-def test_what_is_no_chat_is_refused_and_listed_as_such(paths: Paths) -> None:
+def test_other_files_are_refused_and_listed_with_their_problem(paths: Paths) -> None:
     talk(chat_path(paths, "good"))
     newer = '{"record":"chat_header","format":"gpubox-chat","version":2,"gpubox_version":"9.9","at":"t"}\n'
     for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", newer)):
@@ -302,7 +300,7 @@ def test_the_list_of_chats(paths: Paths) -> None:
     assert summaries[1].changed_at == "1970-01-01T00:00:01Z"
 
 
-def test_searching_finds_what_anybody_said(paths: Paths) -> None:
+def test_search_finds_questions_answers_code_and_outputs(paths: Paths) -> None:
     journal = ChatJournal(chat_path(paths, "one"))
     ask(journal, "t1", 'Say "Grüß\ndich" there')
     call = ToolCall("c1", "code_execution", {"code": "x"}, code="print('needle in code')")
@@ -352,7 +350,7 @@ def test_renaming_and_removing(paths: Paths) -> None:
         remove_chat(paths, "thre")
 
 
-def test_what_was_chosen_for_a_chat(path: Path) -> None:
+def test_the_settings_of_a_chat(path: Path) -> None:
     journal = ChatJournal(path)
     journal.add(SettingsChanged(ChatSettings(thinking=False, sampling={"temperature": 0.2}), "t"))
     journal.add(SettingsChanged(ChatSettings(thinking=True, system_prompt="Be brief."), "t"))

@@ -56,13 +56,13 @@ async def test_the_events_of_a_turn_come_in_order() -> None:
     assert [message.role for message in result.conversation.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_every_event_is_json_and_comes_back() -> None:
+async def test_every_event_survives_json() -> None:
     for event in (await run_turn(_two_rounds(), tools=[Echo()])).events:
         line = msgspec.json.encode(event)
         assert b"\n" not in line and decode_event(line) == event and event_values(event)["event"] in line.decode()
 
 
-async def test_a_conversation_made_of_its_events_is_sent_as_it_was() -> None:
+async def test_a_conversation_rebuilt_from_its_events_is_sent_unchanged() -> None:
     result = await run_turn(_two_rounds(), tools=[Echo()])
     again = Conversation([Message("user", "go")])
     for event in result.events:
@@ -70,7 +70,7 @@ async def test_a_conversation_made_of_its_events_is_sent_as_it_was() -> None:
     assert request_messages(again, "s", native=True) == request_messages(result.conversation, "s", native=True)
 
 
-async def test_each_request_begins_with_the_one_before() -> None:
+async def test_each_request_starts_with_the_one_before() -> None:
     conversation = Conversation()
     bodies: list[dict[str, Any]] = []
     for number in range(2):
@@ -172,7 +172,7 @@ async def test_the_owner_is_asked(allowed: bool) -> None:
     assert result.finished.text == "ok"
 
 
-async def test_the_owners_time_is_not_the_turns() -> None:
+async def test_approval_time_is_not_tool_time() -> None:
     async def approve(call: ToolCall, diff: str) -> bool:
         await asyncio.sleep(0.05)
         return True
@@ -194,7 +194,7 @@ class Broken(Echo):
         raise KeyError("x")
 
 
-async def test_a_tool_that_refuses_or_breaks_is_told_to_the_model_and_the_owner() -> None:
+async def test_the_model_reads_why_a_tool_refused_or_failed() -> None:
     for tool, error, notices in ((Refusing(), "no bubblewrap", ["refused"]), (Broken(), "KeyError", [])):
         server = ScriptedServer(says(calls=[runs("1")], finish="tool_calls"), says("ok"))
         result = await run_turn(server, tools=[tool])
@@ -232,7 +232,7 @@ async def _stop_when(server: ScriptedServer, ready: asyncio.Event, tools: list[A
 
 
 @pytest.mark.parametrize("cancel", [False, True], ids=["stop", "cancel"])
-async def test_stopping_in_mid_answer_closes_the_stream_and_keeps_what_was_said(cancel: bool) -> None:
+async def test_stopping_in_mid_answer_closes_the_stream_and_keeps_the_text(cancel: bool) -> None:
     server = ScriptedServer(says("half an answer", hang=True))
     conversation = await _stop_when(server, server.streaming, [], cancel=cancel)
     assert conversation.messages[0].content == "go"
@@ -262,7 +262,7 @@ async def test_stopping_in_a_tool_kills_it_and_answers_its_call(cancel: bool) ->
     assert result.finished.text == "ok"
 
 
-async def test_rounds_end_and_the_model_is_told_of_the_last_one() -> None:
+async def test_the_model_is_told_of_its_last_round() -> None:
     plays = [says(f"n{n}", calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls") for n in range(3)]
     result = await run_turn(ScriptedServer(*plays), tools=[Echo()], settings=AgentSettings(rounds=3))
     assert result.finished.reason == "rounds" and len(result.bodies) == 3
@@ -270,7 +270,7 @@ async def test_rounds_end_and_the_model_is_told_of_the_last_one() -> None:
     assert hinted == [False, False, True]
 
 
-async def test_the_turns_tokens_end() -> None:
+async def test_the_token_limit_of_a_turn() -> None:
     plays = [says("x" * 70, calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls") for n in range(3)]
     settings = AgentSettings(max_tokens=12, max_turn_tokens=20)
     result = await run_turn(ScriptedServer(*plays), tools=[Echo()], settings=settings)
@@ -286,7 +286,7 @@ async def test_a_whole_fenced_program_ends_the_reply() -> None:
     assert [message["role"] for message in result.bodies[1]["messages"]] == ["system", "user", "assistant", "user"]
 
 
-async def test_a_chat_goes_on_under_the_other_protocol() -> None:
+async def test_a_chat_continues_under_the_other_protocol() -> None:
     conversation = (await run_turn(_two_rounds(), tools=[Echo("42")])).conversation
     result = await run_turn(ScriptedServer(says("ok"), caps=FENCED), "more", tools=[Echo()], conversation=conversation)
     sent = result.bodies[0]["messages"]
@@ -294,13 +294,13 @@ async def test_a_chat_goes_on_under_the_other_protocol() -> None:
     assert "```python\nprint(6*7)\n```" in sent[2]["content"] and sent[3] == {"role": "user", "content": "42"}
 
 
-async def test_without_tools_nothing_is_run_and_nothing_is_said_of_them() -> None:
+async def test_without_tools_nothing_runs_and_the_prompt_names_none() -> None:
     result = await run_turn(ScriptedServer(says("```python\nprint(1)\n```")))
     assert "tools" not in result.bodies[0] and "```python" not in result.bodies[0]["messages"][0]["content"]
     assert result.finished.reason == "answered" and result.of(TurnStarted)[0].tools == ()
 
 
-async def test_a_template_without_system_role_has_it_in_the_first_message() -> None:
+async def test_without_system_role_the_system_prompt_begins_the_first_message() -> None:
     server = ScriptedServer(says("ok"), caps={"supports_system_role": False})
     body = (await run_turn(server, "hello", settings=AgentSettings(system_prompt="Be short."))).bodies[0]
     assert body["messages"] == [{"role": "user", "content": "Be short.\n\nhello"}]
@@ -325,7 +325,7 @@ async def test_a_full_context_is_compacted_before_the_server_refuses() -> None:
     assert all(len(m["content"]) <= 2100 for body in result.bodies for m in body["messages"] if m["role"] == "tool")
 
 
-async def test_a_server_without_timings_is_timed_by_this_clock() -> None:
+async def test_without_server_timings_the_client_measures() -> None:
     bare = says("abc def ghi")
     bare.lines = [line for line in bare.lines if b"delta" in line and b"progress" not in line]
     bare.lines = [line.replace(b"timings", b"ignored") for line in bare.lines]
@@ -333,7 +333,7 @@ async def test_a_server_without_timings_is_timed_by_this_clock() -> None:
     assert not timing.from_server and timing.generated_tokens == 2 and timing.draft_tokens is None
 
 
-async def test_two_identical_calls_in_one_reply_are_one() -> None:
+async def test_identical_calls_in_one_reply_run_once() -> None:
     tool = Echo()
     server = ScriptedServer(says(calls=[runs("1", 0), runs("1", 1)], finish="tool_calls"), says("ok"))
     result = await run_turn(server, tools=[tool])
@@ -349,7 +349,7 @@ async def test_call_ids_are_unique_in_a_chat() -> None:
     assert len(set(call_ids)) == len(call_ids) == 2
 
 
-async def test_a_connection_that_went_stale_is_nobodys_business() -> None:
+async def test_a_stale_connection_is_replaced_silently() -> None:
     server = ScriptedServer(*(says(f"answer {n}") for n in range(3)))
     server.stale = True
     conversation = Conversation()
@@ -379,7 +379,7 @@ async def test_thinking_has_its_own_time_and_tokens() -> None:
     assert timing.thinking_seconds / (timing.thinking_seconds + timing.answer_seconds) == pytest.approx(6 / 8)
 
 
-async def test_a_round_that_is_asked_again_counts_in_the_totals() -> None:
+async def test_a_repeated_request_counts_in_the_totals() -> None:
     result = await run_turn(ScriptedServer(says("1234567" * 3, drop=True), says("ok")))
     given_up, kept = result.of(RoundRestarted)[0].timing, result.of(RoundFinished)[0].timing
     total = result.finished.totals.timing
@@ -398,7 +398,7 @@ class Reading(Echo):
     name = "read_file"
 
 
-async def test_the_tools_that_are_said_are_those_the_model_is_told_of() -> None:
+async def test_turn_started_names_the_tools_of_the_prompt() -> None:
     for caps, tools in ((None, ("code_execution", "read_file")), (FENCED, ("code_execution",))):
         result = await run_turn(ScriptedServer(says("ok"), caps=caps), tools=[Echo(), Reading()])
         assert result.of(TurnStarted)[0].tools == tools
@@ -406,7 +406,7 @@ async def test_the_tools_that_are_said_are_those_the_model_is_told_of() -> None:
     assert result.of(TurnStarted)[0].protocol == "none" and "template" in result.of(TurnStarted)[0].why
 
 
-async def test_a_turn_stopped_before_it_began_says_so() -> None:
+async def test_a_turn_stopped_before_it_began_is_finished() -> None:
     loop = AgentLoop()
     async with ScriptedServer() as server, connect(server.url) as client:
         run = loop.run(Conversation([Message("user", "go")]), AgentSettings(), [], client)
@@ -416,7 +416,7 @@ async def test_a_turn_stopped_before_it_began_says_so() -> None:
         await run.aclose()
 
 
-async def test_thinking_that_was_stopped_is_closed_in_the_history() -> None:
+async def test_stopped_thinking_is_closed_in_the_history() -> None:
     server = ScriptedServer(says("<think>I wonder <b>", hang=True))
     conversation = await _stop_when(server, server.streaming, [], cancel=False)
     for message in conversation.messages[1:]:

@@ -98,7 +98,7 @@ async def until_text(chat: Chat, wanted: str, then: Callable[[], Awaitable[None]
     return seen
 
 
-async def test_a_stopped_turn_is_kept_and_the_chat_goes_on(box: Box) -> None:
+async def test_a_stopped_turn_is_kept_and_the_chat_continues(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS, says("there was.")) as box.server:
         chat = box.chat()
         events = await until_text(chat, "a time", chat.stop)
@@ -114,7 +114,7 @@ async def test_a_stopped_turn_is_kept_and_the_chat_goes_on(box: Box) -> None:
     assert [turn.state for turn in box.log().path()] == ["stopped", "answered"]
 
 
-async def test_a_turn_whose_reader_leaves_or_is_cancelled_is_kept(box: Box) -> None:
+async def test_a_turn_with_a_closed_or_cancelled_reader_is_kept(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS, HANGS) as box.server:
         chat = box.chat()
         async with aclosing(chat.send("Tell me.")) as events:
@@ -165,7 +165,7 @@ async def test_closing_in_mid_turn_ends_it_and_the_program_it_runs(box: Box) -> 
     assert log.conversation().unanswered_calls() == []
 
 
-async def test_the_file_has_what_was_said_within_a_second(box: Box) -> None:
+async def test_deltas_reach_the_file_within_a_second(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS) as box.server:
         chat = box.chat()
         async with aclosing(chat.send("Tell me.")) as events:
@@ -178,7 +178,7 @@ async def test_the_file_has_what_was_said_within_a_second(box: Box) -> None:
         await chat.close()
 
 
-async def test_a_chat_that_was_cut_off_at_a_call_goes_on(box: Box) -> None:
+async def test_a_chat_that_was_cut_off_at_a_call_continues(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(says(calls=[runs("sleep")]), says("Well.")) as box.server:
         chat = box.chat()
         turn = asyncio.create_task(ask(chat))
@@ -221,7 +221,7 @@ async def test_a_retry_and_a_branch(box: Box) -> None:
     assert sorted(chat_names(box.paths)) == ["new name", "other"]
 
 
-async def test_one_turn_at_a_time_and_one_gpubox(box: Box) -> None:
+async def test_one_turn_at_a_time_in_one_gpubox(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS) as box.server:
         chat = box.chat()
 
@@ -260,7 +260,7 @@ async def test_settings_come_from_the_profile_and_can_be_changed(box: Box) -> No
     assert "top_k" not in second
 
 
-async def test_a_chat_that_cannot_be_saved_says_so_once_and_goes_on(box: Box) -> None:
+async def test_a_chat_that_cannot_be_saved_reports_it_once_and_continues(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
         chat = box.chat()
         await ask(chat)
@@ -318,9 +318,7 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [".envrc", ".vscode/tasks.json", "a/.Husky/pre-commit", "opencode.json"])
-async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
-    box: Box, tmp_path: Path, path: str
-) -> None:
+async def test_files_that_run_by_themselves_always_need_approval(box: Box, tmp_path: Path, path: str) -> None:
     diffs: list[str] = []
 
     async def owner(tool_call: ToolCall, diff: str) -> bool:
@@ -338,7 +336,7 @@ async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
     assert not (tmp_path / path).exists()
 
 
-async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tmp_path: Path) -> None:
+async def test_a_model_without_tool_calls_gets_the_read_only_notice(box: Box, tmp_path: Path) -> None:
     script = [says("One.")] * 2
     async with asyncio.timeout(60), ScriptedServer(*script, caps=FENCED) as box.server:
         chat = box.chat()
@@ -350,7 +348,7 @@ async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tm
         await chat.close()
 
 
-async def test_a_workspace_that_went_is_said_before_anything_is_asked(box: Box, tmp_path: Path) -> None:
+async def test_a_missing_workspace_is_reported_before_the_request(box: Box, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
@@ -381,7 +379,7 @@ async def test_another_server_in_mid_chat(box: Box) -> None:
     assert [(t.header.profile, t.header.build) for t in box.log().path()] == [("coder", "b1"), ("big", "b2")]
 
 
-async def test_nobody_answers_and_nothing_is_asked(box: Box) -> None:
+async def test_without_a_server_nothing_is_recorded(box: Box) -> None:
     async def nobody() -> ServerEndpoint:
         raise GpuboxError("Nothing is running.", code=ExitCode.NOT_RUNNING)
 
@@ -401,7 +399,7 @@ async def test_two_chats_with_the_same_question_get_two_names(box: Box) -> None:
     assert sorted(chat_names(box.paths)) == ["tell-me", "tell-me-2"]
 
 
-async def test_who_answers(paths: Paths) -> None:
+async def test_the_endpoint_of_the_active_server(paths: Paths) -> None:
     with pytest.raises(GpuboxError) as nobody:
         await find_endpoint(paths, Config())
     assert nobody.value.code == ExitCode.NOT_RUNNING

@@ -35,13 +35,13 @@ def test_thinking_is_cut_off(content: str, thinking: str, visible: str) -> None:
     assert split_thinking(content) == (thinking, visible)
 
 
-def test_no_prefix_of_a_reply_gives_code_from_inside_its_thinking() -> None:
+def test_no_prefix_of_a_reply_shows_code_from_its_thinking() -> None:
     for end in range(len(REPLY) + 1):
         visible = split_thinking(REPLY[:end])[1]
         assert "BAD" not in python_program(visible)[0] and "BAD" not in visible
 
 
-def test_the_stream_splits_as_the_whole_does_however_it_is_cut() -> None:
+def test_the_stream_splits_as_the_whole_reply_does() -> None:
     dice = random.Random(4)
     for content in (
         REPLY,
@@ -93,7 +93,7 @@ def test_the_python_of_a_reply_is_one_program() -> None:
         ("```python\n\n```\n", False),
     ],
 )
-def test_the_end_of_a_program_is_seen(text: str, ended: bool) -> None:
+def test_the_end_of_a_program_is_detected(text: str, ended: bool) -> None:
     assert ends_with_program(text) is ended
 
 
@@ -110,12 +110,12 @@ def test_the_end_of_a_program_is_seen(text: str, ended: bool) -> None:
         ('{"a": ' * 5000, None),
     ],
 )
-def test_arguments_are_repaired_where_a_program_comes_out(raw: str, code: str | None) -> None:
+def test_arguments_are_repaired_if_the_result_is_a_program(raw: str, code: str | None) -> None:
     arguments, _ = read_arguments(raw, "code")
     assert (arguments or {}).get("code") == code
 
 
-def test_truncated_arguments_count_only_whole() -> None:
+def test_truncated_arguments_are_not_repaired() -> None:
     assert read_arguments('{"path": "a"}', truncated=True) == ({"path": "a"}, False)
     assert read_arguments('{"code": "print(1)', "code", truncated=True) == (None, False)
 
@@ -136,7 +136,7 @@ def test_arguments_of_other_tools_are_repaired_too() -> None:
         ("Nothing to call.", None, []),
     ],
 )
-def test_tool_calls_that_are_text(text: str, prose: str | None, calls: list[tuple[str, str]]) -> None:
+def test_tool_calls_as_text(text: str, prose: str | None, calls: list[tuple[str, str]]) -> None:
     assert text_tool_calls(text, ["f"]) == (text if prose is None else prose, calls)
 
 
@@ -152,12 +152,12 @@ def test_repetition_is_detected_and_ordinary_text_is_not() -> None:
     assert not detected("\n" * 3000)
 
 
-def test_what_is_kept_of_repetition_is_short() -> None:
+def test_the_kept_start_of_a_repetition_is_short() -> None:
     assert without_repetition("Start. " + "round and round. " * 100).count("round and round") < 30
     assert without_repetition("all is well") == "all is well"
 
 
-def test_tool_output_is_bounded_and_without_codes() -> None:
+def test_tool_output_is_truncated_and_without_control_codes() -> None:
     assert truncate_output("\x1b[1mok\x1b[0m\r\n\x1b]0;title\x07\x00x\u202ey", 100) == ("ok\nx\u202ey", 0)
     text, dropped = truncate_output("a" * 10_000 + "z" * 10_000, 1000)
     assert text.startswith("aaa") and text.endswith("zzz") and len(text) < 1100 and dropped == 19_000

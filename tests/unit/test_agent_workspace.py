@@ -46,18 +46,18 @@ def refused(call: object, *arguments: object) -> str:
         "/workspace/../etc/passwd", "x" * 256, "/".join("a" * 40), "\udcff/\ud800",
     ],
 )  # fmt: skip
-def test_a_path_out_of_it_is_refused(work: Workspace, outside: Path, path: str) -> None:
+def test_a_path_out_of_the_workspace_is_refused(work: Workspace, outside: Path, path: str) -> None:
     assert refused(browse.read_lines, work, path, 1, 10)
     assert refused(edits.plan_write, work, path, "x")
     assert refused(browse.list_entries, work, path, False, ON)
 
 
 @pytest.mark.parametrize("path", ["a.txt", "./a.txt", ".//a.txt", "/workspace/a.txt", "{root}/a.txt"])
-def test_the_ways_a_model_names_a_file_in_it(work: Workspace, path: str) -> None:
+def test_the_ways_to_name_a_file(work: Workspace, path: str) -> None:
     assert browse.read_lines(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
 
 
-def test_links_are_not_followed_wherever_they_stand(work: Workspace, outside: Path) -> None:
+def test_links_are_never_followed(work: Workspace, outside: Path) -> None:
     (work.root / "leaf").symlink_to(outside / "secret.txt")
     (work.root / "folder").symlink_to(outside)
     (work.root / "inner").symlink_to("a.txt")
@@ -85,7 +85,7 @@ def test_a_folder_that_becomes_a_link_after_the_diff_was_shown(work: Workspace, 
     assert not (outside / "made.txt").exists()
 
 
-def test_only_ordinary_files_are_opened(work: Workspace) -> None:
+def test_only_regular_files_are_opened(work: Workspace) -> None:
     os.mkfifo(work.root / "pipe")
     with socket.socket(socket.AF_UNIX) as unix_socket:
         unix_socket.bind(str(work.root / "sock"))
@@ -102,7 +102,7 @@ def test_a_device_is_never_opened(tmp_path: Path) -> None:
     assert "a device" in refused(browse.read_lines, device, "zero", 1, 10)
 
 
-def test_files_too_large_or_no_text_are_refused(work: Workspace) -> None:
+def test_large_and_binary_files_are_refused(work: Workspace) -> None:
     with (work.root / "huge").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
     (work.root / "image").write_bytes(b"\x89PNG\0\0")
@@ -113,7 +113,7 @@ def test_files_too_large_or_no_text_are_refused(work: Workspace) -> None:
 
 
 @pytest.mark.parametrize("which", ["/", "/etc", "/usr/share", "/home", "/var", "home", "own", "above own", "in own"])
-def test_a_folder_that_is_too_wide_needs_the_owners_word(which: str, own_home: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_too_wide_needs_permission(which: str, own_home: Path, tmp_path: Path) -> None:
     own = tmp_path / "config/gpubox"
     (own / "profiles").mkdir(parents=True)
     named = {"home": own_home, "own": own, "above own": own.parent, "in own": own / "profiles"}
@@ -157,7 +157,7 @@ def test_listing(work: Workspace) -> None:
     assert browse.list_entries(work, "node_modules/x", False, ON) == "(empty)"
 
 
-def test_a_listing_is_bounded_and_says_so(work: Workspace) -> None:
+def test_a_long_listing_is_truncated(work: Workspace) -> None:
     for number in range(browse.MAX_ENTRIES + 5):
         (work.root / f"sub/{number}").touch()
 
