@@ -116,7 +116,7 @@ class TextTurnOutput:
             f"{totals.rounds} round{'s' * (totals.rounds != 1)}",
             f"{totals.timing.generated_tokens:,} tokens in {units.duration(totals.timing.wall_seconds)}",
             f"effective {units.rate(totals.effective_tokens_per_second)} tok/s",
-            f"tools {totals.tools} in {units.duration(totals.timing.tool_seconds)}" if totals.tools else "",
+            f"tools {totals.tool_calls} in {units.duration(totals.timing.tool_seconds)}" if totals.tool_calls else "",
         ]
         self._line(f"  {'✓' if end.reason == 'answered' else '✗'} {'  '.join(word for word in words if word)}")
 

@@ -49,7 +49,7 @@ def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> N
         return
     for turn in log.path():
         _print(turn)
-    for count, what in ((log.damaged, "damaged"), (log.unknown, "of a newer gpubox")):
+    for count, what in ((log.damaged_lines, "damaged"), (log.unknown_lines, "of a newer gpubox")):
         if count:
             output.emit(f"(not shown: {count} {'line' if count == 1 else 'lines'}, {what})")
 
@@ -69,13 +69,13 @@ def _values(log: ChatLog) -> dict[str, Any]:
 
     return {
         "chat": log.name,
-        "opened_at": log.opened_at or None,
+        "created_at": log.created_at or None,
         "settings": msgspec.to_builtins(log.settings),
         "head": log.head or None,
         "turns": [_turn(turn) for turn in log.turns.values()],
         "path": [turn.id for turn in log.path()],
-        "damaged_lines": log.damaged,
-        "unknown_lines": log.unknown,
+        "damaged_lines": log.damaged_lines,
+        "unknown_lines": log.unknown_lines,
     }
 
 
@@ -83,7 +83,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
     asked = turn.header
     return {
         "turn": turn.id,
-        "parent": turn.parent or None,
+        "parent": turn.parent_id or None,
         "at": asked.at,
         "text": asked.text,
         "profile": asked.profile or None,

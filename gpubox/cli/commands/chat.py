@@ -149,7 +149,7 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
     """Give a chat another name."""
     from gpubox.agent.transcript import chat_files
 
-    chat_files.rename(context.paths, name, new)
+    chat_files.rename_chat(context.paths, name, new)
     _said(as_json, new, f"{name} is called {new} now.")
 
 
@@ -161,9 +161,10 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
 @click.pass_obj
 def branch(context: Context, name: str, new: str, turn: str | None, as_json: bool) -> None:
     """Make a chat NEW of NAME, which stays as it is."""
-    from gpubox.agent.transcript.branch import branch_chat as make
+    from gpubox.agent.transcript import chat_files
 
-    make(context.paths, name, new, turn)
+    log = chat_files.load_chat(chat_files.existing_chat(context.paths, name))
+    chat_files.branch_chat(context.paths, log, new, turn)
     _said(as_json, new, f"{new} holds what {name} does; `gpubox chat --continue {new} -p ...` goes on with it.")
 
 
@@ -174,9 +175,9 @@ def branch(context: Context, name: str, new: str, turn: str | None, as_json: boo
 @click.pass_obj
 def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None:
     """Go on from TURN next time; without it, from before the last one. Nothing is deleted."""
-    from gpubox.agent.transcript.branch import rewind_chat as go_back
+    from gpubox.agent.transcript.chat_files import rewind_chat
 
-    head = go_back(context.paths, name, turn)
+    head = rewind_chat(context.paths, name, turn)
     _said(as_json, name, f"{name} goes on from {head or 'the beginning'}.")
 
 
@@ -191,7 +192,7 @@ def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     for name in names:
         chat_files.existing_chat(context.paths, name)
     for name in names:
-        chat_files.remove(context.paths, name)
+        chat_files.remove_chat(context.paths, name)
     _said(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")
 
 

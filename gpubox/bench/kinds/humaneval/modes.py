@@ -80,10 +80,10 @@ async def ask_agentic(
     settings = AgentSettings(
         rounds=options.rounds,
         max_tokens=tokens,
-        turn_tokens=tokens * options.rounds,
-        wall_seconds=1800.0,
+        max_turn_tokens=tokens * options.rounds,
+        max_turn_seconds=1800.0,
         silence_seconds=1800.0,
-        output_characters=4000,
+        max_output_characters=4000,
         thinking=options.thinking,
         sampling=_sampling(options),
         system_prompt=SYSTEM_PROMPT,

@@ -87,7 +87,7 @@ def _turn(item: Item, raw: RawRecord) -> ParsedReply:
         "end": end.reason if isinstance(end, events.TurnFinished) else "failed",
         "protocol": started.protocol if started else "",
         "rounds": end.totals.rounds,
-        "tools": end.totals.tools,
+        "tools": end.totals.tool_calls,
         "tools_failed": end.totals.failed_tool_calls,
         "notices": dict(Counter(event.kind for event in told if isinstance(event, events.Notice))),
         "restarts": sum(isinstance(event, events.RoundRestarted) for event in told),
