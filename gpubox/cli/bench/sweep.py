@@ -101,5 +101,5 @@ def plan_of(
     own = {axis.flag: now[axis.flag] for axis in axes if axis.flag in now}
     options = {"axes": [axis.flag for axis in axes], **({"context_tokens": 0} if windows else {}), **options}
     if own:
-        options["own"] = {flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()}
+        options["profile_values"] = {flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()}
     return Plan("sweep", tuple(targets), options, seed=random_seed())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubox.bench.kinds.python_syntax import parse_python
+from gpubox.bench.kinds.shared import parse_python
 from gpubox.bench.kinds.suite import architecture, coding, debug_log, editing, functional, tool_use
 from gpubox.bench.kinds.suite.aggregate import TaskScore
 from gpubox.bench.kinds.suite.answer import PYTHON, SCRIPT, SuiteAnswer, answer_of_reply, code_in, files_in
