@@ -30,7 +30,7 @@ class Context:
 
     config_file: Path | None = None
     dry_run: bool = False
-    """``bench --plan``: say what would be done, and do nothing."""
+    """``bench --dry-run``: print what would be done, and do nothing."""
 
     @cached_property
     def paths(self) -> Paths:

@@ -10,6 +10,7 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _numbers(words: tuple[str, ...]) -> dict[str, float]:
 
 
 @command.command("ls")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def ls(context: Context, as_json: bool) -> None:
     """The chats, the one that changed last first."""
@@ -120,7 +121,7 @@ def ls(context: Context, as_json: bool) -> None:
 @command.command("show")
 @click.argument("name")
 @click.option("--turns", is_flag=True, help="Only the turns with their ids, those of other branches too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
     """What was said in a chat, and who answered."""
@@ -131,7 +132,7 @@ def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
 
 @command.command("search")
 @click.argument("text")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def search(context: Context, text: str, as_json: bool) -> int:
     """Where TEXT was said, in all chats (exit 1: nowhere)."""
@@ -143,7 +144,7 @@ def search(context: Context, text: str, as_json: bool) -> int:
 @command.command("rename")
 @click.argument("name")
 @click.argument("new")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def rename(context: Context, name: str, new: str, as_json: bool) -> None:
     """Give a chat another name."""
@@ -157,7 +158,7 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("new")
 @click.option("--at", "turn", help="Only up to this turn (`gpubox chat show NAME --turns`).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def branch(context: Context, name: str, new: str, turn: str | None, as_json: bool) -> None:
     """Make a chat NEW of NAME, which stays as it is."""
@@ -170,7 +171,7 @@ def branch(context: Context, name: str, new: str, turn: str | None, as_json: boo
 @command.command("rewind")
 @click.argument("name")
 @click.argument("turn", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None:
     """Go on from TURN next time; without it, from before the last one. Nothing is deleted."""
@@ -182,7 +183,7 @@ def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None
 
 @command.command("rm")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     """Delete chats."""
