@@ -70,7 +70,7 @@ async def _stop_and_remove(supervisor: Supervisor) -> None:
     logs = paths.logs.glob(f"{paths.instance_log(instance).name}*")
     state = paths.instance_state(instance)
     states = state.parent.glob(f"{state.name}*")  # a kill during a write leaves a temporary file beside it
-    for path in (*states, paths.instance_lock(instance), paths.liveness_lock(instance), *logs):
+    for path in (*states, paths.instance_lock(instance), paths.slot_life(instance), *logs):
         path.unlink(missing_ok=True)
 
 

@@ -339,7 +339,7 @@ def test_the_prompt_from_stdin(serve: Serve) -> None:
 
 
 def test_the_chats_there_are(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:
-    assert "no chat yet" in chat("ls").out
+    assert "no chats yet" in chat("ls").out
     server = serve(says("Red."), says("Blue."), says("Green."))
     url = ("--url", server.url)
     chat("-p", "A colour?", "--name", "c", *url)
@@ -438,7 +438,7 @@ async def test_the_owner_is_asked_at_the_terminal(
 
     approval = ApprovalPrompt(True)
     approval.call_shown.set()
-    assert await asker(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
+    assert await approval(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nAllow this?")
 
 
