@@ -84,7 +84,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds ``--now`` and ``--wait`` to a verb that replaces a running server."""
     from gpubox.config import Config
 
-    text = f"Wait up to SECONDS for running requests. [default: wait-seconds, {Config().wait_seconds:.0f}]"
+    text = f"Wait at most SECONDS for running requests. [default: {Config().wait_seconds:.0f}]"
     now = click.option("--now", "-n", is_flag=True, help="Do not wait for running requests.")
     wait = click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help=text, cls=NumberOption)
     return now(wait(command))

@@ -19,5 +19,5 @@ def open_screen(context: Context, url: str | None = None, start: str | None = No
     gc.disable()  # until the first paint: collecting the imported modules would take a tenth of that time
     from gpubox.tui.app import run_app
 
-    interrupts.hear()
+    interrupts.raise_on_interrupt()
     run_app(context.paths, context.config, url=url, start=start, replay=replay)
