@@ -32,7 +32,7 @@ class BenchOption:
     """What the benchmark does without the option, as text."""
     metavar: str = "N"
     minimum: float = 1
-    maximum: float | None = None
+    maximum: int | None = None
     exclusive: bool = False
     """``minimum`` itself is refused."""
     choices: tuple[tuple[str, str], ...] = ()

@@ -22,7 +22,7 @@ class NumberOption(click.Option):
         return (record[0], self.help or "") if record else None
 
 
-class CommaList(click.ParamType):
+class CommaList(click.ParamType):  # type: ignore[type-arg] # not subscriptable before click 8.3
     """Words separated by commas."""
 
     name = "list"
@@ -44,8 +44,8 @@ class CommaIntegers(CommaList):
 
 def benchmark_option(option: BenchOption) -> click.Option:
     """The option of the command line for ``option``; its parameter is called like its key in ``Plan.options``."""
-    types: dict[str, click.ParamType] = {
-        "integer": click.IntRange(int(option.minimum), option.maximum and int(option.maximum)),
+    types: dict[str, Any] = {
+        "integer": click.IntRange(int(option.minimum), option.maximum),
         "number": click.FloatRange(option.minimum, min_open=option.exclusive),
         "text": click.STRING,
         "list": CommaList(),
@@ -55,8 +55,8 @@ def benchmark_option(option: BenchOption) -> click.Option:
     }
     text = option.help
     if option.type == "choice":
-        *words, last = option.values
-        text += f": {', '.join(words)} or {last}"
+        *others, last = option.values
+        text += f": {', '.join(others)} or {last}"
     text += f", such as {option.example}" if option.example else ""
     text += f"; {option.detail}" if option.detail else ""
     text += f". [default: {option.default}]" if option.default else "."

@@ -168,7 +168,7 @@ def _print(snapshot: Snapshot) -> None:
     ):
         if value:
             output.emit(f"  {name:8} {value}")
-    for label, text in _peer_lines(snapshot):
+    for label, text in _other_server_lines(snapshot):
         output.emit(f"  {label:8} {text}")
     for device in snapshot.memory:
         output.emit(f"  {_device_line(device)}")
@@ -185,37 +185,33 @@ def _slots(through: Throughput) -> str:
     return f"{through.busy_slots} of {through.slots} busy{waiting}"
 
 
-def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
+def _other_server_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
     """The lines about a server that is not llama-server."""
-    other_server, totals = snapshot.other_server, snapshot.totals
-    if other_server is None:
+    server, totals = snapshot.other_server, snapshot.totals
+    if server is None:
         return []
-    lines = [("loaded", _peer_model(model)) for model in other_server.models if model.loaded]
-    if not lines and other_server.dialect in (OLLAMA, LM_STUDIO):
+    lines = [("loaded", _model(model)) for model in server.models if model.loaded]
+    if not lines and server.dialect in (OLLAMA, LM_STUDIO):
         lines = [("loaded", "none")]
-    if others := sum(not model.loaded for model in other_server.models):
+    if others := sum(not model.loaded for model in server.models):
         lines.append(("has", f"{others} more model{'s' * (others != 1)}"))
-    if other_server.running_requests is not None:
-        lines.append(
-            (
-                "requests",
-                f"{other_server.running_requests} running, {units.tokens(other_server.waiting_requests)} waiting",
-            )
-        )
+    if server.running_requests is not None:
+        waiting = units.tokens(server.waiting_requests)
+        lines.append(("requests", f"{server.running_requests} running, {waiting} waiting"))
     if totals.generated_tokens is not None:
         counts = (totals.prompt_tokens, totals.cached_tokens, totals.generated_tokens)
-        read, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
-        lines.append(("tokens", f"{read} read, {cached} reused, {generated} generated"))
-    if other_server.kv_cache_used is not None:
-        lines.append(("kv cache", f"{other_server.kv_cache_used:.0%} used"))
+        processed, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
+        lines.append(("tokens", f"{processed} processed, {cached} cached, {generated} generated"))
+    if server.kv_cache_used is not None:
+        lines.append(("kv cache", f"{server.kv_cache_used:.0%} used"))
     return lines
 
 
-def _peer_model(model: OtherServerModel) -> str:
-    return model.in_words + (f"  until {_local(model.expires_at)}" if model.expires_at else "")
+def _model(model: OtherServerModel) -> str:
+    return model.in_words + (f"  until {_local_time(model.expires_at)}" if model.expires_at else "")
 
 
-def _local(iso: str) -> str:
+def _local_time(iso: str) -> str:
     try:
         at = datetime.fromisoformat(iso).astimezone()
     except (ValueError, OverflowError):
@@ -225,7 +221,7 @@ def _local(iso: str) -> str:
 
 def _speed(snapshot: Snapshot) -> str:
     through = snapshot.throughput
-    words = [
+    parts = [
         f"{label} {units.rate(value)} tok/s"
         for label, value in (
             ("tg now", through.tg_tokens_per_second),
@@ -237,8 +233,8 @@ def _speed(snapshot: Snapshot) -> str:
         if value is not None
     ]
     if through.draft_acceptance is not None:
-        words.append(f"acceptance {through.draft_acceptance:.1%}")
-    return "   ".join(words)
+        parts.append(f"acceptance {through.draft_acceptance:.1%}")
+    return "   ".join(parts)
 
 
 def _bottleneck(snapshot: Snapshot) -> str:
