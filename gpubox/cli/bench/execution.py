@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, model: str) -> list[Target]:
     """What is to be measured: the profiles, the server at ``url``, else what runs now. Raises GpuboxError."""
     from gpubox.bench.model import Target
-    from gpubox.bench.target_server import apply_overrides
+    from gpubox.bench.overrides import apply_overrides
     from gpubox.server.instance import observe
 
     if url is not None:
@@ -168,5 +168,5 @@ def print_report(
     elif found.report.metrics or found.report.tables or not error:
         width = output.width()
         output.emit_text(
-            "\n".join(row_texts(report_rows(found.info, found.report, width=width, plots=plots, beside=found.beside)))
+            "\n".join(row_texts(report_rows(found.info, found.report, width=width, plots=plots, references=found.references)))
         )

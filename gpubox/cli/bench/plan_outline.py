@@ -31,7 +31,7 @@ def capabilities_of(context: Context, profile: Profile) -> Capabilities:
 def parse_settings(settings: Sequence[str], profile: Profile, capabilities: Capabilities) -> Mapping[str, FlagValue]:
     """Every ``--set flag=value`` under the profile's own keys. Raises UsageError."""
     from gpubox.bench.overrides import with_flag_keys
-    from gpubox.bench.plan_outline import parse_override
+    from gpubox.bench.overrides import parse_override
 
     return with_flag_keys(dict(parse_override(text) for text in settings), profile, capabilities)
 

@@ -49,7 +49,7 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 
         output.emit_json({"comparison": values(found)})
         return
-    from gpubox.bench.report.comparison_rows import comparison_charts, comparison_rows
+    from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 
     _print(comparison_rows(found, output.width()), () if no_plots else comparison_charts(found))
 
@@ -91,7 +91,7 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
     gpubox bench export compare A B --svg -o compare.svg
     gpubox bench export leaderboard speed --csv
     """
-    from gpubox.bench.report.export_text import export_text, write_export
+    from gpubox.bench.report.formats import export_text, write_export
 
     text = export_text(context.paths, context.profile, list(what) or ["last"], form or "md")
     if file is None:

@@ -118,8 +118,8 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
     for run in found:
         with contextlib.suppress(GpuboxError):  # a damaged one can go as well
             info = run.info
-            if info.restore_pending and info.before:
-                name = info.before.profile
+            if info.restore_pending and info.previous:
+                name = info.previous.profile
                 diagnostics.note(f"  ! {name} ran before {run.id} and is not back: `gpubox switch {name}` does that.")
         run.remove()
     if as_json:

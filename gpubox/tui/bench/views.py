@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpubox import units
 from gpubox.bench.report.chart import Chart
-from gpubox.bench.report.comparison_rows import comparison_charts, comparison_rows
+from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
 from gpubox.bench.report.model import Series
@@ -40,7 +40,7 @@ def styled_rows(found: Iterable[StyledRow]) -> list[StyledLine]:
 
 def report_lines(found: ReportBundle, width: int) -> list[StyledLine]:
     """A finished run."""
-    made = report_rows(found.info, found.report, width=width, plots=True, beside=found.beside)
+    made = report_rows(found.info, found.report, width=width, plots=True, references=found.references)
     return [truncate_line(row, width) for row in styled_rows(made)]
 
 

@@ -34,9 +34,9 @@ async def ask_vanilla(
     Uncached, so that a completion does not depend on what was asked before it. Raises GpuboxError as ``measure_request``.
     """
     prompt: Any = problem.prompt
-    if target_server.server.dialect == LLAMA:
+    if target_server.active.dialect == LLAMA:
         prompt = await _tokens(target_server, problem.prompt)
-    end = target_server.server.props.get("eos_token")
+    end = target_server.active.props.get("eos_token")
     body = {
         "prompt": prompt,
         "max_tokens": options.tokens("vanilla"),
@@ -96,9 +96,9 @@ async def ask_agentic(
     async with aclosing(AgentLoop().run(conversation, settings, [tool], target_server.client)) as told:
         async for event in told:
             if isinstance(event, events.GenerationStats):
-                target_server.progress(item, f"{event.generated_tokens} tokens")
+                target_server.report_progress(item, f"{event.generated_tokens} tokens")
             elif isinstance(event, events.ToolRequested):
-                target_server.progress(item, "runs its program")
+                target_server.report_progress(item, "runs its program")
             if isinstance(event, events.RoundFinished | events.RoundRestarted):
                 closed = isinstance(event, events.RoundRestarted) or event.finish_reason in ("program", "")
                 loose += CUT_OFF_TOKENS * closed
@@ -107,11 +107,11 @@ async def ask_agentic(
                 end = event
     assert isinstance(end, events.TurnFinished | events.TurnFailed)
     timing = end.totals.timing
-    target_server.count(
-        timing.prefill_new_tokens + timing.prefill_reprocessed_tokens, timing.generated_tokens, loose=loose
+    target_server.count_tokens(
+        timing.prefill_new_tokens + timing.prefill_reprocessed_tokens, timing.generated_tokens, unattributed=loose
     )
     if isinstance(end, events.TurnFailed) and not _models_fault(end.message):
-        target_server.lost = True
+        target_server.token_count_unknown = True
         await wait_for_exit(target_server)
         code = ExitCode.UNHEALTHY if target_server.alive else ExitCode.NOT_RUNNING
         raise GpuboxError(end.message, end.hint, code=code)

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from gpubox.bench.benchmark import check_numbers
 from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
-from gpubox.bench.option_limits import check_numbers
 from gpubox.errors import UsageError
 
 MODES = {

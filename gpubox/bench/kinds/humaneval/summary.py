@@ -12,8 +12,9 @@ from gpubox.bench.kinds.humaneval.grader import CPU_SECONDS
 from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
 from gpubox.bench.model import Item, Result, RunInfo
-from gpubox.bench.report.model import Estimate, Metric, Report, ReportTable, Value
+from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
+from gpubox.bench.stats import Estimate
 
 Rows = list[tuple[Item, Result]]
 

@@ -96,7 +96,7 @@ class AgentLoad:
         return {"talk": talk.number, "request": request, "reply": reply}
 
     def _next(self, item: Item, target_server: TargetServer) -> LoadConversation:
-        size = target_server.server.context_tokens
+        size = target_server.active.context_tokens
         most = min(self._context, size) if size else self._context
         room = self._max_tokens + 2 * OUTPUT_WORDS[1] + ROOM_TOKENS  # a word of the filler is at most two tokens
         talk = self._talk
@@ -114,7 +114,7 @@ class AgentLoad:
 
 def _resident(target_server: TargetServer) -> int | None:
     """Bytes of RAM that the server's process and its children hold."""
-    if target_server.running is None or target_server.running.process is None or target_server.server.dialect != LLAMA:
+    if target_server.running is None or target_server.running.process is None or target_server.active.dialect != LLAMA:
         return None
     try:
         process = psutil.Process(target_server.running.process.pid)

@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 
 from gpubox import units
-from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.benchmark import Benchmark, check_items, check_numbers
 from gpubox.bench.kinds.soak.agent_load import AgentLoad, window_answers
 from gpubox.bench.kinds.soak.summary import summarise
 from gpubox.bench.measured_request import stored_reply
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Sample
-from gpubox.bench.option_limits import check_items, check_numbers
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import TargetServer
 from gpubox.errors import UsageError

@@ -75,7 +75,7 @@ def llama_bench_target(profile: Profile) -> Target:
 
 async def execute(item: Item, target_server: TargetServer) -> dict[str, Any]:
     """Runs it to its end. Returns its command line, rows and Markdown. Raises GpuboxError with its last words."""
-    profile = target_server.profile_of(target_server.server.target)
+    profile = target_server.profile_of(target_server.active.target)
     binary, source = (
         find_llama_bench(profile, target_server.config),
         profile_model(profile, target_server.paths, target_server.config),
@@ -86,7 +86,7 @@ async def execute(item: Item, target_server: TargetServer) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    target_server.progress(item.id, "llama-bench is at work")
+    target_server.report_progress(item.id, "llama-bench is at work")
     try:
         async with asyncio.timeout(MINUTES * 60):
             out, err = await process.communicate()

@@ -13,10 +13,11 @@ import msgspec
 from gpubox.bench import stats
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo
-from gpubox.bench.report.model import Better, Estimate, Metric, Report, ReportTable
+from gpubox.bench.report.model import Better, Metric, Report, ReportTable
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import scale_estimate
 from gpubox.bench.start_comparison import Noise
+from gpubox.bench.stats import Estimate
 
 T = TypeVar("T")
 Rows = list[tuple[Item, Workload, Result]]
@@ -112,7 +113,7 @@ def _unit(options: SpeedOptions, info: RunInfo, metrics: Sequence[Metric], histo
     """What the numbers of so many starts leave open."""
     if options.starts > 1 or not metrics:
         return []
-    noise = history.launches(info.provenance.values(), info.id) if history else Noise()
+    noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
     measures = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
     return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{measures}."]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gpubox.bench.option_limits import check_numbers
+from gpubox.bench.benchmark import check_numbers
 from gpubox.bench.prompts import CHAT_PROMPTS, GAME_PROMPT, SPEED_PROMPTS, SPEED_TOKENS
 from gpubox.errors import UsageError
 

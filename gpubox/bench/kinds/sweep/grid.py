@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpubox.bench.benchmark import check_items, check_numbers
 from gpubox.bench.model import Item, Target
-from gpubox.bench.option_limits import check_items, check_numbers
-from gpubox.bench.plan_outline import MOST_INT, parse_override
+from gpubox.bench.overrides import MAX_INT, parse_override
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import MIN_STARTS, random_order
 from gpubox.errors import UsageError
@@ -85,7 +85,7 @@ def parse_axis(text: str) -> Axis:
             first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
             if not step:
                 raise UsageError(f"{word!r} has a step of 0.")
-            if max(abs(first), abs(last)) >= MOST_INT:
+            if max(abs(first), abs(last)) >= MAX_INT:
                 raise UsageError(f"{word!r} is beyond every flag.")
             way = step if last >= first else -step
             if abs(last - first) // step >= MAX_CELLS:

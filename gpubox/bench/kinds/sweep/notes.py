@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from gpubox import units
 from gpubox.bench.kinds.sweep.grid import SweepOptions, current_cell
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, Scored, SweepCell, cell_to_keep
-from gpubox.bench.lossy_flags import LOSSY_FLAGS
 from gpubox.bench.model import RunInfo
+from gpubox.bench.overrides import LOSSY_FLAGS
 from gpubox.bench.start_comparison import LEVEL, Noise
 from gpubox.bench.stats import MARGIN, t_quantile
 
@@ -40,7 +40,7 @@ def notes(
         )
         few = [rank.versus for rank in ranking.ranks if rank.verdict == "too few" and rank.versus]
         if few:
-            least = max(contrast.least(LEVEL / ranking.several.pairs) for contrast in few)
+            least = max(contrast.detectable_difference(LEVEL / ranking.several.pairs) for contrast in few)
             yield f"Too few starts: differences under about {100 * least:.0f} % cannot be told ({noise})."
     if left:
         tests = max(1, len(left))

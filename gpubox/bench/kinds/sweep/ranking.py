@@ -16,10 +16,10 @@ from gpubox.bench.kinds.sweep.grid import (
     finalist_number,
     grid_questions,
 )
-from gpubox.bench.lossy_flags import lossy_values
 from gpubox.bench.model import Item, Result, Target
+from gpubox.bench.overrides import lossy_values
 from gpubox.bench.questions import question_of
-from gpubox.bench.start_comparison import ArmsComparison, Contrast, Noise, Start, compare_arms, shrunken_mean
+from gpubox.bench.start_comparison import ArmsComparison, Contrast, Noise, Start, compare_arms
 from gpubox.bench.stats import Verdict
 from gpubox.profiles.profile import FlagValue
 
@@ -101,7 +101,7 @@ class Ranking:
         if best is None or self.several is None:
             return best.rate if best else 0.0
         found = self.several.ancova
-        return best.rate * math.exp(shrunken_mean(found, best.target.name) - found.level(best.target.name))
+        return best.rate * math.exp(found.shrunken_mean(best.target.name) - found.adjusted_mean(best.target.name))
 
     def beats(self, one: SweepCell, other: SweepCell) -> bool:
         """Whether ``one`` is surely faster than ``other``; both were compared."""
@@ -232,7 +232,7 @@ def cell_to_keep(options: SweepOptions, targets: Sequence[Target], ranking: Rank
 def _level(ranking: Ranking, cell: SweepCell) -> float:
     several = ranking.several
     known = several is not None and cell.target.name in several.ancova.means
-    return several.ancova.level(cell.target.name) if several is not None and known else cell.rate
+    return several.ancova.adjusted_mean(cell.target.name) if several is not None and known else cell.rate
 
 
 def _on_axes(options: SweepOptions, target: Target) -> dict[str, FlagValue]:

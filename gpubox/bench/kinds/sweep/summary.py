@@ -28,7 +28,7 @@ _EFFECTIVE: tuple[tuple[str, str, str, Better], ...] = (("effective", "effective
 def summarise(options: SweepOptions, info: RunInfo, results: Scored, history: NoiseHistory | None = None) -> Report:
     """The whole sweep, as far as it is."""
     targets = info.plan.targets
-    noise = history.launches(info.provenance.values(), info.id) if history else Noise()
+    noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
     ranking = rank_cells(options, targets, results, noise)
     metrics: dict[str, list[Metric]] = {}
     measures = MEASURES + (_EFFECTIVE if options.by == "effective" else ())
