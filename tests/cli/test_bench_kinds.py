@@ -160,7 +160,7 @@ def killed(paths: Paths, *, applied_argv: tuple[str, ...]) -> str:
     """The folder that a run leaves which was killed with b up, while a ran before."""
     before = observe(paths, MAIN_INSTANCE).state.last_good
     made = create_run(paths, Plan("speed", (Target("b", "b"),), {"preset": "quick"}), [])
-    made.save(replace(made.info, state="running", before=before, restore_pending=True, applied_argv=applied_argv))
+    made.save(replace(made.info, state="running", previous=before, restore_pending=True, applied_argv=applied_argv))
     return made.id
 
 

@@ -308,8 +308,7 @@ def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> d
     """Every ``--set flag=value``, under the profile's own name of the flag. Raises UsageError."""
     if not settings:
         return {}
-    from gpubox.bench.overrides import with_flag_keys
-    from gpubox.bench.plan_outline import parse_override
+    from gpubox.bench.overrides import parse_override, with_flag_keys
 
     overrides = dict(parse_override(text) for text in settings)
     return dict(with_flag_keys(overrides, profile, _capabilities(context, profile)))

@@ -99,7 +99,7 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 
         output.emit_json({"comparison": values(comparison)})
         return
-    from gpubox.bench.report.comparison_rows import comparison_charts, comparison_rows
+    from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 
     _print(comparison_rows(comparison, output.width()), () if no_plots else comparison_charts(comparison))
 
@@ -141,7 +141,7 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
     gpubox bench export compare A B --svg -o compare.svg
     gpubox bench export leaderboard speed --csv
     """
-    from gpubox.bench.report.export_text import export_text, write_export
+    from gpubox.bench.report.formats import export_text, write_export
 
     text = export_text(context.paths, context.profile, list(what) or ["last"], form or "md")
     if file is None:
@@ -264,8 +264,8 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
     for run in stored:
         with contextlib.suppress(GpuboxError):  # a damaged run can be deleted, too
             info = run.info
-            if info.restore_pending and info.before:
-                name = info.before.profile
+            if info.restore_pending and info.previous:
+                name = info.previous.profile
                 diagnostics.note(f"  ! {name} ran before {run.id} and is not restored: `gpubox switch {name}` does it.")
         run.remove()
     if as_json:

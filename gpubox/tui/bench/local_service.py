@@ -158,7 +158,7 @@ class LocalBenchService:
         return str(said.get("profile") or "")
 
     async def export(self, what: Sequence[str], form: str) -> str:
-        from gpubox.bench.report.export_text import export_text, write_export
+        from gpubox.bench.report.formats import export_text, write_export
 
         def work() -> str:
             text = export_text(self.paths, self._profiles(), what, form)

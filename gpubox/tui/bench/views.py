@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.bench.options import KIND_SUMMARIES
 from gpubox.bench.report.chart import Chart
-from gpubox.bench.report.comparison_rows import comparison_charts, comparison_rows
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
 from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.report_rows import report_rows
+from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
 
@@ -39,7 +39,7 @@ def styled_rows(found: Iterable[StyledRow]) -> list[StyledLine]:
 
 def report_lines(found: ReportBundle, width: int) -> list[StyledLine]:
     """A finished run."""
-    made = report_rows(found.info, found.report, width=width, plots=True, beside=found.beside)
+    made = report_rows(found.info, found.report, width=width, plots=True, references=found.references)
     return [truncate_line(row, width) for row in styled_rows(made)]
 
 

@@ -37,9 +37,9 @@ async def ask_vanilla(
     The prompt cache is off, so that earlier requests cannot change a completion. Raises as ``measure_request``.
     """
     prompt: Any = problem.prompt
-    if target_server.server.dialect == LLAMA:
+    if target_server.active.dialect == LLAMA:
         prompt = await _tokenize(target_server, problem.prompt)
-    eos = target_server.server.props.get("eos_token")
+    eos = target_server.active.props.get("eos_token")
     body = {
         "prompt": prompt,
         "max_tokens": options.reply_tokens("vanilla"),
@@ -100,9 +100,9 @@ async def ask_agentic(
     async with aclosing(AgentLoop().run(conversation, settings, [tool], target_server.client)) as turn:
         async for event in turn:
             if isinstance(event, events.GenerationStats):
-                target_server.progress(item, f"{event.generated_tokens} tokens")
+                target_server.report_progress(item, f"{event.generated_tokens} tokens")
             elif isinstance(event, events.ToolRequested):
-                target_server.progress(item, "running its program")
+                target_server.report_progress(item, "running its program")
             elif isinstance(event, events.RoundRestarted) or (
                 isinstance(event, events.RoundFinished) and event.finish_reason in ("program", "")
             ):
@@ -113,11 +113,11 @@ async def ask_agentic(
     assert isinstance(end, events.TurnFinished | events.TurnFailed)
     timing = end.totals.timing
     prompt_tokens = timing.prefill_new_tokens + timing.prefill_reprocessed_tokens
-    target_server.count(prompt_tokens, timing.generated_tokens, loose=uncounted_tokens)
+    target_server.count_tokens(prompt_tokens, timing.generated_tokens, unattributed=uncounted_tokens)
     if isinstance(end, events.TurnFailed) and not end.message.startswith(
         ("The model ", "The conversation does not fit")  # the model's fault: a wrong answer, not a failed request
     ):
-        target_server.lost = True
+        target_server.token_count_unknown = True
         await wait_for_exit(target_server)
         code = ExitCode.UNHEALTHY if target_server.alive else ExitCode.NOT_RUNNING
         raise GpuboxError(end.message, end.hint, code=code)

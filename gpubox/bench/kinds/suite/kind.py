@@ -57,10 +57,10 @@ class Suite(Benchmark):
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         task = TASKS[item.values["task"]]
         text = task.prompt
-        if task.max_tokens and target_server.server.dialect != LLAMA:
+        if task.max_tokens and target_server.active.dialect != LLAMA:
             text = f"[{item.id}]\n{text}"  # no switch for its cache: what is first must be new
         messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": text}]
-        body: dict[str, Any] = {"messages": messages, "max_tokens": self._tokens(task, target_server.server)}
+        body: dict[str, Any] = {"messages": messages, "max_tokens": self._tokens(task, target_server.active)}
         if task.max_tokens:
             body |= {"temperature": 0.0, "cache_prompt": False, "ignore_eos": True}
             body["chat_template_kwargs"] = {"enable_thinking": False}
@@ -69,7 +69,7 @@ class Suite(Benchmark):
             body |= {name: int(v) if name in ("top_k", "seed") else v for name, v in sampling.items()}
         return await measure_request(target_server, item.id, body)
 
-    async def sandbox(self, target_server: TargetServer) -> str:
+    async def sandbox_isolation(self, target_server: TargetServer) -> str:
         self.config = target_server.config
         if not {"1.1", "1.2", "1.3", "2.1", "2.2"} & set(self.options.tasks):
             return ""

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpubox.bench.benchmark import check_items, check_numbers
 from gpubox.bench.kinds.suite import task_prompts
-from gpubox.bench.option_limits import check_items, check_numbers
 from gpubox.errors import UsageError
 
 Category = Literal["coding", "editing", "reasoning", "tools", "speed"]
