@@ -18,9 +18,9 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.absolute_paths import with_absolute_paths
 from gpubox.interchange.import_result import ImportSource
 from gpubox.interchange.importing import import_source, import_text
-from gpubox.interchange.input_limits import MAX_INPUT_CHARS
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile
+from gpubox.interchange.script import MAX_INPUT_CHARS
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.writer import profile_toml, save_profile
 
