@@ -22,7 +22,6 @@ from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
 from gpubox.server.dialect import supported_fields
 from gpubox.server.other_server import LLAMA
-from gpubox.server.stream import stream_completion
 
 Emit = Callable[[AgentEvent], None]
 PROGRESS_SECONDS = 0.25
@@ -147,7 +146,7 @@ async def ask(
         body = {**supported_fields(client.dialect, body)[0], "model": client.model}
     listener = ReplyCollector(reply, emit, clock, until_program=until_program)
     try:
-        async with stream_completion(client.http, body, silence_seconds=silence_seconds) as chunks, aclosing(chunks):
+        async with client.stream_completion(body, silence_seconds=silence_seconds) as chunks, aclosing(chunks):
             async for chunk in chunks:
                 if not listener.take(chunk):
                     break

@@ -12,7 +12,7 @@ import msgspec
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, RawRecord, Result
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import UsageError
 from gpubox.server.other_server import LLAMA
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def ask_question(target_server: TargetServer, item: Item, contexts: dict[i
         return await measure_request(
             target_server, item.id, {**body, "messages": messages, "chat_template_kwargs": kwargs}
         )
-    prompt = await _templated(target_server, messages, kwargs)
+    prompt = await target_server.client.apply_template(messages, kwargs)
     return await measure_request(target_server, item.id, {**body, "prompt": prompt}, path=COMPLETIONS)
 
 
@@ -161,24 +161,5 @@ async def context_filler(target_server: TargetServer, tokens: int) -> str:
     text = filler_text(tokens)
     if target_server.server.dialect != LLAMA:
         return " ".join(text.split()[: tokens * 3 // 4])
-    found = (await _post(target_server, "/tokenize", {"content": text}, "count tokens"))["tokens"]
-    return str((await _post(target_server, "/detokenize", {"tokens": found[:tokens]}, "count tokens"))["content"])
-
-
-async def _templated(target_server: TargetServer, messages: list[dict[str, str]], kwargs: Mapping[str, Any]) -> str:
-    asked = {"messages": messages, "chat_template_kwargs": dict(kwargs)}
-    return str((await _post(target_server, "/apply-template", asked, "apply its template"))["prompt"])
-
-
-async def _post(target_server: TargetServer, path: str, body: Mapping[str, Any], what: str) -> dict[str, Any]:
-    import httpx
-
-    try:
-        response = await target_server.client.http.post(path, json=body, timeout=60.0)
-        found = response.json()
-        if response.status_code == 200 and isinstance(found, dict) and found.keys() & {"tokens", "content", "prompt"}:
-            return found
-        why = f"HTTP {response.status_code}"
-    except (httpx.HTTPError, ValueError) as error:
-        why = type(error).__name__
-    raise GpuboxError(f"The server does not {what} ({why}).")
+    client = target_server.client
+    return await client.detokenize((await client.tokenize(text))[:tokens])

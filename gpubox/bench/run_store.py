@@ -19,9 +19,9 @@ import msgspec
 
 from gpubox.bench.jsonl import JsonLinesFile, read_json_lines, write_error
 from gpubox.bench.model import SCHEMA, Item, Plan, RawRecord, Result, RunInfo
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
 from gpubox.storage import open_regular
 
 T = TypeVar("T")

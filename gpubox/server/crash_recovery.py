@@ -11,14 +11,14 @@ from datetime import datetime
 from pathlib import Path
 
 from gpubox import units
+from gpubox.clock import utc_now
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
 from gpubox.profiles.profile import is_loopback
 from gpubox.server.instance import InstanceView, cause_of
-from gpubox.server.log import tail_text
-from gpubox.server.log_folding import fold_repeats
-from gpubox.server.state import RESTART_SECONDS, RunningServer, recent_restarts, utc_now
+from gpubox.server.log import fold_repeats, tail_text
+from gpubox.server.state import RESTART_SECONDS, RunningServer, recent_restarts
 
 MAX_RESTARTS = 3
 LAST_LINES = 60
@@ -70,11 +70,16 @@ def _use(gpu: Gpu) -> str:
 
 
 def restart_refusal(
-    view: InstanceView, driver: DriverReading, at: datetime | None = None, *, keyed: bool = True, told: bool = False
+    view: InstanceView,
+    driver: DriverReading,
+    at: datetime | None = None,
+    *,
+    has_api_key: bool = True,
+    told: bool = False,
 ) -> str | None:
     """``None`` when the dead server is to be started again; else why not, in a sentence (empty: it never wanted to).
 
-    ``keyed``: there is an API key today. A server that had one is not opened to others without. ``told``: it did not
+    ``has_api_key``: there is an API key today. A server that had one is not opened to others without. ``told``: it did not
     die by itself, somebody sent it SIGTERM.
     """
     dead = view.state.running
@@ -84,7 +89,7 @@ def restart_refusal(
         return "It is not started again: a GPU is lost."
     if told:
         return "It is not started again: it was told to stop."
-    if dead.keyed and not keyed and not is_loopback(dead.launch.host):
+    if dead.has_api_key and not has_api_key and not is_loopback(dead.launch.host):
         return "It is not started again: it was started with an API key, and there is none any more."
     if len(recent_restarts(view.state, at)) >= MAX_RESTARTS:
         return f"It is not started again: it died {MAX_RESTARTS} times in {RESTART_SECONDS // 60} minutes."

@@ -8,12 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubox.clock import utc_now
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import ProcessIdentity, boot_id, find_by_marker, is_alive, process_argv
 from gpubox.paths import Paths
 from gpubox.server.log import tail_text
 from gpubox.server.server_process import exit_code, is_liveness_lock_held, launch_marker
-from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, recent_restarts, utc_now
+from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, recent_restarts
 
 if TYPE_CHECKING:
     from gpubox.server.failure_causes import Cause

@@ -178,7 +178,7 @@ async def probe_readiness(running: RunningServer, log: Path, key: str | None) ->
 
 
 async def _ask(client: LlamaClient, running: RunningServer) -> ReadinessProbe:
-    return await client.prove(embeddings=running.launch.embeddings, timeout=PROBE_SECONDS)
+    return await client.probe_readiness(embeddings=running.launch.embeddings, timeout=PROBE_SECONDS)
 
 
 def _check_alive(process: ProcessIdentity, log: Path) -> None:

@@ -102,7 +102,7 @@ def status_from_view(
         engine_version=launch.engine_version or None,
         started_at=view.running.started_at,
         load_seconds=view.running.load_seconds,
-        exposed=exposure(launch, keyed=view.running.keyed),
+        exposed=exposure(launch, has_api_key=view.running.has_api_key),
         message=view.message or (DENIED if denied else ""),
         operation=_operation(view),
         slots=found,
@@ -169,11 +169,11 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def exposure(launch: Launch, *, keyed: bool) -> str:
+def exposure(launch: Launch, *, has_api_key: bool) -> str:
     """Who can reach the launch's port, in words; empty for this machine only."""
     if is_loopback(launch.host):
         return ""
-    return "LAN, key" if keyed else "LAN, no key"
+    return "LAN, key" if has_api_key else "LAN, no key"
 
 
 async def _ask(client: LlamaClient, may_ask_slots: bool) -> tuple[str, tuple[Slot, ...] | None]:

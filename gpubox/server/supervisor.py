@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpubox import units
+from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive, own_identity
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server import state, watcher
+from gpubox.server import watcher
 from gpubox.server.client import connect
 from gpubox.server.events import (
     OperationFinished,
@@ -43,6 +44,7 @@ from gpubox.server.state import (
     LaunchFailure,
     Operation,
     RunningServer,
+    disk_hint,
     recent_restarts,
     save_state,
 )
@@ -150,7 +152,7 @@ class Supervisor:
             if old or dead is None or dead.launch_id != launch_id:
                 return
             name, began = dead.launch.profile, time.monotonic()
-            self._save(restarts=(*recent_restarts(self._state), state.utc_now()))
+            self._save(restarts=(*recent_restarts(self._state), utc_now()))
             if self._unrecorded:  # restarts that nobody counts would have no bound
                 raise GpuboxError(f"A restart is refused: {self._unrecorded}", self._unrecorded_hint)
             try:
@@ -188,10 +190,16 @@ class Supervisor:
         name = profile.name
         try:
             launch = await self._check(profile, old, allow_exposed)
-            keyed = api_key(self.paths) is not None
+            has_api_key = api_key(self.paths) is not None
             # Whoever brings back himself what ran before (a benchmark) has no say in what becomes of it when it dies.
             asked = launch if restore or old is None else replace(launch, restart=old.launch.restart)
-            if old and kind != "restart" and old.ready_at and old.keyed == keyed and _same(old.launch, asked):
+            if (
+                old
+                and kind != "restart"
+                and old.ready_at
+                and old.has_api_key == has_api_key
+                and _same(old.launch, asked)
+            ):
                 self._finish(kind, name, began, name, f"{name} is already running.")
                 return old
             if old and not stop_now:
@@ -281,7 +289,7 @@ class Supervisor:
         await self._port_free(launch)
         rotate_log(self.paths.instance_log(self.slot))
         key = api_key(self.paths)
-        running = RunningServer(launch, uuid.uuid4().hex, state.utc_now(), keyed=key is not None)
+        running = RunningServer(launch, uuid.uuid4().hex, utc_now(), has_api_key=key is not None)
         self._save(running=running, message="")
         mark = launch_marker_of(self.paths, self.slot, running)
         process = spawn_server(
@@ -309,7 +317,7 @@ class Supervisor:
             self._save(running=None)
             raise
         vram = await asyncio.to_thread(vram_in_use, process.pid)
-        running = replace(running, ready_at=state.utc_now(), loaded_vram=vram.used, whole_card_gpus=vram.whole)
+        running = replace(running, ready_at=utc_now(), loaded_vram=vram.used, whole_card_gpus=vram.whole)
         running = replace(running, probe_tokens=proof.tokens)
         self._save(running=running, last_good=launch)
         watcher.ensure_watcher(self.paths, self.slot, process)
@@ -319,7 +327,7 @@ class Supervisor:
         """Keeps the log of a launch that failed: the next launch's takes its place."""
         keep_failed_log(self.paths.instance_log(self.slot), self.paths.failed_log(self.slot))
         name = launch.launch.profile
-        failed = LaunchFailure(name, launch.launch_id, state.utc_now(), cause.sentence, cause.hint, cause.line)
+        failed = LaunchFailure(name, launch.launch_id, utc_now(), cause.sentence, cause.hint, cause.line)
         self._save(failed=failed)
 
     async def _port_free(self, launch: Launch) -> None:
@@ -373,7 +381,7 @@ class Supervisor:
             except OSError:
                 raise self._taken() from None
             view = observe(self.paths, self.slot)
-            self._since = state.utc_now()
+            self._since = utc_now()
             operation = Operation(kind, profile, "begin", own_identity(), self._since)
             self._state = replace(view.state, running=view.running, operation=operation, message=view.message)
             self._crashed = view if view.crashed else None
@@ -430,7 +438,7 @@ def _lock_file(path: Path, *, or_folder: bool) -> int:
         for place in (path, path.parent) if or_folder else ():
             with contextlib.suppress(OSError):  # a lock needs no right to write
                 return os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-        hint = state.disk_hint(error)
+        hint = disk_hint(error)
         raise GpuboxError(f"{path} cannot be written: {error.strerror}. Nothing was touched.", hint) from None
 
 

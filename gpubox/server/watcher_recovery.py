@@ -43,7 +43,7 @@ async def handle_crash(paths: Paths, slot: str) -> bool:
         write_post_mortem(paths, view, driver)
         supervisor = Supervisor(paths, load_config(paths), slot)
         told = cause_of(paths, slot, dead.process).kind is FailureKind.STOPPED
-        if restart_refusal(view, driver, keyed=api_key(paths) is not None, told=told) is not None:
+        if restart_refusal(view, driver, has_api_key=api_key(paths) is not None, told=told) is not None:
             return False  # the record stays that of a crash: it says why
         try:
             await supervisor.revive(dead.launch_id)

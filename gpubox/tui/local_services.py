@@ -122,7 +122,7 @@ class LocalServices:
         written = write_post_mortem(self.paths, view, driver)
         dead = view.state.running
         told = dead is not None and cause_of(self.paths, MAIN_INSTANCE, dead.process).kind is FailureKind.STOPPED
-        refused = restart_refusal(view, driver, keyed=api_key(self.paths) is not None, told=told)
+        refused = restart_refusal(view, driver, has_api_key=api_key(self.paths) is not None, told=told)
         said = f"{view.message} {written}" if written else view.message
         if dead is None:
             return said

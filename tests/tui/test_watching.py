@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from gpubox.clock import utc_now
 from gpubox.config import Config
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.paths import Paths
 from gpubox.server import watcher
-from gpubox.server.state import load_state, save_state, utc_now
+from gpubox.server.state import load_state, save_state
 from gpubox.tui import snapshot_poller
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bridge import ServiceBridge

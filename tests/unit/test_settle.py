@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
-from gpubox.server import wait_vram_released as module
+from gpubox.server import vram_release as module
 from gpubox.server.vram_release import vram_in_use, wait_vram_released
 
 GIB = 1024**3

@@ -132,7 +132,7 @@ def test_a_stop_from_outside_is_said_to_be_one(paths: Paths, save: Callable[...,
     save(running=running(ProcessIdentity(DEAD.pid, 1, boot_id())))
     log(paths, "5.00.000.000 I srv    operator(): operator(): cleaning up before exit...\n")
 
-    assert observe(paths, "main").message == "a died: it was told to stop from outside gpubox."
+    assert observe(paths, "main").message == "a died: it was stopped from outside gpubox."
 
 
 def test_a_message_of_the_last_operation_is_kept(paths: Paths, save: Callable[..., Path]) -> None:

@@ -157,7 +157,7 @@ async def test_what_another_gpubox_does_to_it(paths: Paths, serve: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("host", "keyed", "words"),
+    ("host", "has_api_key", "words"),
     [
         ("127.0.0.1", False, ""),
         ("0.0.0.0", False, "LAN, no key"),
@@ -165,8 +165,8 @@ async def test_what_another_gpubox_does_to_it(paths: Paths, serve: Callable[...,
         ("box.lan", False, "LAN, no key"),
     ],
 )
-def test_who_can_reach_it(host: str, keyed: bool, words: str) -> None:
-    assert exposure(Launch("a", (), host, 1), keyed=keyed) == words
+def test_who_can_reach_it(host: str, has_api_key: bool, words: str) -> None:
+    assert exposure(Launch("a", (), host, 1), has_api_key=has_api_key) == words
 
 
 @pytest.mark.parametrize("props", [None, {}, {"model_path": 3, "build_info": ["b1"]}])

@@ -10,9 +10,9 @@ from gpubox.agent.transcript.chat_files import chat_path, existing_chat, load_ch
 from gpubox.agent.transcript.chat_log import ChatLog, Turn
 from gpubox.agent.transcript.journal import ChatJournal
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
 
 
 def branch_chat(paths: Paths, name: str, new: str, turn: str | None) -> None:

@@ -15,8 +15,8 @@ import msgspec
 from gpubox import __version__
 from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, ReasoningDelta, TextDelta
 from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode, to_json
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.state import utc_now
 
 PENDING_BYTES = 16 * 1024 * 1024
 """Held back while the disk is full; beyond that the newest is lost."""

@@ -205,7 +205,7 @@ def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _peer_model(model: OtherServerModel) -> str:
-    return model.in_words + (f"  until {_local(model.expires_at)}" if model.expires_at else "")
+    return model.description + (f"  until {_local(model.expires_at)}" if model.expires_at else "")
 
 
 def _local(iso: str) -> str:

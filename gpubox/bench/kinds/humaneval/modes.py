@@ -35,7 +35,7 @@ async def ask_vanilla(
     """
     prompt: Any = problem.prompt
     if target_server.server.dialect == LLAMA:
-        prompt = await _tokens(target_server, problem.prompt)
+        prompt = await target_server.client.tokenize(problem.prompt)
     end = target_server.server.props.get("eos_token")
     body = {
         "prompt": prompt,
@@ -131,16 +131,3 @@ def _plain(settings: Any) -> dict[str, Any]:
 
 def _sampling(options: HumanEvalOptions) -> dict[str, Any]:
     return {name: int(v) if name in ("top_k", "seed") else v for name, v in options.chosen.items()}
-
-
-async def _tokens(target_server: TargetServer, text: str) -> list[int]:
-    import httpx
-
-    try:
-        asked = {"content": text, "add_special": False}
-        reply = await target_server.client.http.post("/tokenize", json=asked, timeout=60.0)
-        return [int(token) for token in reply.json()["tokens"]]
-    except httpx.ConnectError as error:
-        raise GpuboxError(f"The server is gone ({type(error).__name__}).", code=ExitCode.NOT_RUNNING) from None
-    except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-        raise GpuboxError(f"The server does not count tokens ({type(error).__name__}).") from None
