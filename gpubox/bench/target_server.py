@@ -219,7 +219,7 @@ class TargetServer:
             stop_now=self._go_now,
             allow_exposed=self.config.allow_exposed,
             restore=False,  # what the box gets back is decided at the end, not between two targets
-            fresh=fresh,
+            force_restart=fresh,
         )
         self._lent = running.launch.argv
         self._owe(self._before, self._lent)

@@ -46,11 +46,11 @@ async def stop_and_remove(supervisor: Supervisor) -> None:
 
 async def _end(supervisor: Supervisor) -> None:
     await supervisor.stop()
-    paths, slot = supervisor.paths, supervisor.slot
+    paths, slot = supervisor.paths, supervisor.instance
     logs = paths.logs.glob(f"{paths.instance_log(slot).name}*")
     state = paths.instance_state(slot)
     states = state.parent.glob(f"{state.name}*")  # who is killed while it writes one leaves it half written beside
-    for path in (*states, paths.instance_lock(slot), paths.slot_life(slot), *logs):
+    for path in (*states, paths.instance_lock(slot), paths.liveness_lock(slot), *logs):
         path.unlink(missing_ok=True)
 
 
@@ -61,7 +61,7 @@ async def stop_and_remove_after_failure(supervisor: Supervisor) -> None:
     except asyncio.CancelledError:
         return  # interrupted once more, and it is done
     except (GpuboxError, OSError) as error:
-        diagnostics.note(f"  ! {supervisor.slot} is not cleared away: {error}")
+        diagnostics.note(f"  ! {supervisor.instance} is not cleared away: {error}")
 
 
 async def _surely(work: Coroutine[Any, Any, Any]) -> None:

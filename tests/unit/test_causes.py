@@ -207,7 +207,8 @@ CASES = {
         "buffers, abort\n0.00.200.000 E llama_model_load: error loading model: done_getting_tensors: wrong number of "
         "tensors; expected 292, got 291\n",
         FailureKind.CRASH,
-        "the engine reported: error loading model: done_getting_tensors: wrong number of tensors; expected 292, got 291",
+        "the engine reported: error loading model: done_getting_tensors: wrong number of tensors; expected 292, "
+        "got 291",
     ),
     "an error nobody foresaw": (
         "0.00.100.000 E foo: the [bold]flux[/bold] {capacitor} is %s\n"

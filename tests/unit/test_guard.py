@@ -81,7 +81,7 @@ def test_a_profile_that_does_not_ask_for_it_stays_down(paths: Paths) -> None:
 
 
 def test_one_that_was_told_to_stop_and_one_that_lost_its_key_stay_down(paths: Paths, view: InstanceView) -> None:
-    assert "told to stop" in (restart_refusal(view, NO_GPU, told=True) or "")
+    assert "stopped from outside" in (restart_refusal(view, NO_GPU, terminated=True) or "")
 
     for host, refused in (("0.0.0.0", True), ("127.0.0.1", False)):
         open_to = replace(DEAD, has_api_key=True, launch=replace(LAUNCH, host=host))

@@ -53,7 +53,7 @@ async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch:
     script(monkeypatch, [(n * GIB,) for n in range(100)])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
 
-    assert await wait_vram_released() == "still moving after 10 s"
+    assert await wait_vram_released() == "still changing after 10 s"
 
 
 def test_the_zero_line_of_growth_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ async def test_a_foreign_server_of_another_kind(props: dict[str, Any] | None, se
 
     status = await read_foreign_status("http://box:1", None)
 
-    assert (status.state, status.slot, status.model_path, status.engine_version) == ("ready", None, None, None)
+    assert (status.state, status.instance, status.model_path, status.engine_version) == ("ready", None, None, None)
 
 
 async def test_a_foreign_server_that_is_not_there(serve: Callable[..., FakeClient]) -> None:

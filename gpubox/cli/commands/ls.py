@@ -56,7 +56,7 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
             }
         )
         return ExitCode.OK if profiles or not search else ExitCode.FAILED
-    rows = [(_mark(p.name in running, fits[p.name]), p.name, p.title, fits[p.name].words) for p in profiles]
+    rows = [(_mark(p.name in running, fits[p.name]), p.name, p.title, fits[p.name].summary) for p in profiles]
     output.emit_table(rows)
     if hidden:
         diagnostics.note(f"{hidden} shipped profiles are not listed; --all lists them, a search looks at them too.")
