@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpubox.bench.model import SCHEMA, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
 from gpubox.storage import open_regular
 
 T = TypeVar("T")

@@ -61,16 +61,16 @@ async def stop_and_remove_after_failure(supervisor: Supervisor) -> None:
     except asyncio.CancelledError:
         return  # a second interrupt; everything is removed
     except (GpuboxError, OSError) as error:
-        diagnostics.note(f"  ! The files of {supervisor.slot} were not removed: {error}")
+        diagnostics.note(f"  ! The files of {supervisor.instance} were not removed: {error}")
 
 
 async def _stop_and_remove(supervisor: Supervisor) -> None:
     await supervisor.stop()
-    paths, instance = supervisor.paths, supervisor.slot
+    paths, instance = supervisor.paths, supervisor.instance
     logs = paths.logs.glob(f"{paths.instance_log(instance).name}*")
     state = paths.instance_state(instance)
     states = state.parent.glob(f"{state.name}*")  # a kill during a write leaves a temporary file beside it
-    for path in (*states, paths.instance_lock(instance), paths.slot_life(instance), *logs):
+    for path in (*states, paths.instance_lock(instance), paths.liveness_lock(instance), *logs):
         path.unlink(missing_ok=True)
 
 

@@ -168,7 +168,7 @@ def test_a_password_in_a_url_is_never_repeated(url: str, words: tuple[str, ...],
     code, out, err = gpubox(*words, url)
 
     assert code == 2
-    assert "The address holds a user name or a password." in err
+    assert "The address contains a user name or a password." in err
     assert "same" not in out + err
 
 
@@ -480,7 +480,7 @@ def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
     save_state(paths.instance_state("main"), InstanceState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
 
-    assert "A switch to big was cut off at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+    assert "A switch to big was interrupted at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
 
 
 def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths) -> None:

@@ -17,8 +17,8 @@ from msgspec import Raw
 from gpubox import __version__
 from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, ReasoningDelta, TextDelta
 from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode, to_json
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.state import utc_now
 
 MAX_PENDING_BYTES = 16 * 1024 * 1024
 """Kept while the disk is full. Lines beyond that are lost."""

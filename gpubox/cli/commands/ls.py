@@ -67,7 +67,7 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
         )
         return ExitCode.OK if profiles or not search else ExitCode.FAILED
     rows = [
-        (_mark(p.name in running, compatibility[p.name]), p.name, p.title, compatibility[p.name].words)
+        (_mark(p.name in running, compatibility[p.name]), p.name, p.title, compatibility[p.name].summary)
         for p in profiles
     ]
     output.emit_table(rows)
