@@ -21,6 +21,7 @@ from gpubox.hardware.nvml import DriverReading
 from gpubox.models.gguf import check_gguf
 from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
+from gpubox.storage import write_atomically
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
@@ -134,10 +135,7 @@ class FileHashes:
                 digest.update(block)
         known[key] = [*stamp, digest.hexdigest()]
         with contextlib.suppress(OSError):
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._cache.with_suffix(".new")
-            fresh.write_text(json.dumps(known), encoding="utf-8")
-            fresh.replace(self._cache)
+            write_atomically(self._cache, json.dumps(known).encode())
         return digest.hexdigest()
 
     def _read(self) -> dict[str, Any]:

@@ -284,8 +284,7 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
 
 def _refuse_own(name: str) -> None:
     """What a profile may not have among its flags, no run may: the checks look at the fields of the profile."""
-    from gpubox.profiles.loader import SECRET_FLAGS
-    from gpubox.profiles.profile import TOP_LEVEL_FLAGS
+    from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
 
     word = name.lstrip("-").replace("_", "-")
     if word in TOP_LEVEL_FLAGS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.supervisor import Supervisor
+from gpubox.storage import lock_file
 
 PREFIX = "~once-"
 """No profile can be called so, and therefore no companion's slot is."""
@@ -85,16 +85,13 @@ def _held(paths: Paths, slot: str) -> Iterator[bool]:
     path = paths.instance_state(slot).with_suffix(".run")
     while True:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = lock_file(path)
         except OSError as error:
             raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+        if descriptor is None:
+            yield False
+            return
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
             if not _is(path, descriptor):
                 continue  # it was removed by who held it before: a lock that nobody can find holds nothing
             try:

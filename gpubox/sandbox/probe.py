@@ -21,7 +21,7 @@ _known: dict[str, Confinement] = {}
 
 async def probe(config: Config) -> Confinement:
     """The strongest isolation that confines here and that the owner accepts; each isolation is tried once for each process."""
-    accepted = config.weakest_confinement
+    accepted = config.weakest_isolation
     if accepted not in _known:
         _known[accepted] = await _probe(accepted, Path("/"))
     return _known[accepted]

@@ -7,7 +7,6 @@ Blocking; run in a thread.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -16,8 +15,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.sandbox.auto_run_files import MAX_PROTECTED, AutoRunFile, find_auto_run_files, move_out
+from gpubox.storage import try_lock
 
 _MOST_SEEN = 5_000
 """Entries of what cannot be protected that are looked at for changes."""
@@ -61,7 +62,7 @@ class Quarantine:
             own = [one for one in there if one.kind]
             here.protected = tuple(own[:MAX_PROTECTED]) if guards else ()
             here._unguarded = {one: _fingerprint(folder / one.path) for one in own[len(here.protected) :]}
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, GpuboxError):
             here._put_mark()
         return here
 
@@ -101,15 +102,16 @@ class Quarantine:
         path = marks / f"{os.getpid()}-{secrets.token_hex(4)}.json"
         self._mark_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._mark = path
-        fcntl.flock(self._mark_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(self._mark_fd)
         os.write(self._mark_fd, json.dumps({"folder": str(self.folder), "known": sorted(self._known)}).encode())
 
 
 def recover_interrupted(place: Path) -> None:
     """Moves out what programs planted whose gpubox was killed; ``from.txt`` beside it says where it was."""
     for mark in (place / "running").glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), mark.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as that gpubox lives
+        with contextlib.suppress(OSError, GpuboxError, ValueError, KeyError, TypeError), mark.open("rb") as file:
+            if not try_lock(file.fileno()):  # its gpubox lives
+                continue
             text = file.read()
             values = json.loads(text)  # one that is being written just now is no JSON yet
             move_out(Path(values["folder"]), {(device, inode) for device, inode in values["known"]}, place)

@@ -6,7 +6,6 @@ a lost GPU.
 
 from __future__ import annotations
 
-import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gpubox.server.instance import InstanceView, cause_of
 from gpubox.server.log import tail_text
 from gpubox.server.log_folding import fold_repeats
 from gpubox.server.state import RESTART_SECONDS, RunningServer, recent_restarts, utc_now
+from gpubox.storage import write_atomically
 
 MAX_RESTARTS = 3
 LAST_LINES = 60
@@ -37,10 +37,7 @@ def write_post_mortem(paths: Paths, view: InstanceView, driver: DriverReading, s
     if path.exists():
         return path
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-            file.write(_text(paths, view, dead, driver, series).encode(errors="replace"))
-        Path(file.name).replace(path)  # who writes it may be killed in the middle
+        write_atomically(path, _text(paths, view, dead, driver, series).encode(errors="replace"))
     except OSError:
         return None
     return path

@@ -57,7 +57,7 @@ def preview_launch(profile: Profile, paths: Paths, config: Config) -> LaunchPrev
         argv = server_argv(profile, model)
         return LaunchPreview(("llama-server", *argv), "", path, error)
     again = repeated_flags(capabilities)
-    argv = server_argv(profile, model, defaults=added_flags(capabilities, profile.flags), again=again)
+    argv = server_argv(profile, model, defaults=added_flags(capabilities, profile.flags), repeated=again)
     shown = LaunchPreview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
     try:
         check_flags(profile, capabilities)
@@ -103,7 +103,7 @@ def prepare_launch(
         check_port(profile.host, port)
     _check_disk(paths)
     defaults, again = added_flags(capabilities, profile.flags), repeated_flags(capabilities)
-    argv = server_argv(profile, source.argv, port=port, defaults=defaults, again=again)
+    argv = server_argv(profile, source.argv, port=port, defaults=defaults, repeated=again)
     if refusal := check_arguments(engine, _checkable(argv), profile.env):
         raise _refused(profile, engine.name, refusal)
     checked("flags accepted")

@@ -5,14 +5,15 @@ The server writes in append mode, so it goes on at the end of what is left.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpubox.errors import GpuboxError
 from gpubox.server.log import CUT_MARKER, HEAD_BYTES, rotated_path
 from gpubox.server.log_request_count import count_ended_requests, ended_requests_before_cut
+from gpubox.storage import try_lock
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 COPY_SECONDS = 60.0
@@ -40,7 +41,8 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
         return
     try:
         with path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two gpuboxes would copy what the first has left
+            if not try_lock(file.fileno()):  # another gpubox truncates it
+                return
             if os.fstat(file.fileno()).st_size <= MAX_LOG_BYTES:
                 return
             head = _head(file.read(HEAD_BYTES))
@@ -51,7 +53,7 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
             where = f"what was here is in {aside.name}" if aside else "what was here is gone"
             after = f", after {ended} requests" if ended is not None else ""
             file.write(f"{CUT_MARKER}{datetime.now(UTC).isoformat(timespec='seconds')}{after}: {where}\n".encode())
-    except OSError:
+    except (OSError, GpuboxError):
         return
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import time
 import uuid
@@ -47,6 +46,7 @@ from gpubox.server.state import (
     save_state,
 )
 from gpubox.server.vram_release import vram_in_use, wait_vram_released
+from gpubox.storage import try_lock
 
 BUSY_POLL_SECONDS = 0.5
 PORT_TRIES, PORT_SECONDS = 20, 0.1
@@ -366,12 +366,10 @@ class Supervisor:
 
         ``recorded``: refused where the record cannot be written. Nothing was touched then.
         """
-        descriptor = _lock_file(self.paths.instance_lock(self.slot), or_folder=not recorded)
+        descriptor = _open_lock(self.paths.instance_lock(self.slot), or_folder=not recorded)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise self._taken() from None
+            if not try_lock(descriptor):
+                raise self._taken()
             view = observe(self.paths, self.slot)
             self._since = state.utc_now()
             operation = Operation(kind, profile, "begin", own_identity(), self._since)
@@ -421,7 +419,7 @@ class Supervisor:
         self.emit(OperationFinished(kind, profile, ok, answering, time.monotonic() - began, message))
 
 
-def _lock_file(path: Path, *, or_folder: bool) -> int:
+def _open_lock(path: Path, *, or_folder: bool) -> int:
     """A descriptor to lock; ``or_folder``: of the folder where no file can be made in it. Raises GpuboxError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ itself: the next gpubox that looks at the server starts another. ``GPUBOX_WATCHE
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -20,7 +19,7 @@ from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server import watcher_idle
 from gpubox.server.log_truncation import MAX_LOG_BYTES
-from gpubox.server.server_process import lock_holder
+from gpubox.storage import is_locked, lock_holder
 
 _children: list["subprocess.Popen[bytes]"] = []  # noqa: UP037
 GONE_SECONDS = 2.0
@@ -34,20 +33,10 @@ def watched(slot: str) -> bool:
 def is_watched(paths: Paths, slot: str) -> bool:
     """Whether a watcher is there.
 
-    It tries the lock for a moment: /proc/locks makes its reader wait 12 ms for the kernel. A watcher that starts in
-    that moment tries again (``rest.py``).
+    Tries the lock for a moment, because reading /proc/locks takes 12 ms. A watcher that starts in that moment tries
+    again (``watcher_idle.py``).
     """
-    try:
-        descriptor = os.open(paths.slot_watch(slot), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return is_locked(paths.slot_watch(slot))
 
 
 def ensure_watcher(paths: Paths, slot: str, process: ProcessIdentity | None) -> bool:

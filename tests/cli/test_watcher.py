@@ -23,8 +23,8 @@ from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.instance import observe
 from gpubox.server.launch import free_port
-from gpubox.server.server_process import lock_holder
 from gpubox.server.state import load_state
+from gpubox.storage import lock_holder
 from tests.conftest import until
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "2"))

@@ -278,12 +278,12 @@ async def test_nothing_is_run_where_nothing_confines() -> None:
         await Sandbox().run("print(1)")
 
     assert "apt install bubblewrap" in caught.value.hint
-    assert 'confinement = "landlock"' in caught.value.hint
+    assert 'weakest-isolation = "landlock"' in caught.value.hint
 
 
 @pytest.mark.usefixtures("forgotten")
 async def test_the_weakest_tier_is_used_only_by_name() -> None:
-    found = await Sandbox.probe(Config(weakest_confinement="none"))
+    found = await Sandbox.probe(Config(weakest_isolation="none"))
 
     assert found.isolation in ("landlock", "none")
     assert "bubblewrap is not installed" in found.problem

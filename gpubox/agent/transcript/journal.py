@@ -6,7 +6,6 @@ Lines go to the kernel at once (a killed gpubox loses nothing that was flushed) 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, Re
 from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode, to_json
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.state import utc_now
+from gpubox.storage import try_lock
 
 PENDING_BYTES = 16 * 1024 * 1024
 """Held back while the disk is full; beyond that the newest is lost."""
@@ -50,15 +50,11 @@ class ChatJournal:
             raise
 
     def _begin(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._file):
             raise GpuboxError(
                 f"Another gpubox has the chat {self.path.stem} open.",
                 "Close it there, or branch it under another name.",
-            ) from None
-        except OSError as error:
-            raise GpuboxError(f"The chat {self.path} cannot be locked: {error.strerror}.") from None
+            )
         size = os.fstat(self._file).st_size
         if size == 0:
             self.add(ChatHeader(FORMAT, VERSION, __version__, utc_now()))

@@ -86,7 +86,7 @@ def _changed(
 
 
 def _numbers(words: tuple[str, ...]) -> dict[str, float]:
-    from gpubox.profiles.argv import SAMPLING_FLAGS
+    from gpubox.profiles.profile import SAMPLING_FLAGS
     from gpubox.toml_table import closest_match
 
     found: dict[str, float] = {}
