@@ -199,13 +199,13 @@ def json_schema(kind: type) -> dict[str, Any]:
     required = [name for name, _, _, default in keys if default is MISSING]
     return {
         "type": "object",
-        "properties": {name: _key_schema(key) for name, _, key, _ in keys},
+        "properties": {name: _key_schema(key, default) for name, _, key, default in keys},
         **({"required": required} if required else {}),
         "additionalProperties": False,
     }
 
 
-def _key_schema(key: TomlKey) -> dict[str, Any]:
+def _key_schema(key: TomlKey, default: Any) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": key.description, **_TYPES[key.kind][2], **key.schema}
     inner = json_schema(key.table) if key.table else _TYPES[key.items][2]
     if key.kind == "list":
@@ -218,6 +218,8 @@ def _key_schema(key: TomlKey) -> dict[str, Any]:
         schema["additionalProperties"] = inner
     elif key.choices:
         schema["enum"] = list(key.choices)
+    if default != "" and isinstance(default, (bool, int, float, str)):
+        schema["default"] = default
     if key.above is not None:
         schema["exclusiveMinimum"] = key.above
     if key.between:

@@ -34,6 +34,7 @@ VERBS = {
     "bench": "measure: what is fast here, and how sure that is; resumable, with everything kept",
     "doctor": "what this box has and what is missing",
     "import": "make a profile of a command line, a script, a unit, a llama-swap or models.ini file, a GGUF",
+    "schema": "the JSON Schema of profile files, for an editor",
     "export": "write a profile as a unit, a script, or a client's settings",
 }
 _MODULES = {"import": "import_"}

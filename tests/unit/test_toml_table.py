@@ -118,13 +118,18 @@ def test_only_values_that_are_not_the_default_are_given() -> None:
 
 def test_the_schema_says_what_the_reader_checks() -> None:
     schema = json_schema(Settings)
-    inner = {"size": {"description": "A size.", "type": "integer", "minimum": 1, "maximum": 9}}
-    inner["word"] = {"description": "A word.", "type": "string", "enum": ["a", "b", "c"]}
+    inner = {"size": {"description": "A size.", "type": "integer", "default": 7, "minimum": 1, "maximum": 9}}
+    inner["word"] = {"description": "A word.", "type": "string", "enum": ["a", "b", "c"], "default": "a"}
 
     assert schema["additionalProperties"] is False and "required" not in schema
     properties = schema["properties"]
     assert list(properties) == ["stall-seconds", "allow-exposed", "name", "count", "texts", "inner", "each", "numbers"]
-    assert properties["stall-seconds"] == {"description": "A time.", "type": "number", "exclusiveMinimum": 0}
+    assert properties["stall-seconds"] == {
+        "description": "A time.",
+        "type": "number",
+        "default": 60.0,
+        "exclusiveMinimum": 0,
+    }
     assert properties["texts"] == {"description": "Texts.", "type": "array", "items": {"type": "string"}}
     assert properties["inner"]["properties"] == inner == properties["each"]["items"]["properties"]
     assert properties["numbers"]["properties"] == {"x": {"type": "number"}, "y": {"type": "number"}}
