@@ -178,7 +178,7 @@ class TargetServer:
                     await self._supervisor.stop()
                 self._active = ActiveTarget(target, "", None, None, "", "", {})
                 return True
-            return await self._switch(target, force_restart=force_restart)
+            return await self._switch(target, force_restart=fresh)
 
     async def restore(self) -> None:
         """Restores the server that ran before, or none. A server that somebody else started meanwhile stays.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.supervisor import Supervisor
+from gpubox.storage import lock_file
 
 PREFIX = "~once-"
 """No profile can have such a name, so no companion's instance has it."""
@@ -80,16 +80,13 @@ def _locked(paths: Paths, instance: str) -> Iterator[bool]:
     path = paths.instance_state(instance).with_suffix(".run")
     while True:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = lock_file(path)
         except OSError as error:
             raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+        if descriptor is None:
+            yield False
+            return
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
             if not _is_same_file(path, descriptor):
                 continue  # its former owner removed it: a lock on a removed file protects nothing
             try:

@@ -167,7 +167,7 @@ class LocalServices:
         return catalog
 
     def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        from gpubox.profiles.listing import hides_shipped
+        from gpubox.profiles.loader import hides_shipped
 
         return hides_shipped(catalog.profiles.values(), self.config.shipped_profiles)
 

@@ -23,8 +23,8 @@ from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.instance import observe
 from gpubox.server.launch import free_port
-from gpubox.server.server_process import lock_holder
 from gpubox.server.state import load_state
+from gpubox.storage import lock_holder
 from tests.conftest import until
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "2"))
@@ -169,7 +169,9 @@ def test_there_is_never_more_than_one_and_it_is_its_own_master(box: Box) -> None
     assert process is not None
     for _ in range(5):
         assert not watcher.ensure_watcher(box.paths, "main", process)
-    extra = subprocess.run(watcher.idle_command(box.paths, "main", process, str(box.paths.watcher_lock("main"))), check=False)
+    extra = subprocess.run(
+        watcher.idle_command(box.paths, "main", process, str(box.paths.watcher_lock("main"))), check=False
+    )
     assert extra.returncode == 0  # it found the lock taken
     assert box.watcher() == pid
 

@@ -9,7 +9,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
-from gpubox.profiles.listing import hides_shipped, visible_profiles
+from gpubox.profiles.loader import hides_shipped, visible_profiles
 from gpubox.server.engine_compatibility import EngineCompatibility, compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.state import load_state
