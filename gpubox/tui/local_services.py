@@ -284,7 +284,7 @@ class LocalServices:
             self._cancel()
 
     def chats(self) -> ChatService:
-        from gpubox.tui.chat.local_service import LocalChatService
+        from gpubox.tui.chat.service import LocalChatService
 
         return LocalChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
