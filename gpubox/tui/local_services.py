@@ -290,7 +290,7 @@ class LocalServices:
 
     def bench_service(self) -> BenchService:
         if self._benches is None:
-            from gpubox.tui.bench.local_service import LocalBenchService
+            from gpubox.tui.bench.service import LocalBenchService
 
             self._benches = LocalBenchService(
                 self.paths, self.config, self.url, read_only="" if self.url else self.read_only
