@@ -29,7 +29,7 @@ from gpubox.tui.bench.report_pane import KIND_SUMMARIES
 from gpubox.tui.bench.screen import BenchScreen
 from gpubox.tui.bench.service import RunOutcome
 from tests.bench_runs import speed_run
-from tests.tui.conftest import opened, settled, shows, text, until
+from tests.tui.conftest import drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 
@@ -83,6 +83,22 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
         await until(pilot, lambda: screen_of(pilot).rows.has_focus)
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)
+
+
+async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths) -> None:
+    speed_run(box, "fast", tg=60.0)
+    async with benching(box, size=(200, 50)) as (pilot, _):
+        await shows(pilot, "The served path")
+        await settled(pilot)
+        pane = screen_of(pilot).pane
+        rows = ["".join(part for part, _ in row).rstrip() for row in pane.drawn]
+        await drag(pilot, "served path", "short, cold")
+        await pilot.press("ctrl+c")
+        assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("The "), *rows[1:4], "short, cold"])
+        await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
+        assert not screen_of(pilot).get_selected_text()
+        await pilot.app.run_action("screen.bench_copy")
+        assert pilot.app.clipboard == "\n".join(rows)
 
 
 async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:

@@ -18,7 +18,7 @@ from gpubox.tui.chat import approval, controller, settings_screen
 from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.screen import ChatScreen
 from gpubox.tui.chat.service import SandboxStatus
-from tests.tui.conftest import SIZE, shows, text, until
+from tests.tui.conftest import SIZE, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
 
@@ -422,3 +422,43 @@ def test_the_settings_fit_the_narrowest_terminal() -> None:
         assert len(row.label) <= 15, row.label
         assert len(row.about) <= 27, row.about
     assert all(len(f"‹ {word} ›") <= 29 for values in settings_screen.CHOICES.values() for _, word in values)
+
+
+async def test_text_of_the_transcript_is_selected_with_the_mouse_and_copied() -> None:
+    chats = FakeChats(coding_turn())
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "parse 1h30m")
+        await over(pilot, screen)
+        await shows(pilot, "each part", "2. An empty text is 0.")
+        await drag(pilot, "UNITS", "1}")
+        await pilot.press("ctrl+c")
+        assert pilot.app.clipboard == 'UNITS = {"h": 3600, "m": 60, "s": 1}'
+        await drag(pilot, "45s", "is 0.")
+        assert screen.get_selected_text() == (
+            "45s   │ 45\n\n1. It ignores what it does not know.\n2. An empty text is 0."
+        )
+        await pilot.press("ctrl+c")
+        assert pilot.app.clipboard.endswith("2. An empty text is 0.")
+        await pilot.click(offset=place(pilot, "is 0."))
+        assert not screen.get_selected_text()
+
+
+async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
+    chats = FakeChats(coding_turn())
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "parse 1h30m")
+        await over(pilot, screen)
+        await pilot.press("escape", "g")
+        await shows(pilot, "▸ thought for ~412 tokens")
+        await drag(pilot, "thought for", "tokens, 3.1 s")
+        assert "▸ thought for" in text(pilot)
+        x, y = place(pilot, "thought for")
+        selected = screen.get_component_rich_style("screen--selection").bgcolor
+        strip = screen.transcript.render_line(y - screen.transcript.region.y).crop(x, x + 5)
+        assert all(segment.style and segment.style.bgcolor == selected for segment in strip)
+        await pilot.press("G")
+        await shows(pilot, "2. An empty text is 0.")
+        assert screen.get_selected_text() == "thought for ~412 tokens, 3.1 s"
+        await pilot.press("g")
+        await pilot.click(offset=place(pilot, "thought for"))
+        await shows(pilot, "▾ thought for ~412 tokens")

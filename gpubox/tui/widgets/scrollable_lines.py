@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
@@ -89,7 +90,8 @@ class ScrollableLines(ScrollKeys, StyledLines, ScrollView, can_focus=True):
 
     def _highlight(self, strip: Strip, start: int, end: int) -> Strip:
         """``strip`` with its characters from ``start`` to ``end`` shown as selected."""
-        selected = self.screen.get_component_rich_style("screen--selection")
+        background = self.screen.get_component_rich_style("screen--selection").bgcolor
+        selected = Style(color=self.rich_style.color, bgcolor=background)  # the text's own colour may be unreadable
         segments: list[Segment] = []
         at = 0
         for text, style, _ in strip:
