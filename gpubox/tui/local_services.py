@@ -282,13 +282,13 @@ class LocalServices:
             self._cancel()
 
     def chats(self) -> ChatService:
-        from gpubox.tui.chat.local_service import LocalChatService
+        from gpubox.tui.chat.service import LocalChatService
 
         return LocalChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def bench_service(self) -> BenchService:
         if self._benches is None:
-            from gpubox.tui.bench.local_service import LocalBenchService
+            from gpubox.tui.bench.service import LocalBenchService
 
             self._benches = LocalBenchService(
                 self.paths, self.config, self.url, read_only="" if self.url else self.read_only
