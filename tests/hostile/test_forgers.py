@@ -1,4 +1,4 @@
-"""Wrong programs that try to pass, or to change the grade of another: none does, batched or alone, at any isolation."""
+"""Wrong programs that try to pass or to change another's verdict. None succeeds, in a batch or alone."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ async def test_in_a_batch_no_forger_passes_and_no_neighbour_suffers(sandbox: San
 
 @pytest.fixture(scope="module")
 def ordinary() -> Sandbox:
-    """Where judge and candidate are one user, as on most boxes."""
-    as_user, why = confinement("as-user")
-    if as_user is None:
+    """As on most boxes, judge and candidate run as the same user."""
+    working, why = confinement("as-user")
+    if working is None:
         pytest.skip(why)
-    return Sandbox(confinement=as_user)
+    return Sandbox(confinement=working)
 
 
 async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:

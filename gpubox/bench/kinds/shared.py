@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from gpubox.bench.benchmark import check_numbers
 from gpubox.bench.model import Flag, Item, Result, RunInfo
-from gpubox.bench.option_limits import check_numbers
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:

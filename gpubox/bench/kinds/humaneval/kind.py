@@ -62,7 +62,7 @@ class HumanEval(Benchmark):
             return await modes.ask_chat(target_server, item.id, problem, self.options)
         return await modes.ask_agentic(target_server, item.id, problem, self.options, self.shared_sandbox())
 
-    async def sandbox(self, target_server: TargetServer) -> str:
+    async def sandbox_isolation(self, target_server: TargetServer) -> str:
         self.config = target_server.config
         confinement = await self.shared_sandbox().confinement()
         if confinement.isolation is None:

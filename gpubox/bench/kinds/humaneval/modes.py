@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-import httpx
 import msgspec
 
 from gpubox.bench.kinds.humaneval.dataset import Problem
@@ -37,9 +36,9 @@ async def ask_vanilla(
     The prompt cache is off, so that earlier requests cannot change a completion. Raises as ``measure_request``.
     """
     prompt: Any = problem.prompt
-    if target_server.server.dialect == LLAMA:
-        prompt = await _tokenize(target_server, problem.prompt)
-    eos = target_server.server.props.get("eos_token")
+    if target_server.active.dialect == LLAMA:
+        prompt = await target_server.client.tokenize(problem.prompt)
+    eos = target_server.active.props.get("eos_token")
     body = {
         "prompt": prompt,
         "max_tokens": options.reply_tokens("vanilla"),
@@ -84,10 +83,10 @@ async def ask_agentic(
     settings = AgentSettings(
         rounds=options.rounds,
         max_tokens=tokens,
-        turn_tokens=tokens * options.rounds,
-        wall_seconds=1800.0,
+        max_turn_tokens=tokens * options.rounds,
+        max_turn_seconds=1800.0,
         silence_seconds=1800.0,
-        output_characters=4000,
+        max_output_characters=4000,
         thinking=options.thinking,
         sampling=options.effective_sampling,
         system_prompt=SYSTEM_PROMPT,
@@ -100,9 +99,9 @@ async def ask_agentic(
     async with aclosing(AgentLoop().run(conversation, settings, [tool], target_server.client)) as turn:
         async for event in turn:
             if isinstance(event, events.GenerationStats):
-                target_server.progress(item, f"{event.generated_tokens} tokens")
+                target_server.report_progress(item, f"{event.generated_tokens} tokens")
             elif isinstance(event, events.ToolRequested):
-                target_server.progress(item, "running its program")
+                target_server.report_progress(item, "running its program")
             elif isinstance(event, events.RoundRestarted) or (
                 isinstance(event, events.RoundFinished) and event.finish_reason in ("program", "")
             ):
@@ -113,23 +112,12 @@ async def ask_agentic(
     assert isinstance(end, events.TurnFinished | events.TurnFailed)
     timing = end.totals.timing
     prompt_tokens = timing.prefill_new_tokens + timing.prefill_reprocessed_tokens
-    target_server.count(prompt_tokens, timing.generated_tokens, loose=uncounted_tokens)
+    target_server.count_tokens(prompt_tokens, timing.generated_tokens, unattributed=uncounted_tokens)
     if isinstance(end, events.TurnFailed) and not end.message.startswith(
         ("The model ", "The conversation does not fit")  # the model's fault: a wrong answer, not a failed request
     ):
-        target_server.lost = True
+        target_server.token_count_unknown = True
         await wait_for_exit(target_server)
         code = ExitCode.UNHEALTHY if target_server.alive else ExitCode.NOT_RUNNING
         raise GpuboxError(end.message, end.hint, code=code)
     return {"settings": {**msgspec.to_builtins(settings), "tool": tool.description}, "events": stored}
-
-
-async def _tokenize(target_server: TargetServer, text: str) -> list[int]:
-    try:
-        body = {"content": text, "add_special": False}
-        reply = await target_server.client.http.post("/tokenize", json=body, timeout=60.0)
-        return [int(token) for token in reply.json()["tokens"]]
-    except httpx.ConnectError as error:
-        raise GpuboxError(f"The server is gone ({type(error).__name__}).", code=ExitCode.NOT_RUNNING) from None
-    except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-        raise GpuboxError(f"The server did not tokenize the prompt ({type(error).__name__}).") from None

@@ -99,7 +99,7 @@ def _parse_turn(problem: Problem, raw: RawRecord) -> ParsedReply:
         "end": end.reason if isinstance(end, events.TurnFinished) else "failed",
         "protocol": started.protocol if started else "",
         "rounds": totals.rounds,
-        "tools": totals.tools,
+        "tools": totals.tool_calls,
         "tools_failed": totals.failed_tool_calls,
         "notices": dict(Counter(event.kind for event in turn if isinstance(event, events.Notice))),
         "restarts": sum(isinstance(event, events.RoundRestarted) for event in turn),

@@ -13,8 +13,9 @@ from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
 from gpubox.bench.kinds.shared import report_flags, unfinished_note
 from gpubox.bench.model import Item, Result, RunInfo
-from gpubox.bench.report.model import Estimate, Metric, Report, ReportTable, Value
+from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
+from gpubox.bench.stats import Estimate
 
 Rows = list[tuple[Item, Result]]
 Arms = dict[tuple[str, str], Rows]

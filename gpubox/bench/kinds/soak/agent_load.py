@@ -94,7 +94,7 @@ class AgentLoad:
         return {"conversation": conversation.number, "request": request, "reply": reply}
 
     def _next_conversation(self, item: Item, target_server: TargetServer) -> LoadConversation:
-        slot_tokens = target_server.server.context_tokens
+        slot_tokens = target_server.active.context_tokens
         limit = min(self._context_tokens, slot_tokens or self._context_tokens)
         needed = self._max_tokens + 2 * OUTPUT_WORDS[1] + TEMPLATE_TOKENS  # a filler word is at most two tokens
         current = self._conversation
@@ -112,7 +112,7 @@ class AgentLoad:
 def _resident_bytes(target_server: TargetServer) -> int | None:
     """RAM of the server's process and its children."""
     running = target_server.running
-    if running is None or running.process is None or target_server.server.dialect != LLAMA:
+    if running is None or running.process is None or target_server.active.dialect != LLAMA:
         return None
     try:
         process = psutil.Process(running.process.pid)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.benchmark import Benchmark, check_items
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.soak.agent_load import AgentLoad, window_answers
 from gpubox.bench.kinds.soak.summary import summarise
 from gpubox.bench.measured_request import stored_reply
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Sample
-from gpubox.bench.option_limits import check_items
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import TargetServer
 from gpubox.errors import UsageError

@@ -9,14 +9,13 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.benchmark import Benchmark, check_items
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.speed import llama_bench
 from gpubox.bench.kinds.speed.summary import summarise
 from gpubox.bench.kinds.speed.workloads import Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
-from gpubox.bench.option_limits import check_items
 from gpubox.bench.questions import TEMPLATE_TOKENS, context_filler, no_speed_reason, reply_values, unmet_conditions
 from gpubox.bench.report.model import Report
 from gpubox.bench.start_comparison import random_order
@@ -67,13 +66,13 @@ class Speed(Benchmark):
         return exceeds_context(load.depth + load.max_tokens + TEMPLATE_TOKENS, server)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        if target_server.server.target.stopped:
+        if target_server.active.target.stopped:
             return await llama_bench.execute(item, target_server)
         load = workload_of(item)
         text = load.text
         if load.depth:
             text = f"{await self._context(target_server, load.depth)}\n\nLeave the text above aside. {text}"
-        if target_server.server.dialect != LLAMA and load.prefix == "cold":
+        if target_server.active.dialect != LLAMA and load.prefix == "cold":
             text = f"[{item.id}]\n{text}"  # its cache cannot be switched off: a new beginning avoids it
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": text}],
@@ -104,7 +103,7 @@ class Speed(Benchmark):
 
     async def _context(self, target_server: TargetServer, tokens: int) -> str:
         """Filler text of so many tokens, as the target counts them."""
-        key = (target_server.server.target.name, tokens)
+        key = (target_server.active.target.name, tokens)
         if key not in self._filler:
             self._filler[key] = await context_filler(target_server, tokens)
         return self._filler[key]

@@ -75,7 +75,7 @@ def llama_bench_target(profile: Profile) -> Target:
 
 async def execute(item: Item, target_server: TargetServer) -> dict[str, Any]:
     """Runs llama-bench. Returns its command line and output. Raises GpuboxError with its last line."""
-    profile = target_server.profile_of(target_server.server.target)
+    profile = target_server.profile_of(target_server.active.target)
     binary = find_llama_bench(profile, target_server.config)
     source = profile_model(profile, target_server.paths, target_server.config)
     if binary is None or source.path is None:
@@ -84,7 +84,7 @@ async def execute(item: Item, target_server: TargetServer) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    target_server.progress(item.id, "llama-bench is running")
+    target_server.report_progress(item.id, "llama-bench is running")
     try:
         async with asyncio.timeout(TIMEOUT_MINUTES * 60):
             stdout, stderr = await process.communicate()

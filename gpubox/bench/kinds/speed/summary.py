@@ -14,10 +14,11 @@ from gpubox.bench import stats
 from gpubox.bench.kinds.shared import report_flags, unfinished_note
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo
-from gpubox.bench.report.model import Better, Estimate, Metric, Report, ReportTable
+from gpubox.bench.report.model import Better, Metric, Report, ReportTable
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import scale_estimate
 from gpubox.bench.start_comparison import Noise
+from gpubox.bench.stats import Estimate
 
 T = TypeVar("T")
 Row = tuple[Item, Workload, Result]
@@ -172,7 +173,7 @@ def _one_start_note(
     """What the numbers of a single start leave open."""
     if options.starts > 1 or not metrics:
         return []
-    noise = history.launches(info.provenance.values(), info.id) if history else Noise()
+    noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
     option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
     return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."]
 

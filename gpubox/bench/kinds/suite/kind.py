@@ -54,7 +54,7 @@ class Suite(Benchmark):
         return exceeds_context(prompt_tokens + (self._max_tokens(task, server) if task.max_tokens else 0), server)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        task, server = TASKS[item.values["task"]], target_server.server
+        task, server = TASKS[item.values["task"]], target_server.active
         text = task.prompt
         if task.max_tokens and server.dialect != LLAMA:
             text = f"[{item.id}]\n{text}"  # its cache cannot be switched off: a new beginning avoids it
@@ -69,7 +69,7 @@ class Suite(Benchmark):
             body |= self.options.sampling
         return await measure_request(target_server, item.id, body)
 
-    async def sandbox(self, target_server: TargetServer) -> str:
+    async def sandbox_isolation(self, target_server: TargetServer) -> str:
         self.config = target_server.config
         if not {"1.1", "1.2", "1.3", "2.1", "2.2"} & set(self.options.tasks):
             return ""

@@ -10,7 +10,8 @@ from gpubox.bench.kinds.suite.aggregate import WEIGHTS, MeanScore, Standing, Tas
 from gpubox.bench.kinds.suite.scoring import score_of_values
 from gpubox.bench.kinds.suite.tasks import TASKS, SuiteOptions
 from gpubox.bench.model import Result, RunInfo
-from gpubox.bench.report.model import Estimate, Metric, Report, ReportTable, Value
+from gpubox.bench.report.model import Metric, Report, ReportTable, Value
+from gpubox.bench.stats import Estimate
 
 TOTAL = "weighted total"
 Speeds = dict[str, tuple[float, float | None]]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.suite import task_prompts
-from gpubox.bench.option_limits import check_items
 from gpubox.errors import UsageError
 
 Category = Literal["coding", "editing", "reasoning", "tools", "speed"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
+from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.model import Item, Target
-from gpubox.bench.option_limits import check_items
-from gpubox.bench.plan_outline import MOST_INT, parse_override
+from gpubox.bench.overrides import MAX_INT, parse_override
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import MIN_STARTS, random_order
 from gpubox.errors import UsageError
@@ -161,7 +161,7 @@ def parse_axis(text: str) -> Axis:
 def _parse_range(text: str, first: int, last: int, step: int) -> range:
     if not step:
         raise UsageError(f"{text!r} has a step of 0.")
-    if max(abs(first), abs(last)) >= MOST_INT:
+    if max(abs(first), abs(last)) >= MAX_INT:
         raise UsageError(f"{text!r} is out of range for any flag.")
     if abs(last - first) // step >= MAX_CELLS:
         raise UsageError(f"{text!r} is more than {MAX_CELLS} values.", "Give a step: 0..4096:512")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from gpubox.bench.kinds.shared import Results
 from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, SweepGrid, finalist_number
-from gpubox.bench.lossy_flags import lossy_values
 from gpubox.bench.model import Item, Result, Target
+from gpubox.bench.overrides import lossy_values
 from gpubox.bench.questions import question_of
-from gpubox.bench.start_comparison import ArmsComparison, Contrast, Noise, Start, compare_arms, shrunken_mean
+from gpubox.bench.start_comparison import ArmsComparison, Contrast, Noise, Start, compare_arms
 from gpubox.bench.stats import Verdict
 
 REASON_CHARACTERS = 60
@@ -96,7 +96,7 @@ class Ranking:
         if best is None or self.comparison is None:
             return best.rate if best else 0.0
         ancova = self.comparison.ancova
-        return best.rate * math.exp(shrunken_mean(ancova, best.name) - ancova.level(best.name))
+        return best.rate * math.exp(ancova.shrunken_mean(best.name) - ancova.adjusted_mean(best.name))
 
 
 def select_finalists(grid: SweepGrid, results: Results) -> list[Target]:
@@ -206,7 +206,7 @@ def cell_to_keep(grid: SweepGrid, ranking: Ranking) -> SweepCell | None:
 
     def level(cell: SweepCell) -> float:
         known = comparison is not None and cell.name in comparison.ancova.means
-        return comparison.ancova.level(cell.name) if comparison is not None and known else cell.rate
+        return comparison.ancova.adjusted_mean(cell.name) if comparison is not None and known else cell.rate
 
     current = next((ranked.cell for ranked in eligible if ranked.cell.target == grid.current), None)
     fastest = max((ranked.cell for ranked in eligible), key=level)

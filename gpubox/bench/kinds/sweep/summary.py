@@ -9,8 +9,8 @@ from gpubox import units
 from gpubox.bench.kinds.shared import Results, report_flags, unfinished_note
 from gpubox.bench.kinds.sweep.grid import SweepGrid, cell_name, format_flag_value
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
-from gpubox.bench.lossy_flags import LOSSY_FLAGS
 from gpubox.bench.model import RunInfo
+from gpubox.bench.overrides import LOSSY_FLAGS
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Better, Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
@@ -33,7 +33,7 @@ MetricsByCell = dict[str, list[Metric]]
 
 def summarise(grid: SweepGrid, info: RunInfo, results: Results, history: NoiseHistory | None = None) -> Report:
     """The report so far."""
-    noise = history.launches(info.provenance.values(), info.id) if history else Noise()
+    noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
     ranking = rank_cells(grid, results, noise)
     measures = MEASURES + (_EFFECTIVE if grid.options.by == "effective" else ())
     metrics: MetricsByCell = {}
@@ -140,7 +140,7 @@ def _notes(
         )
         too_few = [ranked.versus for ranked in ranking.cells if ranked.verdict == "too few" and ranked.versus]
         if too_few:
-            least = max(contrast.least(LEVEL / comparison.pairs) for contrast in too_few)
+            least = max(contrast.detectable_difference(LEVEL / comparison.pairs) for contrast in too_few)
             yield f"Too few starts: differences under about {100 * least:.0f} % cannot be detected ({noise})."
     if left_out:
         half = t_quantile(LEVEL / left_out, noise.dof) * noise.sd * math.sqrt(2) + math.log1p(MARGIN)
