@@ -94,41 +94,6 @@ class ModelReply:
         return f"{problem} Asking again without thinking.", error
 
 
-def request_body(
-    messages: list[dict[str, Any]],
-    protocol: ToolProtocol,
-    settings: AgentSettings,
-    *,
-    max_tokens: int,
-    thinking: bool | None,
-    thinking_budget_tokens: int | None,
-) -> dict[str, Any]:
-    """The JSON body of a request to ``/v1/chat/completions``, with the fields of llama-server b11434."""
-    body: dict[str, Any] = {
-        **settings.sampling,
-        "messages": messages,
-        "max_tokens": max_tokens,
-        "cache_prompt": True,
-        "return_progress": True,
-        "timings_per_token": True,
-        "stream_options": {"include_usage": True},
-    }
-    if protocol.tools:
-        body["tools"] = list(protocol.tools)
-        body["parallel_tool_calls"] = protocol.parallel
-    if thinking is not None:
-        template_arguments = settings.sampling.get("chat_template_kwargs")
-        body["chat_template_kwargs"] = {
-            **(template_arguments if isinstance(template_arguments, dict) else {}),
-            "enable_thinking": thinking,
-        }
-    if thinking_budget_tokens is not None:
-        body["thinking_budget_tokens"] = thinking_budget_tokens
-    if settings.slot is not None:
-        body["id_slot"] = settings.slot
-    return body
-
-
 class ReplyCollector:
     """Turns the Chunks of one stream into events and a ModelReply."""
 
@@ -277,24 +242,45 @@ class CompletionRequester:
             was_empty = True
             self._emit_restart(round_number, problem, reply)
 
-    async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:
-        """Fills ``reply`` from the stream. Raises StreamError. Cancelled, it closes the stream."""
-        client, protocol, settings = self.client, self.protocol, self.settings
-        body = request_body(
-            request_messages(
+    def _body(self, max_tokens: int, *, without_thinking: bool) -> dict[str, Any]:
+        """The JSON body for ``/v1/chat/completions``, with the fields of llama-server b11434."""
+        protocol, settings = self.protocol, self.settings
+        body: dict[str, Any] = {
+            **settings.sampling,
+            "messages": request_messages(
                 self.conversation, protocol.system_prompt, native=protocol.native, system_role=protocol.system_role
             ),
-            protocol,
-            settings,
-            max_tokens=max_tokens,
-            thinking=False if without_thinking else settings.thinking,
-            thinking_budget_tokens=RETRY_THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens,
-        )
-        if client.dialect not in ("", LLAMA):
-            body = {**supported_fields(client.dialect, body)[0], "model": client.model}
+            "max_tokens": max_tokens,
+            "cache_prompt": True,
+            "return_progress": True,
+            "timings_per_token": True,
+            "stream_options": {"include_usage": True},
+        }
+        if protocol.tools:
+            body["tools"] = list(protocol.tools)
+            body["parallel_tool_calls"] = protocol.parallel
+        thinking = False if without_thinking else settings.thinking
+        if thinking is not None:
+            arguments = settings.sampling.get("chat_template_kwargs")
+            arguments = arguments if isinstance(arguments, dict) else {}
+            body["chat_template_kwargs"] = {**arguments, "enable_thinking": thinking}
+        thinking_budget = RETRY_THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens
+        if thinking_budget is not None:
+            body["thinking_budget_tokens"] = thinking_budget
+        if settings.slot is not None:
+            body["id_slot"] = settings.slot
+        if self.client.dialect not in ("", LLAMA):
+            body = {**supported_fields(self.client.dialect, body)[0], "model": self.client.model}
+        return body
+
+    async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:
+        """Fills ``reply`` from the stream. Raises StreamError. Cancelled, it closes the stream."""
+        body = self._body(max_tokens, without_thinking=without_thinking)
         self._sent_messages = len(self.conversation.messages)
-        collector = ReplyCollector(reply, self.emit, self.timings.clock, stop_after_program=protocol.name == "fenced")
-        stream = stream_completion(client.http, body, silence_seconds=settings.silence_seconds)
+        collector = ReplyCollector(
+            reply, self.emit, self.timings.clock, stop_after_program=self.protocol.name == "fenced"
+        )
+        stream = stream_completion(self.client.http, body, silence_seconds=self.settings.silence_seconds)
         try:
             async with stream as chunks, aclosing(chunks):
                 async for chunk in chunks:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import stat
@@ -145,16 +146,11 @@ def list_folder(folder: int, names: tuple[str, ...], limit: int, device: int) ->
     """``(entries, truncated)``: at most ``limit`` entries of the open folder, sorted. ``device``: the workspace's."""
     entries: list[FolderEntry] = []
     with os.scandir(folder) as items:
-        for item in items:
-            if len(entries) >= limit:
-                return _by_path(entries), True
+        for item in itertools.islice(items, limit):
             with contextlib.suppress(OSError):  # removed meanwhile
                 entries.append(_folder_entry(folder, item, names, device))
-    return _by_path(entries), False
-
-
-def _by_path(entries: list[FolderEntry]) -> list[FolderEntry]:
-    return sorted(entries, key=lambda entry: entry.path)
+        truncated = next(items, None) is not None
+    return sorted(entries, key=lambda entry: entry.path), truncated
 
 
 def _folder_entry(folder: int, item: os.DirEntry[str], names: tuple[str, ...], device: int) -> FolderEntry:
@@ -176,15 +172,19 @@ def _require_regular(names: tuple[str, ...], state: os.stat_result, folder: int)
     if stat.S_ISREG(state.st_mode):
         return
     if stat.S_ISLNK(state.st_mode):
-        raise _link_error(names, folder)
+        raise _link_error(names, _link_target(folder, names[-1]))
     kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a device, a pipe or a socket"
     raise GpuboxError(f"{printable_path('/'.join(names))} is {kind}, not a file.")
 
 
-def _link_error(names: tuple[str, ...], folder: int) -> GpuboxError:
-    target = ""
+def _link_target(folder: int, name: str) -> str:
+    """Empty: ``name`` is not a link."""
     with contextlib.suppress(OSError):
-        target = os.readlink(names[-1], dir_fd=folder)
+        return os.readlink(name, dir_fd=folder)
+    return ""
+
+
+def _link_error(names: tuple[str, ...], target: str) -> GpuboxError:
     return GpuboxError(
         f"{printable_path('/'.join(names))} is a link to {printable_path(target) or '?'}. "
         "Links are not followed: name what it points to."
@@ -198,20 +198,13 @@ def _os_errors_explained(names: tuple[str, ...], folder: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(folder, names[-1]):
-            raise _link_error(names, folder) from None
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and (target := _link_target(folder, names[-1])):
+            raise _link_error(names, target) from None
         if error.errno == errno.ENOENT:
             raise GpuboxError(f"{path} does not exist.") from error
         if error.errno == errno.ENOTDIR:
             raise GpuboxError(f"{path} is not a folder.") from None
         raise GpuboxError(f"{path}: {error.strerror}.") from None
-
-
-def _is_link(folder: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
 
 
 def _too_wide(root: Path, own_folders: tuple[Path, ...]) -> str:
