@@ -40,7 +40,7 @@ MAX_REPLY_CALLS = 32
 MAX_REPLY_CHARACTERS = 4_000_000
 """Ends the stream of a server that does not obey max_tokens."""
 RETRY_THINKING_TOKENS = 256
-"""Thinking budget of a request without thinking: it works where the template has no ``enable_thinking``."""
+"""Thinking budget of a request that must not think: templates without ``enable_thinking`` obey only the budget."""
 CHARACTERS_PER_TOKEN = 3
 TARGET_FILL = 0.6
 """Share of the context in use after a compaction. It is low because each compaction costs a new prefill."""
