@@ -277,7 +277,7 @@ class Chat:
         if not self.settings.tools:
             return []
         from gpubox.agent.code_execution import CodeExecution
-        from gpubox.agent.filetools import file_tools
+        from gpubox.agent.file_tools import file_tools
         from gpubox.sandbox.policy import Policy
         from gpubox.sandbox.runner import Sandbox
 

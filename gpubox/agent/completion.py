@@ -22,11 +22,11 @@ from gpubox.agent.events import (
     TextDelta,
 )
 from gpubox.agent.fenced_code import ends_with_program
-from gpubox.agent.protocol import ToolProtocol
 from gpubox.agent.repetition import RepetitionDetector
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import ThinkingSplitter, split_thinking
 from gpubox.agent.timing import RequestMeasurements, TurnTimings
+from gpubox.agent.tool_protocol import ToolProtocol
 from gpubox.errors import GpuboxError
 from gpubox.server.chunks import Chunk
 from gpubox.server.client import LlamaClient

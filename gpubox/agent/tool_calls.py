@@ -18,7 +18,7 @@ from typing import Any
 from gpubox.agent.arguments import read_arguments
 from gpubox.agent.completion import ModelReply, RawToolCall
 from gpubox.agent.fenced_code import python_program
-from gpubox.agent.protocol import CODE_TOOL, ToolProtocol
+from gpubox.agent.tool_protocol import CODE_TOOL, ToolProtocol
 from gpubox.agent.tools import Tool, ToolCall
 
 MAX_CALLS_PER_REPLY = 8
