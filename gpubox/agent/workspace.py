@@ -194,10 +194,10 @@ def _link_error(names: tuple[str, ...], target: str) -> GpuboxError:
 @contextlib.contextmanager
 def _os_errors_explained(names: tuple[str, ...], folder: int) -> Iterator[None]:
     """Turns an OSError for ``names[-1]`` in the open folder ``folder`` into a GpuboxError."""
-    path = printable_path("/".join(names))
     try:
         yield
     except OSError as error:
+        path = printable_path("/".join(names))
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and (target := _link_target(folder, names[-1])):
             raise _link_error(names, target) from None
         if error.errno == errno.ENOENT:
