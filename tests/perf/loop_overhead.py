@@ -109,9 +109,7 @@ def report(rounds: list[RoundTiming], later: list[RoundTiming], worst: float) ->
     left = wall - server - tool
     print(f"wall {wall:.2f} s = server {server:.2f} + tools {tool:.2f} + left {left:.3f}")
     print(f"overhead: {left / (wall - tool):.2%} of the wall without tools ({left / wall:.2%} with), worst {worst:.2%}")
-    print(
-        f"after round 1: {again} tokens processed again in {len(later)} rounds (most {most}), {cached} from the cache"
-    )
+    print(f"after round 1: {again} tokens processed again in {len(later)} rounds (most {most}), {cached} were cached")
     print(f"generated {generated} tokens, effective {generated / wall:.1f} tok/s")
 
 
