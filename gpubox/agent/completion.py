@@ -32,7 +32,7 @@ from gpubox.server.chunks import Chunk
 from gpubox.server.client import LlamaClient
 from gpubox.server.dialect import supported_fields
 from gpubox.server.other_server import LLAMA
-from gpubox.server.stream import ContextOverflow, StreamError, stream_completion
+from gpubox.server.stream import ContextOverflow, StreamError
 
 STATS_INTERVAL_SECONDS = 0.25
 MAX_REPLY_CALLS = 32
@@ -280,7 +280,7 @@ class CompletionRequester:
         collector = ReplyCollector(
             reply, self.emit, self.timings.clock, stop_after_program=self.protocol.name == "fenced"
         )
-        stream = stream_completion(self.client.http, body, silence_seconds=self.settings.silence_seconds)
+        stream = self.client.stream_completion(body, silence_seconds=self.settings.silence_seconds)
         try:
             async with stream as chunks, aclosing(chunks):
                 async for chunk in chunks:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
 from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
@@ -232,7 +233,8 @@ def create_scratch(paths: Paths) -> Path:
     try:
         paths.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in paths.scratch.iterdir():
-            if not _is_running(old.name.partition("-")[0]):
+            pid = old.name.partition("-")[0]
+            if not pid.isdecimal() or identity_of(int(pid)) is None:
                 remove_tree(old)
         parent = paths.scratch / f"{os.getpid()}-{secrets.token_hex(4)}"
         parent.mkdir(mode=0o700)
@@ -247,14 +249,3 @@ def create_scratch(paths: Paths) -> Path:
 def remove_scratch(folder: Path) -> None:
     """Removes a folder of ``create_scratch``."""
     remove_tree(folder.parent)
-
-
-def _is_running(pid: str) -> bool:
-    if not pid.isdecimal():
-        return False
-    with contextlib.suppress(PermissionError, OverflowError):
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return False
-    return True

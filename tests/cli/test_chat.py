@@ -123,7 +123,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., Said], programs: list[
     err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"effective \S+", "effective RATE", said.err))
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
-        "  tools: native, as the chat template knows tool calls",
+        "  tools: native (the chat template knows tool calls)",
         "  ▸ code_execution",
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
@@ -339,7 +339,7 @@ def test_the_prompt_from_stdin(serve: Serve) -> None:
 
 
 def test_the_chats_there_are(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:
-    assert "no chat yet" in chat("ls").out
+    assert "no chats yet" in chat("ls").out
     server = serve(says("Red."), says("Blue."), says("Green."))
     url = ("--url", server.url)
     chat("-p", "A colour?", "--name", "c", *url)
@@ -436,9 +436,9 @@ async def test_the_owner_is_asked_at_the_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
-    asker = ApprovalPrompt(True)
-    asker.told.set()
-    assert await asker(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
+    approval = ApprovalPrompt(True)
+    approval.call_shown.set()
+    assert await approval(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nAllow this?")
 
 

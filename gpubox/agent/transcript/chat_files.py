@@ -15,9 +15,9 @@ import msgspec
 from gpubox.agent.transcript.chat_log import ChatLog, read_chat_log
 from gpubox.agent.transcript.journal import ChatJournal
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader, decode
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
 from gpubox.storage import open_regular
 from gpubox.toml_table import closest_match
 
