@@ -17,8 +17,8 @@ from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.measured_request import measure_request
 from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, pending_items, provenance_changes, rescore_run
-from gpubox.bench.report.run_summaries import run_summary
 from gpubox.bench.report.model import Report
+from gpubox.bench.report.run_summaries import run_summary
 from gpubox.bench.run_store import Run, find_run
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.config import Config
