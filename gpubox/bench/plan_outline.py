@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpubox import units
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Plan
 from gpubox.bench.run_store import list_runs
@@ -31,6 +32,26 @@ class PlanOutline:
     """Whether each target is started anew even if its server already runs."""
     tokens: float | None = None
     """Tokens to generate, plus the cost of the prompts; ``None`` if the kind does not count tokens."""
+
+    def sentences(self, tokens_per_second: float | None = None) -> list[str]:
+        """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
+        first = f"{self.items} items. No server is started or stopped."
+        if self.starts:
+            count = len(self.starts)
+            shown = ", ".join(self.starts[:6]) + (f" and {count - 6} more" if count > 6 else "")
+            first = f"{self.items} items. {count} {'start' if count == 1 else 'starts'}: {shown}."
+            if not self.fresh:
+                first += " A server that already runs with the same flags is not restarted."
+        sentences = [first]
+        if self.starts:
+            restored = self.restored_profile
+            sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
+        if self.seconds:
+            sentences.append(f"A run like this took {units.duration(self.seconds)}.")
+        elif self.tokens and tokens_per_second:
+            duration, rate = units.duration(self.tokens / tokens_per_second), units.rate(tokens_per_second)
+            sentences.append(f"It takes ~{duration}: about {self.tokens:,.0f} tokens at {rate} tok/s.")
+        return sentences
 
 
 def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:

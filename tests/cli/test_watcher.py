@@ -185,10 +185,10 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
     with box.paths.slot_watch("main").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         assert watcher.ensure_watcher(box.paths, "main", process)
-        pids = [child.pid for child in psutil.Process().children() if "rest.py" in " ".join(child.cmdline())]
-        until(lambda: lock_waits(pids[-1]))
+        started = watcher._children[-1].pid
+        until(lambda: lock_waits(started))
 
-    until(lambda: box.watcher() == pids[-1])
+    until(lambda: box.watcher() == started)
     assert watcher.is_watched(box.paths, "main")
 
 

@@ -83,7 +83,7 @@ async def test_other_servers_are_timed_by_the_client_and_asked_only_what_they_ta
     contents = [asked["messages"][0]["content"] for asked in server.asked[:3]]
     assert len(set(contents)) == 3  # nothing of a cold prompt can be in its cache
     assert metric(report, "tg", "short, cold, depth 0").estimate.value > 0
-    assert any("as the client saw them" in note for note in report.notes)
+    assert any("measured by the client" in note for note in report.notes)
 
 
 async def test_a_cache_that_was_used_all_the_same_is_flagged(tmp_path: Path) -> None:

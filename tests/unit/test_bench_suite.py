@@ -437,7 +437,7 @@ async def test_without_a_sandbox_functional_tests_are_na() -> None:
 
     assert (todo["features"], todo["functional"], score_of_values(todo).value) == (1.0, None, None)
     assert score_of_values(todo).keywords_only and score_of_values(fixed).keywords_only
-    assert todo["away"] == fixed["away"] == "nothing confines programs here"
+    assert todo["unavailable"] == fixed["unavailable"] == "no sandbox works here"
     assert fixed["items"]["fixed"] == 50  # read off the middleware
 
 

@@ -79,15 +79,15 @@ class LocalBenchService:
         return await run_in_thread(load_leaderboards, self.paths)
 
     async def outline(self, words: Sequence[str]) -> PlanOutline:
-        code, out, err = await run_in_thread(self._ask, ["--plan", *words, "--json"])
+        code, out, err = await run_in_thread(self._ask, ["--dry-run", *words, "--json"])
         said = _values(out)
         if code or "items" not in said:
             raise _told(said, err)
+        import msgspec
+
         from gpubox.bench.plan_outline import PlanOutline
 
-        return PlanOutline(
-            said["items"], tuple(said["starts"]), said["restored_profile"], said["seconds"], said["tokens"]
-        )
+        return msgspec.convert(said, PlanOutline)
 
     async def busy(self) -> tuple[str, ...]:
         from gpubox.bench.plan_outline import busy_slots

@@ -15,19 +15,18 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from gpubox.bench.benchmark import KINDS
+from gpubox.bench.options import KIND_SUMMARIES
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.form import (
-    KIND_SUMMARIES,
     PLAN_FIELDS,
     PROFILE,
     SECOND,
     PlanField,
+    bench_arguments,
     bench_command_line,
     plannable_kinds,
-    words,
 )
-from gpubox.tui.bench.views import outline_sentences
 
 if TYPE_CHECKING:
     from gpubox.tui.bench.service import BenchService
@@ -129,7 +128,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
         """What stands in the form."""
         turned = {one.field: one.value for one in self.rows.query(OptionCycle)}
         written = {one.name or "": one.value for one in self.rows.query(Input)}
-        return words(self.kind.value, turned | written, self.service.url)
+        return bench_arguments(self.kind.value, turned | written, self.service.url)
 
     async def _lay_out(self) -> None:
         kind = self.kind.value
@@ -181,7 +180,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
     async def _ask(self, words: list[str]) -> None:
         await asyncio.sleep(OUTLINE_DELAY)
         try:
-            said = Content(" ".join(outline_sentences(await self.service.outline(words), self._rate())))
+            said = Content(" ".join((await self.service.outline(words)).sentences(self._rate())))
         except GpuboxError as error:
             said = Content.styled(sanitize_line(str(error)), "$warning")
         self.outline.update(said)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.tui.bench.form import bench_command_line
-from gpubox.tui.bench.views import outline_sentences
 from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
 from gpubox.tui.persistent_screen import PersistentScreen
 
@@ -136,7 +135,7 @@ class BenchRuns(PersistentScreen):
             return
         now, busy = False, await self.service.busy()
         if busy or confirm:
-            said = outline_sentences(await self.service.outline(words), self.rate())
+            said = (await self.service.outline(words)).sentences(self.rate())
             answers = [DialogAnswer("n", "not now", "no"), DialogAnswer("y", "begin", "yes")]
             if busy:
                 said.append(f"Somebody is being answered: {'; '.join(busy)}.")

@@ -6,20 +6,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.bench.options import KIND_SUMMARIES
 from gpubox.bench.report.chart import Chart
-from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
 from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.report_rows import report_rows
+from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.bench.form import KIND_SUMMARIES
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
 
 if TYPE_CHECKING:
     from gpubox.bench.model import RunInfo
-    from gpubox.bench.plan_outline import PlanOutline
     from gpubox.bench.report.load import ReportBundle
     from gpubox.bench.report.run_comparison import RunComparison
     from gpubox.bench.report.run_progress import RunProgress
@@ -121,26 +120,6 @@ def _server(found: Throughput | None) -> StyledLine:
         share = f" {found.prefill_progress:.0%}" if found.prefill_progress is not None else ""
         return styled_line((f"   reading{share}, pp {units.rate(found.pp_tokens_per_second)} tok/s", "$accent"))
     return styled_line((f"   {found.state}, tg {units.rate(found.tg_tokens_per_second)} tok/s", "$accent"))
-
-
-def outline_sentences(found: PlanOutline, rate: float | None = None) -> list[str]:
-    """What a run will do to the box, a sentence each. ``rate``: tok/s of what runs, for an estimate without history."""
-    said = [f"{found.items} items; no server is started or stopped."]
-    if found.starts:
-        shown = ", ".join(found.starts[:4]) + (" ..." if len(found.starts) > 4 else "")
-        said = [f"{found.items} items. Brings up {shown}; a server that runs just so is not restarted."]
-        if found.fresh:
-            said = [f"{found.items} items. {len(found.starts)} fresh starts: {shown}."]
-        back = found.restored_profile
-        said.append(f"Afterwards {back} runs again." if back else "Afterwards nothing runs, as now.")
-    if found.seconds:
-        said.append(f"A run like this took {units.duration(found.seconds)}.")
-    elif found.tokens and rate:
-        took = units.duration(found.tokens / rate)
-        said.append(f"It takes ~{took}: about {found.tokens:,.0f} tokens at {units.rate(rate)} tok/s.")
-    else:
-        said.append("How long is not known yet.")
-    return said
 
 
 def summary_line(runs: int, live: RunProgress | None, marked: int, width: int) -> StyledLine:

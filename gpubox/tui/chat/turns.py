@@ -39,7 +39,7 @@ class Turns(ChatBase):
                 chat = self.chat = await self.service.open("", self.allow)
                 chat.change_settings(self.settings)
             if instead and instead.id and (turn := chat.log.turns.get(instead.id)):
-                chat.rewind(turn.parent)
+                chat.rewind(turn.parent_id)
             before = chat.log.head
             await self.runner.run(chat, view, text)
             if chat.log.head != before:  # it was asked
