@@ -41,10 +41,10 @@ from gpubox.agent.transcript.chat_log import ChatLog
 from gpubox.agent.transcript.journal import ChatJournal
 from gpubox.agent.transcript.records import AnyChatRecord, ChatSettings, HeadMoved, SettingsChanged, TurnHeader
 from gpubox.agent.workspace import Workspace, create_scratch, remove_scratch
+from gpubox.clock import utc_now
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:

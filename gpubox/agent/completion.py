@@ -32,7 +32,7 @@ from gpubox.server.chunks import Chunk
 from gpubox.server.client import LlamaClient
 from gpubox.server.dialect import supported_fields
 from gpubox.server.other_server import LLAMA
-from gpubox.server.stream import ContextOverflow, StreamError, stream_completion
+from gpubox.server.stream import ContextOverflow, StreamError
 
 STATS_INTERVAL_SECONDS = 0.25
 MAX_REPLY_CALLS = 32
@@ -294,7 +294,7 @@ class CompletionRequester:
             body = {**supported_fields(client.dialect, body)[0], "model": client.model}
         self._sent_messages = len(self.conversation.messages)
         collector = ReplyCollector(reply, self.emit, self.timings.clock, stop_after_program=protocol.name == "fenced")
-        stream = stream_completion(client.http, body, silence_seconds=settings.silence_seconds)
+        stream = client.stream_completion(body, silence_seconds=settings.silence_seconds)
         try:
             async with stream as chunks, aclosing(chunks):
                 async for chunk in chunks:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
-
-import httpx
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.server.address import KEY_HINT
-from gpubox.server.client import MAX_RESPONSE_BYTES, LlamaClient
+from gpubox.server.client import LlamaClient
 from gpubox.server.dialect import EXTRA_FIELDS, detect_dialect, read_other_server
 from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI
 
 _CONTROLS = {"cache_prompt": "its cache", "ignore_eos": "the length of answers", "chat_template_kwargs": "thinking"}
-RESPONSE_SECONDS = 20.0
 
 
 async def identify_endpoint(client: LlamaClient, model: str, *, managed: bool) -> tuple[str, str, dict[str, Any]]:
@@ -25,11 +19,11 @@ async def identify_endpoint(client: LlamaClient, model: str, *, managed: bool) -
     ``managed``: gpubox started it, so it is a llama-server. Raises GpuboxError if nothing answers or the model is
     missing.
     """
-    props = await _get(client, "/props")
+    props = await client.get_json("/props")
     props = props if isinstance(props, dict) else {}
     if managed or "default_generation_settings" in props:
         return LLAMA, model or "gpubox", props  # a llama-server accepts any model name
-    models = _model_ids(await _get(client, "/v1/models"))
+    models = _model_ids(await client.get_json("/v1/models"))
     if model and models and model not in models:
         raise GpuboxError(
             f"{client.base_url} has no model {model!r}.", f"It has: {sanitize_line(', '.join(models[:8]))[:400]}."
@@ -49,26 +43,6 @@ def uncontrolled_settings(dialect: str) -> str:
         return ""
     settings = ", ".join(_CONTROLS[field] for field in missing)
     return f"{dialect} does not support {', '.join(missing)}; not controlled: {settings}"
-
-
-async def _get(client: LlamaClient, path: str) -> Any:
-    try:
-        async with asyncio.timeout(RESPONSE_SECONDS), client.http.stream("GET", path) as response:
-            body = b""
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_RESPONSE_BYTES:
-                    return None  # no valid response is so long
-    except (httpx.HTTPError, TimeoutError) as error:
-        raise GpuboxError(
-            f"{client.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
-        ) from None
-    if response.status_code == 401:
-        raise GpuboxError(f"{client.base_url} wants an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
-    try:
-        return json.loads(body) if response.status_code == 200 else None
-    except (ValueError, RecursionError):
-        return None
 
 
 def _model_ids(models: Any) -> list[str]:

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 
 from gpubox import units
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.server.client import CHAT_PATH
 from gpubox.server.dialect import supported_fields
 from gpubox.server.other_server import LLAMA
-from gpubox.server.stream import CHAT, StreamError, stream_completion
+from gpubox.server.stream import StreamError
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import TargetServer
@@ -81,7 +81,7 @@ async def measure_request(
     item: str,
     body: Mapping[str, Any],
     *,
-    path: str = CHAT,
+    path: str = CHAT_PATH,
     silence_seconds: float = 1800.0,
 ) -> dict[str, Any]:
     """Sends ``body`` and returns ``{"request": ..., "reply": MeasuredReply as JSON}`` for the raw journal.
@@ -119,7 +119,7 @@ def stored_reply(data: Mapping[str, Any], key: str = "reply") -> MeasuredReply:
 def _is_overloaded(error: StreamError) -> bool:
     """Whether a URL target answers nobody: too many requests, overloaded, or silent for half an hour."""
     refusals = ("The server refuses (HTTP 429)", "The server refuses (HTTP 503)", "The server is still loading")
-    return error.message.startswith(refusals) or isinstance(error.__context__, httpx.TimeoutException)
+    return error.message.startswith(refusals) or error.timed_out
 
 
 async def _stream(
@@ -136,7 +136,7 @@ async def _stream(
     timings = usage = None
     sent = reported = time.perf_counter()
     first = last = None
-    async with stream_completion(target_server.client.http, body, path=path, silence_seconds=silence_seconds) as chunks:
+    async with target_server.client.stream_completion(body, path=path, silence_seconds=silence_seconds) as chunks:
         async for chunk in chunks:
             now = time.perf_counter()
             timings, usage = chunk.timings or timings, chunk.usage or usage

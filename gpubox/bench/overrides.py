@@ -54,8 +54,7 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     Raises UsageError for a companion profile (it runs next to what is measured), for a field of the profile and for
     a secret.
     """
-    from gpubox.profiles.loader import SECRET_FLAGS
-    from gpubox.profiles.profile import TOP_LEVEL_FLAGS
+    from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
 
     if profile.companion:
         raise UsageError(f"{profile.name} runs beside the active profile.", "Benchmarks measure the active one.")

@@ -32,11 +32,11 @@ from gpubox.bench.target_server import (
     restore_or_report,
     target_profiles_of,
 )
+from gpubox.clock import utc_now
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
-from gpubox.server.state import utc_now
 from gpubox.server.stream import StreamError
 
 MAX_ATTEMPTS = 2

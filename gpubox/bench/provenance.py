@@ -22,6 +22,7 @@ from gpubox.hardware.nvml import DriverReading
 from gpubox.models.gguf import check_gguf
 from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
+from gpubox.storage import write_atomically
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
@@ -135,10 +136,7 @@ class FileHashes:
                 digest.update(block)
         cache[key] = [*stamp, digest.hexdigest()]
         with contextlib.suppress(OSError):
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._cache.with_suffix(".new")
-            temporary.write_text(json.dumps(cache), encoding="utf-8")
-            temporary.replace(self._cache)
+            write_atomically(self._cache, json.dumps(cache).encode())
         return digest.hexdigest()
 
     def _read_cache(self) -> dict[str, Any]:

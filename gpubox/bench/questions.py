@@ -12,7 +12,7 @@ import msgspec
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, RawRecord, Result
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import UsageError
 from gpubox.server.other_server import LLAMA
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ async def ask_question(target_server: TargetServer, item: Item, contexts: dict[i
     if not question.raw:
         body |= {"messages": messages, "chat_template_kwargs": template_kwargs}
         return await measure_request(target_server, item.id, body)
-    template = {"messages": messages, "chat_template_kwargs": template_kwargs}
-    body["prompt"] = str((await _post(target_server, "/apply-template", template, "apply its template"))["prompt"])
+    body["prompt"] = await target_server.client.apply_template(messages, template_kwargs)
     return await measure_request(target_server, item.id, body, path=COMPLETIONS)
 
 
@@ -165,19 +164,5 @@ async def context_filler(target_server: TargetServer, tokens: int) -> str:
     text = filler_text(tokens)
     if target_server.active.dialect != LLAMA:
         return " ".join(text.split()[: tokens * 3 // 4])
-    ids = (await _post(target_server, "/tokenize", {"content": text}, "count tokens"))["tokens"]
-    return str((await _post(target_server, "/detokenize", {"tokens": ids[:tokens]}, "count tokens"))["content"])
-
-
-async def _post(target_server: TargetServer, path: str, body: Mapping[str, Any], action: str) -> dict[str, Any]:
-    import httpx
-
-    try:
-        response = await target_server.client.http.post(path, json=body, timeout=60.0)
-        reply = response.json()
-        if response.status_code == 200 and isinstance(reply, dict) and reply.keys() & {"tokens", "content", "prompt"}:
-            return reply
-        reason = f"HTTP {response.status_code}"
-    except (httpx.HTTPError, ValueError) as error:
-        reason = type(error).__name__
-    raise GpuboxError(f"The server does not {action} ({reason}).")
+    client = target_server.client
+    return await client.detokenize((await client.tokenize(text))[:tokens])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpubox.bench.model import SCHEMA, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
-from gpubox.storage import open_regular
+from gpubox.storage import is_locked, lock_file, open_regular, write_atomically
 
 T = TypeVar("T")
 LOCK_TRIES = 5
@@ -106,17 +103,7 @@ class Run:
     @property
     def busy(self) -> bool:
         """Whether a live gpubox works on it."""
-        try:
-            descriptor = os.open(self.folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return is_locked(self.folder / _LOCK)
 
     @property
     def owner(self) -> int | None:
@@ -149,14 +136,12 @@ class Run:
     def owned(self) -> Iterator[None]:
         """Locks the run for writing. Raises GpuboxError if another gpubox holds the lock."""
         try:
-            descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = lock_file(self.folder / _LOCK, LOCK_TRIES)
         except OSError as error:
             raise write_error(self.folder, error) from None
+        if descriptor is None:
+            raise GpuboxError(f"Another gpubox works on the run {self.id}.", "`gpubox bench ls` shows its progress.")
         try:
-            if not _try_lock(descriptor):
-                raise GpuboxError(
-                    f"Another gpubox works on the run {self.id}.", "`gpubox bench ls` shows its progress."
-                )
             os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
             self._raw, self._results = JsonLinesFile(self.folder / _RAW), JsonLinesFile(self.folder / RESULTS_FILE)
             yield
@@ -259,18 +244,6 @@ def find_run(paths: Paths, name: str) -> Run:
     raise UsageError(f"There is no run {name!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
 
 
-def _try_lock(descriptor: int) -> bool:
-    """Retries briefly, because a reader's ``busy`` holds the lock for some microseconds."""
-    for attempt in range(LOCK_TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            if attempt < LOCK_TRIES - 1:
-                time.sleep(0.02)
-    return False
-
-
 def _pretty(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
@@ -286,15 +259,7 @@ def _decode(path: Path, kind: type[T]) -> T:
 
 
 def _write(path: Path, data: bytes) -> None:
-    name = ""
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
+        write_atomically(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
         raise write_error(path, error) from None

@@ -178,7 +178,7 @@ class TargetServer:
                     await self._supervisor.stop()
                 self._active = ActiveTarget(target, "", None, None, "", "", {})
                 return True
-            return await self._switch(target, fresh=fresh)
+            return await self._switch(target, force_restart=fresh)
 
     async def restore(self) -> None:
         """Restores the server that ran before, or none. A server that somebody else started meanwhile stays.
@@ -204,7 +204,7 @@ class TargetServer:
         self.restore_pending = True
         self._on_restore_point(self._previous, self._applied_argv)
 
-    async def _switch(self, target: Target, *, fresh: bool) -> bool:
+    async def _switch(self, target: Target, *, force_restart: bool) -> bool:
         profile = replace(self.profile_of(target), restart=False)  # the run itself restarts a server that dies
         self._applied_argv = SWITCHING
         self._store_restore_point()
@@ -214,7 +214,7 @@ class TargetServer:
             stop_now=self._go_now,
             allow_exposed=self.config.allow_exposed,
             restore=False,  # the previous server is restored at the end of the run, not between two targets
-            fresh=fresh,
+            force_restart=force_restart,
         )
         self._applied_argv = running.launch.argv
         self._store_restore_point()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 import re
@@ -17,10 +16,10 @@ import msgspec
 from gpubox.agent.transcript.chat_log import ChatLog, read_chat_log
 from gpubox.agent.transcript.journal import ChatJournal
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader, decode
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
-from gpubox.storage import open_regular
+from gpubox.storage import open_regular, try_lock
 from gpubox.toml_table import closest_match
 
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
@@ -221,10 +220,8 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise GpuboxError(f"The chat {path.stem} cannot be opened: {error.strerror}.") from None
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise GpuboxError(f"Another gpubox has the chat {path.stem} open.", "Close it there first.") from None
+        if not try_lock(file):
+            raise GpuboxError(f"Another gpubox has the chat {path.stem} open.", "Close it there first.")
         yield
     finally:
         os.close(file)

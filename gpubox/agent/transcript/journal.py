@@ -7,7 +7,6 @@ of a turn.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from itertools import groupby
 from pathlib import Path
@@ -17,8 +16,9 @@ from msgspec import Raw
 from gpubox import __version__
 from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, ReasoningDelta, TextDelta
 from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode, to_json
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.state import utc_now
+from gpubox.storage import try_lock
 
 MAX_PENDING_BYTES = 16 * 1024 * 1024
 """Kept while the disk is full. Lines beyond that are lost."""
@@ -57,15 +57,11 @@ class ChatJournal:
             raise
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._file):
             raise GpuboxError(
                 f"Another gpubox has the chat {self.path.stem} open.",
                 "Close it there, or branch it under another name.",
-            ) from None
-        except OSError as error:
-            raise GpuboxError(f"The chat {self.path} cannot be locked: {error.strerror}.") from None
+            )
 
     def add(self, record: ChatRecord) -> None:
         """Appends one record after the pending deltas. Never raises; see ``problem``."""

@@ -94,7 +94,7 @@ def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
     """The numbers of every ``--set KEY=N``. Raises UsageError."""
     import math
 
-    from gpubox.profiles.argv import SAMPLING_FLAGS
+    from gpubox.profiles.profile import SAMPLING_FLAGS
     from gpubox.toml_table import closest_match
 
     sampling: dict[str, float] = {}

@@ -79,6 +79,7 @@ async def _ask_once(context: Context, profile: Profile, question: str, superviso
 
 
 def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str, object]:
+    timings = answer.timings
     return {
         "ok": True,
         "profile": profile.name,
@@ -86,20 +87,21 @@ def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str
         "question": question,
         "answer": answer.text,
         "finish_reason": answer.finish_reason,
-        "prompt_tokens": answer.prompt_tokens,
-        "cached_tokens": answer.cached_tokens,
-        "generated_tokens": answer.generated_tokens,
-        "pp_tokens_per_second": answer.pp_tokens_per_second,
-        "tg_tokens_per_second": answer.tg_tokens_per_second,
-        "prompt_seconds": answer.prompt_seconds,
-        "generation_seconds": answer.generation_seconds,
+        "prompt_tokens": timings and timings.prompt_tokens,
+        "cached_tokens": timings and timings.cached_tokens,
+        "generated_tokens": timings and timings.generated_tokens,
+        "pp_tokens_per_second": timings and timings.pp_tokens_per_second,
+        "tg_tokens_per_second": timings and timings.tg_tokens_per_second,
+        "prompt_seconds": timings and timings.prompt_seconds,
+        "generation_seconds": timings and timings.generation_seconds,
     }
 
 
 def _print(question: str, answer: ChatCompletion) -> None:
     output.emit_text(f"> {question}\n{answer.text.strip()}{' …' if answer.finish_reason == 'length' else ''}\n")
-    output.emit(
-        f"pp {units.rate(answer.pp_tokens_per_second)} tok/s ({units.tokens(answer.prompt_tokens)} tokens)   "
-        f"tg {units.rate(answer.tg_tokens_per_second)} tok/s ({units.tokens(answer.generated_tokens)} tokens)   "
-        "timed by the server"
-    )
+    if timings := answer.timings:
+        output.emit(
+            f"pp {units.rate(timings.pp_tokens_per_second)} tok/s ({units.tokens(timings.prompt_tokens)} tokens)   "
+            f"tg {units.rate(timings.tg_tokens_per_second)} tok/s ({units.tokens(timings.generated_tokens)} tokens)   "
+            "as the server timed it"
+        )

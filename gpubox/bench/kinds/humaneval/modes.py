@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-import httpx
 import msgspec
 
 from gpubox.bench.kinds.humaneval.dataset import Problem
@@ -38,7 +37,7 @@ async def ask_vanilla(
     """
     prompt: Any = problem.prompt
     if target_server.active.dialect == LLAMA:
-        prompt = await _tokenize(target_server, problem.prompt)
+        prompt = await target_server.client.tokenize(problem.prompt)
     eos = target_server.active.props.get("eos_token")
     body = {
         "prompt": prompt,
@@ -122,14 +121,3 @@ async def ask_agentic(
         code = ExitCode.UNHEALTHY if target_server.alive else ExitCode.NOT_RUNNING
         raise GpuboxError(end.message, end.hint, code=code)
     return {"settings": {**msgspec.to_builtins(settings), "tool": tool.description}, "events": stored}
-
-
-async def _tokenize(target_server: TargetServer, text: str) -> list[int]:
-    try:
-        body = {"content": text, "add_special": False}
-        reply = await target_server.client.http.post("/tokenize", json=body, timeout=60.0)
-        return [int(token) for token in reply.json()["tokens"]]
-    except httpx.ConnectError as error:
-        raise GpuboxError(f"The server is gone ({type(error).__name__}).", code=ExitCode.NOT_RUNNING) from None
-    except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-        raise GpuboxError(f"The server did not tokenize the prompt ({type(error).__name__}).") from None
