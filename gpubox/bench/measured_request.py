@@ -81,8 +81,6 @@ async def measure_request(
 
     Raises GpuboxError: with NOT_RUNNING if the server is gone, another code if it refuses.
     """
-    from gpubox.bench.target_server import wait_for_exit
-
     active = target_server.active
     request, left_out = supported_fields(active.dialect, {**body, "model": active.model})
     request = {**request, "stream_options": {"include_usage": True}}
@@ -93,7 +91,7 @@ async def measure_request(
     except StreamError as error:
         target_server.token_count_unknown = True
         if error.transient:
-            await wait_for_exit(target_server)
+            await target_server.wait_for_exit()
         if not target_server.alive:
             raise GpuboxError(error.message, error.hint, code=ExitCode.NOT_RUNNING) from None
         if active.target.url and _is_overloaded(error):  # the next items would fail as well, so the run ends
