@@ -276,7 +276,7 @@ async def test_garbage_lines_are_skipped_and_only_garbage_is_an_error() -> None:
     assert (await run_turn(ScriptedServer(good))).finished.text == "fine"
     garbage = Play([b"<html><body>router</body></html>\n"])
     result = await run_turn(ScriptedServer(garbage, Play(list(garbage.lines))))
-    assert "no completion stream" in result.failed.message and "llama-server" in result.failed.hint
+    assert "not a completion stream" in result.failed.message and "llama-server" in result.failed.hint
 
 
 async def test_nonsense_values_in_chunks_raise_nothing() -> None:
@@ -296,7 +296,7 @@ async def test_a_long_line_is_text_and_an_endless_one_is_an_error() -> None:
     result = await run_turn(ScriptedServer(says([long_text])))
     assert result.finished.text == long_text.strip()
     endless = Play([b'data: {"choices": [{"delta": {"content": "' + b"x" * (9 << 20)])
-    assert "without end" in (await run_turn(ScriptedServer(endless))).failed.message
+    assert "without an end" in (await run_turn(ScriptedServer(endless))).failed.message
 
 
 async def test_ansi_rtl_markup_and_half_an_emoji_stay_text() -> None:
