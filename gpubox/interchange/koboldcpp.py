@@ -46,7 +46,7 @@ _ONE_VALUE = {
 
 
 def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
-    """The server that a KoboldCpp command starts, as llama-server's flags; ``None`` where it starts none."""
+    """The server that a KoboldCpp command starts, with llama-server's flags; ``None`` for other commands."""
     words = command.words
     start = next((at for at, word in enumerate(words) if _is_program(word)), None)
     if start is None:
@@ -60,7 +60,9 @@ def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
             options["port_param"] = stray[1]
         notes += [omitted(word, "it belongs to no option") for word in stray[2:]]
     args = _arguments(options, notes)
-    return ServerInvocation("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+    return ServerInvocation(
+        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
+    )
 
 
 def read_kcpps(values: dict[str, Any]) -> ServerInvocation:

@@ -17,7 +17,7 @@ _ZIP = "/zip/"
 
 
 def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
-    """The server that a llamafile would be, its flags as llama-server's; ``None`` where the command is another."""
+    """The server that a llamafile starts, with llama-server's flags; ``None`` for other commands."""
     words = command.words
     start = next((at for at, word in enumerate(words) if _is_llamafile(word)), None)
     if start is None or "--cli" in words:
@@ -43,7 +43,9 @@ def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
         else:
             args.append(word)
     notes += [f"{word} is inside the llamafile: unzip it." for word in args if word.startswith(_ZIP)]
-    return ServerInvocation("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+    return ServerInvocation(
+        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
+    )
 
 
 def read_args_file(text: str) -> list[ScriptCommand]:

@@ -56,7 +56,7 @@ def test_no_secret_of_it_is_repeated(path: Path) -> None:
 def test_its_profiles_come_back_from_their_own_command_line(path: Path) -> None:
     for imported in import_source(str(path)):
         argv = server_argv(imported.profile, model_arguments(imported.profile.model) if imported.profile.model else [])
-        again = draft_from_arguments(argv, {}).profile(imported.profile.name)
+        again = draft_from_arguments(argv, {}).finish(imported.profile.name).profile
         assert server_argv(again, model_arguments(again.model) if again.model else []) == argv
 
 
