@@ -97,13 +97,13 @@ def test_every_pod_of_a_manifest_with_several_documents_is_read() -> None:
     pod = "apiVersion: v1\nkind: Pod\nspec: {containers: [{image: 'llama.cpp:server', args: [-m, /%s.gguf]}]}"
     secret = "apiVersion: v1\nkind: Secret\ndata: {llm: aHVzaA==}"
     other = "kind: Pod\nspec: {containers: [{image: x, env: [{name: API_KEY, value: hush}, {name: A, value: b}]}]}"
-    found = import_text("\n---\n".join([pod % "a", secret, pod % "b", other]), file="all.yaml")
-    assert [imported.profile.model for imported in found] == ["/a.gguf", "/b.gguf"]
-    assert noted(found[0], "Secret data ***")
-    assert noted(found[0], "env[0].value ***")
-    assert noted(found[0], "env[1].value b")
-    assert "aHVzaA" not in str(found)
-    assert "hush" not in str(found)
+    profiles = import_text("\n---\n".join([pod % "a", secret, pod % "b", other]), file="all.yaml")
+    assert [imported.profile.model for imported in profiles] == ["/a.gguf", "/b.gguf"]
+    assert noted(profiles[0], "Secret data ***")
+    assert noted(profiles[0], "env[0].value ***")
+    assert noted(profiles[0], "env[1].value b")
+    assert "aHVzaA" not in str(profiles)
+    assert "hush" not in str(profiles)
 
 
 def test_variables_of_a_container_are_put_in_and_secrets_are_not() -> None:
