@@ -37,9 +37,9 @@ def interrupted(words: list[str], delay: float) -> tuple[int, str]:
 
 @pytest.mark.parametrize("words", QUICK, ids=lambda words: words[0])
 def test_ctrl_c_prints_no_traceback_of_gpubox(words: list[str]) -> None:
-    made = random.Random(words[0])
+    generator = random.Random(words[0])
     for _ in range(3):
-        code, said = interrupted(words, made.uniform(0.02, 0.4))
+        code, said = interrupted(words, generator.uniform(0.02, 0.4))
 
         assert PACKAGE not in said, said
         assert "Exception ignored" not in said, said

@@ -15,9 +15,9 @@ from gpubox.sandbox.probe import probe_blocking
 
 @pytest.fixture
 def confined() -> None:
-    found = probe_blocking(Config())
-    if found.isolation is None:
-        pytest.skip(found.problem)
+    probe = probe_blocking(Config())
+    if probe.isolation is None:
+        pytest.skip(probe.problem)
 
 
 def program(folder: Path, text: str) -> str:

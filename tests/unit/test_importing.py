@@ -252,8 +252,8 @@ def test_what_no_server_is_made_of_is_named_and_what_it_is_made_of_is_not(file: 
 
 
 def test_both_branches_that_start_a_server_are_profiles() -> None:
-    found = import_text("if true; then llama-server -m a.gguf; else llama-server -m b.gguf; fi")
-    assert [imported.profile.model for imported in found] == ["a.gguf", "b.gguf"]
+    profiles = import_text("if true; then llama-server -m a.gguf; else llama-server -m b.gguf; fi")
+    assert [imported.profile.model for imported in profiles] == ["a.gguf", "b.gguf"]
 
 
 def test_a_batch_file_with_variables_and_quotes() -> None:
@@ -341,17 +341,17 @@ models:
 
 
 def test_a_llama_swap_config_gives_a_profile_for_each_llama_server() -> None:
-    found = {imported.profile.name: imported for imported in import_text(LLAMA_SWAP)}
-    assert list(found) == ["qwen-3.5", "nested", "windows"]
-    qwen = found["qwen-3.5"]
+    profiles = {imported.profile.name: imported for imported in import_text(LLAMA_SWAP)}
+    assert list(profiles) == ["qwen-3.5", "nested", "windows"]
+    qwen = profiles["qwen-3.5"]
     assert (qwen.profile.title, qwen.profile.description) == ("Qwen", "the big one")
     assert (qwen.profile.model, qwen.profile.port) == ("~/models/qwen.gguf", 8080)
     assert dict(qwen.profile.flags) == {"ctx-size": 8192, "alias": "Qwen 3.5"}
     assert qwen.profile.env == {"CUDA_VISIBLE_DEVICES": "0"}
     for words in [("gpt-4o",), ("ttl",), ("llama-swap chooses the port",)]:
         assert noted(qwen, *words)
-    assert found["nested"].profile.model == "~/models/n.gguf"
-    assert found["windows"].profile.model == r"C:\m\w.gguf"
+    assert profiles["nested"].profile.model == "~/models/n.gguf"
+    assert profiles["windows"].profile.model == r"C:\m\w.gguf"
 
 
 def test_a_name_picks_one_of_several() -> None:
@@ -362,7 +362,7 @@ def test_a_name_picks_one_of_several() -> None:
 
 
 def test_models_ini() -> None:
-    found = {
+    presets = {
         imported.profile.name: imported
         for imported in import_text(
             """version = 1
@@ -386,7 +386,7 @@ temp = 0.7
             file="models.ini",
         )
     }
-    small = found["small"]
+    small = presets["small"]
     assert small.profile.model == "/m/small.gguf"
     assert dict(small.profile.flags) == {
         "ctx-size": 8192, "jinja": True, "flash-attn": "on", "n-gpu-layers": 99, "no-kv-offload": True,
@@ -395,7 +395,7 @@ temp = 0.7
     assert dict(small.profile.sampling) == {"temperature": 0.7}
     assert noted(small, "load-on-startup")
     assert not noted(small, "more than once")
-    other = found["repo-q8_0"]
+    other = presets["repo-q8_0"]
     assert other.profile.model == "hf:user/repo-GGUF:Q8_0"
     assert other.profile.flags["ctx-size"] == 4096
 

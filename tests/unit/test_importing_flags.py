@@ -80,7 +80,7 @@ def test_several_values_survive_the_profile_and_the_command_line(name: str, item
         items = (*items, "x,y", '"x",y')
     draft = ProfileDraft(model="m")
     draft.flags[name] = items
-    assert tuple(tomllib.loads(profile_toml(draft.profile("p")))["flags"][name]) == items
+    assert tuple(tomllib.loads(profile_toml(draft.finish("p").profile))["flags"][name]) == items
     words = flag_argv(name, items)
     assert [item for at in range(1, len(words), 2) for item in split_values(name, words[at])] == list(items)
 
