@@ -12,7 +12,7 @@ import pytest
 
 from gpubox import __version__
 from gpubox.cli.main import VERBS, run
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
 from gpubox.profiles import loader

@@ -185,11 +185,17 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
     with box.paths.watcher_lock("main").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         assert watcher.ensure_watcher(box.paths, "main", process)
-        pids = [child.pid for child in psutil.Process().children() if "watcher_idle.py" in " ".join(child.cmdline())]
-        until(lambda: lock_waits(pids[-1]))
+        until(idle_watchers)
+        pid = idle_watchers()[-1]
+        until(lambda: lock_waits(pid))
 
-    until(lambda: box.watcher() == pids[-1])
+    until(lambda: box.watcher() == pid)
     assert watcher.has_watcher(box.paths, "main")
+
+
+def idle_watchers() -> list[int]:
+    """The waiting watchers that this process started."""
+    return [child.pid for child in psutil.Process().children() if "watcher_idle.py" in " ".join(child.cmdline())]
 
 
 def lock_waits(pid: int) -> bool:

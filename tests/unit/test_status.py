@@ -12,7 +12,7 @@ import pytest
 
 from gpubox.cli.commands.status import status_values
 from gpubox.config import Config
-from gpubox.hardware.nvml import DriverReading, Gpu, GpuProcess
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server import client as client_module
