@@ -211,7 +211,7 @@ _THROTTLE_REASONS = {
 
 
 def throttle_reasons(bits: int) -> tuple[str, ...]:
-    """The reasons in ``bits`` (nvmlDeviceGetCurrentClocksEventReasons). Being idle is none; an unknown bit is a number."""
+    """The reasons in ``bits`` (nvmlDeviceGetCurrentClocksEventReasons). Idle is none; an unknown bit is a number."""
     reasons = [reason for bit, reason in _THROTTLE_REASONS.items() if bits & bit]
     unknown = bits & ~(_IDLE | sum(_THROTTLE_REASONS))
     return (*reasons, f"reason {unknown:#x}") if unknown else tuple(reasons)

@@ -178,7 +178,7 @@ class DriverReader:
                 self._lose(card, "")
 
     def _card(self, index: int, uuid: str | None) -> _Card:
-        """The known card with this ``uuid`` (or this ``index`` if one has no uuid), or a new one. It keeps its first index."""
+        """The known card with this ``uuid`` (or this ``index`` if one has no uuid), or a new one."""
         for card in self._cards:
             if card.uuid == uuid if card.uuid and uuid else card.gpu.index == index:
                 card.uuid = card.uuid or uuid

@@ -19,7 +19,7 @@ _INTEGRATED_INTEL = "0000:00:02.0"
 def read_sysfs_gpus(root: Path = SYSFS) -> tuple[Gpu, ...]:
     """The AMD and Intel cards, numbered from 0 in the kernel's order. Never raises.
 
-    Of a suspended card only name and memory are read, so that it is not woken. sysfs shows no PCIe link and no processes.
+    Of a suspended card only name and memory are read, so that it is not woken. sysfs shows neither link nor processes.
     """
     gpus: list[Gpu] = []
     for card in _cards(root):

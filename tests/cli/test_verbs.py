@@ -349,7 +349,7 @@ def test_show_of_what_the_engine_refuses_exits_2_and_says_why(gpubox: Box) -> No
     code, out, _ = gpubox("show", "big")
 
     assert code == 2
-    assert "✗ big: cache-type-k: does not take 'turbo3'" in out
+    assert "✗ big: cache-type-k: does not accept 'turbo3'" in out
     assert "--hf-repo u/big:Q4_K_M" in out
 
 
