@@ -1,7 +1,7 @@
 """The embedded engine: ``python -m gpubox.engines.embedded_server <llama-server's flags>``.
 
 Runs llama.cpp's own HTTP server from the xllamacpp wheel, for a box without a built llama-server. It behaves like
-llama-server where gpubox depends on it: the same flags, parsed from left to right, the same error messages, the same log
+llama-server where gpubox needs it: the same flags, parsed from left to right, the same error messages, the same log
 on stderr, exit code 1 if the model does not load or the port is taken. SIGTERM during the load ends it at once, later
 with exit code 0. It does not read llama.cpp's config.ini.
 """
@@ -93,7 +93,7 @@ class ArgumentReader:
                 print(f"warn: the embedded engine ignores {name}", file=sys.stderr)
 
     def read_arguments(self, argv: Sequence[str]) -> str | None:
-        """Parses from left to right; returns the first flag that asks for an answer (``--version``). Raises RefusedError."""
+        """Parses ``argv``; returns the first flag that asks for an answer (``--version``). Raises RefusedError."""
         words = iter(argv)
         for word in words:
             name = word.replace("_", "-") if word.startswith("--") else word

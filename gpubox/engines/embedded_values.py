@@ -128,7 +128,7 @@ def seed(x: Any, text: str) -> int:
 
 
 def one_of(enum: str, values: Mapping[str, str], error: str = "invalid value") -> Convert:
-    """A word that names a member of an enum of xllamacpp. ``error`` is the message for others; ``{}`` in it is the word."""
+    """The name of an enum member of xllamacpp. ``error`` is the message for others; ``{}`` in it is the text."""
 
     def convert(x: Any, text: str) -> Any:
         if text not in values:

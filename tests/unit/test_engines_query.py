@@ -72,7 +72,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(script: Script, paths: P
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("echo hello", "is not a llama-server"),
         ("", "is not a llama-server"),
@@ -81,10 +81,10 @@ def test_a_cache_that_cannot_be_written_costs_only_time(script: Script, paths: P
         ("kill -SEGV $$", "crashed on --version (SIGSEGV)"),
     ],
 )
-def test_what_is_no_llama_server(script: Script, paths: Paths, body: str, said: str) -> None:
+def test_what_is_no_llama_server(script: Script, paths: Paths, body: str, message: str) -> None:
     with pytest.raises(GpuboxError) as error:
         read_capabilities(script(body), paths)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert not list(paths.capabilities.glob("*"))
 
 
@@ -125,7 +125,7 @@ def test_a_refusal_is_one_sentence(script: Script) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stderr", "said"),
+    ("stderr", "message"),
     [
         ("error: invalid argument: --no-mmap\n", "error: invalid argument: --no-mmap"),
         ('error while handling argument "-c": stoi\n\nusage:\n-c', 'error while handling argument "-c": not a number'),
@@ -137,8 +137,8 @@ def test_a_refusal_is_one_sentence(script: Script) -> None:
         ("", "it exited without an error message"),
     ],
 )
-def test_refusals_as_llama_server_prints_them(stderr: str, said: str) -> None:
-    assert refusal_text(stderr) == said
+def test_refusals_as_llama_server_prints_them(stderr: str, message: str) -> None:
+    assert refusal_text(stderr) == message
 
 
 def test_devices(script: Script) -> None:
