@@ -29,75 +29,52 @@ class ReplacedFlag:
         return f'now: {self.flag} = "{self.value}"' if self.value else f"now: {self.flag}"
 
 
-_NO_CHAT_PROGRAM = "only llama-cli has it: a server is not interactive"
-_SELF_EXTEND = "self-extend was removed from llama-server"
-_GONE = "it was removed from llama.cpp"
-
-REPLACED_FLAGS: dict[str, ReplacedFlag] = {
-    "no-mmap": ReplacedFlag(0, "load-mode", "none"),
-    "mmap": ReplacedFlag(0, "load-mode", "mmap"),
-    "mlock": ReplacedFlag(0, "load-mode", "mmap+mlock"),
-    "direct-io": ReplacedFlag(0, "load-mode", "dio"),
-    "dio": ReplacedFlag(0, "load-mode", "dio"),
-    "no-direct-io": ReplacedFlag(0, why="it is the default"),
-    "ndio": ReplacedFlag(0, why="it is the default"),
-    "draft-max": ReplacedFlag(1, "spec-draft-n-max"),
-    "draft": ReplacedFlag(1, "spec-draft-n-max"),
-    "draft-n": ReplacedFlag(1, "spec-draft-n-max"),
-    "draft-min": ReplacedFlag(1, "spec-draft-n-min"),
-    "draft-n-min": ReplacedFlag(1, "spec-draft-n-min"),
-    "ctx-size-draft": ReplacedFlag(1, why="the draft model has the context of the model"),
-    "cd": ReplacedFlag(1, why="the draft model has the context of the model"),
-    "spec-ngram-size-n": ReplacedFlag(1, why="now: spec-ngram-simple-size-n and its kin, one for each spec-type"),
-    "spec-ngram-size-m": ReplacedFlag(1, why="now: spec-ngram-simple-size-m and its kin, one for each spec-type"),
-    "spec-ngram-min-hits": ReplacedFlag(1, why="now: spec-ngram-simple-min-hits and its kin, one for each spec-type"),
-    "spec-replace": ReplacedFlag(2, why=_GONE),
-    "checkpoint-every-nb": ReplacedFlag(1, why="nearest: checkpoint-min-step (tokens, not batches)"),
-    "checkpoint-every-n-tokens": ReplacedFlag(1, "checkpoint-min-step"),
-    "cpent": ReplacedFlag(1, "checkpoint-min-step"),
-    "mtp": ReplacedFlag(0, "spec-type", "draft-mtp"),
-    "log-json": ReplacedFlag(0, "log-jsonl"),
-    "log-format": ReplacedFlag(1, why="removed; log-jsonl selects the other format"),
-    "log-enable": ReplacedFlag(0, why=_GONE),
-    "log-new": ReplacedFlag(0, why=_GONE),
-    "log-append": ReplacedFlag(0, why=_GONE),
-    "log-test": ReplacedFlag(0, why=_GONE),
-    "verbose-prompt": ReplacedFlag(0, why=_GONE),
-    "memory-f32": ReplacedFlag(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
-    "no-memory-f16": ReplacedFlag(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
-    "memory-f16": ReplacedFlag(0, why="it is the default"),
-    "mul-mat-q": ReplacedFlag(0, why="it is set when llama.cpp is built"),
-    "mmq": ReplacedFlag(0, why="it is set when llama.cpp is built"),
-    "no-mul-mat-q": ReplacedFlag(0, why="it is set when llama.cpp is built"),
-    "nommq": ReplacedFlag(0, why="it is set when llama.cpp is built"),
-    "low-vram": ReplacedFlag(0, why="nearest: no-kv-offload"),
-    "grp-attn-n": ReplacedFlag(1, why=_SELF_EXTEND),
-    "gan": ReplacedFlag(1, why=_SELF_EXTEND),
-    "grp-attn-w": ReplacedFlag(1, why=_SELF_EXTEND),
-    "gaw": ReplacedFlag(1, why=_SELF_EXTEND),
-    "system-prompt-file": ReplacedFlag(1, why="clients send the system prompt; for gpubox's chat set [chat] system"),
-    "spf": ReplacedFlag(1, why="clients send the system prompt; for gpubox's chat set [chat] system"),
-    "tfs": ReplacedFlag(1, why="tail-free sampling was removed"),
-    "tfs-z": ReplacedFlag(1, why="tail-free sampling was removed"),
-    "penalize-nl": ReplacedFlag(0, why=_GONE),
-    "no-penalize-nl": ReplacedFlag(0, why=_GONE),
-    "logits-all": ReplacedFlag(0, why=_GONE),
-    "prompt": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "p": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "file": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "f": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "in-prefix": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "in-suffix": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "prompt-cache": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    **{name: ReplacedFlag(0, why=_NO_CHAT_PROGRAM) for name in (
-        "interactive", "i", "interactive-first", "if", "instruct", "ins", "color", "multiline-input", "mli",
-        "conversation", "cnv", "no-conversation", "no-cnv", "no-display-prompt", "simple-io", "prompt-cache-all",
-    )},
-    "model-vocoder": ReplacedFlag(1, why="only llama-tts has it"),
-    "mv": ReplacedFlag(1, why="only llama-tts has it"),
-    "tts-use-guide-tokens": ReplacedFlag(0, why="only llama-tts has it"),
-}  # fmt: skip
-"""Flags that llama.cpp itself had."""
+# Names with the same replacement are one entry.
+_GROUPS = (
+    ("no-mmap", ReplacedFlag(0, "load-mode", "none")),
+    ("mmap", ReplacedFlag(0, "load-mode", "mmap")),
+    ("mlock", ReplacedFlag(0, "load-mode", "mmap+mlock")),
+    ("direct-io dio", ReplacedFlag(0, "load-mode", "dio")),
+    ("no-direct-io ndio memory-f16", ReplacedFlag(0, why="it is the default")),
+    ("draft-max draft draft-n", ReplacedFlag(1, "spec-draft-n-max")),
+    ("draft-min draft-n-min", ReplacedFlag(1, "spec-draft-n-min")),
+    ("ctx-size-draft cd", ReplacedFlag(1, why="the draft model has the context of the model")),
+    ("spec-ngram-size-n", ReplacedFlag(1, why="now: spec-ngram-simple-size-n and its kin, one for each spec-type")),
+    ("spec-ngram-size-m", ReplacedFlag(1, why="now: spec-ngram-simple-size-m and its kin, one for each spec-type")),
+    ("spec-ngram-min-hits", ReplacedFlag(1, why="now: spec-ngram-simple-min-hits and its kin, one for each spec-type")),
+    ("spec-replace", ReplacedFlag(2, why="it was removed from llama.cpp")),
+    ("checkpoint-every-nb", ReplacedFlag(1, why="nearest: checkpoint-min-step (tokens, not batches)")),
+    ("checkpoint-every-n-tokens cpent", ReplacedFlag(1, "checkpoint-min-step")),
+    ("mtp", ReplacedFlag(0, "spec-type", "draft-mtp")),
+    ("log-json", ReplacedFlag(0, "log-jsonl")),
+    ("log-format", ReplacedFlag(1, why="removed; log-jsonl selects the other format")),
+    (
+        "log-enable log-new log-append log-test verbose-prompt penalize-nl no-penalize-nl logits-all",
+        ReplacedFlag(0, why="it was removed from llama.cpp"),
+    ),
+    ("memory-f32 no-memory-f16", ReplacedFlag(0, why='now: cache-type-k = "f32" and cache-type-v = "f32"')),
+    ("mul-mat-q mmq no-mul-mat-q nommq", ReplacedFlag(0, why="it is set when llama.cpp is built")),
+    ("low-vram", ReplacedFlag(0, why="nearest: no-kv-offload")),
+    ("grp-attn-n gan grp-attn-w gaw", ReplacedFlag(1, why="self-extend was removed from llama-server")),
+    (
+        "system-prompt-file spf",
+        ReplacedFlag(1, why="clients send the system prompt; for gpubox's chat set [chat] system"),
+    ),
+    ("tfs tfs-z", ReplacedFlag(1, why="tail-free sampling was removed")),
+    (
+        "prompt p file f in-prefix in-suffix prompt-cache",
+        ReplacedFlag(1, why="only llama-cli has it: a server is not interactive"),
+    ),
+    (
+        "interactive i interactive-first if instruct ins color multiline-input mli conversation cnv "
+        "no-conversation no-cnv no-display-prompt simple-io prompt-cache-all",
+        ReplacedFlag(0, why="only llama-cli has it: a server is not interactive"),
+    ),
+    ("model-vocoder mv", ReplacedFlag(1, why="only llama-tts has it")),
+    ("tts-use-guide-tokens", ReplacedFlag(0, why="only llama-tts has it")),
+)
+REPLACED_FLAGS = {name: replaced for names, replaced in _GROUPS for name in names.split()}
+"""The flags that llama.cpp itself had."""
 
 FORMER_SWITCHES = frozenset({"flash-attn", "log-colors"})
 """Flags that were switches in older builds and have a value (``on``) now."""
