@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from gpubox.engines.capabilities import Capabilities, EngineOption, parse_help
 from gpubox.engines.find import Engine, check_runnable
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import read_bytes
+from gpubox.storage import read_bytes, write_atomically
 
 TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
@@ -163,14 +162,5 @@ def _from_json(value: Any) -> Any:
 def _write_cache(cache: Path, key: Mapping[str, list[int]], capabilities: Capabilities) -> None:
     options = [astuple(option) for option in capabilities.options]
     stored = {"schema": _SCHEMA, "key": key, "version": capabilities.version, "options": options}
-    temporary = ""
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=cache.parent, delete=False) as file:
-            temporary = file.name
-            json.dump(stored, file)
-        Path(temporary).replace(cache)
-    except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
+    with contextlib.suppress(OSError):  # without the cache the engine is asked again
+        write_atomically(cache, json.dumps(stored).encode())

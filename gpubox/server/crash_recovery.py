@@ -6,7 +6,6 @@ within RESTART_SECONDS, and never while a GPU is lost.
 
 from __future__ import annotations
 
-import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gpubox.profiles.profile import is_loopback
 from gpubox.server.instance import InstanceView, cause_of
 from gpubox.server.log import fold_repeats, tail_text
 from gpubox.server.state import RESTART_SECONDS, RunningServer, recent_restarts
+from gpubox.storage import write_atomically
 
 MAX_RESTARTS = 3
 LAST_LINES = 60
@@ -38,10 +38,7 @@ def write_post_mortem(paths: Paths, view: InstanceView, driver: DriverReading, l
     if path.exists():
         return path
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-            file.write(_post_mortem(paths, view, dead, driver, last_minute).encode(errors="replace"))
-        Path(file.name).replace(path)  # the writer may be killed at any time
+        write_atomically(path, _post_mortem(paths, view, dead, driver, last_minute).encode(errors="replace"))
     except OSError:
         return None
     return path

@@ -125,7 +125,7 @@ def _argv(
     profile: Profile, capabilities: Capabilities, model_argv: tuple[str, ...], port: int | None = None
 ) -> list[str]:
     defaults, repeated = added_flags(capabilities, profile.flags), repeated_flags(capabilities)
-    return server_argv(profile, model_argv, port=port, defaults=defaults, again=repeated)
+    return server_argv(profile, model_argv, port=port, defaults=defaults, repeated=repeated)
 
 
 def _checkable(argv: list[str]) -> list[str]:

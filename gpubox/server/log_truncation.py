@@ -6,14 +6,15 @@ requests had ended by then.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpubox.errors import GpuboxError
 from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, rotated_path
+from gpubox.storage import try_lock
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 COPY_SECONDS = 60.0
@@ -46,7 +47,8 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
         return
     try:
         with path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a second gpubox would copy what this one left
+            if not try_lock(file.fileno()):  # another gpubox truncates it
+                return
             if os.fstat(file.fileno()).st_size <= MAX_LOG_BYTES:
                 return
             head = _head(file.read(HEAD_BYTES))
@@ -57,7 +59,7 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
             fate = f"what was here is in {aside.name}" if aside else "what was here is gone"
             after = f", after {ended} requests" if ended is not None else ""
             file.write(f"{CUT_MARKER}{datetime.now(UTC).isoformat(timespec='seconds')}{after}: {fate}\n".encode())
-    except OSError:
+    except (OSError, GpuboxError):
         return
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from typing import BinaryIO
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, find_by_marker, identity_of, is_alive
 from gpubox.server.state import Launch
+from gpubox.storage import lock_file, lock_holder
 
 POLL_SECONDS = 0.02
 IMMEDIATE_STOP_SECONDS = 1.0
@@ -136,35 +136,15 @@ def is_liveness_lock_held(path: Path) -> bool:
     return lock_holder(path) is not None
 
 
-def lock_holder(path: Path) -> int | None:
-    """The pid that took the lock on ``path``, from /proc/locks; ``None`` if it is free.
-
-    Reading there does not take the lock. The pid may be dead or in another container if the lock was inherited. Only
-    the inode is compared: btrfs and overlayfs show another device there than stat does.
-    """
-    try:
-        inode = str(path.stat().st_ino)
-        lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    locks = (line.split() for line in lines if "FLOCK" in line and "->" not in line)
-    return next((int(fields[4]) for fields in locks if fields[5].rpartition(":")[2] == inode), None)
-
-
 @contextmanager
 def _held_lock(path: Path) -> Iterator[int]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = lock_file(path)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+    if descriptor is None:
+        raise GpuboxError("A server that gpubox started still runs in this instance.", "`gpubox stop`, then try again.")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise GpuboxError(
-                "A server that gpubox started still runs in this instance.", "`gpubox stop`, then try again."
-            ) from None
         yield descriptor
     finally:
         os.close(descriptor)  # the child's copy keeps the lock

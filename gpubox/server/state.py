@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import ProcessIdentity
-from gpubox.storage import NotRegularFile, read_text
+from gpubox.storage import NotRegularFile, read_text, write_atomically
 
 SCHEMA = 1
 STATE_BYTES = 4 * 1024 * 1024
@@ -146,24 +146,11 @@ def save_state(path: Path, state: InstanceState) -> None:
     On a full disk it overwrites the existing file, if that is large enough: an up-to-date record matters more than an
     atomic write.
     """
-    import tempfile
-
-    text = json.dumps({"schema_version": SCHEMA, **asdict(state)}, indent=1)
+    text = json.dumps({"schema_version": SCHEMA, **asdict(state)}, indent=1).encode()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_atomically(path, text)
     except OSError as error:
-        if error.errno in _DISK_FULL and _overwrite(path, text.encode()):
+        if error.errno in _DISK_FULL and _overwrite(path, text):
             return
         raise GpuboxError(f"The state file {path} cannot be written: {error.strerror}.", disk_hint(error)) from None
 

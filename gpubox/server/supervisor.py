@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import time
 import uuid
@@ -50,6 +49,7 @@ from gpubox.server.state import (
 )
 from gpubox.server.status import can_sleep
 from gpubox.server.vram_release import vram_in_use, wait_vram_released
+from gpubox.storage import try_lock
 
 BUSY_POLL_SECONDS = 0.5
 PORT_TRIES, PORT_SECONDS = 20, 0.1
@@ -376,10 +376,8 @@ class Supervisor:
         """
         descriptor = _open_lock(self.paths.instance_lock(self.instance), or_folder=not must_record)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise self._busy_error() from None
+            if not try_lock(descriptor):
+                raise self._busy_error()
             view = observe(self.paths, self.instance)
             self._since, self._began = utc_now(), time.monotonic()
             operation = Operation(kind, profile, "begin", own_identity(), self._since)

@@ -11,7 +11,6 @@ starts another one. ``GPUBOX_WATCHER=0`` in the environment switches watchers of
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -23,7 +22,7 @@ from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server import watcher_idle
 from gpubox.server.log_truncation import MAX_LOG_BYTES
-from gpubox.server.server_process import lock_holder
+from gpubox.storage import is_locked, lock_holder
 
 _children: list["subprocess.Popen[bytes]"] = []  # noqa: UP037
 KILL_SECONDS = 2.0
@@ -39,17 +38,7 @@ def has_watcher(paths: Paths, instance: str) -> bool:
 
     Takes the lock for a moment, because reading /proc/locks takes 12 ms. A watcher that starts in that moment retries.
     """
-    try:
-        descriptor = os.open(paths.watcher_lock(instance), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return is_locked(paths.watcher_lock(instance))
 
 
 def ensure_watcher(paths: Paths, instance: str, process: ProcessIdentity | None) -> bool:

@@ -128,9 +128,7 @@ class LocalServices:
             return said
         if refused is None:  # the watcher does it; one that was killed is replaced for that
             watcher.ensure_watcher(self.paths, MAIN_INSTANCE, dead.process)
-            refused = (
-                "It is restarted." if watcher.wants_watcher(MAIN_INSTANCE) else "It is not restarted: no watcher."
-            )
+            refused = "It is restarted." if watcher.wants_watcher(MAIN_INSTANCE) else "It is not restarted: no watcher."
         return f"{said} {refused}".strip()
 
     def _companions(self) -> list[str]:
@@ -169,7 +167,7 @@ class LocalServices:
         return catalog
 
     def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        from gpubox.profiles.listing import hides_shipped
+        from gpubox.profiles.loader import hides_shipped
 
         return hides_shipped(catalog.profiles.values(), self.config.shipped_profiles)
 
@@ -284,13 +282,13 @@ class LocalServices:
             self._cancel()
 
     def chats(self) -> ChatService:
-        from gpubox.tui.chat.local_service import LocalChatService
+        from gpubox.tui.chat.service import LocalChatService
 
         return LocalChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def bench_service(self) -> BenchService:
         if self._benches is None:
-            from gpubox.tui.bench.local_service import LocalBenchService
+            from gpubox.tui.bench.service import LocalBenchService
 
             self._benches = LocalBenchService(
                 self.paths, self.config, self.url, read_only="" if self.url else self.read_only

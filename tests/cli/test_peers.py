@@ -76,7 +76,7 @@ def test_vllm(capfd: pytest.CaptureFixture[str]) -> None:
         _, found = values(capfd, "status", "--url", other_server.url)
     assert code == 0
     assert "  requests 3 running, 11 waiting\n" in out and "  kv cache 42% used\n" in out
-    assert "  tokens   10,000 read, 2,345 reused, 1,000,648 generated\n" in out
+    assert "  tokens   10,000 processed, 2,345 cached, 1,000,648 generated\n" in out
     assert "  engine   vLLM 0.11.0\n" in out and "  loaded   Qwen/Qwen3-8B  context 40,960\n" in out
     assert (found["throughput"]["busy_slots"], found["throughput"]["queued_requests"]) == (3, 11)
     totals = found["totals"]

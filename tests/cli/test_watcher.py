@@ -23,8 +23,8 @@ from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.instance import observe
 from gpubox.server.launch import free_port
-from gpubox.server.server_process import lock_holder
 from gpubox.server.state import load_state
+from gpubox.storage import lock_holder
 from tests.conftest import until
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "2"))
@@ -169,7 +169,9 @@ def test_there_is_never_more_than_one_and_it_is_its_own_master(box: Box) -> None
     assert process is not None
     for _ in range(5):
         assert not watcher.ensure_watcher(box.paths, "main", process)
-    extra = subprocess.run(watcher.idle_command(box.paths, "main", process, str(box.paths.watcher_lock("main"))), check=False)
+    extra = subprocess.run(
+        watcher.idle_command(box.paths, "main", process, str(box.paths.watcher_lock("main"))), check=False
+    )
     assert extra.returncode == 0  # it found the lock taken
     assert box.watcher() == pid
 
@@ -185,17 +187,11 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
     with box.paths.watcher_lock("main").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         assert watcher.ensure_watcher(box.paths, "main", process)
-        until(idle_watchers)
-        pid = idle_watchers()[-1]
-        until(lambda: lock_waits(pid))
+        started = watcher._children[-1].pid
+        until(lambda: lock_waits(started))
 
-    until(lambda: box.watcher() == pid)
+    until(lambda: box.watcher() == started)
     assert watcher.has_watcher(box.paths, "main")
-
-
-def idle_watchers() -> list[int]:
-    """The waiting watchers that this process started."""
-    return [child.pid for child in psutil.Process().children() if "watcher_idle.py" in " ".join(child.cmdline())]
 
 
 def lock_waits(pid: int) -> bool:

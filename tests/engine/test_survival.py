@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.server.server_process import lock_holder
+from gpubox.storage import lock_holder
 from tests.conftest import until
 from tests.engine.conftest import Box
 from tests.engine.outside import GPUBOX, gpubox

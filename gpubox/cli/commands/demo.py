@@ -29,26 +29,24 @@ MAX_TOKENS = 64
 
 
 @click.command("demo")
-@click.option("--once", is_flag=True, help="No screen: start, ask one question, print the answer, stop.")
-@click.option("--ask", default=QUESTION, show_default=True, help="The question of --once.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object.")
+@click.option("--once", is_flag=True, help="Without the screen: start, ask one question, stop.")
+@click.option("--ask", default=QUESTION, metavar="TEXT", help="With --once: another question.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON object.")
 @click.pass_obj
 def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
-    """The embedded engine answers with a small real model (98 MB, fetched once).
+    """Run a small model (98 MB, downloaded once) on the embedded engine.
 
-    Without --once the screen opens with it running; a server that runs already is left alone.
+    Without --once the screen opens and starts it. A server that runs already is not replaced.
     """
     profile = context.profile(PROFILE)
-    choose_engine(context.config, profile.engine)  # said before a download, not after
+    choose_engine(context.config, profile.engine)  # raises before the download
     if not once:
         _open(context, profile)
         return
     ensure_model(context, profile)
-    progress = OperationOutput()
-    with temporary_instance(context.paths) as slot:
-        answer = run_cancellable(
-            _once(context, profile, ask, Supervisor(context.paths, context.config, slot, progress))
-        )
+    with temporary_instance(context.paths) as instance:
+        supervisor = Supervisor(context.paths, context.config, instance, OperationOutput())
+        answer = run_cancellable(_ask_once(context, profile, ask, supervisor))
     if as_json:
         output.emit_json(_values(profile, ask, answer))
     else:
@@ -59,7 +57,7 @@ def _open(context: Context, profile: Profile) -> None:
     running = observe(context.paths, MAIN_INSTANCE).running
     if running and running.launch.profile != profile.name:
         raise GpuboxError(
-            f"{running.launch.profile} is running, and a demo does not replace it.",
+            f"{running.launch.profile} is running; the demo does not replace it.",
             "`gpubox demo --once` runs beside it; `gpubox switch demo` replaces it.",
         )
     from gpubox.cli.commands.screen import open_screen
@@ -67,7 +65,7 @@ def _open(context: Context, profile: Profile) -> None:
     open_screen(context, start=profile.name)
 
 
-async def _once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> ChatCompletion:
+async def _ask_once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> ChatCompletion:
     await remove_abandoned_instances(context.paths, context.config)
     try:
         running = await supervisor.start(profile)
