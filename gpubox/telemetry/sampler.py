@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
@@ -370,7 +371,7 @@ class Sampler:
         ended = requests.last_ended if requests else None
         return Snapshot(
             at=at,
-            time=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            time=utc_now(),
             server=status,
             driver=driver,
             host=host,

@@ -12,7 +12,7 @@ import pytest
 
 from gpubox import __version__
 from gpubox.cli.main import VERBS, run
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles import loader
@@ -350,7 +350,7 @@ def test_show_of_what_the_engine_refuses_exits_2_and_says_why(gpubox: Box) -> No
     code, out, _ = gpubox("show", "big")
 
     assert code == 2
-    assert "✗ big: cache-type-k: does not take 'turbo3'" in out
+    assert "✗ big: cache-type-k: does not accept 'turbo3'" in out
     assert "--hf-repo u/big:Q4_K_M" in out
 
 
