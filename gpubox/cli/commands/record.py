@@ -46,7 +46,7 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
         output.emit(f"{recorder.count} readings in {units.duration(took)}: {file}")
     if recorder.lost or recorder.problem:
         raise GpuboxError(
-            f"{recorder.lost} readings are missing in the recording: {recorder.why_lost}.", "Free some disk space."
+            f"{recorder.lost} readings are missing in the recording: {recorder.last_problem}.", "Free some disk space."
         )
 
 
