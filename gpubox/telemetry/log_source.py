@@ -14,11 +14,11 @@ from gpubox.server.log_events import (
     LogCut,
     LogSection,
     PromptCacheSize,
+    PromptCleared,
     SleepState,
-    parse_event,
 )
-from gpubox.server.log_request_count import ENDED, count_ended_requests
-from gpubox.server.slot_events import PromptCleared
+from gpubox.server.log_parsing import parse_event
+from gpubox.server.log_truncation import ENDED, count_ended_requests
 from gpubox.telemetry.cache_miss import PromptCacheState
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown
 from gpubox.telemetry.requests import RequestLog

@@ -13,15 +13,18 @@ from __future__ import annotations
 from collections import deque
 
 from gpubox.server.log_events import (
+    AllSlotsIdle,
     CachedTokens,
     GenerationProgressLine,
     LogEvent,
     NewPrompt,
     PromptProgressLine,
+    RequestArrived,
+    SlotBusy,
     SlotReleased,
+    SlotSelected,
     TimingLine,
 )
-from gpubox.server.slot_events import AllSlotsIdle, RequestArrived, SlotBusy, SlotSelected
 
 TOKENIZING_SECONDS = 1.0
 """How long a request may take from its arrival to the main loop: its text is tokenized first."""

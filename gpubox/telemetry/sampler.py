@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 
+from gpubox.clock import utc_now
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
@@ -195,7 +195,7 @@ class Sampler:
         ended = requests.last_ended if requests else None
         return Snapshot(
             at=at,
-            time=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            time=utc_now(),
             server=status,
             driver=driver,
             host=host,

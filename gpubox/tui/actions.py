@@ -124,7 +124,7 @@ ACTIONS = (
     Action("bench_open", "enter", "⏎", "Show the report alone", "esc comes back to the list.", Scope.BENCH, 1, "report",
          "bench show", palette=False),
     Action("bench_plan", "n", "n", "Plan a run", "Kind, profile and options; says what it will do before it begins.",
-         Scope.BENCH, 2, "new", "bench --plan"),
+         Scope.BENCH, 2, "new", "bench --dry-run"),
     Action("bench_measure", "b", "b", "Measure what runs", "speed on the active profile, as on the dashboard.",
          Scope.BENCH, 10, "measure", "bench speed", palette=False),
     Action("bench_mark", "space", "space", "Mark a run", "Two marked runs can be compared.", Scope.BENCH, 7, "mark"),

@@ -121,16 +121,14 @@ class LocalServices:
         view = observe(self.paths, MAIN_INSTANCE)
         written = write_post_mortem(self.paths, view, driver)
         dead = view.state.running
-        told = dead is not None and cause_of(self.paths, MAIN_INSTANCE, dead.process).kind is FailureKind.STOPPED
-        refused = restart_refusal(view, driver, keyed=api_key(self.paths) is not None, told=told)
+        terminated = dead is not None and cause_of(self.paths, MAIN_INSTANCE, dead.process).kind is FailureKind.STOPPED
+        refused = restart_refusal(view, driver, has_api_key=api_key(self.paths) is not None, terminated=terminated)
         said = f"{view.message} {written}" if written else view.message
         if dead is None:
             return said
         if refused is None:  # the watcher does it; one that was killed is replaced for that
             watcher.ensure_watcher(self.paths, MAIN_INSTANCE, dead.process)
-            refused = (
-                "It is started again." if watcher.watched(MAIN_INSTANCE) else "It is not started again: no watcher."
-            )
+            refused = "It is restarted." if watcher.wants_watcher(MAIN_INSTANCE) else "It is not restarted: no watcher."
         return f"{said} {refused}".strip()
 
     def _companions(self) -> list[str]:
@@ -284,13 +282,13 @@ class LocalServices:
             self._cancel()
 
     def chats(self) -> ChatService:
-        from gpubox.tui.chat.local_service import LocalChatService
+        from gpubox.tui.chat.service import LocalChatService
 
         return LocalChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def bench_service(self) -> BenchService:
         if self._benches is None:
-            from gpubox.tui.bench.local_service import LocalBenchService
+            from gpubox.tui.bench.service import LocalBenchService
 
             self._benches = LocalBenchService(
                 self.paths, self.config, self.url, read_only="" if self.url else self.read_only

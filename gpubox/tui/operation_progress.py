@@ -88,12 +88,12 @@ class OperationProgress:
     @property
     def can_cancel(self) -> bool:
         """Whether it can be ended in this step with something left that runs."""
-        return self.step in (Step.CHECK, Step.LOAD, Step.PROVE)
+        return self.step in (Step.CHECK, Step.LOAD, Step.PROBE)
 
     @property
     def safe_to_leave(self) -> bool:
         """Whether a server is there now that goes on without gpubox."""
-        return self.step in (Step.LOAD, Step.PROVE, Step.RESTORE)
+        return self.step in (Step.LOAD, Step.PROBE, Step.RESTORE)
 
     @property
     def ok(self) -> bool:

@@ -41,8 +41,8 @@ class ProfileEntry:
         if self.kind == "model":
             return "a model without a profile: Enter makes one"
         assert self.profile is not None
-        if self.fit and self.fit.words and not (self.fit.ok and (self.fit.model_present or self.fit.fetchable)):
-            return self.fit.words
+        if self.fit and self.fit.summary and not (self.fit.ok and (self.fit.model_present or self.fit.fetchable)):
+            return self.fit.summary
         return self.profile.title
 
     @property

@@ -78,7 +78,7 @@ class Rooms(App[bool]):
 
     def action_bench_speed(self) -> None:
         self.show_mode("bench")
-        self.open_bench().plan_speed()
+        self.open_bench().action_bench_measure()
 
     async def watch_bench(self) -> None:
         """Marks bench traffic on every screen, and has the Bench screen show how far the run is."""

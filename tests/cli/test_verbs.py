@@ -169,7 +169,7 @@ def test_a_password_in_a_url_is_never_repeated(url: str, words: tuple[str, ...],
     code, out, err = gpubox(*words, url)
 
     assert code == 2
-    assert "The address holds a user name or a password." in err
+    assert "The address contains a user name or a password." in err
     assert "same" not in out + err
 
 
@@ -340,7 +340,7 @@ def test_show(gpubox: Box, fake_engine: Path, paths: Paths, tmp_path: Path) -> N
         "TMP/llama-server --model /m/small.gguf --host 127.0.0.1 --port 8080 --ctx-size 4096"
         " --log-verbosity 4 --log-colors off --metrics --slots --jinja\n"
         "\n"
-        "✓ fake 0.6.0-dev (build 11434, commit abc) takes every flag\n"
+        "✓ fake 0.6.0-dev (build 11434, commit abc) accepts every flag\n"
         "! model missing: /m/small.gguf\n"
         "  file     TMP/shipped/small.toml\n"
     )
@@ -481,7 +481,7 @@ def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
     save_state(paths.instance_state("main"), InstanceState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
 
-    assert "A switch to big was cut off at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+    assert "A switch to big was interrupted at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
 
 
 def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths) -> None:

@@ -92,7 +92,7 @@ async def test_without_the_lock_the_judge_notices(ordinary: Sandbox, monkeypatch
         "others' limits",
         "others' priorities",
         "kills all it sees",
-        "kills the nursery",
+        "kills the fork server",
         "interrupts its judge",
     )
     made = [Candidate(name, PROBLEM, HEAD + FORGERS[name]) for name in touching]

@@ -188,11 +188,11 @@ class FakeChats:
         self.asked: list[str] = []
         self.logs: dict[str, ChatLog] = {}
         self.error: GpuboxError | None = None
-        self.found = SandboxStatus("bubblewrap")
+        self.sandbox = SandboxStatus("bubblewrap")
         self.saved: list[tuple[str, str]] = []
         self.opened: list[FakeChat] = []
 
-    async def chat_summaries(self) -> list[ChatSummary]:
+    async def summaries(self) -> list[ChatSummary]:
         made = []
         for name, log in self.logs.items():
             first = next(iter(log.turns.values()), None)
@@ -225,16 +225,16 @@ class FakeChats:
         log.name = new
         self.logs[new] = log
 
-    async def remove(self, name: str) -> None:
+    async def delete(self, name: str) -> None:
         del self.logs[name]
 
-    async def confined(self) -> SandboxStatus:
-        return self.found
+    async def sandbox_status(self) -> SandboxStatus:
+        return self.sandbox
 
-    async def defaults(self, profile: str) -> ProfileDefaults:
+    async def profile_defaults(self, profile: str) -> ProfileDefaults:
         return ProfileDefaults(SYSTEM_PROMPT, {"top_k": 20})
 
-    async def save(self, text: str, path: str, folder: str) -> str:
+    async def save_file(self, text: str, path: str, folder: str) -> str:
         self.saved.append((path, text))
         return f"/tmp/{path}"
 

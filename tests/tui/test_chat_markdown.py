@@ -6,11 +6,17 @@ import random
 
 import pytest
 
-from gpubox.tui.chat.blocks import BLOCK_CHARS, CODE_LINES, MarkdownBlock, MarkdownBlocks
-from gpubox.tui.chat.clean import LINE_CHARS, clean, clean_lines
-from gpubox.tui.chat.code import highlight_code
-from gpubox.tui.chat.markdown import block_lines, fences
-from gpubox.tui.chat.wrap import wrap, wrap_hard
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.chat.markdown import (
+    BLOCK_CHARS,
+    CODE_LINES,
+    MarkdownBlock,
+    MarkdownBlocks,
+    block_lines,
+    fences,
+    highlight_code,
+)
+from gpubox.tui.chat.wrap import LINE_CHARS, output_lines, wrap, wrap_hard
 from gpubox.tui.styled_lines import StyledLine, cell_width
 
 DOCUMENT = """# A title
@@ -178,10 +184,10 @@ def test_wrap_keeps_words_and_loses_none() -> None:
 
 
 def test_clean_lines_of_a_program() -> None:
-    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B") == "red x"
-    assert clean("a\x07b\u202ec") == "a␇b�c"
-    assert clean_lines("10%\r50%\r100%\r\nnext\n\n") == ["100%", "next"]
-    (huge,) = clean_lines("x" * 1_000_000)
+    assert sanitize_line("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B") == "red x"
+    assert sanitize_line("a\x07b\u202ec") == "a␇b�c"
+    assert output_lines("10%\r50%\r100%\r\nnext\n\n") == ["100%", "next"]
+    (huge,) = output_lines("x" * 1_000_000)
     assert len(huge) < LINE_CHARS + 100 and huge.endswith("980,000 more characters")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.server import state as state_module
@@ -201,4 +202,4 @@ def test_where_this_machine_reaches_it(host: str, url: str) -> None:
 def test_now_is_utc_to_the_millisecond() -> None:
     import re
 
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", state_module.utc_now())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", utc_now())

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from gpubox.paths import Paths
-from gpubox.telemetry import sampler as sampler_module
 from gpubox.telemetry import launch_sources, log_source
+from gpubox.telemetry import sampler as sampler_module
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, process, watching
 from tests.unit.llama_box import LlamaBox, done, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until

@@ -135,7 +135,7 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
     def _refusal(self, entry: ProfileEntry) -> str:
         if self.shown and self.shown.refusal:
             return sanitize_line(str(self.shown.refusal).removeprefix(f"{entry.name}: "))
-        return sanitize_line(entry.fit.words) if entry.fit and not entry.fit.ok else ""
+        return sanitize_line(entry.fit.summary) if entry.fit and not entry.fit.ok else ""
 
     def _verdict(self, entry: ProfileEntry) -> Content:
         if refusal := self._refusal(entry):

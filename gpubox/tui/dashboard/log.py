@@ -20,8 +20,7 @@ from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 if TYPE_CHECKING:
-    from gpubox.server.log import LogLine
-    from gpubox.server.log_folding import RepeatFold
+    from gpubox.server.log import LogLine, RepeatFold
 
 NOTE = "note"
 """The level of a line of gpubox's own."""
@@ -75,13 +74,12 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
 
     def write(self, lines: Iterable[str]) -> None:
         """Adds lines of the server's log. A line that repeats the last one only counts: an idle server repeats."""
-        from gpubox.server.log import LogLine, parse_line
-        from gpubox.server.log_folding import RepeatFold, repeats_line
+        from gpubox.server.log import LogLine, RepeatFold, parse_line, repeats_line
 
         fold = self._fold = self._fold or RepeatFold()
         fresh: list[LogLine] = []
         for line in map(parse_line, lines):
-            count, shown = fold.take(line)
+            count, shown = fold.add(line)
             if count:
                 fresh.append(LogLine(repeats_line(count), level=NOTE))
             if shown:
@@ -94,7 +92,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         from gpubox.server.log import LogLine
 
         if self._fold:
-            self._fold.forget()
+            self._fold.reset()
         self._add([LogLine(text, level=NOTE)])
 
     def clear(self) -> None:
