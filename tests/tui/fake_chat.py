@@ -259,5 +259,5 @@ class ChatServices(FakeServices):
         super().__init__(READY)
         self.chat_service = chats or FakeChats()
 
-    def chats(self) -> FakeChats:
+    def chat_service(self) -> FakeChats:
         return self.chat_service

@@ -37,9 +37,6 @@ class RunRows(CursorRows["RunSummary"]):
     CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = []
 
-    class RowOpened(CursorRows.RowOpened):
-        """Enter was pressed on a run. ``value`` is its Head."""
-
     class Moved(Message):
         """The cursor is on another run."""
 
@@ -75,22 +72,22 @@ class RunRows(CursorRows["RunSummary"]):
     def key(self, value: RunSummary) -> Hashable:
         return value.id
 
-    def go(self, at: int) -> None:
+    def move_cursor(self, at: int) -> None:
         before = self.value
-        super().go(at)
+        super().move_cursor(at)
         if self.value is not before:
             self.post_message(self.Moved())
 
     @property
     def at_top(self) -> bool:
         """Whether the cursor is on the newest run."""
-        return self._at == 0
+        return self.cursor == 0
 
     def stand_on(self, run: str) -> bool:
         """Puts the cursor on a run. Returns whether it is in the list."""
         at = next((at for at, head in enumerate(self.values) if head.id == run), None)
         if at is not None:
-            self.go(at)
+            self.move_cursor(at)
         return at is not None
 
     def mark(self) -> None:

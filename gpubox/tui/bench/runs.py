@@ -220,7 +220,7 @@ class BenchRuns(PersistentScreen):
             self.say("Only a sweep that is over has a best cell to save.")
 
     async def _save(self, head: RunSummary) -> None:
-        from gpubox.tui.screens.prompt import PromptScreen
+        from gpubox.tui.dialogs import PromptScreen
 
         best = await self.service.best(head.id)
         name, body = best.name, f"The best cell: {best.cell}. A name for it:"

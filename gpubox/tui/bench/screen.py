@@ -93,8 +93,8 @@ class BenchScreen(BenchRuns):
     # -- what the app tells ---------------------------------------------------------------------------
 
     def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
-        self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
-        self.header.cards, self.header.activity = header.cards, header.activity
+        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
+        self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
         self._now = now
         if self.is_mounted:
             self._draw_keys()
@@ -146,7 +146,7 @@ class BenchScreen(BenchRuns):
 
     def _take_heads(self) -> None:
         live = self.live
-        self.rows.take(tuple(
+        self.rows.show_values(tuple(
             replace(head, done=live.done, headline=live.headline) if live and head.id == live.info.id else head
             for head in self.heads
         ))  # fmt: skip
@@ -184,7 +184,7 @@ class BenchScreen(BenchRuns):
         stops = bool(head and live and head.id == live.info.id)
         listed = not (self.has_class("-alone") or self._view in (BOARD, COMPARISON))
         self.keys.hidden_actions = self.needless() | {"back" if listed else "bench_open"}
-        self.keys.words = {"bench_remove": "stop" if stops else "delete"}
+        self.keys.labels = {"bench_remove": "stop" if stops else "delete"}
 
     def _draw_live(self) -> None:
         if self._view != LIVE or not self.is_mounted:

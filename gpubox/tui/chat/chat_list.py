@@ -30,9 +30,6 @@ class ChatRows(CursorRows["ChatSummary"]):
         Binding("x,delete", "remove", show=False),
     ]
 
-    class RowOpened(CursorRows.RowOpened):
-        """Enter was pressed on a chat. ``value`` is its ChatSummary."""
-
     class Wanted(Message):
         """Something other than opening is wanted of a chat: ``rename`` or ``remove``."""
 
@@ -99,7 +96,7 @@ class ChatList(Vertical):
         if self.rows.current != current:
             self.rows.current = current
             self.rows.redraw()
-        self.rows.take(chat_summaries)
+        self.rows.show_values(chat_summaries)
 
     def find(self) -> None:
         """The keys go to the search line."""

@@ -12,8 +12,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.base import ChatBase
 from gpubox.tui.chat.replay import turn_view_of
 from gpubox.tui.chat.service import OpenChat
-from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
-from gpubox.tui.screens.prompt import PromptScreen
+from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
 
 
 class Chats(ChatBase):

@@ -111,9 +111,9 @@ class ChatScreen(Turns, Chats, Taking):
 
     def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
         """What runs changed, or the minute."""
-        self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
+        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
         if self.throughput is None:  # until the first readings come here, what the dashboard shows
-            self.header.cards, self.header.activity = header.cards, header.activity
+            self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
         if now != self._now:
             self._now = now
             self.greet()
@@ -128,7 +128,7 @@ class ChatScreen(Turns, Chats, Taking):
         self._drawn_at = now
         from gpubox.tui.dashboard.vram import gpu_readings
 
-        self.header.cards = gpu_readings(snapshot)
+        self.header.gpu_readings = gpu_readings(snapshot)
         self.header.activity = snapshot.throughput.state
         self.draw_lines()
 
@@ -176,7 +176,7 @@ class ChatScreen(Turns, Chats, Taking):
             needless |= TURN_VERBS
         self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(needless)
         back = "stop" if self.runner.running else "back"
-        self.keys.words = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
 
     def _said(self) -> StyledLine:
         if self.editing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubox.tui.chat.base import ChatBase
 from gpubox.tui.chat.snippets import CodeSnippet, code_snippets
-from gpubox.tui.screens.prompt import PromptScreen
+from gpubox.tui.dialogs import PromptScreen
 
 CLIPBOARD_HINT = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
 
