@@ -15,6 +15,7 @@ import html
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +65,8 @@ class Recorded(ReplayServices):
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         here = {self.running}
-        return {name: EngineCompatibility("default", True, model_present=name in here, fetchable=True) for name in catalog.profiles}
+        engine = EngineCompatibility("default", True, fetchable=True)
+        return {name: replace(engine, model_present=name in here) for name in catalog.profiles}
 
     def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
         return []

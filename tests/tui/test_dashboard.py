@@ -258,8 +258,8 @@ async def test_what_went_well_is_no_news_for_long(fake: FakeServices, monkeypatc
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
-        await until(pilot, lambda: pilot.app.story and pilot.app.story.ok)  # type: ignore[attr-defined]
-        await until(pilot, lambda: pilot.app.dashboard._story is None)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.operation and pilot.app.operation.succeeded)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.dashboard._operation is None)  # type: ignore[attr-defined]
         await until(pilot, lambda: "answers in" not in text(pilot))
 
 

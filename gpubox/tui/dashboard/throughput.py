@@ -33,7 +33,7 @@ ACTIVITY_STYLES = {
     "ready": ("●", "$success", "answers; whether it is busy is not known"),
     "loading": ("◌", "$accent", "a model is being loaded"),
     "stopping": ("◌", "$accent", "is shutting down"),
-    "sleeping": ("○", "$secondary", "released its memory; the next request loads the model again"),
+    "sleeping": ("○", "$secondary", "released its memory; the next request wakes it"),
     "stuck": ("✗", "$error", "runs, but makes no progress"),
     "down": ("○", "$quiet", "nothing answers"),
 }
