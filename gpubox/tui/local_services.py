@@ -284,15 +284,15 @@ class LocalServices:
             self._cancel()
 
     def chats(self) -> ChatService:
-        from gpubox.tui.chat.service import LocalChatService
+        from gpubox.tui.chat.service import ChatService
 
-        return LocalChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
+        return ChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def bench_service(self) -> BenchService:
         if self._benches is None:
-            from gpubox.tui.bench.service import LocalBenchService
+            from gpubox.tui.bench.service import BenchService
 
-            self._benches = LocalBenchService(
+            self._benches = BenchService(
                 self.paths, self.config, self.url, read_only="" if self.url else self.read_only
             )
         return self._benches

@@ -58,9 +58,9 @@ async def benching(
 
 
 def screen_of(pilot: Pilot[bool]) -> BenchScreen:
-    found = pilot.app.bench  # type: ignore[attr-defined]
-    assert found
-    return found
+    screen = pilot.app.bench  # type: ignore[attr-defined]
+    assert screen
+    return screen
 
 
 def bench_of(services: BenchServices) -> FakeBench:
@@ -411,9 +411,9 @@ def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_form_has_options_of_its_command_and_their_defaults(kind: str) -> None:
     assert isinstance(bench_command, click.Group)
-    found = bench_command.get_command(click.Context(bench_command), kind)
-    assert found
-    options = {name: one for one in found.params if isinstance(one, click.Option) for name in one.opts}
+    command = bench_command.get_command(click.Context(bench_command), kind)
+    assert command
+    options = {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
     for row in PLAN_FIELDS[kind]:
         asked = [row.option.rstrip("*")] if row.option else [value for value, _ in row.choices if value]
         assert set(asked) <= set(options), row.label

@@ -131,7 +131,7 @@ async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
         await say(pilot, "first")
         await over(pilot, screen)
         await pilot.press("up")
-        await shows(pilot, "instead of the last turn")
+        await shows(pilot, "replaces the last turn")
         await say(pilot, " one")
         await until(pilot, lambda: chats.asked == ["first", "first one"])
         await over(pilot, screen)
@@ -336,7 +336,12 @@ async def test_what_confines_is_always_said() -> None:
 
 
 async def test_hostile_text_is_shown_not_obeyed() -> None:
-    spoken = [e.ReasoningDelta(HOSTILE), e.TextDelta(HOSTILE), e.Notice("x", HOSTILE), e.TurnFailed(HOSTILE, HOSTILE)]
+    spoken: list[e.AgentEvent] = [
+        e.ReasoningDelta(HOSTILE),
+        e.TextDelta(HOSTILE),
+        e.Notice("x", HOSTILE),
+        e.TurnFailed(HOSTILE, HOSTILE),
+    ]
     chats = FakeChats([*opening(), *spoken])
     chats.keep("bad", [HOSTILE])
     async with chatting(chats) as (pilot, screen):

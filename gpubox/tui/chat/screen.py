@@ -165,7 +165,7 @@ class ChatScreen(PersistentScreen):
 
     def _idle_note(self) -> StyledLine:
         if self.controller.editing:
-            return styled_line(("✎ ", "$accent"), ("instead of the last turn, which is kept; esc leaves it", "$quiet"))
+            return styled_line(("✎ ", "$accent"), ("replaces the last turn, which is kept; esc cancels", "$quiet"))
         reasons = self.no_server if self.transcript.turns else []
         return reasons[0] if reasons else ()
 
