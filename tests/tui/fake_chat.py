@@ -260,7 +260,7 @@ class ChatServices(FakeServices):
 
     def __init__(self, chats: FakeChats | None = None) -> None:
         super().__init__(READY)
-        self.chat_service = chats or FakeChats()
+        self.fake_chats = chats or FakeChats()
 
-    def chats(self) -> FakeChats:
-        return self.chat_service
+    def chat_service(self) -> FakeChats:
+        return self.fake_chats

@@ -15,7 +15,7 @@ from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
 from gpubox.cli.commands.bench import command as bench_command
 from gpubox.paths import Paths
-from gpubox.tui import rooms
+from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
 from gpubox.tui.bench.plan_screen import (
@@ -35,7 +35,7 @@ from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
     monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 

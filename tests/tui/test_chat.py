@@ -39,7 +39,7 @@ async def chatting(
     """The app with the chat in front."""
     app = GpuboxApp(services or ChatServices(chats))
     async with app.run_test(size=SIZE, notifications=toasts) as pilot:
-        await until(pilot, lambda: app.now, "a status")
+        await until(pilot, lambda: app.overview, "a status")
         app.action_show_chat()
         await until(pilot, lambda: app.chat and app.chat.is_current and app.chat.composer.has_focus, "the chat")
         assert app.chat
@@ -405,10 +405,10 @@ async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
     chats.keep("durations", ["Parse 1h30m"])
     app = GpuboxApp(ChatServices(chats))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.now)
-        app.action_verb("chat_list")
+        await until(pilot, lambda: app.overview)
+        app.action_run_by_id("chat_list")
         await shows(pilot, "durations", "⏎ open")
-        app.action_verb("focus_log")
+        app.action_run_by_id("focus_log")
         await until(pilot, lambda: app.dashboard.is_current and app.dashboard.log_pane.view.has_focus)
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.tui.bench.plan_screen import PlanScreen, bench_command_line, outline_sentences
-from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
-from gpubox.tui.screens.prompt import PromptScreen
+from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
 
 if TYPE_CHECKING:
     from textual.app import App
