@@ -350,7 +350,7 @@ class GpuboxApp(App[bool]):
 
     def action_bench_speed(self) -> None:
         self._show_mode("bench")
-        self.open_bench().plan_speed()
+        self.open_bench().action_bench_measure()
 
     def action_failed_log(self) -> None:
         self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)

@@ -279,17 +279,15 @@ class LocalServices:
             self._cancel()
 
     def chat_service(self) -> ChatService:
-        from gpubox.tui.chat.local_service import LocalChatService
+        from gpubox.tui.chat.service import ChatService
 
-        return LocalChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
+        return ChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def bench_service(self) -> BenchService:
         if self._bench is None:
-            from gpubox.tui.bench.local_service import LocalBenchService
+            from gpubox.tui.bench.service import BenchService
 
-            self._bench = LocalBenchService(
-                self.paths, self.config, self.url, read_only="" if self.url else self.read_only
-            )
+            self._bench = BenchService(self.paths, self.config, self.url, read_only="" if self.url else self.read_only)
         return self._bench
 
     def save_traceback(self, text: str) -> None:

@@ -120,3 +120,20 @@ async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
 def text(pilot: Pilot[bool]) -> str:
     """What stands on the screen."""
     return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips())
+
+
+def place(pilot: Pilot[bool], words: str) -> tuple[int, int]:
+    """Column and row at which ``words`` stand on the screen."""
+    for y, row in enumerate(text(pilot).splitlines()):
+        if (x := row.find(words)) >= 0:
+            return x, y
+    raise AssertionError(f"not on the screen: {words}")
+
+
+async def drag(pilot: Pilot[bool], first: str, last: str) -> None:
+    """Selects with the mouse from the start of ``first`` to the end of ``last``."""
+    await settled(pilot)
+    x, y = place(pilot, last)
+    await pilot.mouse_down(offset=place(pilot, first))
+    await pilot.hover(offset=(x + len(last) - 1, y))
+    await pilot.mouse_up(offset=(x + len(last) - 1, y))

@@ -11,7 +11,7 @@ from gpubox.bench.model import Flag
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.bench import rows
+from gpubox.tui.bench import run_list
 from gpubox.tui.bench.screen import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, pictured, shows, until
@@ -35,7 +35,7 @@ async def test_picture(
 ) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(rows, "time_or_date", lambda iso: "18:00")
+    monkeypatch.setattr(run_list, "time_or_date", lambda iso: "18:00")
     box = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
     speed_run(box, "qwen36-256k", tg=41.0, seed=3, flags=[Flag("throttling", "power cap for 40 % of the time")])
     speed_run(box, "demo", tg=212.0, seed=4, state="interrupted", share=0.7)

@@ -13,16 +13,23 @@ from textual.pilot import Pilot
 
 from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
-from gpubox.cli.commands.bench import bench_command_line as bench_command
+from gpubox.cli.commands.bench import command as bench_command
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
-from gpubox.tui.bench.form import KIND_SUMMARIES, PLAN_FIELDS, URL_KINDS, bench_command_line, plannable_kinds, words
+from gpubox.tui.bench.plan_screen import (
+    PLAN_FIELDS,
+    URL_KINDS,
+    bench_arguments,
+    bench_command_line,
+    plannable_kinds,
+)
+from gpubox.tui.bench.report_pane import KIND_SUMMARIES
 from gpubox.tui.bench.screen import BenchScreen
 from gpubox.tui.bench.service import RunOutcome
 from tests.bench_runs import speed_run
-from tests.tui.conftest import opened, settled, shows, text, until
+from tests.tui.conftest import drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 
@@ -51,9 +58,9 @@ async def benching(
 
 
 def screen_of(pilot: Pilot[bool]) -> BenchScreen:
-    found = pilot.app.bench  # type: ignore[attr-defined]
-    assert found
-    return found
+    screen = pilot.app.bench  # type: ignore[attr-defined]
+    assert screen
+    return screen
 
 
 def bench_of(services: BenchServices) -> FakeBench:
@@ -76,6 +83,22 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
         await until(pilot, lambda: screen_of(pilot).rows.has_focus)
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)
+
+
+async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths) -> None:
+    speed_run(box, "fast", tg=60.0)
+    async with benching(box, size=(200, 50)) as (pilot, _):
+        await shows(pilot, "The served path")
+        await settled(pilot)
+        pane = screen_of(pilot).pane
+        rows = ["".join(part for part, _ in row).rstrip() for row in pane.drawn]
+        await drag(pilot, "served path", "short, cold")
+        await pilot.press("ctrl+c")
+        assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("The "), *rows[1:4], "short, cold"])
+        await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
+        assert not screen_of(pilot).get_selected_text()
+        await pilot.app.run_action("screen.bench_copy")
+        assert pilot.app.clipboard == "\n".join(rows)
 
 
 async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:
@@ -159,7 +182,7 @@ async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -
         await pilot.press("1")
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)
         await pilot.press("b")
-        await shows(pilot, "Somebody is being answered", "cut off")
+        await shows(pilot, "The server is answering a request", "cut off")
         await pilot.press("y")
         await until(
             pilot, lambda: bench_of(services).asked == [("speed", "qwen36-mtp-16gb", "--preset", "quick", "--now")]
@@ -215,7 +238,7 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
         await pilot.press("r")
         await until(pilot, lambda: bench_of(services).asked == [("resume", run.id)])
         bench_of(services).ended.set()
-        await until(pilot, lambda: not screen_of(pilot).starting)
+        await until(pilot, lambda: not screen_of(pilot).controller.starting)
         await pilot.press("x")
         await shows(pilot, "Delete")
         await pilot.press("y")
@@ -237,7 +260,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         await shows(pilot, "1 run", "The served path")
         await begin_speed(pilot)
         await pilot.press("x")
-        await shows(pilot, "It is being started; x")  # what is under the cursor is not what the pane shows
+        await shows(pilot, "The run is being started; x")  # what is under the cursor is not what the pane shows
         run = speed_run(box, "newer", share=0.5)
         bench.working = run
         await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it")
@@ -266,7 +289,7 @@ async def test_who_reads_another_report_keeps_it_while_a_run_ends(box: Paths) ->
         await until(pilot, lambda: screen.pane.shown == older.id)
         bench.working = None
         bench.ended.set()
-        await until(pilot, lambda: screen.live is None and not screen.starting, "the end")
+        await until(pilot, lambda: screen.live is None and not screen.controller.starting, "the end")
         await settled(pilot)
         assert (screen.pane.shown, screen.rows.value and screen.rows.value.id) == (older.id, older.id)
 
@@ -303,7 +326,7 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await pilot.press("j")
         await until(pilot, lambda: "save as profile" not in text(pilot))
         await pilot.press("w")
-        await shows(pilot, "Only a sweep that is over")
+        await shows(pilot, "Only a finished sweep")
         await pilot.press("k")
         await shows(pilot, "save as profile")
         await pilot.press("w")
@@ -319,16 +342,16 @@ async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
     run = speed_run(box, share=0.5, state="interrupted")
     async with benching(box, size=(200, 50)) as (pilot, services):
         await shows(pilot, "1 run", "resume")
-        assert "give back" not in text(pilot)
+        assert "bench_restore" in screen_of(pilot).keys.hidden_actions
         await pilot.press("u")
-        await shows(pilot, "No run that was cut off has left")
+        await shows(pilot, "No killed run has left")
         run.save(replace(run.info, restore_pending=True))  # the list does not know yet
         await pilot.press("u")
-        await shows(pilot, "Give back what ran before?", run.id)
+        await shows(pilot, "Restore what ran before?", run.id)
         await pilot.press("y")
-        await shows(pilot, "qwen36-256k is back.")
-        assert bench_of(services).asked == [("give back",)]
-        await until(pilot, lambda: "give back" not in text(pilot))
+        await shows(pilot, "qwen36-256k runs again.")
+        assert bench_of(services).asked == [("restore",)]
+        await until(pilot, lambda: "bench_restore" in screen_of(pilot).keys.hidden_actions)
 
 
 async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> None:
@@ -376,9 +399,9 @@ async def test_the_bar_offers_what_has_something_to_do(box: Paths) -> None:
     ],
 )  # fmt: skip
 def test_the_words_of_a_form(kind: str, chosen: dict[str, str], expected: str) -> None:
-    assert bench_command_line(words(kind, chosen)) == expected
+    assert bench_command_line(bench_arguments(kind, chosen)) == expected
     if kind in URL_KINDS:
-        assert "--url http://x" in bench_command_line(words(kind, chosen, "http://x"))
+        assert "--url http://x" in bench_command_line(bench_arguments(kind, chosen, "http://x"))
 
 
 def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
@@ -388,9 +411,9 @@ def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_form_has_options_of_its_command_and_their_defaults(kind: str) -> None:
     assert isinstance(bench_command, click.Group)
-    found = bench_command.get_command(click.Context(bench_command), kind)
-    assert found
-    options = {name: one for one in found.params if isinstance(one, click.Option) for name in one.opts}
+    command = bench_command.get_command(click.Context(bench_command), kind)
+    assert command
+    options = {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
     for row in PLAN_FIELDS[kind]:
         asked = [row.option.rstrip("*")] if row.option else [value for value, _ in row.choices if value]
         assert set(asked) <= set(options), row.label
