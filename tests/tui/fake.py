@@ -104,6 +104,9 @@ class FakeServices:
         self.failure: tuple[str, list[str]] | None = None
         self.death = ""
 
+    def chat_service(self) -> Any:
+        raise NotImplementedError
+
     def bench_service(self) -> Any:
         return NoBench()
 
@@ -257,7 +260,7 @@ def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[An
         StepStarted(Step.LOAD, name),
         LoadProgress(name, "loading weights", int(12.9 * GB), int(21.1 * GB), 6.3),
         *([gate] if gate else []),
-        StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROVE, name), StepDone(Step.PROVE, name, 0.31),
+        StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROBE, name), StepDone(Step.PROBE, name, 0.31),
         ready,
         OperationFinished("switch", name, True, name, 11.2, f"{name} answers."),
     ]  # fmt: skip

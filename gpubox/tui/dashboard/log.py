@@ -24,8 +24,7 @@ from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 if TYPE_CHECKING:
-    from gpubox.server.log import LogLine
-    from gpubox.server.log_folding import RepeatFold
+    from gpubox.server.log import LogLine, RepeatFold
 
 NOTE = "note"
 """The level of a line that gpubox itself wrote."""
@@ -79,13 +78,12 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
 
     def write(self, lines: Iterable[str]) -> None:
         """Adds lines of the server's log. Repeated lines are folded into a count: an idle server repeats itself."""
-        from gpubox.server.log import LogLine, parse_line
-        from gpubox.server.log_folding import RepeatFold, repeats_line
+        from gpubox.server.log import LogLine, RepeatFold, parse_line, repeats_line
 
         fold = self._fold = self._fold or RepeatFold()
         new: list[LogLine] = []
         for line in map(parse_line, lines):
-            count, shown = fold.take(line)
+            count, shown = fold.add(line)
             if count:
                 new.append(LogLine(repeats_line(count), level=NOTE))
             if shown:
@@ -98,7 +96,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         from gpubox.server.log import LogLine
 
         if self._fold:
-            self._fold.forget()
+            self._fold.reset()
         self._append([LogLine(text, level=NOTE)])
 
     def set_filter(self, text: str) -> None:
