@@ -16,11 +16,10 @@ from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
 from gpubox.server.client import Slot
 from gpubox.server.engine_compatibility import EngineCompatibility
-from gpubox.server.events import LoadProgress, OperationFinished, StepDone, StepFailed, StepStarted
+from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
 from gpubox.server.launch import LaunchPreview
 from gpubox.server.log import parse_line
 from gpubox.server.status import ServerStatus
-from gpubox.server.supervisor import Step
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui.messages import ServerOverview
 from tests.tui.snapshots import snapshot
