@@ -20,8 +20,8 @@ from gpubox.tui.chat.markdown import preload
 from gpubox.tui.chat.status_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
 from gpubox.tui.chat.transcript import Transcript
 from gpubox.tui.chat.turn import CodeSnippet, code_snippets
+from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.persistent_screen import PersistentScreen
-from gpubox.tui.screens.prompt import PromptScreen
 from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.key_bar import KeyBar
@@ -108,12 +108,12 @@ class ChatScreen(PersistentScreen):
 
     # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
-        self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
+    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
+        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
         if self.throughput is None:  # the first readings have not arrived here: show the dashboard's
-            self.header.cards, self.header.activity = header.cards, header.activity
-        if now != self._overview:
-            self._overview = now
+            self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+        if overview != self._overview:
+            self._overview = overview
             self.show_welcome()
             self.draw_lines()
 
@@ -125,7 +125,7 @@ class ChatScreen(PersistentScreen):
         self._header_updated_at = now
         from gpubox.tui.dashboard.vram import gpu_readings
 
-        self.header.cards = gpu_readings(snapshot)
+        self.header.gpu_readings = gpu_readings(snapshot)
         self.header.activity = snapshot.throughput.state
         self.draw_lines()
 
@@ -165,7 +165,7 @@ class ChatScreen(PersistentScreen):
 
     def _idle_note(self) -> StyledLine:
         if self.controller.editing:
-            return styled_line(("✎ ", "$accent"), ("instead of the last turn, which is kept; esc leaves it", "$quiet"))
+            return styled_line(("✎ ", "$accent"), ("replaces the last turn, which is kept; esc cancels", "$quiet"))
         reasons = self.no_server if self.transcript.turns else []
         return reasons[0] if reasons else ()
 
@@ -177,7 +177,7 @@ class ChatScreen(PersistentScreen):
             hidden |= TURN_ACTIONS
         self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(hidden)
         back = "stop" if self.runner.running else "back"
-        self.keys.words = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
 
     def show_welcome(self) -> None:
         """Updates what an empty chat shows."""
