@@ -41,7 +41,6 @@ LIVE_REDRAW_SECONDS = 0.5
 """Minimum time between two drawings of the server's speed during a run."""
 LIVE, COMPARISON, LEADERBOARD = "live", "comparison", "leaderboard"
 """What the pane shows instead of the report of the selected run."""
-CLIPBOARD_HINT = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
 
 
 class BenchLine(StyledLines):
@@ -319,8 +318,8 @@ class BenchScreen(PersistentScreen):
 
     def action_bench_copy(self) -> None:
         """Copies the selected text; without a selection the whole content of the pane."""
-        self.app.copy_to_clipboard(self.get_selected_text() or self.pane.text)
-        self.say(f"Copied. {CLIPBOARD_HINT}")
+        selected = self.get_selected_text()
+        self.copy(selected or self.pane.text, "the selected text" if selected else "the report")
 
     def action_bench_plan(self) -> None:
         self.controller.plan()
