@@ -70,7 +70,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("speed",), 3, "Nothing is running."),
         (("speed", "nope"), 2, "nope"),
@@ -102,11 +102,11 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     ],
 )
 def test_what_cannot_be_is_said(
-    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, said: str
+    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
 ) -> None:
     exit_code, out, err = gpubox(capfd, "bench", *words)
 
-    assert (exit_code, said in err) == (code, True), err
+    assert (exit_code, message in err) == (code, True), err
     assert out == ""
 
 
@@ -140,12 +140,12 @@ def test_what_ran_before_runs_again(box: None, capfd: pytest.CaptureFixture[str]
     assert (server["profile"], server["state"]) == ("a", "ready")
 
 
-@pytest.mark.parametrize(("words", "said", "profile"), [
+@pytest.mark.parametrize(("words", "message", "profile"), [
     (("switch", "a"), "a was started in place of b", "a"), (("stop",), "b was stopped", None),
 ])  # fmt: skip
 def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     box: None, capfd: pytest.CaptureFixture[str], paths: Paths, monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...], said: str, profile: str | None,
+    words: tuple[str, ...], message: str, profile: str | None,
 ) -> None:  # fmt: skip
     real, done = Speed.execute, []
 
@@ -161,7 +161,7 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
 
     code, _, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
 
-    assert (code, f"The run ends here: {said}." in err) == (1, True), err
+    assert (code, f"The run ends here: {message}." in err) == (1, True), err
     assert "The previous server is not restored" in err
     run = find_run(paths, "last")
     assert done[0] not in run.raws()  # a port tells no servers apart: what answered there was another

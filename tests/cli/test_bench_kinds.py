@@ -111,7 +111,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("ab", "a"), "only one side"),
         (("ab", "a", "nope"), "nope"),
@@ -148,11 +148,11 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_what_cannot_be_is_said(
-    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
     code, out, err = gpubox(capfd, "bench", *words)
 
-    assert (code, said in err) == (2, True), err
+    assert (code, message in err) == (2, True), err
     assert out == ""
 
 

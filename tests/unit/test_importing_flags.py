@@ -45,7 +45,7 @@ def argv(draft: ProfileDraft) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("args", "held", "given"),
+    ("args", "value", "given"),
     [
         ("-ot a=CPU -ot b=CUDA0,c=CPU", ("a=CPU", "b=CUDA0", "c=CPU"), "--override-tensor a=CPU,b=CUDA0,c=CPU"),
         ("--lora a --lora b", ("a", "b"), "--lora a,b"),
@@ -66,9 +66,9 @@ def argv(draft: ProfileDraft) -> list[str]:
         ("-ts 1,2 -ts 3", 3, "--tensor-split 3"),
     ],
 )  # fmt: skip
-def test_a_flag_given_twice_becomes_what_llama_server_makes_of_it(args: str, held: object, given: str) -> None:
+def test_a_flag_given_twice_becomes_what_llama_server_makes_of_it(args: str, value: object, given: str) -> None:
     draft = read(*args.split())
-    assert list(draft.flags.values()) == [held]
+    assert list(draft.flags.values()) == [value]
     assert argv(draft) == given.split()
     assert argv(read(*argv(draft))) == argv(draft)
 
