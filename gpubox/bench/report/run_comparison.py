@@ -80,7 +80,7 @@ class RunComparison:
     """Rows that only one of the runs has."""
     noise: str = ""
     """The variation between runs and how it is known; empty if no row is a speed."""
-    doubt: str = ""
+    validity: str = ""
     """The suffix for sentences and charts if items were flagged; otherwise empty."""
 
 
@@ -318,7 +318,7 @@ def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
     counts = [outcomes.count(outcome) for outcome in ("better", "regression", "noise")]
     few = outcomes.count("too few")
     untested = f", {few} with too few values to say" if few else ""
-    yield f"{counts[0]} better, {counts[1]} worse, {counts[2]} within noise{untested}{comparison.doubt}."
+    yield f"{counts[0]} better, {counts[1]} worse, {counts[2]} within noise{untested}{comparison.validity}."
     detectable = [
         100 * row.detectable_difference
         for row in comparison.rows
@@ -374,4 +374,4 @@ def comparison_charts(comparison: RunComparison) -> list[Chart]:
         for row in rows[:MAX_BARS]
         if row.ratio is not None
     )
-    return [Chart(f"Second over first, 95 % CI{comparison.doubt}", "ratio", bars=bars, centre=1.0)] if bars else []
+    return [Chart(f"Second over first, 95 % CI{comparison.validity}", "ratio", bars=bars, centre=1.0)] if bars else []
