@@ -29,7 +29,6 @@ from gpubox.bench.start_comparison import (
     compare_prompts,
     compare_unpaired,
     effective_sample_size,
-    satterthwaite,
 )
 from gpubox.errors import UsageError
 
@@ -179,7 +178,7 @@ def _test_speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: 
             logs = [math.log(value) for _, value in metric.samples if value > 0]
             if len(logs) > 1:
                 variances.append((statistics.variance(logs) / effective_sample_size(len(logs)), len(logs) - 1))
-    contrast = compare_unpaired(first.estimate.value, second.estimate.value, satterthwaite(variances))
+    contrast = compare_unpaired(first.estimate.value, second.estimate.value, *variances)
     return _row_test(first, second, contrast, BETWEEN_RUNS, tuple(noises))
 
 
