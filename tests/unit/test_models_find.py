@@ -71,12 +71,12 @@ def test_a_relative_path_is_meant_from_the_profile_and_never_from_the_current_fo
     beside, here = tmp_path / "profiles", tmp_path / "here"
     put(here / "a.gguf")
     monkeypatch.chdir(here)
-    with pytest.raises(GpuboxError, match=r"no model 'a\.gguf': not where"):
+    with pytest.raises(GpuboxError, match=r"no model 'a\.gguf' in the model folders"):
         resolve_model("a.gguf", paths, Config())
     profile = Profile("p", "a.gguf", path=beside / "p.toml", flags={"mmproj": "mm.gguf", "lora": "x.gguf,/y.gguf"})
     with pytest.raises(GpuboxError) as error:
         profile_model(profile, paths, Config())
-    assert f"not in {beside}, and not where models are found" in error.value.message
+    assert f"in {beside} and the model folders" in error.value.message
 
     found = put(own_home / "models/a.gguf")
     assert profile_model(profile, paths, Config()).path == found

@@ -160,8 +160,8 @@ def test_shards(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
     found = check_gguf(first)
     assert found.shards == (first, second, third)
     assert found.size == sum(p.stat().st_size for p in found.shards)
-    assert "part 2 of 3" in refused(second)
+    assert "shard 2 of 3" in refused(second)
     third.write_bytes(model()[:-1])
     with pytest.raises(GpuboxError, match=r"m-00003-of-00003\.gguf is incomplete"):
         check_gguf(first)
-    assert "one of 3 parts" in refused(write(model({"split.count": 3}), "renamed.gguf"))
+    assert "one of 3 shards" in refused(write(model({"split.count": 3}), "renamed.gguf"))
