@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpubox.hardware.gpu import Gpu
 from gpubox.hardware.host import ProcessReading
-from gpubox.hardware.nvml import Gpu
 
 FAULTS_PER_SECOND = 50.0
 BUSY_THREADS, BUSY_GPU, BUSY_MEMORY, BUSY_LINK, BUSY_CORES = 0.7, 90, 65, 0.5, 90.0

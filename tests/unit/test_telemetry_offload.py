@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import Gpu, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
 from gpubox.hardware.host import ProcessReading
-from gpubox.hardware.nvml import DriverReading
 from gpubox.server.state import Launch
 from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck, process_rates
 from gpubox.telemetry.log_source import LogSource

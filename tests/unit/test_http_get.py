@@ -17,7 +17,7 @@ class Wire:
     """Takes connections one by one and plays the answers of each; ``None`` closes it before the next is due."""
 
     def __init__(self) -> None:
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self.plays: list[list[bytes | None]] = []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
@@ -38,7 +38,7 @@ class Wire:
                         if not part:
                             break
                         head += part
-                    self.asked += [head] if head else []
+                    self.requests += [head] if head else []
                     if answer is None:
                         break
                     connection.sendall(answer)
@@ -51,9 +51,9 @@ class Wire:
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    made = Wire()
-    yield made
-    made.close()
+    server = Wire()
+    yield server
+    server.close()
 
 
 def getter(wire: Wire, folder: str = "", timeout: float = 10.0) -> ConnectionPool:
@@ -68,8 +68,8 @@ def test_the_key_goes_into_a_header_and_nowhere_else(wire: Wire, monkeypatch: py
 
     assert getter(wire).get("/slots", 100) == (200, b"[]")
 
-    assert wire.asked[0].startswith(b"GET /slots HTTP/1.1\r\n")
-    assert wire.asked[0].count(b"sesame") == wire.asked[0].count(b"\r\nAuthorization: Bearer sesame\r\n") == 1
+    assert wire.requests[0].startswith(b"GET /slots HTTP/1.1\r\n")
+    assert wire.requests[0].count(b"sesame") == wire.requests[0].count(b"\r\nAuthorization: Bearer sesame\r\n") == 1
 
 
 def test_a_folder_of_the_address_stands_before_each_path(wire: Wire) -> None:
@@ -77,7 +77,7 @@ def test_a_folder_of_the_address_stands_before_each_path(wire: Wire) -> None:
 
     getter(wire, "/box/").get("/slots", 100)
 
-    assert wire.asked[0].startswith(b"GET /box/slots ")
+    assert wire.requests[0].startswith(b"GET /box/slots ")
 
 
 def test_a_connection_is_kept_and_one_that_was_closed_is_made_anew(wire: Wire) -> None:
@@ -85,7 +85,7 @@ def test_a_connection_is_kept_and_one_that_was_closed_is_made_anew(wire: Wire) -
     asks = getter(wire)
 
     assert [asks.get("/slots", 100) for _ in range(3)] == [(200, b"[]")] * 3
-    assert (len(wire.asked), wire.plays) == (3, [])
+    assert (len(wire.requests), wire.plays) == (3, [])
     asks.close()
 
 

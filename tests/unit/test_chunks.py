@@ -36,8 +36,8 @@ EXPECTED = [
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 5000])
 def test_recorded_bytes_make_the_same_chunks_however_they_are_cut(size: int) -> None:
     reader = SseDecoder()
-    found = [chunk for i in range(0, len(RECORDED), size) for chunk in reader.feed(RECORDED[i : i + size])]
-    assert found == EXPECTED and reader.invalid_lines == 0
+    chunks = [chunk for i in range(0, len(RECORDED), size) for chunk in reader.feed(RECORDED[i : i + size])]
+    assert chunks == EXPECTED and reader.invalid_lines == 0
 
 
 def test_rates_are_the_servers() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.engines import engine_run
+from gpubox.engines import query
 from gpubox.engines.find import Engine
 from gpubox.engines.query import check_arguments, list_devices, read_capabilities, refusal_text
 from gpubox.errors import GpuboxError
@@ -72,7 +72,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(script: Script, paths: P
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("echo hello", "is not a llama-server"),
         ("", "is not a llama-server"),
@@ -81,18 +81,18 @@ def test_a_cache_that_cannot_be_written_costs_only_time(script: Script, paths: P
         ("kill -SEGV $$", "crashed on --version (SIGSEGV)"),
     ],
 )
-def test_what_is_no_llama_server(script: Script, paths: Paths, body: str, said: str) -> None:
+def test_what_is_no_llama_server(script: Script, paths: Paths, body: str, message: str) -> None:
     with pytest.raises(GpuboxError) as error:
         read_capabilities(script(body), paths)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert not list(paths.capabilities.glob("*"))
 
 
 def test_an_engine_that_hangs_is_ended_with_its_children(
     script: Script, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_run.run_engine, "__defaults__", (None, 0.3))
-    with pytest.raises(GpuboxError, match="gave no answer to --version"):
+    monkeypatch.setattr(query.run_engine, "__defaults__", (None, 0.3))
+    with pytest.raises(GpuboxError, match="did not answer --version"):
         read_capabilities(
             script(f"sleep 600 & echo $! > {tmp_path}/child; wait"), paths
         )  # the sleep holds the pipes open
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_program(tmp_path: Path, paths: Paths) -> None:
 def test_validate_puts_version_last_and_passes_the_environment(script: Script) -> None:
     engine = script('for last; do :; done; [ "$last" = --version ] && [ "$GPUBOX_X" = 1 ] && exit 0; exit 1')
     assert check_arguments(engine, ["--ctx-size", "4"], {"GPUBOX_X": "1"}) is None
-    assert check_arguments(engine, ["--ctx-size", "4"], {}) == "it ended without saying why"
+    assert check_arguments(engine, ["--ctx-size", "4"], {}) == "it exited without an error message"
 
 
 def test_a_refusal_is_one_sentence(script: Script) -> None:
@@ -125,7 +125,7 @@ def test_a_refusal_is_one_sentence(script: Script) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stderr", "said"),
+    ("stderr", "message"),
     [
         ("error: invalid argument: --no-mmap\n", "error: invalid argument: --no-mmap"),
         ('error while handling argument "-c": stoi\n\nusage:\n-c', 'error while handling argument "-c": not a number'),
@@ -134,11 +134,11 @@ def test_a_refusal_is_one_sentence(script: Script) -> None:
             'error while handling argument "-fa": unknown value',
         ),
         ("terminate called\n", "terminate called"),
-        ("", "it ended without saying why"),
+        ("", "it exited without an error message"),
     ],
 )
-def test_refusals_as_llama_server_prints_them(stderr: str, said: str) -> None:
-    assert refusal_text(stderr) == said
+def test_refusals_as_llama_server_prints_them(stderr: str, message: str) -> None:
+    assert refusal_text(stderr) == message
 
 
 def test_devices(script: Script) -> None:

@@ -81,8 +81,8 @@ def test_every_recorded_failure_is_named_by_a_line_of_its_own_and_by_no_farewell
 
 @pytest.mark.parametrize("name", [name for name, (_, text) in LOGS.items() if " E " in text])
 def test_without_any_rule_the_first_error_is_told_and_it_leads_to_the_same_line(name: str) -> None:
-    told = first_error(LOGS[name][1])
+    error = first_error(LOGS[name][1])
     errors = [line.text[:300] for line in map(parse_line, LOGS[name][1].splitlines()) if line.level == "E"]
 
-    assert told in errors or told in LOGS[name][1]
-    assert not any(words in told for words in FAREWELLS)
+    assert error in errors or error in LOGS[name][1]
+    assert not any(words in error for words in FAREWELLS)

@@ -70,7 +70,7 @@ class ToolRunner:
     async def _run_call(self, item: PlannedCall) -> CompletedCall:
         call, tool = item.call, self._tools.get(item.call.name)
         if item.notice:
-            self._emit(Notice(item.notice_kind, item.notice))
+            self._emit(item.notice)
         self._emit(ToolRequested(call))
         previous = self._previous_outputs.get(_call_key(call))
         repeated = False

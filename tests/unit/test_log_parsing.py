@@ -48,8 +48,8 @@ RPC = "RPC0[127.0.0.1:50152]"
 
 
 def events(name: str) -> list[LogEvent]:
-    found = (parse_event(line)[1] for line in (LOGS / name).read_text(encoding="utf-8").splitlines())
-    return [event for event in found if event is not None]
+    parsed = (parse_event(line)[1] for line in (LOGS / name).read_text(encoding="utf-8").splitlines())
+    return [event for event in parsed if event is not None]
 
 
 def same(event: LogEvent, expected: LogEvent) -> bool:
@@ -128,8 +128,8 @@ def test_a_recorded_run_tells_nothing_twice_and_nothing_else() -> None:
 
 
 def test_the_times_of_a_recorded_run_go_up() -> None:
-    found = [parse_event(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
-    times = [at for at, event in found if event is not None]
+    parsed = [parse_event(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    times = [at for at, event in parsed if event is not None]
 
     assert None not in times
     assert times == sorted(times)  # type: ignore[type-var]
@@ -189,12 +189,12 @@ def test_the_lines_of_a_cuda_build() -> None:
 
 
 def test_older_builds_said_it_in_other_words() -> None:
-    found = events("older-builds.log")
+    older = events("older-builds.log")
 
-    assert found == [
+    assert older == [
         TaskLaunched(0, 533),
         NewPrompt(0, 533, 65024, 3000),
-        FullReprocessing(0, 533, found[2][2]),
+        FullReprocessing(0, 533, older[2][2]),
         CachedTokens(0, 533, 0),
         PromptProgressLine(0, 533, 2048, 0.682667, None),
         CachedTokens(0, 533, 2048),

@@ -44,7 +44,7 @@ async def test_a_download_is_asked_for_with_its_size_its_place_and_the_room_ther
 
 
 async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -> None:
-    fake.download = replace(fake.download, free_bytes=50_000_000)
+    fake.download_plan = replace(fake.download_plan, free_bytes=50_000_000)
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -57,7 +57,7 @@ async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -
 
 
 async def test_an_unknown_size_is_said_to_be(fake: FakeServices) -> None:
-    fake.download = replace(fake.download, size_bytes=None, free_bytes=None)
+    fake.download_plan = replace(fake.download_plan, size_bytes=None, free_bytes=None)
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)

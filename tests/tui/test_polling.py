@@ -20,11 +20,10 @@ from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.state import load_state, save_state
-from gpubox.tui import snapshot_poller
+from gpubox.tui import bridge as bridge_module
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.bridge import ServiceBridge
+from gpubox.tui.bridge import ServiceBridge, SnapshotPoller
 from gpubox.tui.local_services import LocalServices
-from gpubox.tui.snapshot_poller import SnapshotPoller
 from tests.tui.conftest import SIZE, opened, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
@@ -36,7 +35,7 @@ CRASHED = replace(STOPPED, state="crashed", message="a died: killed (SIGKILL).")
 async def test_a_reading_that_fails_leaves_the_screen_up_and_it_recovers(
     error: Exception, fake: FakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_poller, "FAILED_SECONDS", 0.01)
+    monkeypatch.setattr(bridge_module, "RETRY_SECONDS", 0.01)
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         good, failed = fake.snapshot, []
@@ -71,8 +70,8 @@ class Stub(FakeServices):
         self._called("read_log")
         return ["a line"]
 
-    def beside(self) -> tuple[tuple[str, ...], str | None]:
-        self._called("beside")
+    def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
+        self._called("companions_and_last")
         return (), None
 
     def handle_crash(self) -> str:
@@ -102,10 +101,12 @@ async def test_what_may_block_is_called_beside_the_loop() -> None:
     stub = Stub()
     stub.status = CRASHED
     bridge, posted = bridge_to(stub)
-    await while_running(bridge._watch_log(), lambda: len(posted) > 3)
-    await while_running(SnapshotPoller(bridge).run(), lambda: {"beside", "handle_crash"} <= set(stub.on_the_loop))
+    await while_running(bridge._poll_log(), lambda: len(posted) > 3)
+    await while_running(
+        SnapshotPoller(bridge).run(), lambda: {"companions_and_last", "handle_crash"} <= set(stub.on_the_loop)
+    )
 
-    assert stub.on_the_loop == {"read_log": False, "beside": False, "handle_crash": False}
+    assert stub.on_the_loop == {"read_log": False, "companions_and_last": False, "handle_crash": False}
 
 
 async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
@@ -119,7 +120,7 @@ async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
         await watching.sample()
         assert posted.count((stub.death,)) == expected
 
-    bridge.busy, stub.status = True, READY
+    bridge.operation_running, stub.status = True, READY
     await watching.sample()
     stub.status = CRASHED  # an operation of our own: its story tells
     await watching.sample()
@@ -127,7 +128,7 @@ async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
 
 
 async def test_a_server_at_rest_is_sampled_seldom_until_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_poller, "REST_SECONDS", 3600.0)
+    monkeypatch.setattr(bridge_module, "IDLE_SNAPSHOT_SECONDS", 3600.0)
     stub = FakeServices()
     stub.eager, pulses, moved = True, [0], [0]
 

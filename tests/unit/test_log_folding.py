@@ -26,8 +26,8 @@ def test_lines_that_repeat_in_turn_are_folded_too() -> None:
 
 
 def test_every_line_is_shown_or_counted() -> None:
-    made = random.Random(7)
-    lines = [f"1.00.000.000 {made.choice('IE')} {made.choice('abcdef')}" for _ in range(5000)]
+    rng = random.Random(7)
+    lines = [f"1.00.000.000 {rng.choice('IE')} {rng.choice('abcdef')}" for _ in range(5000)]
     fold, shown, counted = RepeatFold(), 0, 0
     for line in lines:
         count, show = fold.add(parse_line(line))

@@ -7,8 +7,8 @@ import os
 from gpubox.config import load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from gpubox.tui.dashboard.profiles import ProfileEntry, build_entries
 from gpubox.tui.local_services import LocalServices
-from gpubox.tui.profile_entries import ProfileEntry, make_entries
 
 
 def write(paths: Paths, text: str, at: int) -> None:
@@ -19,9 +19,9 @@ def write(paths: Paths, text: str, at: int) -> None:
 
 def test_changed_settings_hold_at_once(paths: Paths) -> None:
     services = LocalServices(paths, load_config(paths))
-    before = services.stamp()
+    before = services.profiles_marker()
     write(paths, 'default-engine = "mine"\n[engines]\nmine = "/opt/llama-server"\n', 100)
-    assert services.stamp() != before
+    assert services.profiles_marker() != before
     assert not services.catalog().broken
     assert services.config.default_engine == "mine"
 
@@ -29,12 +29,12 @@ def test_changed_settings_hold_at_once(paths: Paths) -> None:
 def test_broken_settings_are_a_row_and_those_of_before_hold(paths: Paths) -> None:
     write(paths, 'default-engine = "mine"\n[engines]\nmine = "/opt/llama-server"\n', 100)
     services = LocalServices(paths, load_config(paths))
-    before = services.stamp()
+    before = services.profiles_marker()
     write(paths, 'default-engine = "m', 200)
-    assert services.stamp() != before
-    row = next(entry for entry in make_entries(services.catalog(), {}, []) if entry.kind == "broken")
+    assert services.profiles_marker() != before
+    row = next(entry for entry in build_entries(services.catalog(), {}, []) if entry.kind == "broken")
     assert (row.name, services.config.default_engine) == ("config.toml", "mine")
-    assert row.words.startswith("not valid TOML: ")
+    assert row.summary.startswith("not valid TOML: ")
     write(paths, 'default-engine = ""\n', 300)
     assert not services.catalog().broken
 
@@ -44,4 +44,6 @@ def test_the_row_of_a_broken_file_begins_with_what_is_wrong() -> None:
         "/home/me/profiles/coder.toml: port must be a number.",
         "/home/me/coder.toml is port must be a number.",
     ):
-        assert ProfileEntry("broken:coder", "broken", "coder", error=UsageError(said)).words == "port must be a number."
+        assert (
+            ProfileEntry("broken:coder", "broken", "coder", error=UsageError(said)).summary == "port must be a number."
+        )

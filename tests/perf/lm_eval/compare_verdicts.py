@@ -1,6 +1,6 @@
 """gpubox's grader beside lm-eval's metric, on canonical solutions that were changed a little: verdicts that differ.
 
-usage: verdicts.py   (runs the changed programs WITHOUT confinement, as the metric does)
+usage: compare_verdicts.py   (runs the changed programs WITHOUT confinement, as the metric does)
 """
 
 from __future__ import annotations

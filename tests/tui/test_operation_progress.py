@@ -13,7 +13,7 @@ from gpubox.tui.operation_progress import (
     OperationProgress,
     progress_parts,
 )
-from gpubox.tui.widgets.status_lines import pack
+from gpubox.tui.widgets.status_lines import wrap_phrases
 
 GB = 1_000_000_000
 
@@ -21,7 +21,7 @@ GB = 1_000_000_000
 def told(*events: OperationEvent, kind: str = "switch", name: str = "b") -> str:
     story = OperationProgress(kind, name)
     for event in events:
-        story = story.after(event)
+        story = story.with_event(event)
     return "  ".join(piece.plain for piece in progress_parts(story))
 
 
@@ -74,11 +74,11 @@ def test_no_estimate_while_nothing_is_read() -> None:
 def test_lines_break_between_pieces() -> None:
     story = (
         OperationProgress("switch", "b")
-        .after(StepDone(Step.STOP, "a", 1.0))
-        .after(LoadProgress("b", "x", GB, 2 * GB, 1.0))
+        .with_event(StepDone(Step.STOP, "a", 1.0))
+        .with_event(LoadProgress("b", "x", GB, 2 * GB, 1.0))
     )
-    lines = pack(progress_parts(story), 44).plain.splitlines()
+    lines = wrap_phrases(progress_parts(story), 44).plain.splitlines()
     assert lines == ["◌ b  stop ✓ 1.0 s", "  load ▓▓▓▓▓░░░░░ 1.0 of 2.0 GB ~1 s left  x"]
-    narrow = pack(progress_parts(story), 20).plain.splitlines()
+    narrow = wrap_phrases(progress_parts(story), 20).plain.splitlines()
     assert all(len(line) <= 20 for line in narrow)
     assert all(line.startswith("  ") for line in narrow[1:]), "what goes on in the next line is set in"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpubox.agent import edits, filetools
-from gpubox.agent.filetools import file_tools
+from gpubox.agent import edits
+from gpubox.agent.file_tools import file_tools
 from gpubox.agent.tools import Tool, ToolCall
 from gpubox.agent.workspace import Workspace
 
@@ -110,7 +110,7 @@ async def test_a_cancelled_write_leaves_the_old_file(
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(edits, "apply_change", apply)
-    monkeypatch.setattr(filetools, "CANCEL_TIMEOUT_SECONDS", patience)
+    monkeypatch.setattr("gpubox.agent.file_tools.CANCEL_TIMEOUT_SECONDS", patience)
     write = call("write_file", path="a.txt", content="new\n")
     tools["write_file"].diff(write)
     task = asyncio.create_task(tools["write_file"].run(write))

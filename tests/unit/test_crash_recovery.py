@@ -86,5 +86,5 @@ def test_one_that_was_told_to_stop_and_one_that_lost_its_key_stay_down(paths: Pa
     for host, refused in (("0.0.0.0", True), ("127.0.0.1", False)):
         open_to = replace(DEAD, has_api_key=True, launch=replace(LAUNCH, host=host))
         save_state(paths.instance_state("main"), InstanceState(open_to))
-        said = restart_refusal(observe(paths, "main"), NO_GPU, has_api_key=False)
-        assert ("API key" in (said or "")) == refused
+        reason = restart_refusal(observe(paths, "main"), NO_GPU, has_api_key=False)
+        assert ("API key" in (reason or "")) == refused

@@ -74,7 +74,7 @@ def choose_protocol(
             "native",
             "as set" if settings.protocol == "native" else "the chat template knows tool calls",
             NATIVE_PROMPT if has_code else "",
-            tools=tool_schemas(tools),
+            tools=tuple(_schema(tool) for tool in tools),
             tool_names=names,
             parallel=bool(caps.get("supports_parallel_tool_calls")),
         )
@@ -88,15 +88,9 @@ def choose_protocol(
     return protocol("fenced", why, FENCED_PROMPT, tool_names=(CODE_TOOL,))
 
 
-def tool_schemas(tools: Sequence[Tool]) -> tuple[dict[str, Any], ...]:
-    """The ``tools`` of a request."""
-    return tuple(
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
-    )
+def _schema(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
 
 
 def context_size(props: dict[str, Any] | None) -> int | None:

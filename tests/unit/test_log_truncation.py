@@ -46,10 +46,10 @@ def test_the_load_stays_and_the_server_goes_on_behind_it(log: Path) -> None:
     assert not exceeds_limit(log)
     text = log.read_text()
     assert text.startswith(LOADED)
-    mark, more = text.removeprefix(LOADED).splitlines()
+    mark, rest = text.removeprefix(LOADED).splitlines()
     assert mark.startswith(CUT_MARKER)
     assert mark.endswith("what was here is in main.log.1")
-    assert more == "more"
+    assert rest == "more"
     assert aside(log).read_text() == whole
 
 
@@ -58,22 +58,22 @@ def test_who_starts_later_knows_the_split_and_the_last_requests(log: Path) -> No
     with log.open("a") as server:
         server.write(taken("0.06.000.000", 2) + done("0.09.000.000", 2))
 
-    found = source(log)
+    log_source = source(log)
 
-    assert found.breakdown.weights == {"CUDA0": 1024 * MIB, "Host": 100 * MIB}
-    assert [request.task for request in found.requests.finished] == [2, 1]
-    assert not found.complete  # nobody counts what is gone
+    assert log_source.breakdown.weights == {"CUDA0": 1024 * MIB, "Host": 100 * MIB}
+    assert [request.task for request in log_source.requests.finished] == [2, 1]
+    assert not log_source.complete  # nobody counts what is gone
 
 
 def test_who_was_there_reads_nothing_twice(log: Path) -> None:
-    found = source(log)
+    log_source = source(log)
     truncate_log(log)
     with log.open("a") as server:
         server.write(taken("0.06.000.000", 2) + done("0.09.000.000", 2))
 
-    assert [request.task for request in found.read()] == [2]
-    assert [request.task for request in found.requests.finished] == [2, 1]
-    assert found.complete
+    assert [request.task for request in log_source.read()] == [2]
+    assert [request.task for request in log_source.requests.finished] == [2, 1]
+    assert log_source.complete
 
     reader = LogReader(log, from_end=True)
     with log.open("a") as server:
