@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAIN_INSTANCE = "main"
-"""The slot of the active server. A companion profile runs in a slot named like the profile."""
+"""The instance of the active server. A companion profile runs as an instance named like the profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +71,27 @@ class Paths:
         """The chats, one JSONL file each."""
         return self.state / "chats"
 
-    def instance_state(self, slot: str) -> Path:
-        return self.state / "servers" / f"{slot}.json"
+    def instance_state(self, instance: str) -> Path:
+        return self.state / "servers" / f"{instance}.json"
 
-    def instance_lock(self, slot: str) -> Path:
-        """Held by the gpubox that is changing this slot."""
-        return self.state / "servers" / f"{slot}.lock"
+    def instance_lock(self, instance: str) -> Path:
+        """Held by the gpubox that is changing this instance."""
+        return self.state / "servers" / f"{instance}.lock"
 
-    def slot_life(self, slot: str) -> Path:
+    def liveness_lock(self, instance: str) -> Path:
         """Held by the server process itself for as long as it lives."""
-        return self.state / "servers" / f"{slot}.life"
+        return self.state / "servers" / f"{instance}.life"
 
-    def slot_watch(self, slot: str) -> Path:
-        """Held by the watcher of the slot's server for as long as it watches."""
-        return self.state / "servers" / f"{slot}.watch"
+    def watcher_lock(self, instance: str) -> Path:
+        """Held by the watcher of the instance's server for as long as it watches."""
+        return self.state / "servers" / f"{instance}.watch"
 
-    def instance_log(self, slot: str) -> Path:
-        return self.logs / f"{slot}.log"
+    def instance_log(self, instance: str) -> Path:
+        return self.logs / f"{instance}.log"
 
-    def failed_log(self, slot: str) -> Path:
-        """The log of the slot's last launch that failed or died; no slot's own log is called so."""
-        return self.logs / f"{slot}.log.failed"
+    def failed_log(self, instance: str) -> Path:
+        """The log of the last launch of the instance that failed or crashed. No log of a running server has this name."""
+        return self.logs / f"{instance}.log.failed"
 
 
 def _xdg(kind: str, default: str) -> Path:

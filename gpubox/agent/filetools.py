@@ -1,4 +1,4 @@
-"""The tools of a workspace: list, read and search files; write and edit them after the owner approved the diff."""
+"""The tools of a workspace: list, read and search files; write and edit them once the owner approved the diff."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from gpubox.agent.workspace import Workspace
 from gpubox.errors import GpuboxError
 from gpubox.threads import run_in_thread
 
-WRITE_PATIENCE_SECONDS = 10.0
-"""A cancelled write is waited for so long; one that a disk holds up longer stops before it replaces the file."""
-_PLANS = 16
+CANCEL_TIMEOUT_SECONDS = 10.0
+"""How long a cancelled write is waited for. If the disk takes longer, the write ends before it replaces the file."""
+_MAX_PLANNED_CHANGES = 16
 
 _PATH = {"type": "string", "description": "Path relative to the workspace."}
+
+Work = Callable[[ToolCall, threading.Event], str]
+"""The blocking work of one call: its output as text. The event is set when the call is cancelled."""
 
 
 class FileTool:
@@ -28,195 +31,172 @@ class FileTool:
 
     parallel_safe = True
 
-    def __init__(self, workspace: Workspace, name: str, description: str, parameters: dict[str, Any]) -> None:
-        self.workspace = workspace
+    def __init__(self, name: str, description: str, arguments: dict[str, Any], work: Work) -> None:
         self.name = name
         self.description = description
         self.parameters = {
             "type": "object",
-            "properties": parameters,
-            "required": [key for key, value in parameters.items() if "default" not in value],
+            "properties": arguments,
+            "required": [key for key, schema in arguments.items() if "default" not in schema],
         }
+        self._work = work
 
     def diff(self, call: ToolCall) -> str:
-        """Looking needs no approval."""
+        """Empty: reading needs no approval."""
         return ""
 
     async def run(self, call: ToolCall) -> ToolOutput:
-        """Does the call. What the model did wrong is an output; cancelling it is."""
+        """Runs the call. A mistake of the model is an output, not an exception."""
         stop = threading.Event()
-        began = time.monotonic()
-        work = asyncio.ensure_future(run_in_thread(self._do, call, stop))
+        started = time.monotonic()
+        work = asyncio.ensure_future(run_in_thread(self._work, call, stop))
         try:
             text, ok = await asyncio.shield(work), True
         except asyncio.CancelledError:
             stop.set()
-            await asyncio.wait([work], timeout=WRITE_PATIENCE_SECONDS)
+            await asyncio.wait([work], timeout=CANCEL_TIMEOUT_SECONDS)
             if work.done() and not work.cancelled():
-                work.exception()  # looked at, so that nobody complains of it
+                work.exception()  # retrieved, or asyncio would log it
             raise
         except GpuboxError as error:
             text, ok = f"{error.message} {error.hint}".strip(), False
         return ToolOutput(
             text,
             ok=ok,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - started,
             ended_by="" if ok else "refused",
-            files_changed=self._made(call, ok),
+            files_changed=self._written_files(call) if ok else (),
         )
 
-    def _do(self, call: ToolCall, stop: threading.Event) -> str:
-        raise NotImplementedError
-
-    def _made(self, call: ToolCall, ok: bool) -> tuple[str, ...]:
+    def _written_files(self, call: ToolCall) -> tuple[str, ...]:
         return ()
 
 
-class ListFiles(FileTool):
-    """``list_files``."""
+class ChangeTool(FileTool):
+    """A tool that writes one file. It makes only the change whose diff was shown."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(
-            workspace,
+    parallel_safe = False
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        arguments: dict[str, Any],
+        workspace: Workspace,
+        plan: Callable[[ToolCall], FileChange],
+    ) -> None:
+        super().__init__(name, description, arguments, self._apply)
+        self._workspace, self._plan = workspace, plan
+        self._shown: OrderedDict[str, FileChange] = OrderedDict()
+        """The changes whose diff was shown, by call id."""
+
+    def diff(self, call: ToolCall) -> str:
+        """The change as a diff (of a long one head and tail); empty if there is nothing to approve."""
+        try:
+            change = self._plan(call)
+        except GpuboxError:
+            return ""  # ``run`` reports the problem
+        if change.diff:
+            self._shown[call.id] = change
+            while len(self._shown) > _MAX_PLANNED_CHANGES:
+                self._shown.popitem(last=False)
+        return edits.shorten_diff(change.diff)
+
+    def _apply(self, call: ToolCall, stop: threading.Event) -> str:
+        change = self._shown.pop(call.id, None)
+        if change is None:
+            if self._plan(call).diff:
+                raise GpuboxError("The file has changed meanwhile. Nothing was written.", "Call the tool again.")
+            return "The file already has exactly this content."
+        edits.apply_change(self._workspace, change, stop)
+        verb = "created" if change.before is None else "changed"
+        return f"{change.path} was {verb}: {len(change.after)} bytes."
+
+    def _written_files(self, call: ToolCall) -> tuple[str, ...]:
+        return (_text(call, "path"),)
+
+
+def file_tools(workspace: Workspace) -> list[Tool]:
+    """All tools of ``workspace``, in the order in which the model reads their descriptions."""
+
+    def list_files(call: ToolCall, stop: threading.Event) -> str:
+        recursive = call.arguments.get("recursive") in (True, "true", "True", 1)
+        return browse.list_entries(workspace, _text(call, "path", "."), recursive, stop)
+
+    def read_file(call: ToolCall, stop: threading.Event) -> str:
+        first, count = _integer(call, "first_line", 1), _integer(call, "lines", browse.MAX_LINES)
+        return browse.read_lines(workspace, _text(call, "path"), max(1, first), max(1, count))
+
+    def search_files(call: ToolCall, stop: threading.Event) -> str:
+        text, glob = _text(call, "text"), _text(call, "glob", "")
+        return browse.search(workspace, text, _text(call, "path", "."), glob[:200], stop)
+
+    def plan_write(call: ToolCall) -> FileChange:
+        return edits.plan_write(workspace, _text(call, "path"), _text(call, "content"))
+
+    def plan_edit(call: ToolCall) -> FileChange:
+        return edits.plan_edit(workspace, _text(call, "path"), _text(call, "old"), _text(call, "new"))
+
+    return [
+        FileTool(
             "list_files",
             "List a folder of the workspace.",
             {
                 "path": {**_PATH, "default": "."},
-                "recursive": {"type": "boolean", "description": "Folders in it, too.", "default": False},
+                "recursive": {"type": "boolean", "description": "Its subfolders too.", "default": False},
             },
-        )
-
-    def _do(self, call: ToolCall, stop: threading.Event) -> str:
-        path, recursive = _text(call, "path", "."), _flag(call, "recursive")
-        return browse.list_entries(self.workspace, path, recursive, stop)
-
-
-class ReadFile(FileTool):
-    """``read_file``."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(
-            workspace,
+            list_files,
+        ),
+        FileTool(
             "read_file",
             "Read a text file of the workspace, all of it or some lines.",
             {
                 "path": _PATH,
                 "first_line": {"type": "integer", "description": "From 1.", "default": 1},
-                "lines": {"type": "integer", "description": "How many.", "default": browse.LINES},
+                "lines": {"type": "integer", "description": "How many.", "default": browse.MAX_LINES},
             },
-        )
-
-    def _do(self, call: ToolCall, stop: threading.Event) -> str:
-        first, count = _whole(call, "first_line", 1), _whole(call, "lines", browse.LINES)
-        return browse.read_lines(self.workspace, _text(call, "path"), max(1, first), max(1, count))
-
-
-class SearchFiles(FileTool):
-    """``search_files``."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(
-            workspace,
+            read_file,
+        ),
+        FileTool(
             "search_files",
-            "Find the lines of the workspace's text files that hold a text. Plain text, not a regular expression.",
+            "Find the lines of the workspace's text files that contain a text. Plain text, not a regular expression.",
             {
                 "text": {"type": "string", "description": "What to find; case does not matter."},
                 "path": {**_PATH, "default": "."},
                 "glob": {"type": "string", "description": "Only files like this, such as *.py.", "default": ""},
             },
-        )
-
-    def _do(self, call: ToolCall, stop: threading.Event) -> str:
-        text, glob = _text(call, "text"), _text(call, "glob", "")
-        return browse.search(self.workspace, text, _text(call, "path", "."), glob[:200], stop)
-
-
-class ChangeTool(FileTool):
-    """A tool that writes one file. Only the very change that was shown as a diff is ever made."""
-
-    parallel_safe = False
-
-    def __init__(self, workspace: Workspace, name: str, description: str, parameters: dict[str, Any]) -> None:
-        super().__init__(workspace, name, description, parameters)
-        self._plans: OrderedDict[str, FileChange] = OrderedDict()
-
-    def diff(self, call: ToolCall) -> str:
-        """The change as a diff, its head and tail where it is long; empty where there is nothing to approve."""
-        try:
-            change = self._plan(call)
-        except GpuboxError:
-            return ""  # ``run`` says what is wrong
-        if change.diff:
-            self._plans[call.id] = change
-            while len(self._plans) > _PLANS:
-                self._plans.popitem(last=False)
-        return edits.shorten_diff(change.diff)
-
-    def _do(self, call: ToolCall, stop: threading.Event) -> str:
-        change = self._plans.pop(call.id, None)
-        if change is None:
-            if self._plan(call).diff:
-                raise GpuboxError("The file changed meanwhile, nothing was written.", "Call it again.")
-            return "The file holds exactly this already."
-        edits.apply_change(self.workspace, change, stop)
-        return f"{change.path} was {'made' if change.before is None else 'changed'}: {len(change.after)} bytes."
-
-    def _plan(self, call: ToolCall) -> FileChange:
-        raise NotImplementedError
-
-    def _made(self, call: ToolCall, ok: bool) -> tuple[str, ...]:
-        return (_text(call, "path"),) if ok else ()
-
-
-class WriteFile(ChangeTool):
-    """``write_file``."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(
-            workspace,
+            search_files,
+        ),
+        ChangeTool(
             "write_file",
-            "Make a text file in the workspace, or replace one. The owner sees the change and may refuse it. "
-            "Where a program finds the workspace read-only, this is how files are changed.",
+            "Create a text file in the workspace, or replace one. The owner sees the change and may refuse it. "
+            "If programs find the workspace read-only, use this to change files.",
             {"path": _PATH, "content": {"type": "string", "description": "The whole new content."}},
-        )
-
-    def _plan(self, call: ToolCall) -> FileChange:
-        return edits.plan_write(self.workspace, _text(call, "path"), _text(call, "content"))
-
-
-class EditFile(ChangeTool):
-    """``edit_file``."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(
             workspace,
+            plan_write,
+        ),
+        ChangeTool(
             "edit_file",
-            "Replace a text that stands exactly once in a file. The owner sees the change and may refuse it.",
+            "Replace a text that occurs exactly once in a file. The owner sees the change and may refuse it.",
             {
                 "path": _PATH,
-                "old": {"type": "string", "description": "The text as it stands in the file."},
-                "new": {"type": "string", "description": "What stands there instead."},
+                "old": {"type": "string", "description": "The text as it is in the file."},
+                "new": {"type": "string", "description": "Its replacement."},
             },
-        )
-
-    def _plan(self, call: ToolCall) -> FileChange:
-        return edits.plan_edit(self.workspace, _text(call, "path"), _text(call, "old"), _text(call, "new"))
-
-
-def file_tools(workspace: Workspace) -> list[Tool]:
-    """All of them, in the order in which the model reads of them."""
-    kinds: list[Callable[[Workspace], Tool]] = [ListFiles, ReadFile, SearchFiles, WriteFile, EditFile]
-    return [kind(workspace) for kind in kinds]
+            workspace,
+            plan_edit,
+        ),
+    ]
 
 
 def _text(call: ToolCall, name: str, default: str | None = None) -> str:
     value = call.arguments.get(name, default)
     if not isinstance(value, str):
-        raise GpuboxError(f"{call.name} needs {name!r}, a text.")
+        raise GpuboxError(f"{call.name} needs {name!r}, a string.")
     return value
 
 
-def _whole(call: ToolCall, name: str, default: int) -> int:
+def _integer(call: ToolCall, name: str, default: int) -> int:
     value = call.arguments.get(name, default)
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
@@ -225,7 +205,3 @@ def _whole(call: ToolCall, name: str, default: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise GpuboxError(f"{name!r} must be a whole number.")
     return value
-
-
-def _flag(call: ToolCall, name: str) -> bool:
-    return call.arguments.get(name) in (True, "true", "True", 1)

@@ -1,23 +1,23 @@
-"""How a model is to call tools: by its template's own way where it has one, else by a fenced block. Pure."""
+"""How a model calls tools: natively if its chat template knows tool calls, else in a fenced block. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Tool
 
 CODE_TOOL = "code_execution"
-IGNORED_PROGRAMS = 2
-"""Programs that a model wrote and did not run, until it is taken for one that cannot call tools."""
+MAX_IGNORED_PROGRAMS = 2
+"""A model that wrote so many programs without calling the tool gets the fenced protocol."""
 
-NATIVE = (
+NATIVE_PROMPT = (
     "Each call of code_execution is a fresh Python interpreter: include everything it needs and print what you want "
     "to see. Files stay. Do not repeat a call that gave you the answer. When you know the answer, say it."
 )
-FENCED = (
+FENCED_PROMPT = (
     "You can run Python. To run a program, write it in one fenced block:\n"
     "```python\nprint(6 * 7)\n```\n"
     "and stop; what it printed comes back to you. Each program is a fresh interpreter: include everything it needs "
@@ -27,18 +27,20 @@ FENCED = (
 
 @dataclass(frozen=True, slots=True)
 class ToolProtocol:
-    """The protocol of one turn; ``system`` and ``tools`` are the same bytes in every turn with these settings."""
+    """The protocol of one turn. The same settings give the same bytes of ``system_prompt`` and ``tools``."""
 
     name: str
     """``native``, ``fenced`` or ``none``."""
     why: str
-    system: str
+    system_prompt: str
     tools: tuple[dict[str, Any], ...] = ()
-    offered: tuple[str, ...] = ()
-    """Names of the tools that the model is told of."""
+    """The ``tools`` of a request."""
+    tool_names: tuple[str, ...] = ()
+    """The tools that the model is told of."""
     parallel: bool = False
+    """Whether one reply may hold several calls."""
     system_role: bool = True
-    """Whether the template takes a system message; else it begins the first user's."""
+    """Whether the template knows a system message."""
 
     @property
     def native(self) -> bool:
@@ -47,42 +49,43 @@ class ToolProtocol:
 
 
 def choose_protocol(
-    settings: AgentSettings, tools: Sequence[Tool], props: dict[str, Any] | None, *, ignored: int = 0
+    settings: AgentSettings, tools: Sequence[Tool], props: dict[str, Any] | None, *, ignored_programs: int = 0
 ) -> ToolProtocol:
-    """The protocol for the model that ``/props`` (or nothing) describes.
+    """The protocol for the model that llama-server's ``/props`` describes (``None``: the server has no ``/props``).
 
-    ``ignored`` answers of this chat held a program that the model did not run (``programs_not_run``).
+    ``ignored_programs``: how many answers of this chat hold a program that the model wrote but did not run.
     """
-    chosen = _choose(settings, tools, _caps(props), ignored)
-    return replace(chosen, system_role=_caps(props).get("supports_system_role") is not False)
-
-
-def _caps(props: dict[str, Any] | None) -> dict[str, Any]:
     caps = (props or {}).get("chat_template_caps")
-    return caps if isinstance(caps, dict) else {}
-
-
-def _choose(settings: AgentSettings, tools: Sequence[Tool], caps: dict[str, Any], ignored: int) -> ToolProtocol:
-    can = bool(caps.get("supports_tools") and caps.get("supports_tool_calls"))
+    caps = caps if isinstance(caps, dict) else {}
     names = tuple(tool.name for tool in tools)
+    has_code = CODE_TOOL in names
+    system_role = caps.get("supports_system_role") is not False
+
+    def protocol(name: str, why: str, prompt: str = "", **fields: Any) -> ToolProtocol:
+        system_prompt = "\n\n".join(part for part in (settings.system_prompt, prompt) if part)
+        return ToolProtocol(name, why, system_prompt, system_role=system_role, **fields)
+
     if not tools or settings.protocol == "none":
-        return ToolProtocol("none", "no tools", settings.system_prompt)
-    idle = can and ignored >= IGNORED_PROGRAMS and CODE_TOOL in names
-    if settings.protocol == "native" or (settings.protocol == "auto" and can and not idle):
-        why = "as set" if settings.protocol == "native" else "the chat template knows tool calls"
-        system = _joined(settings.system_prompt, NATIVE if CODE_TOOL in names else "")
-        parallel = bool(caps.get("supports_parallel_tool_calls"))
-        return ToolProtocol("native", why, system, tool_schemas(tools), names, parallel)
-    without = "the chat template knows no tool calls" if caps else "the server does not say what its template knows"
-    if CODE_TOOL not in names:
-        return ToolProtocol("none", without, settings.system_prompt)
-    why = "the model writes programs but calls no tool" if idle else without
-    why = "as set" if settings.protocol == "fenced" else why
-    return ToolProtocol("fenced", why, _joined(settings.system_prompt, FENCED), offered=(CODE_TOOL,))
-
-
-def _joined(*parts: str) -> str:
-    return "\n\n".join(part for part in parts if part)
+        return protocol("none", "no tools")
+    supported = bool(caps.get("supports_tools") and caps.get("supports_tool_calls"))
+    ignores_tools = supported and has_code and ignored_programs >= MAX_IGNORED_PROGRAMS
+    if settings.protocol == "native" or (settings.protocol == "auto" and supported and not ignores_tools):
+        return protocol(
+            "native",
+            "as set" if settings.protocol == "native" else "the chat template knows tool calls",
+            NATIVE_PROMPT if has_code else "",
+            tools=tool_schemas(tools),
+            tool_names=names,
+            parallel=bool(caps.get("supports_parallel_tool_calls")),
+        )
+    why = "the chat template knows no tool calls" if caps else "the server does not say what its template knows"
+    if not has_code:
+        return protocol("none", why)
+    if settings.protocol == "fenced":
+        why = "as set"
+    elif ignores_tools:
+        why = "the model writes programs but calls no tool"
+    return protocol("fenced", why, FENCED_PROMPT, tool_names=(CODE_TOOL,))
 
 
 def tool_schemas(tools: Sequence[Tool]) -> tuple[dict[str, Any], ...]:
@@ -97,7 +100,7 @@ def tool_schemas(tools: Sequence[Tool]) -> tuple[dict[str, Any], ...]:
 
 
 def context_size(props: dict[str, Any] | None) -> int | None:
-    """Tokens of one slot's context, as ``/props`` says."""
+    """Tokens of one slot's context, from ``/props``; ``None`` if unknown."""
     generation = (props or {}).get("default_generation_settings")
     size = generation.get("n_ctx") if isinstance(generation, dict) else None
     return size if isinstance(size, int) and size > 0 else None

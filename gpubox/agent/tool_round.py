@@ -1,20 +1,17 @@
-"""The calls of one round: asked for, run (side by side where that is safe), answered in the history."""
+"""The tool calls of one round: approved, run (in parallel where that is safe), each answered with an output."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from gpubox.agent.asking import Emit
-from gpubox.agent.clip import truncate_output
-from gpubox.agent.events import ApprovalRequested, Notice, ToolFinished, ToolRequested
+from gpubox.agent.events import ApprovalRequested, Emit, Notice, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
-from gpubox.agent.tools import Approve, Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import Approve, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.errors import GpuboxError
 from gpubox.threads import run_in_thread
 
@@ -25,7 +22,7 @@ REPEATED_CALL_OUTPUT = (
 
 @dataclass(frozen=True, slots=True)
 class CompletedCall:
-    """One call and its output. ``repeated``: the round before made the same."""
+    """One call and its output. ``repeated``: the round before made the same call, and this one did not run."""
 
     call: ToolCall
     output: ToolOutput
@@ -33,103 +30,83 @@ class CompletedCall:
 
 
 class ToolRunner:
-    """Runs the calls of one turn; remembers those of the round before."""
+    """Runs the tool calls of one turn. It remembers the calls of the round before, to notice repetition."""
 
-    def __init__(
-        self,
-        tools: Sequence[Tool],
-        approve: Approve,
-        emit: Emit,
-        characters: int,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, tools: Sequence[Tool], approve: Approve, emit: Emit, max_characters: int) -> None:
+        """``max_characters``: how much of one output the model reads."""
         self._tools = {tool.name: tool for tool in tools}
-        self._approve, self._emit, self._clock = approve, emit, clock
-        self.characters = characters
-        """Of one output that the model reads."""
-        self._before: dict[bytes, ToolOutput] = {}
-        self.approval_seconds = 0.0
-        """The owner's, since the turn began."""
-        self.made = self.failed = 0
+        self._approve, self._emit = approve, emit
+        self.max_characters = max_characters
+        self.calls = self.failed_calls = 0
+        self._previous_outputs: dict[bytes, ToolOutput] = {}
 
-    def went_well(self, planned: Sequence[PlannedCall]) -> bool:
-        """Whether the round before made the very same calls, without a fault."""
-        before = [self._before.get(_key(item.call)) for item in planned]
-        return bool(before) and all(output is not None and output.ok for output in before)
+    def repeats_success(self, planned: Sequence[PlannedCall]) -> bool:
+        """Whether the round before made the same calls and all of them succeeded."""
+        outputs = [self._previous_outputs.get(_call_key(item.call)) for item in planned]
+        return bool(outputs) and all(output is not None and output.ok for output in outputs)
 
     async def run(self, planned: Sequence[PlannedCall]) -> list[CompletedCall]:
-        """The outputs in the order of the calls. Never raises but for a cancellation, which ends what runs."""
-        done: dict[int, CompletedCall] = {}
-        group: list[int] = []
-        for index, item in enumerate(planned):
+        """The completed calls in the order of ``planned``. Only cancellation raises; it ends the running tools."""
+        completed: list[CompletedCall] = []
+        parallel: list[PlannedCall] = []
+        for item in planned:
             tool = self._tools.get(item.call.name)
             if tool is not None and not item.error and tool.parallel_safe:
-                group.append(index)
+                parallel.append(item)
                 continue
-            await self._together(group, planned, done)
-            group = []
-            done[index] = await self._one(item, tool)
-        await self._together(group, planned, done)
-        ordered = [done[index] for index in range(len(planned))]
-        self._before = {_key(item.call): item.output for item in ordered if not item.repeated} or self._before
-        return ordered
+            completed += await self._run_parallel(parallel)
+            parallel = []
+            completed.append(await self._run_call(item))
+        completed += await self._run_parallel(parallel)
+        new_outputs = {_call_key(done.call): done.output for done in completed if not done.repeated}
+        self._previous_outputs = new_outputs or self._previous_outputs
+        return completed
 
-    async def _together(self, group: list[int], planned: Sequence[PlannedCall], done: dict[int, CompletedCall]) -> None:
-        if not group:
-            return
-        async with asyncio.TaskGroup() as tasks:
-            running = {i: tasks.create_task(self._one(planned[i], self._tools[planned[i].call.name])) for i in group}
-        done.update({index: task.result() for index, task in running.items()})
+    async def _run_parallel(self, planned: list[PlannedCall]) -> list[CompletedCall]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_call(item)) for item in planned]
+        return [task.result() for task in tasks]
 
-    async def _one(self, item: PlannedCall, tool: Tool | None) -> CompletedCall:
-        call = item.call
+    async def _run_call(self, item: PlannedCall) -> CompletedCall:
+        call, tool = item.call, self._tools.get(item.call.name)
         if item.notice:
-            self._emit(Notice(item.kind, item.notice))
+            self._emit(Notice(item.notice_kind, item.notice))
         self._emit(ToolRequested(call))
+        previous = self._previous_outputs.get(_call_key(call))
         repeated = False
         if item.error or tool is None:
             output = ToolOutput(item.error, ok=False, ended_by="refused")
-        elif (before := self._before.get(_key(call))) is not None:
-            output, repeated = _again(before), True
-            self._emit(Notice("repeated", f"The model made the same call of {call.name} again; it was not run."))
+        elif previous is not None:
+            repeated = True
+            output = msgspec.structs.replace(previous, text=REPEATED_CALL_OUTPUT.format(previous.text), seconds=0.0)
+            self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run."))
         else:
-            output = self._bounded(await self._made(call, tool))
-        self.made += 1
-        self.failed += not output.ok
+            output = await self._approve_and_run(call, tool)
+            text, dropped = truncate_output(output.text, self.max_characters)
+            output = msgspec.structs.replace(output, text=text, dropped_bytes=output.dropped_bytes + dropped)
+        self.calls += 1
+        self.failed_calls += not output.ok
         self._emit(ToolFinished(call, output))
         return CompletedCall(call, output, repeated)
 
-    async def _made(self, call: ToolCall, tool: Tool) -> ToolOutput:
+    async def _approve_and_run(self, call: ToolCall, tool: Tool) -> ToolOutput:
         try:
             diff = await run_in_thread(tool.diff, call)  # it reads the file
-            if diff and not await self._asked(call, diff):
-                return ToolOutput("The owner did not allow this.", ok=False, ended_by="denied")
+            if diff:
+                self._emit(ApprovalRequested(call, diff))
+                if not await self._approve(call, diff):
+                    return ToolOutput("The owner did not allow this.", ok=False, ended_by="denied")
             return await tool.run(call)
         except GpuboxError as error:
             self._emit(Notice("refused", str(error)))
             return ToolOutput(f"Not run: {error.message}", ok=False, ended_by="refused")
         except OSError as error:
             return ToolOutput(f"Failed: {error.strerror or type(error).__name__}.", ok=False, ended_by="refused")
-        except Exception as error:  # a tool's own fault must not end the turn
+        except Exception as error:  # a bug in a tool must not end the turn
             return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
 
-    async def _asked(self, call: ToolCall, diff: str) -> bool:
-        self._emit(ApprovalRequested(call, diff))
-        began = self._clock()
-        try:
-            return await self._approve(call, diff)
-        finally:
-            self.approval_seconds += self._clock() - began
 
-    def _bounded(self, output: ToolOutput) -> ToolOutput:
-        text, dropped = truncate_output(output.text, self.characters)
-        return msgspec.structs.replace(output, text=text, dropped_bytes=output.dropped_bytes + dropped)
-
-
-def _again(before: ToolOutput) -> ToolOutput:
-    return msgspec.structs.replace(before, text=REPEATED_CALL_OUTPUT.format(before.text), seconds=0.0)
-
-
-def _key(call: ToolCall) -> bytes:
+def _call_key(call: ToolCall) -> bytes:
+    """Equal for calls that do the same: white space around arguments does not count."""
     arguments: dict[str, Any] = {k: v.strip() if isinstance(v, str) else v for k, v in call.arguments.items()}
     return msgspec.json.encode([call.name, arguments], order="sorted")

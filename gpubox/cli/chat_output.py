@@ -1,4 +1,4 @@
-"""The events of a turn as plain text: the answer to stdout as it comes, everything beside it to stderr."""
+"""Prints the events of a chat turn as text: the answer on stdout as it comes, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
 
 MAX_CARD_LINES = 24
-"""Of a program, and of its output; of more the head and the tail."""
+"""Shown lines of a program or of its output: the first and the last ones."""
+MAX_LINE_CHARS = 400
 
 
 class TextTurnOutput:
@@ -35,115 +36,112 @@ class TextTurnOutput:
 
     def __init__(self) -> None:
         self._live = diagnostics.stderr_is_terminal()
-        self._drawn = False
-        """Whether a line stands on the terminal that the next one replaces."""
-        self._at_start = True
-        """Whether the answer's next character begins a line."""
-        self._thought = 0
+        self._has_progress_line = False
+        self._at_line_start = True
+        """Whether the next character of the answer begins a line."""
+        self._thinking_tokens = 0
         self._one_screen = self._live and output.is_terminal()
-        self._said = ""
-        """The answer's text since the last call."""
+        self._text_since_call = ""
 
     def begin(self, chat: Chat) -> None:
-        """Who answers, in which chat."""
+        """Prints which model answers in which chat."""
         endpoint = chat.endpoint
-        who = (endpoint.profile_name or endpoint.model or endpoint.base_url) if endpoint else ""
+        model = (endpoint.profile_name or endpoint.model or endpoint.base_url) if endpoint else ""
         build = f" ({endpoint.build})" if endpoint and endpoint.build else ""
-        diagnostics.note(f"{who}{build} answers in chat {chat.name}")
+        diagnostics.note(f"{model}{build} answers in chat {chat.name}")
 
     def show(self, event: AgentEvent) -> None:
-        """One event."""
+        """Prints one event."""
         match event:
             case TextDelta():
-                self._clear()
+                self._clear_progress()
                 output.emit_chunk(event.text)
-                self._said += event.text
-                self._at_start = event.text.endswith("\n") if event.text else self._at_start
+                self._text_since_call += event.text
+                self._at_line_start = event.text.endswith("\n") if event.text else self._at_line_start
             case ReasoningDelta():
-                self._thought += 1
-                self._progress(f"  thinking … ~{self._thought:,} tokens")
+                self._thinking_tokens += 1
+                self._progress(f"  thinking … ~{self._thinking_tokens:,} tokens")
             case PrefillProgress() if event.total > event.cached:
                 self._progress(f"  reading the prompt … {event.processed:,} of {event.total:,} tokens")
             case TurnStarted() if event.protocol != "none":
-                self._line(f"  tools: {event.protocol}, as {event.why}")
+                self._note(f"  tools: {event.protocol} ({event.why})")
             case ToolRequested():
-                self._card(event.call)
+                self._tool_call(event.call)
             case ToolFinished():
-                self._result(event.output)
+                changed = event.output.files_changed
+                files = f"files: {', '.join(changed[:8])}{' …' if len(changed) > 8 else ''}" if changed else ""
+                self._note(tool_result_line(event.output, files))
+                _note_block(event.output.text)
             case Notice():
-                self._line(f"  ! {event.text}")
+                self._note(f"  ! {event.text}")
             case RoundRestarted():
-                self._line(f"  ! {event.why}")
+                self._note(f"  ! {event.why}")
             case TurnFinished():
-                self._totals(event)
+                self._summary(event)
             case TurnFailed():
-                self._clear()
                 self._end_line()
             case _:
                 pass
 
     def fail(self, error: GpuboxError) -> None:
-        """The line of the answer ends; the error is told by whoever catches it."""
-        self._clear()
+        """Ends the line of the answer; the caller prints the error."""
         self._end_line()
 
-    def _card(self, call: ToolCall) -> None:
-        self._line(f"  ▸ {call.name}")
-        said, self._said = self._said, ""
-        if self._one_screen and call.code and call.code.strip() in said:
-            return  # a fenced program stands right above
-        shown = call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items())
-        for line in _cut(reveal_hidden(shown)):
-            diagnostics.note(f"  │ {line}")
+    def _tool_call(self, call: ToolCall) -> None:
+        self._note(f"  ▸ {call.name}")
+        text, self._text_since_call = self._text_since_call, ""
+        if not (self._one_screen and call.code and call.code.strip() in text):  # else it stands right above
+            _note_block(reveal_hidden(tool_call_text(call)))
 
-    def _result(self, done: ToolOutput) -> None:
-        exit_code = "" if done.exit_code is None else f"exit {done.exit_code}"
-        files = f"files: {', '.join(done.files_changed[:8])}{' …' if len(done.files_changed) > 8 else ''}"
-        words = [
-            exit_code,
-            done.ended_by,
-            units.duration(done.seconds),
-            done.isolation,
-            files if done.files_changed else "",
-        ]
-        self._line(f"  {'✓' if done.ok else '✗'} {'  '.join(word for word in words if word)}")
-        for line in _cut(done.text):
-            diagnostics.note(f"  │ {line}")
-
-    def _totals(self, end: TurnFinished) -> None:
-        totals = end.totals
-        words = [
+    def _summary(self, event: TurnFinished) -> None:
+        totals, timing = event.totals, event.totals.timing
+        parts = [
             f"{totals.rounds} round{'s' * (totals.rounds != 1)}",
-            f"{totals.timing.generated_tokens:,} tokens in {units.duration(totals.timing.wall_seconds)}",
+            f"{timing.generated_tokens:,} tokens in {units.duration(timing.wall_seconds)}",
             f"effective {units.rate(totals.effective_tokens_per_second)} tok/s",
-            f"tools {totals.tools} in {units.duration(totals.timing.tool_seconds)}" if totals.tools else "",
         ]
-        self._line(f"  {'✓' if end.reason == 'answered' else '✗'} {'  '.join(word for word in words if word)}")
+        if totals.tool_calls:
+            parts.append(f"tools {totals.tool_calls} in {units.duration(timing.tool_seconds)}")
+        self._note(f"  {'✓' if event.reason == 'answered' else '✗'} {'  '.join(parts)}")
 
-    def _line(self, text: str) -> None:
-        self._clear()
+    def _note(self, text: str) -> None:
         self._end_line()
         diagnostics.note(text)
 
     def _end_line(self) -> None:
-        if not self._at_start:
+        self._clear_progress()
+        if not self._at_line_start:
             output.emit_chunk("\n")
-            self._at_start = True
+            self._at_line_start = True
 
     def _progress(self, text: str) -> None:
-        if self._live and self._at_start:  # in the middle of a line it would wipe out what stands there
+        if self._live and self._at_line_start:  # in the middle of a line it would erase the answer
             diagnostics.redraw(text)
-            self._drawn = True
+            self._has_progress_line = True
 
-    def _clear(self) -> None:
-        if self._drawn:
+    def _clear_progress(self) -> None:
+        if self._has_progress_line:
             diagnostics.redraw("")
-            self._drawn = False
+            self._has_progress_line = False
 
 
-def _cut(text: str) -> list[str]:
+def tool_call_text(call: ToolCall) -> str:
+    """The program of a call, else its arguments, one in each line."""
+    return call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items())
+
+
+def tool_result_line(result: ToolOutput, *more: str) -> str:
+    """How a call ended, in one line."""
+    exit_code = "" if result.exit_code is None else f"exit {result.exit_code}"
+    parts = [exit_code, result.ended_by, units.duration(result.seconds), result.isolation, *more]
+    return f"  {'✓' if result.ok else '✗'} {'  '.join(filter(None, parts))}"
+
+
+def _note_block(text: str) -> None:
     lines = text.splitlines()
     if len(lines) > MAX_CARD_LINES:
         half = MAX_CARD_LINES // 2
         lines = [*lines[:half], f"… {len(lines) - 2 * half:,} lines …", *lines[-half:]]
-    return [line if len(line) <= 400 else f"{line[:400]} … {len(line) - 400:,} characters" for line in lines]
+    for line in lines:
+        rest = len(line) - MAX_LINE_CHARS
+        diagnostics.note(f"  │ {line[:MAX_LINE_CHARS]}" + (f" … {rest:,} characters" if rest > 0 else ""))

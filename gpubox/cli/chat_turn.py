@@ -1,4 +1,4 @@
-"""One turn of a chat from the command line: its events as text or as JSON lines, and how it ended."""
+"""One chat turn from the command line: its events as text or as JSON lines, and its exit code."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import reveal_hidden
 from gpubox.threads import run_in_thread
 
-_LIMITS = {
-    "rounds": ("The turn used all its rounds without an answer.", "--max-rounds gives it more."),
+_LIMIT_ERRORS = {
+    "rounds": ("The turn used all its rounds without an answer.", "--max-rounds allows more."),
     "tokens": ("The turn reached its limit of tokens.", "--continue goes on."),
     "wall": ("The turn reached its limit of time.", "--continue goes on."),
-    "length": ("The answer was cut off by its length.", "--max-tokens gives it more."),
-    "repetition": ("The model turned in circles and was stopped.", "--set temperature=0.7, or ask in other words."),
+    "length": ("The answer reached its limit of tokens.", "--max-tokens allows more."),
+    "repetition": ("The model repeated itself and was stopped.", "Try --set temperature=0.7, or another prompt."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """What the command line asks for. Empty names: a new chat, called after what is asked."""
+    """What the command line asks for."""
 
     text: str
-    goes_on: str
+    chat: str
+    """The chat to continue; ``""``: a new one."""
     name: str
+    """The name of a new chat; ``""``: made from the prompt."""
     url: str | None
     any_workdir: bool
     as_json: bool
 
 
 class JsonTurnOutput:
-    """One object a line: ``chat`` first, then the turn's events, ``error`` last where it did not end well."""
+    """One JSON object a line: ``chat`` first, then the events of the turn, at last ``error`` if it failed."""
 
     def begin(self, chat: Chat) -> None:
-        """Which chat it is, and who answers."""
+        """Prints which model answers in which chat."""
         endpoint, turn = chat.endpoint, chat.log.path()[-1]
         output.emit_json(
             {
@@ -62,21 +64,22 @@ class JsonTurnOutput:
         )
 
     def show(self, event: AgentEvent) -> None:
-        """One event."""
+        """Prints one event."""
         output.emit_json(event_values(event), one_line=True)
 
     def fail(self, error: GpuboxError) -> None:
-        """Why the exit code is not 0."""
+        """Prints why the exit code is not 0."""
         output.emit_json({"event": "error", **output.error_values(error)}, one_line=True)
 
 
+TurnOutput = JsonTurnOutput | TextTurnOutput
+
+
 def send_prompt(context: Context, request: PromptRequest, change: Callable[[ChatSettings], ChatSettings]) -> int:
-    """Asks, shows what comes, and returns 0. Raises GpuboxError where it did not end with an answer."""
+    """Sends the prompt, prints the turn and returns 0. Raises GpuboxError if it ends without an answer."""
     shown = JsonTurnOutput() if request.as_json else TextTurnOutput()
     try:
-        end, code = run_cancellable(_asked(context, request, change, shown))
-        if error := _error(end, code):
-            raise error
+        run_cancellable(_run_turn(context, request, change, shown))
     except GpuboxError as error:
         shown.fail(error)
         raise
@@ -87,36 +90,40 @@ def send_prompt(context: Context, request: PromptRequest, change: Callable[[Chat
     return ExitCode.OK
 
 
-async def _asked(
-    context: Context,
-    request: PromptRequest,
-    change: Callable[[ChatSettings], ChatSettings],
-    shown: JsonTurnOutput | TextTurnOutput,
-) -> tuple[AgentEvent | None, ExitCode]:
-    """The last event of the turn, and the exit code where that is a failure."""
-
+async def _run_turn(
+    context: Context, request: PromptRequest, change: Callable[[ChatSettings], ChatSettings], shown: TurnOutput
+) -> None:
     def find() -> asyncio.Future[ServerEndpoint]:
         return asyncio.ensure_future(find_endpoint(context.paths, context.config, url=request.url))
 
-    asker = ApprovalPrompt(sys.stdin.isatty() and diagnostics.stderr_is_terminal() and not request.as_json)
+    approval = ApprovalPrompt(sys.stdin.isatty() and diagnostics.stderr_is_terminal() and not request.as_json)
     chat = Chat(
-        context.paths, context.config, request.goes_on, find=find, approve=asker, any_workdir=request.any_workdir
+        context.paths, context.config, request.chat, find=find, approve=approval, any_workdir=request.any_workdir
     )
     try:
         if request.name:
             chat.rename_to(request.name)
         chat.change_settings(change(chat.settings))
-        end = await _to_its_end(chat, asyncio.create_task(_follow(chat, request.text, shown, asker)))
-        code = ExitCode.OK
-        if isinstance(end, TurnFailed):
-            code = await _whose_fault(find)
-        return end, code
+        last = await _finish_or_stop(chat, asyncio.create_task(_print_events(chat, request.text, shown, approval)))
+        if isinstance(last, TurnFailed):
+            try:
+                await find()
+                code = ExitCode.FAILED
+            except GpuboxError as error:  # the server is gone: its state is the reason
+                code = error.code
+            raise GpuboxError(last.message, last.hint, code=code)
+        if not isinstance(last, TurnFinished):
+            raise GpuboxError("The turn ended without a result.")
+        if last.reason == "stopped":
+            raise diagnostics.interrupted()
+        if last.reason in _LIMIT_ERRORS:
+            raise GpuboxError(*_LIMIT_ERRORS[last.reason])
     finally:
         await chat.close()
 
 
-async def _to_its_end(chat: Chat, turn: asyncio.Task[AgentEvent | None]) -> AgentEvent | None:
-    """What ``turn`` returns. Interrupted, it is stopped and its last events are still shown."""
+async def _finish_or_stop(chat: Chat, turn: asyncio.Task[AgentEvent | None]) -> AgentEvent | None:
+    """The result of ``turn``. If this is cancelled, the turn is stopped and its last events are still printed."""
     try:
         return await asyncio.shield(turn)
     except asyncio.CancelledError:
@@ -129,9 +136,8 @@ async def _to_its_end(chat: Chat, turn: asyncio.Task[AgentEvent | None]) -> Agen
             await asyncio.wait([turn])
 
 
-async def _follow(
-    chat: Chat, text: str, shown: JsonTurnOutput | TextTurnOutput, asker: ApprovalPrompt
-) -> AgentEvent | None:
+async def _print_events(chat: Chat, text: str, shown: TurnOutput, approval: ApprovalPrompt) -> AgentEvent | None:
+    """Returns the last event."""
     last: AgentEvent | None = None
     async with aclosing(chat.send(text)) as events:
         async for event in events:
@@ -139,47 +145,26 @@ async def _follow(
                 shown.begin(chat)
             shown.show(event)
             if isinstance(event, ApprovalRequested):
-                asker.told.set()
+                approval.call_shown.set()
             last = event
     return last
 
 
-async def _whose_fault(find: Callable[[], asyncio.Future[ServerEndpoint]]) -> ExitCode:
-    """The exit code of a turn that broke: what the server's state says, where that is the reason."""
-    try:
-        await find()
-    except GpuboxError as error:
-        return error.code
-    return ExitCode.FAILED
-
-
-def _error(end: AgentEvent | None, code: ExitCode) -> GpuboxError | None:
-    if isinstance(end, TurnFailed):
-        return GpuboxError(end.message, end.hint, code=code)
-    if not isinstance(end, TurnFinished):
-        return GpuboxError("The turn ended without a word.")
-    if end.reason == "stopped":
-        return diagnostics.interrupted()
-    if end.reason in _LIMITS:
-        return GpuboxError(*_LIMITS[end.reason])
-    return None
-
-
 class ApprovalPrompt:
-    """Asks at the terminal whether a change may be made."""
+    """Asks at the terminal whether a tool may make a change."""
 
-    def __init__(self, may_ask: bool) -> None:
-        self.may_ask = may_ask
-        self.told = asyncio.Event()
-        """The call that the question is about is on the terminal."""
+    def __init__(self, can_ask: bool) -> None:
+        self.can_ask = can_ask
+        self.call_shown = asyncio.Event()
+        """Set when the call in question is on the terminal."""
 
     async def __call__(self, call: ToolCall, diff: str) -> bool:
-        """The owner's answer; no where nobody can be asked."""
-        if not self.may_ask:
-            diagnostics.note(f"  ! {call.name} was not allowed: nobody can be asked. --approve workspace allows it.")
+        """The owner's answer; no without a terminal."""
+        if not self.can_ask:
+            diagnostics.note(f"  ! {call.name} was refused: nobody can be asked here. --approve workspace allows it.")
             return False
-        await self.told.wait()
-        self.told.clear()
+        await self.call_shown.wait()
+        self.call_shown.clear()
         diagnostics.note_text(f"{reveal_hidden(diff)}\nAllow this? y and Enter allow it, anything else does not.")
         answer = await run_in_thread(sys.stdin.readline)
         return answer.strip().casefold() in ("y", "yes")

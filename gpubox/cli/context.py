@@ -1,4 +1,4 @@
-"""What every verb is handed: the paths and the owner's settings."""
+"""The state of one command line: paths, configuration and profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def server_url(url: str | None) -> str | None:
-    """``--url`` as the root of a server, however a client's configuration writes it. Raises UsageError."""
+    """The root of the server at ``--url``; a client's form with ``/v1`` is accepted. Raises UsageError."""
     if url is None:
         return None
     from gpubox.server.address import server_root
@@ -26,11 +26,11 @@ def server_url(url: str | None) -> str | None:
 
 @dataclass
 class Context:
-    """Read late: a verb that needs no profile never opens one."""
+    """What every verb gets. Files are read at the first use."""
 
     config_file: Path | None = None
     dry_run: bool = False
-    """``bench --plan``: say what would be done, and do nothing."""
+    """``bench --dry-run``: print what would be done, and do nothing."""
 
     @cached_property
     def paths(self) -> Paths:

@@ -7,45 +7,40 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+from gpubox.cli import output
 from gpubox.cli.terminal import TerminalControl, sanitized_stderr, sanitized_streams
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import sanitize_line
 
-SENTENCE_CHARS = 2000
-"""What is shown of an error's sentence: a server may have put a page into it."""
+MAX_SENTENCE_CHARS = 2000
+"""An error may quote what a server answered, up to a whole page."""
 
 
-def guarded(
-    work: Callable[[], int], logs: Callable[[], Path], tell: Callable[[GpuboxError], None] = lambda error: None
-) -> int:
-    """The exit code of ``work``, its errors told to the owner and to ``tell``; no traceback leaves here.
+def run_guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
+    """Returns the exit code of ``work``. Prints its errors, with ``as_json`` also as a JSON object on stdout.
 
-    All that is written meanwhile is cleaned.
+    A traceback goes into a file in the log folder. Everything written meanwhile is sanitized.
     """
     with sanitized_streams():
-        return _guarded(work, logs, tell)
-
-
-def _guarded(work: Callable[[], int], logs: Callable[[], Path], tell: Callable[[GpuboxError], None]) -> int:
-    try:
-        return work()
-    except GpuboxError as caught:
-        error = caught
-    except KeyboardInterrupt:
-        error = interrupted()
-    except Exception:
-        error = bug(logs())
-    with _undisturbed(error.code == ExitCode.INTERRUPTED), contextlib.suppress(OSError, GpuboxError):
-        show_error(error)
-        tell(error)
-    return error.code
+        try:
+            return work()
+        except GpuboxError as caught:
+            error = caught
+        except KeyboardInterrupt:
+            error = interrupted()
+        except Exception:
+            error = _internal_error()
+        with _signals_ignored(error.code == ExitCode.INTERRUPTED), contextlib.suppress(OSError, GpuboxError):
+            show_error(error)
+            if as_json:
+                output.emit_error(error)
+        return error.code
 
 
 @contextlib.contextmanager
-def _undisturbed(interrupted: bool) -> Iterator[None]:
-    """Whoever presses Ctrl-C three times still reads one sentence."""
+def _signals_ignored(interrupted: bool) -> Iterator[None]:
+    """After an interrupt, lets the error be printed even if Ctrl-C is pressed again."""
     if not interrupted or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -63,50 +58,52 @@ def interrupted() -> GpuboxError:
 
 
 def note(line: str) -> None:
-    """A remark beside the answer, in one line. A terminal that is gone does not stop what is being done."""
+    """Writes one line to stderr. A closed terminal is no error: the work goes on."""
     note_text(sanitize_line(line))
 
 
 def note_text(text: str) -> None:
-    """As ``note``, in several lines."""
+    """Like ``note``, but keeps line breaks."""
     with contextlib.suppress(OSError):
         print(text, file=sanitized_stderr(), flush=True)
 
 
 def show_error(error: GpuboxError) -> None:
-    """``gpubox: what happened`` and, on a line of its own, what to do."""
+    """Prints what happened and, on a second line, what to do."""
     note(f"gpubox: {_sentence(error.message)}")
     if error.hint:
         note(f"        {_sentence(error.hint)}")
 
 
 def _sentence(text: str) -> str:
-    more = len(text) - SENTENCE_CHARS
-    return text if more <= 0 else f"{text[:SENTENCE_CHARS]} … {more:,} more characters"
+    rest = len(text) - MAX_SENTENCE_CHARS
+    return text if rest <= 0 else f"{text[:MAX_SENTENCE_CHARS]} … {rest:,} more characters"
 
 
-def bug(folder: Path) -> GpuboxError:
-    """One sentence for the error being handled, which gpubox did not foresee; its traceback goes into ``folder``."""
+def _internal_error() -> GpuboxError:
+    """One sentence for the unexpected exception being handled; its traceback goes into a file."""
     import traceback
 
+    from gpubox.paths import Paths
+
     kind, error, _ = sys.exc_info()
-    path = folder / "gpubox-error.log"
+    path = Paths.default().logs / "gpubox-error.log"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(traceback.format_exc(), encoding="utf-8")
-        where = f"The traceback is in {path}."
+        hint = f"The traceback is in {path}."
     except OSError:
-        where = "It could not be written down."
-    return GpuboxError(f"internal error: {kind.__name__ if kind else ''}: {error}", where)
+        hint = "The traceback could not be written."
+    return GpuboxError(f"internal error: {kind.__name__ if kind else ''}: {error}", hint)
 
 
 def stderr_is_terminal() -> bool:
-    """Whether a line may be redrawn in place."""
+    """Whether a line can be redrawn in place."""
     return sys.stderr.isatty()
 
 
 def redraw(text: str) -> None:
-    """Replaces the current terminal line, cut to its width."""
+    """Replaces the current terminal line by ``text``, cut to the terminal's width."""
     import shutil
 
     with contextlib.suppress(OSError):

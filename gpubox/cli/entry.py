@@ -1,16 +1,15 @@
-"""The console script: straight to the screen, straight to `status`, which is polled, else to the verbs.
+"""The console script. The screen and `gpubox status`, which is often polled, start without click and the verbs.
 
-The short ways leave click and the verbs unimported: they would be a quarter of the screen's first paint, and of
-`gpubox status`.
+Importing those would take a quarter of the time to the screen's first paint, and of `gpubox status`.
 """
 
 import os
 import sys
 
-try:  # nothing is imported before this that Python has not imported itself
+try:  # only modules that Python has loaded already are imported before this
     from gpubox.cli import interrupts
 
-    interrupts.exit_on_interrupt()  # before all that takes time to import
+    interrupts.exit_on_interrupt()  # before the imports that take time
 except KeyboardInterrupt:
     os._exit(130)
 
@@ -33,29 +32,29 @@ def main() -> None:
             else:
                 from gpubox.cli.main import run
 
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # a verb that is ended tidies up as at Ctrl-C
-            interrupts.hear()
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as after Ctrl-C
+            interrupts.raise_on_interrupt()
             code = run()
         else:
-            code = diagnostics.guarded(_screen, lambda: Context().paths.logs)
-        interrupts.deaf()
-    except KeyboardInterrupt:  # in the moment between the two
-        interrupts.deaf()
+            code = diagnostics.run_guarded(_screen)
+        interrupts.ignore_interrupts()
+    except KeyboardInterrupt:  # between the end of the work and the line above
+        interrupts.ignore_interrupts()
     sys.exit(code)
 
 
 def _open_streams() -> None:
-    # `gpubox ... <&-`: else the next file that is opened gets the closed stream's number, and all that it is fed.
+    # `gpubox ... <&-` closes a stream: the next opened file would get its number, and all that is written to it.
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _status() -> int:
     import gc
 
-    gc.disable()  # it ends in a quarter of a second: there is nothing to collect, and looking costs 5 % of it
+    gc.disable()  # the process ends in 0.25 s; collecting would cost 5 % of that
     as_json = sys.argv[-1] == "--json"
 
     def show() -> int:
@@ -64,11 +63,10 @@ def _status() -> int:
         try:
             return show_status(Context(), as_json)
         except BrokenPipeError:
-            output.discard()  # `gpubox status | head -1`: the reader left
+            output.discard()  # `gpubox status | head -1`
             return ExitCode.OK
 
-    tell = output.emit_error if as_json else (lambda error: None)
-    return diagnostics.guarded(show, lambda: Context().paths.logs, tell)
+    return diagnostics.run_guarded(show, as_json=as_json)
 
 
 def _screen() -> int:

@@ -1,7 +1,7 @@
-"""Ctrl-C at every moment: quiet while nothing is at stake, KeyboardInterrupt while work is done, nothing at the end.
+"""What Ctrl-C does: it exits silently at start, raises KeyboardInterrupt during work, and is ignored at exit.
 
-Imported before everything else, and therefore imports nothing that is not there at once: ``signal`` and ``typing`` take
-as long as all of Python's own start, in which it cannot be helped that Ctrl-C prints what Python prints.
+This module is imported first. It imports only what Python has loaded already: importing ``signal`` and ``typing`` would
+take as long as the start of Python, and during that time Ctrl-C prints a traceback.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ INTERRUPTED = 130
 
 
 def exit_on_interrupt() -> None:
-    """Until ``hear``: Ctrl-C ends the process without a word. Where it is ignored (nohup) it stays so."""
+    """Makes Ctrl-C exit silently until ``raise_on_interrupt``. An ignored SIGINT (nohup) stays ignored."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, _leave)
+        _signal.signal(_signal.SIGINT, _exit)
 
 
-def hear() -> None:
-    """From here on Ctrl-C and SIGTERM are a KeyboardInterrupt."""
-    if _signal.getsignal(_signal.SIGINT) is _leave:
+def raise_on_interrupt() -> None:
+    """Makes Ctrl-C raise KeyboardInterrupt from now on."""
+    if _signal.getsignal(_signal.SIGINT) is _exit:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-    sys.unraisablehook = _again
+    sys.unraisablehook = _send_again
 
 
-def deaf() -> None:
-    """Python's own leaving takes a moment: one more Ctrl-C stops nothing then, and must not hide the exit code."""
+def ignore_interrupts() -> None:
+    """Ignores Ctrl-C and SIGTERM while Python exits: they would change the exit code."""
     for number in (_signal.SIGINT, _signal.SIGTERM):
         _signal.signal(number, _signal.SIG_IGN)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
-def _again(unraisable: sys.UnraisableHookArgs) -> None:
-    """An interrupt that came where Python cannot raise it (a finalizer) comes again a moment later."""
+def _send_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Repeats an interrupt that came during a finalizer, where Python cannot raise it."""
     if unraisable.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(unraisable)
         return
     import threading
 
     main = threading.main_thread().ident
-    # A real signal, not _thread.interrupt_main: that one waits until a sleep or a read of the main thread is over.
+    # A real signal: _thread.interrupt_main does not end a sleep or a read of the main thread.
     threading.Timer(0.01, _signal.pthread_kill, (main, _signal.SIGINT)).start()

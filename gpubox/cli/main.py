@@ -1,10 +1,9 @@
-"""The command line: verbs are imported when they are called, so that each answers at once."""
+"""The command line. A verb is imported when it is called, so that each one starts quickly."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,29 @@ import click
 from gpubox import __version__
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.errors import ExitCode, UsageError
 
 VERBS = {
-    "demo": "a first run: the embedded engine with a small model",
-    "ls": "the profiles, and whether their engine takes them",
-    "show": "one profile and its exact command line",
-    "start": "start a profile where nothing runs",
+    "demo": "run a small model on the embedded engine",
+    "ls": "list profiles and whether they can start",
+    "show": "show one profile and its command line",
+    "start": "start a profile if nothing runs",
     "stop": "stop the server",
-    "restart": "stop and start the profile that runs",
-    "switch": "replace the running profile; bring it back if the new one fails",
-    "status": "what runs now",
-    "ps": "every server of gpubox, with its slots",
-    "logs": "the server's log",
-    "requests": "the last requests, each with its times and tokens",
-    "chat": "ask the model, which may run code confined; the chats there are",
-    "sandbox": "run a program confined, as the chat runs the model's",
-    "record": "write every reading into a file, for `gpubox --replay FILE`",
-    "engines": "the llama-server binaries, their builds and devices",
-    "bench": "measure: what is fast here, and how sure that is; resumable, with everything kept",
-    "doctor": "what this box has and what is missing",
-    "import": "make a profile of a command line, a script, a unit, a llama-swap or models.ini file, a GGUF",
-    "export": "write a profile as a unit, a script, or a client's settings",
+    "restart": "restart the running profile",
+    "switch": "replace the running profile; restore it if the new one fails",
+    "status": "show what runs now",
+    "ps": "list running servers and their slots",
+    "logs": "print the server's log",
+    "requests": "list the last requests with their times and tokens",
+    "chat": "ask the model; list, search and edit chats",
+    "sandbox": "run a program in the sandbox of the chat",
+    "record": "record all readings for `gpubox --replay FILE`",
+    "engines": "list llama-server binaries, their builds and devices",
+    "bench": "measure speed and quality, and read the results",
+    "doctor": "check what this machine has and what is missing",
+    "import": "make profiles from scripts, units, other programs' files or models",
+    "schema": "print the JSON Schema of profile files, for an editor",
+    "export": "write a profile as a unit, a script or a client's settings",
 }
 _MODULES = {"import": "import_"}
 
@@ -61,14 +61,14 @@ class VerbGroup(click.Group):
             from gpubox.toml_table import closest_match
 
             near = closest_match(args[0], self.list_commands(ctx))
-            more = f" Did you mean {near!r}?" if near else f" `{ctx.command_path} --help` lists the verbs."
-            raise click.UsageError(f"There is no verb {args[0]!r}.{more}", ctx) from error
+            hint = f"Did you mean {near!r}?" if near else f"`{ctx.command_path} --help` lists the verbs."
+            raise click.UsageError(f"There is no verb {args[0]!r}. {hint}", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # before click sees it, who calls it a failure
-            output.discard()  # `gpubox logs | head`: the reader left
+        except BrokenPipeError:  # `gpubox logs | head`; click would call it a failure
+            output.discard()
             return ExitCode.OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -78,19 +78,27 @@ class VerbGroup(click.Group):
 
 @click.command(cls=VerbGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpubox")
-@click.option("--config", type=click.Path(path_type=Path), help="Another config.toml.")
-@click.option("--url", help="Watch a server that gpubox did not start, read only.")
-@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Play a recording on the screen.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Read FILE instead of config.toml.")
+@click.option("--url", metavar="URL", help="Watch a server that gpubox did not start.")
+@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Play a recording of `gpubox record`.")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path | None) -> None:
-    """The control room of a home GPU box. Without a verb: the screen.
+    """The control room of a home GPU box. Without a verb, the screen opens.
 
-    Exit codes: 0 ok, 1 failed, 2 usage or config, 3 not running or unreachable, 4 unhealthy, 5 would not fit,
-    6 a confined program failed, 130 interrupted.
+    \b
+    Exit codes:
+      0    ok
+      1    failed
+      2    wrong usage or configuration
+      3    not running or unreachable
+      4    unhealthy
+      5    does not fit into memory
+      6    a program failed in the sandbox
+      130  interrupted
     """
     ctx.obj = Context(config)
     if ctx.invoked_subcommand is not None:
-        if url:  # it would be ignored, and another server's answer taken for this one's
+        if url:  # the verb would ignore it and read another server
             raise UsageError("--url before a verb belongs to the screen.", "`gpubox status --url URL` has its own.")
         if replay:
             raise UsageError("--replay belongs to the screen: it takes no verb.", f"Write: gpubox --replay {replay}")
@@ -105,23 +113,23 @@ def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path |
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Runs one command line and returns its exit code; no traceback leaves here.
+    """Runs one command line and returns its exit code; a traceback goes into a file.
 
-    With --json every error is a JSON object too, whatever verb it comes from.
+    With --json every error is also a JSON object.
     """
-    words = sys.argv[1:] if arguments is None else arguments
-    as_json = "--json" in words[: words.index("--") if "--" in words else None]
-    output.begin()
-    tell = output.emit_error if as_json else (lambda error: None)
-    return diagnostics.guarded(lambda: _run(words, tell), lambda: Context().paths.logs, tell)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
+    output.begin_command()
+    return diagnostics.run_guarded(lambda: _run(arguments, as_json), as_json=as_json)
 
 
-def _run(arguments: list[str], tell: Callable[[GpuboxError], None]) -> int:
+def _run(arguments: list[str], as_json: bool) -> int:
     try:
         result = cli.main(args=arguments, prog_name="gpubox", standalone_mode=False)
     except click.ClickException as error:
         error.show()
-        tell(UsageError(error.format_message()))
+        if as_json:
+            output.emit_error(UsageError(error.format_message()))
         return ExitCode.USAGE
     except click.Abort:
         raise KeyboardInterrupt from None

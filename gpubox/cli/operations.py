@@ -1,4 +1,4 @@
-"""Running the Supervisor from a verb: progress on stderr, one result on stdout."""
+"""Runs the Supervisor for a verb: progress on stderr, one result on stdout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.cli.options import NumberOption
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import Profile
@@ -31,74 +32,75 @@ OperationWork = Callable[[Supervisor], Coroutine[Any, Any, Any]]
 
 
 class OperationOutput:
-    """Shows the events of one operation: a line redrawn in place on a terminal, plain lines elsewhere."""
+    """Prints the events of one operation: one line redrawn on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
         self.live = diagnostics.stderr_is_terminal()
         self.finished: OperationFinished | None = None
-        self._waiting: tuple[str, ...] = ()
+        self._busy_slots: tuple[str, ...] = ()
 
     def __call__(self, event: ServerEvent) -> None:
         if isinstance(event, OperationFinished):
             self.finished = event
-            if self.live:
-                diagnostics.redraw("")
+            self._redraw("")
         elif isinstance(event, LoadProgress):
-            if self.live:
-                diagnostics.redraw(f"  load {event.profile}  {_progress(event)}")
+            self._redraw(f"  load {event.profile}  {_load_progress(event)}")
         elif isinstance(event, StepStarted):
-            if self.live:
-                diagnostics.redraw(f"  {event.step} {event.profile} …")
+            self._redraw(f"  {event.step} {event.profile} …")
         elif isinstance(event, WaitingForSlots):
-            if event.slots != self._waiting and (self.live or not self._waiting):
+            if event.slots != self._busy_slots and (self.live or not self._busy_slots):
                 limit = units.rough_duration(event.seconds_left)
-                self._line(
-                    f"  {event.profile} is busy: {'; '.join(event.slots)}. Waiting at most {limit}; --now does not."
+                self._note(
+                    f"  {event.profile} is busy: {'; '.join(event.slots)}. Waiting up to {limit}; --now does not wait."
                 )
-            self._waiting = event.slots
+            self._busy_slots = event.slots
         elif isinstance(event, StepDone):
-            extra = f"  {event.note}" if event.note else ""
-            self._line(f"✓ {event.step} {event.profile}  {units.duration(event.seconds)}{extra}")
+            remark = f"  {event.note}" if event.note else ""
+            self._note(f"✓ {event.step} {event.profile}  {units.duration(event.seconds)}{remark}")
         elif isinstance(event, StepFailed):
-            # The sentence is the error's, told at the end; here stands the line of the log that it was read from.
+            # The error with the sentence is printed at the end; this line shows the log line that it comes from.
             line = event.line if event.line not in event.sentence else ""
-            self._line(f"✗ {event.step} {event.profile}  {line}".rstrip())
+            self._note(f"✗ {event.step} {event.profile}  {line}".rstrip())
             if event.logged:
-                self._line("  `gpubox logs --failed` shows its log.")
+                self._note("  `gpubox logs --failed` shows its log.")
 
-    def _line(self, text: str) -> None:
+    def _redraw(self, line: str) -> None:
         if self.live:
-            diagnostics.redraw("")
+            diagnostics.redraw(line)
+
+    def _note(self, text: str) -> None:
+        self._redraw("")
         diagnostics.note(text)
 
 
-def _progress(event: LoadProgress) -> str:
-    read = f"{units.file_size(event.bytes_read)} of {units.file_size(event.bytes_total)}"
+def _load_progress(event: LoadProgress) -> str:
+    if not event.bytes_total:
+        return event.stage
     left = f"  ~{units.rough_duration(event.seconds_left)} left" if event.seconds_left is not None else ""
-    return f"{event.stage}  {read}{left}" if event.bytes_total else event.stage
+    return f"{event.stage}  {units.file_size(event.bytes_read)} of {units.file_size(event.bytes_total)}{left}"
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--now`` and ``--wait`` to a verb that replaces a server which may be answering."""
+    """Adds ``--now`` and ``--wait`` to a verb that replaces a running server."""
     from gpubox.config import Config
 
-    default = f"Wait at most so long for them, then give up (else wait-seconds, {Config().wait_seconds:.0f})."
-    now = click.option("--now", "-n", is_flag=True, help="Do not wait for requests that are being answered.")
-    wait = click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help=default)
+    text = f"Wait at most SECONDS for running requests. [default: {Config().wait_seconds:.0f}]"
+    now = click.option("--now", "-n", is_flag=True, help="Do not wait for running requests.")
+    wait = click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help=text, cls=NumberOption)
     return now(wait(command))
 
 
 def check_waiting_options(now: bool, wait: float | None) -> None:
-    """Raises UsageError where ``--now`` and ``--wait`` contradict each other."""
+    """Raises UsageError if both ``--now`` and ``--wait`` are given."""
     if now and wait is not None:
         raise UsageError("--now does not wait, --wait does.", "Leave one of them out.")
 
 
-def run_and_report(context: Context, slot: str, work: OperationWork, *, as_json: bool) -> None:
-    """Runs ``work`` on the slot's Supervisor and prints how it ended. Raises its GpuboxError."""
-    finished, error = run_on_instance(context, slot, work)
+def run_and_report(context: Context, instance: str, work: OperationWork, *, as_json: bool) -> None:
+    """Runs ``work`` with the instance's Supervisor and prints the outcome. Raises its GpuboxError."""
+    finished, error = run_on_instance(context, instance, work)
     if as_json:
-        output.emit_json(outcome_values(context, slot, finished, error))
+        output.emit_json(outcome_values(context, instance, finished, error))
     elif finished and not error:
         output.emit(f"{finished.message} ({units.duration(finished.seconds)})")
     if error:
@@ -106,12 +108,12 @@ def run_and_report(context: Context, slot: str, work: OperationWork, *, as_json:
 
 
 def run_on_instance(
-    context: Context, slot: str, work: OperationWork
+    context: Context, instance: str, work: OperationWork
 ) -> tuple[OperationFinished | None, GpuboxError | None]:
-    """Runs ``work`` on the slot's Supervisor: how it ended, and what went wrong, an interrupt included."""
+    """Runs ``work`` with the instance's Supervisor; returns the final event and the error, or the interrupt."""
     progress = OperationOutput()
     try:
-        run_cancellable(work(Supervisor(context.paths, context.config, slot, progress)))
+        run_cancellable(work(Supervisor(context.paths, context.config, instance, progress)))
     except GpuboxError as error:
         return progress.finished, error
     except KeyboardInterrupt:
@@ -120,10 +122,10 @@ def run_on_instance(
 
 
 def outcome_values(
-    context: Context, slot: str, finished: OperationFinished | None, error: GpuboxError | None
+    context: Context, instance: str, finished: OperationFinished | None, error: GpuboxError | None
 ) -> dict[str, Any]:
-    """How one operation ended, for --json. One that was cut short is told by what answers now."""
-    running = None if finished else observe(context.paths, slot).running
+    """The outcome of one operation, for --json. After an interrupt, ``answering`` is what runs now."""
+    running = None if finished else observe(context.paths, instance).running
     return {
         **output.error_values(error),
         "operation": finished.kind if finished else None,
@@ -135,25 +137,25 @@ def outcome_values(
 
 
 def run_cancellable(work: Coroutine[Any, Any, Any]) -> Any:
-    """What ``work`` answers. SIGTERM interrupts it as Ctrl-C does, and a lost terminal does not.
+    """Returns the result of ``work``. SIGTERM interrupts it like Ctrl-C; a lost terminal (SIGHUP) does not.
 
-    Raises KeyboardInterrupt where it was interrupted.
+    Raises KeyboardInterrupt after an interrupt.
     """
     try:
-        return asyncio.run(_unhurried(work))
+        return asyncio.run(_cancel_on_signal(work))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
 
-async def _unhurried(work: Coroutine[Any, Any, Any]) -> Any:
+async def _cancel_on_signal(work: Coroutine[Any, Any, Any]) -> Any:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 
     def cancel(number: int, frame: object) -> None:
-        # Only that, also the second time: what tidies up may go on to its end.
+        # A second signal cancels once more and does not kill: clean-up must finish.
         loop.call_soon_threadsafe(task.cancel)
 
-    # Not the loop's own handlers: it would leave SIGTERM deadly where it ends.
+    # Not loop.add_signal_handler: when the loop closes, SIGTERM would kill the process again.
     before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: None)
     try:
@@ -164,7 +166,7 @@ async def _unhurried(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def ensure_model(context: Context, profile: Profile) -> None:
-    """Downloads the profile's model where it names one to download; nothing is stopped meanwhile."""
+    """Downloads the profile's model if it is missing and can be downloaded; no server is stopped meanwhile."""
     source = profile_model(profile, context.paths, context.config)
     if source.path is not None or not source.fetch:
         return

@@ -1,71 +1,46 @@
-"""A slot for one run alone: no other gpubox shares it, and nothing of it stays behind."""
+"""A server instance for one command: no other gpubox uses it, and its files are removed at the end."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from gpubox.cli import diagnostics
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.supervisor import Supervisor
+from gpubox.storage import lock_file
 
 PREFIX = "~once-"
-"""No profile can be called so, and therefore no companion's slot is."""
+"""No profile can have such a name, so no companion's instance has it."""
 
 
 @contextmanager
 def temporary_instance(paths: Paths) -> Iterator[str]:
-    """A slot of this process, held by a lock that ends with it, however it ends."""
-    slot = f"{PREFIX}{os.getpid()}"
-    with _held(paths, slot) as mine:
-        if not mine:
-            raise GpuboxError(f"The slot {slot} is in use.")  # another container's gpubox with this pid
-        yield slot
+    """The name of an instance that only this process uses. A lock marks it, which ends with the process."""
+    instance = f"{PREFIX}{os.getpid()}"
+    with _locked(paths, instance) as locked:
+        if not locked:
+            raise GpuboxError(f"The instance {instance} is in use.")  # a gpubox with this pid in another container
+        yield instance
 
 
 async def remove_abandoned_instances(paths: Paths, config: Config) -> None:
-    """Stops the servers of runs that are gone and removes their files; those of living runs are left alone."""
+    """Stops the servers of killed commands and removes their files."""
     folder = paths.instance_state("x").parent
-    for slot in sorted({path.stem for path in folder.glob(f"{PREFIX}*.*")}):
-        with _held(paths, slot) as dead:
-            if dead:
-                await stop_and_remove(Supervisor(paths, config, slot))
+    for instance in sorted({path.stem for path in folder.glob(f"{PREFIX}*.*")}):
+        with _locked(paths, instance) as abandoned:
+            if abandoned:
+                await stop_and_remove(Supervisor(paths, config, instance))
 
 
 async def stop_and_remove(supervisor: Supervisor) -> None:
-    """Stops the server and removes the slot's files. Interrupts wait until it is done. Raises GpuboxError."""
-    await _surely(_end(supervisor))
-
-
-async def _end(supervisor: Supervisor) -> None:
-    await supervisor.stop()
-    paths, slot = supervisor.paths, supervisor.slot
-    logs = paths.logs.glob(f"{paths.instance_log(slot).name}*")
-    state = paths.instance_state(slot)
-    states = state.parent.glob(f"{state.name}*")  # who is killed while it writes one leaves it half written beside
-    for path in (*states, paths.instance_lock(slot), paths.slot_life(slot), *logs):
-        path.unlink(missing_ok=True)
-
-
-async def stop_and_remove_after_failure(supervisor: Supervisor) -> None:
-    """As ``stop_and_remove`` where something else failed already: that is what the owner should read."""
-    try:
-        await stop_and_remove(supervisor)
-    except asyncio.CancelledError:
-        return  # interrupted once more, and it is done
-    except (GpuboxError, OSError) as error:
-        diagnostics.note(f"  ! {supervisor.slot} is not cleared away: {error}")
-
-
-async def _surely(work: Coroutine[Any, Any, Any]) -> None:
-    task = asyncio.ensure_future(work)
+    """Stops the server and removes the instance's files. An interrupt waits until that is done. Raises GpuboxError."""
+    task = asyncio.ensure_future(_stop_and_remove(supervisor))
     interrupted = False
     while not task.done():
         try:
@@ -79,24 +54,41 @@ async def _surely(work: Coroutine[Any, Any, Any]) -> None:
         raise asyncio.CancelledError
 
 
+async def stop_and_remove_after_failure(supervisor: Supervisor) -> None:
+    """Like ``stop_and_remove``, but only notes an error: the caller raises the first one."""
+    try:
+        await stop_and_remove(supervisor)
+    except asyncio.CancelledError:
+        return  # a second interrupt; everything is removed
+    except (GpuboxError, OSError) as error:
+        diagnostics.note(f"  ! The files of {supervisor.instance} were not removed: {error}")
+
+
+async def _stop_and_remove(supervisor: Supervisor) -> None:
+    await supervisor.stop()
+    paths, instance = supervisor.paths, supervisor.instance
+    logs = paths.logs.glob(f"{paths.instance_log(instance).name}*")
+    state = paths.instance_state(instance)
+    states = state.parent.glob(f"{state.name}*")  # a kill during a write leaves a temporary file beside it
+    for path in (*states, paths.instance_lock(instance), paths.liveness_lock(instance), *logs):
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
-def _held(paths: Paths, slot: str) -> Iterator[bool]:
-    """Whether nobody else holds ``slot``; it is held inside the block and its lock file removed at the end."""
-    path = paths.instance_state(slot).with_suffix(".run")
+def _locked(paths: Paths, instance: str) -> Iterator[bool]:
+    """Locks ``instance`` inside the block and removes the lock file afterwards; ``False`` if it is locked already."""
+    path = paths.instance_state(instance).with_suffix(".run")
     while True:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = lock_file(path)
         except OSError as error:
             raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+        if descriptor is None:
+            yield False
+            return
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
-            if not _is(path, descriptor):
-                continue  # it was removed by who held it before: a lock that nobody can find holds nothing
+            if not _is_same_file(path, descriptor):
+                continue  # its former owner removed it: a lock on a removed file protects nothing
             try:
                 yield True
             finally:
@@ -106,7 +98,7 @@ def _held(paths: Paths, slot: str) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def _is(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     try:
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The one way to the terminal: every stream of a verb is a CleanStream, whoever writes to it."""
+"""Sanitized stdout and stderr: a text from a model, a file or a server cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from typing import TextIO
 
 from gpubox.sanitize import StreamSanitizer
 
-LINE_CHARS = 20_000
-"""What a terminal is shown of one line; a file or a pipe gets all of it."""
+MAX_LINE_CHARS = 20_000
+"""A longer line is cut on a terminal; a file or a pipe gets all of it."""
 
 
 class TerminalControl(Enum):
-    """gpubox's own codes. Nothing else makes a terminal act: codes in a text are never trusted."""
+    """The only escape sequences that reach the terminal."""
 
     CLEAR_LINE = "\r\x1b[2K"
-    """Back to the start of the line, which is cleared."""
+    """Clears the line and puts the cursor at its start."""
 
 
 class SanitizedStream(io.TextIOBase):
-    """Writes to ``out`` what ``gpubox.sanitize`` leaves of a text, also where an escape sequence comes in pieces.
+    """Sanitizes what is written to ``out``, also an escape sequence in several pieces.
 
-    It has no ``buffer``: there is no way around it.
+    It has no ``buffer`` attribute, so that nobody can write past it.
     """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._cleaner = StreamSanitizer(LINE_CHARS if out.isatty() else None)
+        self._sanitizer = StreamSanitizer(MAX_LINE_CHARS if out.isatty() else None)
 
     def write(self, text: str) -> int:
-        self._put(self._cleaner.feed(text))
+        self._put(self._sanitizer.feed(text))
         return len(text)
 
     def write_untruncated(self, text: str) -> None:
-        """A text of its own, whose lines are not cut: JSON."""
-        cleaner = StreamSanitizer()
-        self._put(self._cleaner.end() + cleaner.feed(text) + cleaner.end())
+        """Writes a complete text, such as JSON, without cutting its lines."""
+        sanitizer = StreamSanitizer()
+        self._put(self._sanitizer.end() + sanitizer.feed(text) + sanitizer.end())
 
     def write_verbatim(self, text: str) -> None:
-        """What goes into a file or a pipe as it stands; on a terminal it is cleaned as everything is."""
+        """Writes unchanged into a file or a pipe; on a terminal the text is sanitized."""
         if self.isatty():
             self.write(text)
         else:
-            self._put(self._cleaner.end() + text)
+            self._put(self._sanitizer.end() + text)
 
     def control(self, code: TerminalControl) -> None:
-        """Has the terminal act."""
-        self._put(self._cleaner.end() + code.value)
+        """Writes an escape sequence of gpubox's own."""
+        self._put(self._sanitizer.end() + code.value)
 
     def finish(self) -> None:
-        """Writes what was held back as the possible beginning of something."""
-        if rest := self._cleaner.end():
+        """Writes what was held back as the possible start of an escape sequence."""
+        if rest := self._sanitizer.end():
             self._put(rest)
 
     def _put(self, text: str) -> None:
         try:
             self._out.write(text)
-        except UnicodeEncodeError:  # a terminal of another alphabet, a file name that is no text
+        except UnicodeEncodeError:  # the terminal lacks a character, or a file name is not UTF-8
             encoding = self._out.encoding or "ascii"
             self._out.write(text.encode(encoding, "replace").decode(encoding))
 
     def close(self) -> None:
-        """Does nothing: ``out`` is somebody else's."""
+        """Does nothing: ``out`` belongs to the caller."""
 
     def flush(self) -> None:
         self._out.flush()
@@ -89,18 +89,18 @@ class SanitizedStream(io.TextIOBase):
 
 
 def sanitized_stdout() -> SanitizedStream:
-    """stdout as it is now."""
-    return _cleaned(sys.stdout)
+    """The current stdout, sanitized."""
+    return _sanitized(sys.stdout)
 
 
 def sanitized_stderr() -> SanitizedStream:
-    """stderr as it is now."""
-    return _cleaned(sys.stderr)
+    """The current stderr, sanitized."""
+    return _sanitized(sys.stderr)
 
 
 @contextlib.contextmanager
 def sanitized_streams() -> Iterator[None]:
-    """Inside the block nothing reaches stdout and stderr uncleaned: not from click, nor from a stray print."""
+    """Inside the block, stdout and stderr are sanitized for everybody, for example for click."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = streams = sanitized_stdout(), sanitized_stderr()
     try:
@@ -108,9 +108,9 @@ def sanitized_streams() -> Iterator[None]:
     finally:
         sys.stdout, sys.stderr = before
         for stream in streams:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            with contextlib.suppress(OSError, ValueError):  # the reader is gone
                 stream.finish()
 
 
-def _cleaned(stream: TextIO) -> SanitizedStream:
+def _sanitized(stream: TextIO) -> SanitizedStream:
     return stream if isinstance(stream, SanitizedStream) else SanitizedStream(stream)

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from gpubox.engines.engine_run import EngineOutput, last_line, run_engine
 from gpubox.engines.find import Engine, check_runnable
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import read_bytes
+from gpubox.storage import read_bytes, write_atomically
 
 CACHE_BYTES = 16 * 1024 * 1024
 _SCHEMA = 1
@@ -120,14 +119,5 @@ def _write(cache: Path, key: Mapping[str, list[int]], capabilities: Capabilities
             [o.names, o.negatives, o.value, o.allowed, o.env, o.removed, o.help, o.long] for o in capabilities.options
         ],
     }
-    temporary = ""
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=cache.parent, delete=False) as file:
-            temporary = file.name
-            json.dump(stored, file)
-        Path(temporary).replace(cache)
-    except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
+    with contextlib.suppress(OSError):  # without the cache the engine is asked again
+        write_atomically(cache, json.dumps(stored).encode())

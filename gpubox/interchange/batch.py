@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpubox.interchange.input_limits import ExpansionBudget
-from gpubox.interchange.script_assignments import ScriptAssignments
-from gpubox.interchange.shell import SERVER_VARIABLE, ScriptCommand
+from gpubox.interchange.script import SERVER_VARIABLE, ExpansionBudget, ScriptAssignments, ScriptCommand
 
 _SET = re.compile(r'@?set\s+(?:"([^"=]+)=([^"]*)"?|([^"=\s/][^=]*)=(.*))', re.I)
 _VARIABLE = re.compile(r"%([A-Za-z_]\w*)%|!([A-Za-z_]\w*)!|%~?[a-z]*[\d*]")

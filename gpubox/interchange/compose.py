@@ -6,10 +6,8 @@ import re
 
 from gpubox.interchange.containers import Container, environment, split_joined_options
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.input_limits import ExpansionBudget
+from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
 from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
-from gpubox.interchange.shell import ScriptCommand
-from gpubox.interchange.word_splitting import split_words
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?::?([-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")

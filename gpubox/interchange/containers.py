@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpubox.interchange.import_notes import join_words, omitted
 from gpubox.interchange.profile_draft import ProfileDraft
-from gpubox.interchange.word_splitting import split_words
+from gpubox.interchange.script import split_words
 from gpubox.profiles.flag_paths import map_paths
 
 _IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[.-]?cpp[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)

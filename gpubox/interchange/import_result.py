@@ -10,8 +10,8 @@ from gpubox.interchange.koboldcpp import find_koboldcpp
 from gpubox.interchange.llamafile import find_llamafile
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile, draft_from_arguments, match_engine
+from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import ServerInvocation, find_server, flags_without_program, is_unrelated
-from gpubox.interchange.shell import ScriptCommand
 
 _PUNCTUATION = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do"}
 """Words that close what a shell's other words open."""

@@ -16,7 +16,6 @@ from gpubox.interchange.batch import looks_like_batch, read_batch_file
 from gpubox.interchange.compose import ContainerServer, is_compose, read_compose
 from gpubox.interchange.import_notes import limit_notes
 from gpubox.interchange.import_result import ImportResult, ImportSource, import_commands, import_server
-from gpubox.interchange.input_limits import MAX_INPUT_CHARS
 from gpubox.interchange.koboldcpp import is_kcpps, read_kcpps
 from gpubox.interchange.kubernetes import is_kubernetes, read_kubernetes
 from gpubox.interchange.llama_swap import PORT_MACRO, is_llama_swap, read_llama_swap, unknown_yaml_error
@@ -27,8 +26,8 @@ from gpubox.interchange.models_ini import read_models_ini
 from gpubox.interchange.powershell import looks_like_powershell, read_powershell
 from gpubox.interchange.profile_draft import ImportedProfile, draft_from_arguments, profile_name
 from gpubox.interchange.quadlet import read_quadlet
-from gpubox.interchange.script_assignments import ScriptAssignments
-from gpubox.interchange.shell import ScriptCommand, read_script
+from gpubox.interchange.script import MAX_INPUT_CHARS, ScriptAssignments, ScriptCommand
+from gpubox.interchange.shell import read_script
 from gpubox.interchange.systemd import read_unit
 from gpubox.interchange.yaml_text import YamlValue, read_yaml
 from gpubox.models.gguf import GgufFile, check_gguf

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpubox.interchange.import_notes import join_words, omitted
+from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import ServerInvocation
-from gpubox.interchange.shell import ScriptCommand
 
 _PROGRAM = re.compile(r"koboldcpp[\w.-]*?(?:\.exe|\.py)?", re.I)
 _QUANT_KV = {"0": "f16", "1": "q8_0", "2": "q4_0"}

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from gpubox.interchange.compose import ContainerServer
 from gpubox.interchange.containers import Container, PublishedPort, environment, split_joined_options
 from gpubox.interchange.import_notes import is_secret, omitted
+from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import server_in_container
-from gpubox.interchange.shell import ScriptCommand
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
 
 _READ = {"name", "image", "command", "args", "env", "ports", "volumeMounts"}

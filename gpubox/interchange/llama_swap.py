@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from gpubox.errors import UsageError
 from gpubox.interchange.batch import read_batch
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.input_limits import ExpansionBudget
-from gpubox.interchange.shell import ScriptCommand
-from gpubox.interchange.word_splitting import split_words
+from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
 
 PORT_MACRO = "${PORT}"

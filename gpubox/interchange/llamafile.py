@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from gpubox.interchange.import_notes import join_words, omitted
+from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import ServerInvocation
-from gpubox.interchange.shell import ScriptCommand
 
 _OWN_SWITCHES = {
     "--server", "--v2", "--nobrowser", "--unsecure", "--nocompile", "--recompile", "--ftrace", "--strace", "--chat",

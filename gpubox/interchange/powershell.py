@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpubox.interchange.input_limits import ExpansionBudget
-from gpubox.interchange.script_assignments import ScriptAssignments
-from gpubox.interchange.shell import ScriptCommand
+from gpubox.interchange.script import ExpansionBudget, ScriptAssignments, ScriptCommand
 
 PowerShellValue = str | list[str]
 _WORKED_OUT = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
@@ -74,7 +72,7 @@ class _PowerShell:
             else:
                 value = old + value
         self.variables[name.lower()] = value
-        self.assigned.add(name, statement, adds=operator == "+=")
+        self.assigned.add(name, statement, appends=operator == "+=")
 
     def _value(self, text: str) -> PowerShellValue:
         text = text.strip()

@@ -7,8 +7,8 @@ import re
 from gpubox.interchange.compose import RESTART_POLICIES, ContainerServer
 from gpubox.interchange.containers import Container, environment
 from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import server_in_container
-from gpubox.interchange.shell import ScriptCommand
 from gpubox.interchange.systemd import unit_assignments, unit_words
 
 

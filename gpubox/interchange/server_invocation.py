@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.containers import Container, read_docker_run
 from gpubox.interchange.import_notes import is_secret, join_words, omitted
-from gpubox.interchange.shell import ScriptCommand, read_shell
+from gpubox.interchange.script import ScriptCommand
+from gpubox.interchange.shell import read_shell
 
 _BINARY = re.compile(r"llama[-_]server(?:[-_.][\w.-]*)?", re.I)
 _NOT_A_PROGRAM = re.compile(r"\.(?:service|log|sh|bat|cmd|py|conf|toml|txt|pid|env|ya?ml|json|md)$", re.I)

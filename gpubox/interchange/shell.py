@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from gpubox.interchange.input_limits import ExpansionBudget
-from gpubox.interchange.script_assignments import ScriptAssignments
+from gpubox.interchange.script import SERVER_VARIABLE, ExpansionBudget, ScriptAssignments, ScriptCommand
 
 ShellValue = str | list[str]
 
@@ -21,29 +19,8 @@ _BRACED = re.compile(r"([A-Za-z_]\w*|[@*]|\d+)(\[[@*]\])?(?::?[-=](.*))?", re.S)
 _NAMED = re.compile(r"\$([A-Za-z_]\w*|[@*#?\d])")
 _RESERVED = {"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"}
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
-SERVER_VARIABLE = re.compile(r"(?:CUDA|GGML|LLAMA_ARG|HF|HIP|HSA|ROCR|VK|OMP|NVIDIA|SYCL|ONEAPI|ZES)_|LD_", re.I)
-"""Variables that programs read and scripts do not name for themselves."""
 _ENDS = "\n;|&()"
 _BREAKS = " \t\r<>" + _ENDS
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptCommand:
-    """One command of a script."""
-
-    words: tuple[str, ...]
-    env: Mapping[str, str]
-    """What it finds in its environment because the script put it there."""
-    unresolved: tuple[str, ...] = ()
-    """The expansions that only a shell could have done, as written."""
-    branched: tuple[str, ...] = ()
-    """Variables in it that the script sets in a branch (``if``, ``case``): every branch is read as if it were taken."""
-    text: str = ""
-    """As written."""
-    line: str = ""
-    """The whole line of it, where ``text`` is only a part of that."""
-    dropped: tuple[str, ...] = ()
-    """Where its output goes, and what else of it is the shell's."""
 
 
 def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[ScriptCommand]:
@@ -114,7 +91,7 @@ class _Shell:
                 begin, self.at = self.at, match.end()
                 used, self.used = self.used, set()
                 value = self._value()
-                self.assigned.add(match[1], self.text[begin : self.at], adds=match[2] == "+=")
+                self.assigned.add(match[1], self.text[begin : self.at], appends=match[2] == "+=")
                 self.own[match[1]] = _joined(self._lookup(match[1]), value) if match[2] == "+=" else value
                 made_of[match[1]], self.used = self.used, used
                 if match[2] == "+=":

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.input_limits import ExpansionBudget
-from gpubox.interchange.shell import ScriptCommand
+from gpubox.interchange.script import ExpansionBudget, ScriptCommand
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpubox.server.slot_events import (
+from gpubox.server.log_events import (
     BetterPromptFound,
     FullReprocessing,
     PromptCleared,

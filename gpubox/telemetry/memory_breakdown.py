@@ -92,7 +92,7 @@ class MemoryBreakdown:
                 self.kv_cells = max(self.kv_cells, event.cells * event.streams)
                 self.kv_size_bytes += event.size_bytes
             case ThreadCount():
-                self.threads = event.asked
+                self.threads = event.threads
             case _:
                 pass
 

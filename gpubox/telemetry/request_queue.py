@@ -13,15 +13,18 @@ from __future__ import annotations
 from collections import deque
 
 from gpubox.server.log_events import (
+    AllSlotsIdle,
     CachedTokens,
     GenerationProgressLine,
     LogEvent,
     NewPrompt,
     PromptProgressLine,
+    RequestArrived,
+    SlotBusy,
     SlotReleased,
+    SlotSelected,
     TimingLine,
 )
-from gpubox.server.slot_events import AllSlotsIdle, RequestArrived, SlotBusy, SlotSelected
 
 SLACK_SECONDS = 1.0
 """How long a request may be on its way to the main loop while that runs: its text is made tokens first."""

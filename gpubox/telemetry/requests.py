@@ -12,17 +12,19 @@ from gpubox.server.log_events import (
     DeviceBuffer,
     DraftAcceptance,
     DraftAcceptancePerPosition,
+    FullReprocessing,
     GenerationProgressLine,
     LogEvent,
     NewPrompt,
     PromptProgressLine,
+    SlotEvent,
     SlotReleased,
     TaskCancelled,
+    TaskFailed,
     TaskLaunched,
     TimingHeader,
     TimingLine,
 )
-from gpubox.server.slot_events import FullReprocessing, SlotEvent, TaskFailed
 from gpubox.telemetry.cache_miss import PromptCacheState
 from gpubox.telemetry.request_queue import RequestQueue
 from gpubox.telemetry.snapshot import Request

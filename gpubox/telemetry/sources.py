@@ -17,14 +17,14 @@ from gpubox.server.log_events import (
     LogCut,
     LogSection,
     PromptCacheSize,
+    PromptCleared,
     SleepState,
     SlotReleased,
-    parse_event,
 )
-from gpubox.server.log_request_count import ENDED, count_ended_requests
+from gpubox.server.log_parsing import parse_event
+from gpubox.server.log_truncation import ENDED, count_ended_requests
 from gpubox.server.other_server import LLAMA, OtherServerReading
 from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot
-from gpubox.server.slot_events import PromptCleared
 from gpubox.telemetry.cache_miss import PromptCacheState
 from gpubox.telemetry.checkpoints import ContextCheckpoints
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown

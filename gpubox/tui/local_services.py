@@ -128,11 +128,11 @@ class LocalServices:
         if dead is None:
             return outcome
         stopped = cause_of(self.paths, MAIN_INSTANCE, dead.process).kind is FailureKind.STOPPED
-        refusal = restart_refusal(view, driver, keyed=api_key(self.paths) is not None, told=stopped)
+        refusal = restart_refusal(view, driver, has_api_key=api_key(self.paths) is not None, terminated=stopped)
         if refusal is None:  # the watcher restarts it; one that was killed is replaced first
             watcher.ensure_watcher(self.paths, MAIN_INSTANCE, dead.process)
-            watched = watcher.watched(MAIN_INSTANCE)
-            refusal = "It is started again." if watched else "It is not started again: no watcher."
+            watched = watcher.wants_watcher(MAIN_INSTANCE)
+            refusal = "It is restarted." if watched else "It is not restarted: no watcher."
         return f"{outcome} {refusal}".strip()
 
     # -- profiles -----------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class LocalServices:
         return catalog
 
     def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        from gpubox.profiles.listing import hides_shipped
+        from gpubox.profiles.loader import hides_shipped
 
         return hides_shipped(catalog.profiles.values(), self.config.shipped_profiles)
 

@@ -62,7 +62,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     assert (code, shown_again["run"]["state"], len(shown_again["report"]["metrics"])) == (0, "finished", 9)
     assert "before" not in shown_again["run"]
     assert "every result is the same" in gpubox(capfd, "bench", "rescore", "last")[1]
-    assert "nothing is left to do" in gpubox(capfd, "bench", "resume")[2]
+    assert "there is nothing left to do" in gpubox(capfd, "bench", "resume")[2]
     code, _, err = gpubox(capfd, "bench", "rm", "last")
     assert (code, "Say --yes" in err) == (2, True)
     assert gpubox(capfd, "bench", "rm", "last", "--yes")[0] == 0
@@ -76,7 +76,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         (("speed", "nope"), 2, "nope"),
         (("speed", "a", "--url", "http://127.0.0.1:9"), 2, "it takes no profile"),
         (("speed", "a", "--model", "m"), 2, "--model belongs to --url"),
-        (("speed", "a", "--preset", "fast"), 2, "There are: quick, game, lengths, chat."),
+        (("speed", "a", "--preset", "fast"), 2, "'fast' is not one of 'quick', 'game', 'lengths', 'chat'"),
         (("speed", "a", "--depths", "many"), 2, "--depths takes whole numbers"),
         (("speed", "a", "--prompts", "x"), 2, "no prompt 'x'"),
         (("speed", "beside"), 2, "runs beside"),
@@ -185,7 +185,7 @@ def test_a_busy_server_is_not_measured_unasked(
     code, out, err = gpubox(capfd, "bench", "speed", *QUICK)
 
     assert (code, out) == (1, "")
-    assert "Somebody is being answered by a: slot 0" in err
+    assert "A request is running on a: slot 0" in err
     assert "--now" in err
 
 
@@ -220,11 +220,14 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
 
 
 def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
-    code, found = values(capfd, "bench", "--plan", "speed", "a", *QUICK)
+    code, found = values(capfd, "bench", "--dry-run", "speed", "a", *QUICK)
     assert code == 0
     assert (found["items"], found["starts"], found["restored_profile"], found["seconds"]) == (6, ["a"], None, None)
-    code, out, _ = gpubox(capfd, "bench", "--plan", "speed", "a", *QUICK)
-    assert out.splitlines() == ["speed: 6 items", "1 start: a", "afterwards nothing runs, as now"]
-    code, _, _ = gpubox(capfd, "bench", "--plan", "speed", "nobody")
+    code, out, _ = gpubox(capfd, "bench", "--dry-run", "speed", "a", *QUICK)
+    assert out.splitlines() == [
+        "speed: 6 items. 1 start: a. A server that already runs with the same flags is not restarted.",
+        "Afterwards nothing runs, as now.",
+    ]
+    code, _, _ = gpubox(capfd, "bench", "--dry-run", "speed", "nobody")
     assert code == 2
     assert not list((paths.state / "runs").glob("*"))

@@ -33,8 +33,8 @@ def test_a_sweep_tells_its_plan_keeps_what_cannot_load_and_is_saved(
     code, out, err = gpubox(capfd, "bench", "sweep", "a", "--over", "c=13,2048,3072", "--context", "0", *TINY, *TWICE)
 
     assert code == 0, err
-    assert "42 requests; 6 starts: ctx-size=" in err
-    assert "afterwards b runs again" in err
+    assert "42 items. 6 starts: ctx-size=" in err
+    assert "Afterwards b runs again." in err
     assert "13 brings bad luck" in out
     assert "best" in out
     assert running(capfd) == "b"
@@ -66,8 +66,8 @@ def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.
     code, out, err = gpubox(capfd, "bench", "ab", "a", "b", *TINY, *TWICE, "--json")
 
     assert code == 0, err
-    assert re.search(r"28 requests; 4 starts: (?=.*a)(?=.*b)[ab], [ab], [ab], [ab]", err)
-    assert "afterwards nothing runs, as now" in err
+    assert re.search(r"28 items\. 4 starts: (?=.*a)(?=.*b)[ab], [ab], [ab], [ab]\.", err)
+    assert "Afterwards nothing runs, as now." in err
     assert err.count("✓ load") == 4  # each start is one, also where the same side comes twice in a row
     report = json.loads(out)["report"]
     assert report["tables"][0]["title"] == "b over a"
@@ -105,7 +105,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
     code, out, err = gpubox(capfd, "bench", "soak", "--minutes", "0.01", "--window", "0.3", "--max-tokens", "8")
 
     assert code == 0, err
-    assert "3 windows" in err
+    assert "3 items." in err
     assert "Agent-like load" in out
     assert "first third" in out
 
@@ -144,7 +144,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
         (("soak", "a", "--minutes", "1e6"), "At most 20,000 in one run"),
         (("soak", "a", "--window", "1e-300"), "At most 20,000 in one run"),
         (("soak", "a", "--minutes", "0"), "--minutes"),
-        (("restore",), "No run that was cut off"),
+        (("restore",), "No interrupted run has left its server running."),
     ],
 )
 def test_what_cannot_be_is_said(
@@ -160,7 +160,7 @@ def killed(paths: Paths, *, applied_argv: tuple[str, ...]) -> str:
     """The folder that a run leaves which was killed with b up, while a ran before."""
     before = observe(paths, MAIN_INSTANCE).state.last_good
     made = create_run(paths, Plan("speed", (Target("b", "b"),), {"preset": "quick"}), [])
-    made.save(replace(made.info, state="running", before=before, restore_pending=True, applied_argv=applied_argv))
+    made.save(replace(made.info, state="running", previous=before, restore_pending=True, applied_argv=applied_argv))
     return made.id
 
 

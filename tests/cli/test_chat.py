@@ -20,7 +20,7 @@ import pytest
 
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.chat_files import chat_path, load_chat, names
+from gpubox.agent.transcript.chat_files import chat_names, chat_path, load_chat
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run
@@ -123,7 +123,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., Said], programs: list[
     err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"effective \S+", "effective RATE", said.err))
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
-        "  tools: native, as the chat template knows tool calls",
+        "  tools: native (the chat template knows tool calls)",
         "  ▸ code_execution",
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
@@ -131,7 +131,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., Said], programs: list[
         "  ✓ 2 rounds  5 tokens in TIME  effective RATE tok/s  tools 1 in TIME",
     ]
     assert [code for code, _ in programs] == ["print(6 * 7)"]
-    assert names(paths) == ["what-is-6-7"]
+    assert chat_names(paths) == ["what-is-6-7"]
 
 
 def test_a_turn_as_json_lines(serve: Serve, chat: Callable[..., Said], programs: list[Any], paths: Paths) -> None:
@@ -202,7 +202,7 @@ WRITE = {"path": "sub/new.txt", "content": "hello\n"}
 
 @pytest.mark.parametrize(
     ("approve", "made", "words"),
-    [("workspace", True, "was made: 6 bytes"), ("never", False, "not allow"), (None, False, "nobody can be asked")],
+    [("workspace", True, "was created: 6 bytes"), ("never", False, "not allow"), (None, False, "nobody can be asked")],
 )
 def test_writing_a_file(
     approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., Said], tmp_path: Path,
@@ -248,7 +248,7 @@ def test_a_home_as_workspace_needs_a_word(
     assert said.code == 2
     assert "is the home folder" in said.err
     assert "--any-workdir" in said.err
-    assert names(paths) == server.bodies == []
+    assert chat_names(paths) == server.bodies == []
     assert chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home), "--any-workdir").code == 0
 
 
@@ -260,7 +260,7 @@ def test_nobody_answers(chat: Callable[..., Said], paths: Paths) -> None:
     said = chat("-p", "Anyone?", "--json")
     (error,) = said.events
     assert (said.code, error["event"], error["ok"], error["exit_code"]) == (3, "error", False, 3)
-    assert names(paths) == []
+    assert chat_names(paths) == []
 
 
 class Dies(ScriptedServer):
@@ -314,7 +314,7 @@ def test_hostile_text_reaches_no_terminal(serve: Serve, chat: Callable[..., Said
     assert not set("\x1b\x07\x9b\u202e") & set(said.out + said.err)
     assert "[/foo]  �evil 👩" in said.out and "owned" not in said.out
     assert "👩‍👧" in said.out
-    shown = chat("show", names(Paths.default())[0])
+    shown = chat("show", chat_names(Paths.default())[0])
     assert not set("\x1b\x07\x9b\u202e") & set(shown.out)
     assert "👩‍👧" in shown.out
 
@@ -339,7 +339,7 @@ def test_the_prompt_from_stdin(serve: Serve) -> None:
 
 
 def test_the_chats_there_are(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:
-    assert "no chat yet" in chat("ls").out
+    assert "no chats yet" in chat("ls").out
     server = serve(says("Red."), says("Blue."), says("Green."))
     url = ("--url", server.url)
     chat("-p", "A colour?", "--name", "c", *url)
@@ -368,7 +368,7 @@ def test_the_chats_there_are(serve: Serve, chat: Callable[..., Said], paths: Pat
     assert chat("rename", "c", "colours").code == 0
     assert chat("rm", "colours", "none").code == 2
     assert json.loads(chat("rm", "colours", "d", "--json").out)["ok"] is True
-    assert names(paths) == []
+    assert chat_names(paths) == []
 
 
 def ask_beside(server: ScriptedServer, *words: str) -> subprocess.Popen[str]:
@@ -436,9 +436,9 @@ async def test_the_owner_is_asked_at_the_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
-    asker = ApprovalPrompt(True)
-    asker.told.set()
-    assert await asker(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
+    approval = ApprovalPrompt(True)
+    approval.call_shown.set()
+    assert await approval(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nAllow this?")
 
 

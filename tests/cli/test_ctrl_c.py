@@ -61,7 +61,7 @@ def test_what_is_imported_before_ctrl_c_is_heard_is_nothing_of_weight() -> None:
 def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
-        "from gpubox.cli import interrupts; interrupts.exit_on_interrupt(); interrupts.hear();"
+        "from gpubox.cli import interrupts; interrupts.exit_on_interrupt(); interrupts.raise_on_interrupt();"
         "print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)"
     )
 
@@ -72,7 +72,7 @@ def test_an_interrupt_in_a_finalizer_is_not_lost_and_not_printed() -> None:
     script = """
 import signal, time
 from gpubox.cli import interrupts
-interrupts.exit_on_interrupt(); interrupts.hear()
+interrupts.exit_on_interrupt(); interrupts.raise_on_interrupt()
 class Late:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)

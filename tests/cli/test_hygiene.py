@@ -118,7 +118,7 @@ def test_closed_streams_are_empty_ones(paths: Paths) -> None:
     command = f"{shlex.quote(sys.executable)} -m gpubox chat -p - <&-"
     with subprocess.Popen(["sh", "-c", command], stderr=subprocess.PIPE) as process:
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 2 and b"the prompt is empty" in err
+    assert process.returncode == 2 and b"The prompt is empty." in err
 
 
 def test_a_terminal_without_unicode_still_lists() -> None:

@@ -37,7 +37,7 @@ def test_the_program_speaks_on_stdout_and_how_it_ended_on_stderr(
 
     out, err = capfd.readouterr()
     assert (code, out) == (0, "hi\n")
-    assert err.startswith("made f\nexit 0, ")
+    assert err.startswith("changed f\nexit 0, ")
     assert err.endswith(" ms, bubblewrap\n")
     assert (folder / "f").exists()
 

@@ -23,8 +23,8 @@ from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.instance import observe
 from gpubox.server.launch import free_port
-from gpubox.server.server_process import lock_holder
 from gpubox.server.state import load_state
+from gpubox.storage import lock_holder
 from tests.conftest import until
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "2"))
@@ -47,7 +47,7 @@ class Box:
         return [identity.pid for identity, _ in find_by_marker(f"{self.paths.state}|")]
 
     def watcher(self) -> int | None:
-        return lock_holder(self.paths.slot_watch("main"))
+        return lock_holder(self.paths.watcher_lock("main"))
 
     def kill_server(self) -> None:
         (pid,) = self.servers()
@@ -108,13 +108,13 @@ def test_a_server_that_dies_is_written_down_and_answers_again(box: Box) -> None:
 
     server = box.server()
     assert (server["state"], server["profile"]) == ("ready", "a")
-    assert "It died once lately and was started again" in server["message"]
+    assert "It died once recently and was restarted" in server["message"]
     (report,) = box.crashes()
     assert "a died" in report.read_text()
     assert box.watcher() == first  # the same process, at rest again beside the new one
     box.kill_server()
     until(lambda: len(box.crashes()) == 2 and box.proven())
-    assert "died 2 times lately" in box.server()["message"]
+    assert "died 2 times recently" in box.server()["message"]
 
 
 def test_after_three_restarts_it_stays_down_and_says_why(box: Box) -> None:
@@ -169,7 +169,9 @@ def test_there_is_never_more_than_one_and_it_is_its_own_master(box: Box) -> None
     assert process is not None
     for _ in range(5):
         assert not watcher.ensure_watcher(box.paths, "main", process)
-    extra = subprocess.run(watcher.resting(box.paths, "main", process, str(box.paths.slot_watch("main"))), check=False)
+    extra = subprocess.run(
+        watcher.idle_command(box.paths, "main", process, str(box.paths.watcher_lock("main"))), check=False
+    )
     assert extra.returncode == 0  # it found the lock taken
     assert box.watcher() == pid
 
@@ -182,14 +184,14 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
     process = observe(box.paths, "main").process
     assert process is not None
 
-    with box.paths.slot_watch("main").open("rb") as looked_at:
+    with box.paths.watcher_lock("main").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         assert watcher.ensure_watcher(box.paths, "main", process)
-        pids = [child.pid for child in psutil.Process().children() if "rest.py" in " ".join(child.cmdline())]
-        until(lambda: lock_waits(pids[-1]))
+        started = watcher._children[-1].pid
+        until(lambda: lock_waits(started))
 
-    until(lambda: box.watcher() == pids[-1])
-    assert watcher.is_watched(box.paths, "main")
+    until(lambda: box.watcher() == started)
+    assert watcher.has_watcher(box.paths, "main")
 
 
 def lock_waits(pid: int) -> bool:
@@ -199,7 +201,7 @@ def lock_waits(pid: int) -> bool:
 
 def test_at_rest_it_weighs_next_to_nothing(box: Box) -> None:
     assert box.gpubox("start", "a")[0] == 0
-    until(lambda: (pid := box.watcher()) and "rest.py" in " ".join(psutil.Process(pid).cmdline()))
+    until(lambda: (pid := box.watcher()) and "watcher_idle.py" in " ".join(psutil.Process(pid).cmdline()))
     process = psutil.Process(box.watcher())
     before = process.cpu_times()
     assert process.memory_info().rss < 16 << 20
@@ -237,7 +239,7 @@ def test_one_that_was_sent_sigterm_stays_down(box: Box) -> None:
     until(box.quiet)
 
     assert box.servers() == []
-    assert "told to stop" in box.server()["message"]
+    assert "stopped from outside" in box.server()["message"]
 
 
 def test_a_state_folder_that_is_gone_is_not_made_again(box: Box, tmp_path: Path) -> None:

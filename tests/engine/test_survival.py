@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.server.server_process import lock_holder
+from gpubox.storage import lock_holder
 from tests.conftest import until
 from tests.engine.conftest import Box
 from tests.engine.outside import GPUBOX, gpubox
@@ -56,7 +56,7 @@ def pair(box: Box, with_watchers: None) -> Iterator[Box]:
     yield box
     gpubox("stop")
     assert box.servers() == []
-    assert lock_holder(box.paths.slot_watch("main")) is None
+    assert lock_holder(box.paths.watcher_lock("main")) is None
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
@@ -67,7 +67,7 @@ def test_kill_9_in_a_switch_leaves_one_server_or_none_and_a_reason(pair: Box, se
     try:
         killed.wait(timeout=random.Random(seed).uniform(0.1, 1.0) * pair.switch_seconds)
     except subprocess.TimeoutExpired:
-        if seed % 3 == 2 and (watching := lock_holder(pair.paths.slot_watch("main"))):
+        if seed % 3 == 2 and (watching := lock_holder(pair.paths.watcher_lock("main"))):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(watching, signal.SIGKILL)
         killed.kill()

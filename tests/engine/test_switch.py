@@ -47,7 +47,7 @@ BROKEN = (
     Broken("missing GGUF", lambda b: b.profile("p", model=str(b.root / "nope.gguf")), 1, "nope.gguf"),
     Broken("truncated GGUF", truncated, 1, "incomplete"),
     Broken("text file as GGUF", text_file, 1, "not a GGUF"),
-    Broken("port held by another program", lambda b: b.profile("p", port=b.held), 1, "is held by"),
+    Broken("port held by another program", lambda b: b.profile("p", port=b.held), 1, "is used by"),
     Broken("context that cannot be allocated", lambda b: b.profile("p", {"ctx-size": 40_000_000}), 5, "out of", False),
     Broken("engine missing", lambda b: b.profile("p", engine="gone"), 1, "no-such-llama-server"),
     Broken("engine that hangs before listening", lambda b: b.profile("p", engine="hang"), 4, "hung", False),

@@ -1,4 +1,4 @@
-"""Wrong programs that try to pass, or to change another's verdict: none does, in one batch and alone, at every isolation."""
+"""Wrong programs that try to pass or to change another's verdict. None succeeds, in a batch or alone."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ async def test_in_a_batch_no_forger_passes_and_no_neighbour_suffers(sandbox: San
 
 @pytest.fixture(scope="module")
 def ordinary() -> Sandbox:
-    """Where judge and candidate are one user, as on most boxes."""
-    found, why = confinement("as-user")
-    if found is None:
+    """As on most boxes, judge and candidate run as the same user."""
+    working, why = confinement("as-user")
+    if working is None:
         pytest.skip(why)
-    return Sandbox(confinement=found)
+    return Sandbox(confinement=working)
 
 
 async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:
@@ -92,11 +92,11 @@ async def test_without_the_lock_the_judge_notices(ordinary: Sandbox, monkeypatch
         "others' limits",
         "others' priorities",
         "kills all it sees",
-        "kills the nursery",
+        "kills the fork server",
         "interrupts its judge",
     )
     made = [Candidate(name, PROBLEM, HEAD + FORGERS[name]) for name in touching]
-    made = [case for one in made for case in (one, Candidate(f"canonical {one.id}", *HONEST["canonical"][:2]))]
+    made = [case for forger in made for case in (forger, Candidate(f"canonical {forger.id}", *HONEST["canonical"][:2]))]
 
     verdicts = await grade(made, ordinary, jobs=1, cpu_seconds=1)
 

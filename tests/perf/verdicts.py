@@ -33,7 +33,7 @@ from gpubox.bench.kinds.sweep.ranking import rank_cells
 from gpubox.bench.model import Item, Plan, Provenance, Result, Target
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.load import load_comparison
-from gpubox.bench.report.load import rank_cells as leaderboard
+from gpubox.bench.report.load import load_leaderboards as leaderboard
 from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths
 
@@ -233,7 +233,7 @@ def board(noise: str, seed: int, past: int, profiles: int = 3) -> bool:
             for number in range(profiles):
                 stored(paths, f"p{number}", box)
         (found,) = leaderboard(paths, "speed")
-    return not all(place.tied for place in found.places)
+    return not all(entry.tied for entry in found.entries)
 
 
 def leaderboard_rows(runs: int) -> Iterator[str]:

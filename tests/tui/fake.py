@@ -16,11 +16,10 @@ from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
 from gpubox.server.client import Slot
 from gpubox.server.engine_compatibility import EngineCompatibility
-from gpubox.server.events import LoadProgress, OperationFinished, StepDone, StepFailed, StepStarted
+from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
 from gpubox.server.launch import LaunchPreview
 from gpubox.server.log import parse_line
 from gpubox.server.status import ServerStatus
-from gpubox.server.supervisor import Step
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui.messages import ServerOverview
 from tests.tui.snapshots import snapshot
@@ -103,6 +102,9 @@ class FakeServices:
         self._given: object = None
         self.failure: tuple[str, list[str]] | None = None
         self.death = ""
+
+    def chat_service(self) -> Any:
+        raise NotImplementedError
 
     def bench_service(self) -> Any:
         return NoBench()
@@ -257,7 +259,7 @@ def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[An
         StepStarted(Step.LOAD, name),
         LoadProgress(name, "loading weights", int(12.9 * GB), int(21.1 * GB), 6.3),
         *([gate] if gate else []),
-        StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROVE, name), StepDone(Step.PROVE, name, 0.31),
+        StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROBE, name), StepDone(Step.PROBE, name, 0.31),
         ready,
         OperationFinished("switch", name, True, name, 11.2, f"{name} answers."),
     ]  # fmt: skip

@@ -7,25 +7,17 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import pytest
 from textual.pilot import Pilot
 
 from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
-from gpubox.cli.commands.bench import command as bench_command
+from gpubox.bench.options import KIND_SUMMARIES, URL_KINDS
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
-from gpubox.tui.bench.plan_screen import (
-    PLAN_FIELDS,
-    URL_KINDS,
-    bench_arguments,
-    bench_command_line,
-    plannable_kinds,
-)
-from gpubox.tui.bench.report_pane import KIND_SUMMARIES
+from gpubox.tui.bench.plan_screen import PLAN_FIELDS, bench_arguments, bench_command_line, plannable_kinds
 from gpubox.tui.bench.screen import BenchScreen
 from gpubox.tui.bench.service import RunOutcome
 from tests.bench_runs import speed_run
@@ -399,7 +391,7 @@ async def test_the_bar_offers_what_has_something_to_do(box: Paths) -> None:
          "gpubox bench ab a --vary mmap --prompts 2 --max-tokens 32"),
     ],
 )  # fmt: skip
-def test_the_words_of_a_form(kind: str, chosen: dict[str, str], expected: str) -> None:
+def test_the_arguments_of_a_form(kind: str, chosen: dict[str, str], expected: str) -> None:
     assert bench_command_line(bench_arguments(kind, chosen)) == expected
     if kind in URL_KINDS:
         assert "--url http://x" in bench_command_line(bench_arguments(kind, chosen, "http://x"))
@@ -407,21 +399,6 @@ def test_the_words_of_a_form(kind: str, chosen: dict[str, str], expected: str) -
 
 def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
     assert set(plannable_kinds(list(KINDS), url=True)) == URL_KINDS
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_form_has_options_of_its_command_and_their_defaults(kind: str) -> None:
-    assert isinstance(bench_command, click.Group)
-    command = bench_command.get_command(click.Context(bench_command), kind)
-    assert command
-    options = {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
-    for row in PLAN_FIELDS[kind]:
-        asked = [row.option.rstrip("*")] if row.option else [value for value, _ in row.choices if value]
-        assert set(asked) <= set(options), row.label
-        if row.empty.isdecimal() and row.name != "limit":
-            assert f"default: {row.empty}" in (options[asked[0]].help or "") or options[asked[0]].default == int(
-                row.empty
-            )
 
 
 def test_a_form_fits_the_narrowest_terminal() -> None:

@@ -233,7 +233,7 @@ async def test_profile_files_are_read_again_when_they_change(fake: FakeServices)
 
 async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> None:
     fake.url, fake.read_only = "http://10.0.0.7:8080", ATTACHED_READ_ONLY
-    fake.status = replace(READY, slot=None, profile=None, pid=None, base_url=fake.url)
+    fake.status = replace(READY, instance=None, profile=None, pid=None, base_url=fake.url)
     fake.extra_readings = {"requests": ()}
     async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)

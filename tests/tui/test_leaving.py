@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server.events import Step, StepDone, StepStarted
-from gpubox.server.state import InstanceState, Launch, RunningServer, save_state, utc_now
+from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp, run_app
 from gpubox.tui.terminal_exit import exit_summary

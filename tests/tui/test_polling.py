@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from gpubox.clock import utc_now
 from gpubox.config import Config
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.paths import Paths
 from gpubox.server import watcher
-from gpubox.server.state import load_state, save_state, utc_now
+from gpubox.server.state import load_state, save_state
 from gpubox.tui import bridge as bridge_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bridge import ServiceBridge, SnapshotPoller
@@ -110,7 +111,7 @@ async def test_what_may_block_is_called_beside_the_loop() -> None:
 
 async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
     stub = FakeServices()
-    stub.eager, stub.death = True, "a died. It is started again."
+    stub.eager, stub.death = True, "a died. It is restarted."
     bridge, posted = bridge_to(stub)
     watching = SnapshotPoller(bridge)
 
@@ -209,7 +210,7 @@ def test_a_killed_server_is_written_down_and_handed_to_its_watcher_at_most_three
         die(box, f"launch-{number}")
         said = services.handle_crash()
         assert said.startswith("a died: ")
-        assert said.endswith("It is started again.")
+        assert said.endswith("It is restarted.")
         assert started == [f"launch-{n}" for n in range(number + 1)]
         state = load_state(paths.instance_state("main"))
         save_state(paths.instance_state("main"), replace(state, restarts=(*state.restarts, utc_now())))
@@ -217,7 +218,7 @@ def test_a_killed_server_is_written_down_and_handed_to_its_watcher_at_most_three
     assert "the last line" in next(paths.crashes.iterdir()).read_text()
 
     die(box, "launch-4")
-    assert services.handle_crash().endswith("It is not started again: it died 3 times in 15 minutes.")
+    assert services.handle_crash().endswith("It is not restarted: it died 3 times in 15 minutes.")
     assert len(started) == 3
 
 
@@ -227,4 +228,4 @@ def test_it_is_not_started_into_a_lost_gpu(box: LlamaBox, paths: Paths) -> None:
     services._driver = SimpleNamespace(latest=lambda: lost)  # type: ignore[assignment]
     die(box, "launch")
 
-    assert services.handle_crash().endswith("It is not started again: a GPU is lost.")
+    assert services.handle_crash().endswith("It is not restarted: a GPU is lost.")

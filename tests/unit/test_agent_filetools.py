@@ -1,4 +1,4 @@
-"""The file tools as the loop calls them: what is shown is what is written, and a cancel leaves no half of it."""
+"""The file tools as the loop calls them: only what was shown is written, and a cancel leaves no half-written file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def call(name: str, **arguments: Any) -> ToolCall:
     return ToolCall(f"c{len(arguments)}", name, arguments)
 
 
-async def test_looking(tools: dict[str, Tool]) -> None:
+async def test_reading_tools(tools: dict[str, Tool]) -> None:
     for name, arguments, wanted in (
         ("list_files", {}, "a.txt  8 bytes"),
         ("list_files", {"path": ".", "recursive": "true"}, "a.txt  8 bytes"),
@@ -34,9 +34,9 @@ async def test_looking(tools: dict[str, Tool]) -> None:
         ("read_file", {"path": "a.txt", "first_line": "2", "lines": 1.0}, "two\n(lines 2 to 2 of 2)"),
         ("search_files", {"text": "TWO"}, "a.txt:2: two"),
     ):
-        one = ToolCall("c", name, arguments)  # type: ignore[arg-type]
-        assert tools[name].diff(one) == ""
-        output = await tools[name].run(one)
+        tool_call = ToolCall("c", name, arguments)
+        assert tools[name].diff(tool_call) == ""
+        output = await tools[name].run(tool_call)
         assert (output.ok, output.text, output.isolation) == (True, wanted, "")
 
 
@@ -50,19 +50,19 @@ async def test_looking(tools: dict[str, Tool]) -> None:
         ("edit_file", {"path": "none", "old": "a", "new": "b"}),
     ],
 )  # fmt: skip
-async def test_what_the_model_does_wrong_is_an_output(
+async def test_a_mistake_of_the_model_is_an_output(
     tools: dict[str, Tool], name: str, arguments: dict[str, Any]
 ) -> None:
-    one = ToolCall("c", name, arguments)
+    tool_call = ToolCall("c", name, arguments)
 
-    assert tools[name].diff(one) == ""
-    output = await tools[name].run(one)
+    assert tools[name].diff(tool_call) == ""
+    output = await tools[name].run(tool_call)
 
     assert (output.ok, output.ended_by) == (False, "refused")
     assert output.text
 
 
-async def test_what_was_shown_is_what_is_written(tools: dict[str, Tool], tmp_path: Path) -> None:
+async def test_the_shown_change_is_written(tools: dict[str, Tool], tmp_path: Path) -> None:
     edit = call("edit_file", path="a.txt", old="two", new="2")
     assert "-two\n+2" in tools["edit_file"].diff(edit)
 
@@ -72,7 +72,7 @@ async def test_what_was_shown_is_what_is_written(tools: dict[str, Tool], tmp_pat
     assert (tmp_path / "a.txt").read_text() == "one\n2\n"
 
 
-async def test_nothing_is_written_that_no_diff_showed(tools: dict[str, Tool], tmp_path: Path) -> None:
+async def test_a_change_without_a_shown_diff_is_not_written(tools: dict[str, Tool], tmp_path: Path) -> None:
     edit = call("edit_file", path="a.txt", old="two", new="2")
     assert not (await tools["edit_file"].run(edit)).ok
     (tmp_path / "a.txt").unlink()
@@ -88,11 +88,11 @@ async def test_the_same_content_again_is_no_change(tools: dict[str, Tool]) -> No
     write = call("write_file", path="a.txt", content="one\ntwo\n")
 
     assert tools["write_file"].diff(write) == ""
-    assert (await tools["write_file"].run(write)).text == "The file holds exactly this already."
+    assert (await tools["write_file"].run(write)).text == "The file already has exactly this content."
 
 
 @pytest.mark.parametrize("patience", [10.0, 0.01])
-async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
+async def test_a_cancelled_write_leaves_the_old_file(
     tools: dict[str, Tool], tmp_path: Path, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, let_go, over = threading.Event(), threading.Event(), threading.Event()
@@ -102,15 +102,15 @@ async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
         slow.set()
         let_go.wait(30)
 
-    def apply(*words: Any) -> None:
+    def apply(*arguments: Any) -> None:
         try:
-            real(*words)
+            real(*arguments)
         finally:
             over.set()
 
-    monkeypatch.setattr(edits.os, "fsync", sync)
+    monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(edits, "apply_change", apply)
-    monkeypatch.setattr(filetools, "WRITE_PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(filetools, "CANCEL_TIMEOUT_SECONDS", patience)
     write = call("write_file", path="a.txt", content="new\n")
     tools["write_file"].diff(write)
     task = asyncio.create_task(tools["write_file"].run(write))
@@ -130,7 +130,7 @@ async def test_a_cancelled_write_is_waited_for_or_left_behind_harmless(
     assert os.listdir(tmp_path)  # noqa: PTH208 == ["a.txt"]
 
 
-def test_the_model_reads_the_same_of_them_in_every_chat(tmp_path: Path) -> None:
+def test_tool_descriptions_are_the_same_in_every_chat(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
@@ -141,7 +141,7 @@ def test_the_model_reads_the_same_of_them_in_every_chat(tmp_path: Path) -> None:
     ]
 
     assert texts[0] == texts[1]
-    assert [(name, beside) for name, _, _, beside in texts[0]] == [
+    assert [(name, parallel_safe) for name, _, _, parallel_safe in texts[0]] == [
         ("list_files", True), ("read_file", True), ("search_files", True), ("write_file", False), ("edit_file", False),
     ]  # fmt: skip
     assert [parameters["required"] for _, _, parameters, _ in texts[0]] == [

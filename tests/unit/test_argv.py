@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpubox.profiles.argv import SAMPLING_FLAGS, command_line, flag_argv, redacted_env, server_argv
-from gpubox.profiles.profile import ChatDefaults, Profile
+from gpubox.profiles.argv import command_line, flag_argv, redacted_env, server_argv
+from gpubox.profiles.profile import SAMPLING_FLAGS, ChatDefaults, Profile
 
 MODEL = ["--model", "/m.gguf"]
 HEAD = [*MODEL, "--host", "127.0.0.1", "--port", "8080"]

@@ -90,7 +90,7 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
         ({"arms": [{"name": "a", "target": "c"}, ARMS[1]]}, "no target"),
         ({"arms": ARMS, "domains": ["poetry"]}, "poetry"),
         ({"arms": ARMS, "prompts": 0}, "nothing to measure"),
-        ({"arms": ARMS, "colour": {}, "prompts": "x"}, "cannot be"),
+        ({"arms": ARMS, "colour": {}, "prompts": "x"}, "are invalid"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(values: dict[str, Any], words: str) -> None:

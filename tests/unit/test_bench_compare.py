@@ -11,15 +11,13 @@ import pytest
 from gpubox.bench import stats
 from gpubox.bench.model import Flag, Plan, Provenance, RunInfo
 from gpubox.bench.report.chart import charts
-from gpubox.bench.report.comparison_rows import comparison_rows
-from gpubox.bench.report.export_text import FORMS, export_text
+from gpubox.bench.report.formats import FORMS, export_text
 from gpubox.bench.report.leaderboard import leaderboard_rows
 from gpubox.bench.report.load import load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.plot import StyledRow
 from gpubox.bench.report.report_rows import row_texts
-from gpubox.bench.report.run_comparison import compare_runs
-from gpubox.bench.report.run_differences import run_differences
+from gpubox.bench.report.run_comparison import compare_runs, comparison_rows, run_differences
 from gpubox.bench.report.run_summaries import run_summaries
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
@@ -59,7 +57,7 @@ def test_two_runs_of_one_start_each_are_told_apart_no_finer_than_starts_differ(b
     assert {row.outcome for row in same.rows if row.name == "tg"} == {"noise"}
     assert same.differs == ()
     said = "\n".join(text_of(list(comparison_rows(same))))
-    assert re.search(r"Too few starts for more.* under about \d+(?: to \d+)? % cannot be told", said)
+    assert re.search(r"differences in speed under about \d+(?: to \d+)? % cannot be detected", said)
     assert "2.5 % from run to run assumed: this box has no history of them" in said
     assert "corrected for the" in said
     assert "gpubox bench ab" in said
@@ -88,8 +86,8 @@ def test_a_box_that_has_repeated_a_run_knows_how_much_runs_differ(box: Paths) ->
     other = speed_run(box, "another", tg=63.0, spread=0.001, seed=10, argv=("/opt/llama/llama-server", "-c", "9"))
     assert "assumed" in load_comparison(first, other).noise  # of that one there is no history
     (tg,) = (row for row in found.rows if row.name == "tg" and row.group == "short, cold, depth 0")
-    assert tg.least is not None
-    assert 0.01 < tg.least < 0.05
+    assert tg.detectable_difference is not None
+    assert 0.01 < tg.detectable_difference < 0.05
 
 
 def test_flags_stand_in_every_form_of_a_comparison_a_leaderboard_and_a_picture(box: Paths) -> None:

@@ -170,11 +170,11 @@ def test_who_works_on_a_busy_box_is_waited_for_and_who_sleeps_is_not(
     now = [0.0]
     monkeypatch.setattr(judge, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(judge, "cpu_seconds_of", lambda pid: core * now[0])
-    patience = judge.IdleTimeout(1)
+    timeout = judge.IdleTimeout(1)
 
     with pytest.raises(judge.CandidateTimeout):
         while True:
-            now[0] += patience.left()
+            now[0] += timeout.remaining()
 
     assert now[0] == waits
 

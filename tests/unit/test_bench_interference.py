@@ -14,9 +14,10 @@ import pytest
 from gpubox.bench import interference
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.model import Flag, Plan, Target
-from gpubox.bench.plan_outline import outline_plan, parse_override
+from gpubox.bench.overrides import apply_overrides, parse_override
+from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.provenance import FileHashes, engine_files, read_machine
-from gpubox.bench.target_server import TargetServer, apply_overrides
+from gpubox.bench.target_server import TargetServer
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
@@ -84,8 +85,8 @@ async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> Non
     assert quiet.flags == []
     assert quiet.samples[0].power_watts == 250.0
     assert [flag for flag in loud.flags if flag.kind != "busy CPU"] == [
-        Flag("throttling", "clocks held back by power cap in 100% of the readings", "item"),
-        Flag("other GPU process", "blender came onto GPU 0", "item"),
+        Flag("throttling", "clocks limited by power cap in 100% of the readings", "item"),
+        Flag("other GPU process", "blender started to use GPU 0", "item"),
         Flag("clocks", "SM clock 2100 MHz, 2500 MHz at the beginning", "item"),
     ]
     assert {flag.kind for flag in again.flags} >= {"throttling", "clocks"}
@@ -102,7 +103,7 @@ async def test_what_was_on_the_card_from_the_start_is_told(paths: Paths, driver:
     assert (
         read_machine(guard.driver, gpu_processes=guard.other_gpu_processes).gpu_processes == guard.other_gpu_processes
     )
-    assert guard.at_once() == [Flag("other GPU process", "comfyui held 4.0 GiB of GPU 0 already")]
+    assert guard.initial_flags() == [Flag("other GPU process", "comfyui already held 4.0 GiB of GPU 0")]
     assert "other GPU process" not in {flag.kind for flag in (await watched(guard, driver)).flags}  # told once
 
 
@@ -131,7 +132,7 @@ class Clock:
 async def test_short_items_are_judged_together(paths: Paths, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     guard, clock = InterferenceMonitor(TargetServer(paths, Config(), profiles)), Clock()
     monkeypatch.setattr(interference, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(guard, "_cpu", lambda: clock.used)
+    monkeypatch.setattr(guard, "_cpu_seconds_of_others", lambda: clock.used)
 
     async def item(seconds: float, cores: float) -> list[Flag]:
         async with guard.watch("item") as watch:

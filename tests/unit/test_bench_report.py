@@ -19,7 +19,7 @@ from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Flag, Plan, Result, RunInfo, Target
 from gpubox.bench.report import formats
 from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
-from gpubox.bench.report.export_text import FORMS, export_text
+from gpubox.bench.report.formats import FORMS, export_text
 from gpubox.bench.report.formatting import validity_warnings
 from gpubox.bench.report.leaderboard import leaderboard_rows
 from gpubox.bench.report.load import ReportBundle, load_leaderboards, load_report
@@ -47,7 +47,9 @@ def no_profile(name: str) -> Profile:
 
 
 def shown(found: ReportBundle, width: int | None = None) -> str:
-    return "\n".join(row_texts(report_rows(found.info, found.report, width=width, plots=True, beside=found.beside)))
+    return "\n".join(
+        row_texts(report_rows(found.info, found.report, width=width, plots=True, references=found.references))
+    )
 
 
 def text_of(found: list[StyledRow]) -> list[str]:
@@ -79,13 +81,13 @@ def test_the_articles_figures_stand_beside_what_was_measured_alike(box: Paths) -
 
     found = load_report(run, lambda name: Profile(name, "m.gguf", references=their))
 
-    assert [(b.unit, b.theirs, round(b.yours, 6)) for b in found.beside] == [
+    assert [(b.unit, b.reference, round(b.measured, 6)) for b in found.references] == [
         ("ms", 12.8, 50.0),
         ("tok/s", 30.0, 60.0),
     ]
     assert "RTX 4080 SUPER" in shown(found)
     assert "2.00x" in shown(found)
-    assert load_report(run, no_profile).beside == ()
+    assert load_report(run, no_profile).references == ()
 
 
 def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None:
@@ -101,7 +103,8 @@ def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None
         report = load_report(run, no_profile).report
         profile = Profile("p", "m.gguf", references=their)
         return [
-            one.theirs for one in compare_with_references(replace(info, provenance=made), report, lambda name: profile)
+            one.reference
+            for one in compare_with_references(replace(info, provenance=made), report, lambda name: profile)
         ]
 
     assert beside(deep, 32768) == []
@@ -112,7 +115,7 @@ def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None
 def test_flags_are_told_in_words(box: Paths) -> None:
     found = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
 
-    assert "power cap for 40 % of the time - the card could have been faster" in shown(found)
+    assert "power cap for 40 % of the time - the GPU could have been faster" in shown(found)
     assert run_summaries(box)[0].flags == ("throttling",)
 
 
@@ -236,7 +239,7 @@ def test_a_suites_points_stand_beside_the_articles(box: Paths) -> None:
         info, Report("suite", "t", tuple(made)), lambda name: Profile(name, "m", references=their)
     )
 
-    assert [(one.theirs, one.yours) for one in found] == [(65.9, 70.0), (90, 85.0)]
+    assert [(one.reference, one.measured) for one in found] == [(65.9, 70.0), (90, 85.0)]
 
 
 # -- charts ---------------------------------------------------------------------------------------------------------
@@ -304,11 +307,11 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
     found = load_leaderboards(box, "speed")
 
     assert len(found) == 2
-    board = next(board for board in found if len(board.places) == 3)
-    names = [place.name for place in board.places]
+    board = next(board for board in found if len(board.entries) == 3)
+    names = [entry.name for entry in board.entries]
     assert set(names[:2]) == {"as-fast", "old-and-new"}
-    assert (names[2], board.places[2].flagged) == ("slow", ("swap",))
-    assert [place.tied for place in board.places] == [True, True, False]
+    assert (names[2], board.entries[2].flagged) == ("slow", ("swap",))
+    assert [entry.tied for entry in board.entries] == [True, True, False]
     assert "2.5 % from run to run assumed" in board.note
     assert "every pair of places (3)" in board.note
     lines = text_of(list(leaderboard_rows(found, 80)))

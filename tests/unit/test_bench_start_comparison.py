@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from gpubox.bench.model import Plan, Provenance, RunInfo, Target
-from gpubox.bench.report.model import Estimate, Metric
+from gpubox.bench.report.model import Metric
 from gpubox.bench.report.noise_history import NoiseHistory, target_identity
 from gpubox.bench.report.run_summaries import RunSummary
 from gpubox.bench.start_comparison import (
@@ -23,8 +23,8 @@ from gpubox.bench.start_comparison import (
     interim_analyses,
     random_order,
     satterthwaite,
-    shrunken_mean,
 )
+from gpubox.bench.stats import Estimate
 
 PROMPTS = [f"p{number}" for number in range(8)]
 
@@ -43,14 +43,14 @@ def test_a_straight_drift_is_taken_out_whole() -> None:
     assert found.slope == pytest.approx(-0.01)
     assert found.contrast("a", "b")[0] == pytest.approx(0.05)
     assert found.variance == pytest.approx(0, abs=1e-12)
-    assert found.freedom == 5
-    assert found.level("b") - found.level("a") == pytest.approx(0.05)
+    assert found.dof == 5
+    assert found.adjusted_mean("b") - found.adjusted_mean("a") == pytest.approx(0.05)
 
 
 def test_a_start_that_answered_little_does_not_count_and_a_missing_prompt_is_missing_in_all() -> None:
     starts = [start("ab"[at % 2], at, 0.05 * (at % 2)) for at in range(8)]
     half_done = Start("a", 8.0, {"p0": 99.0})
-    without = Start("b", 9.0, {name: log for name, log in start("b", 9, 0.05).logs.items() if name != "p3"})
+    without = Start("b", 9.0, {name: log for name, log in start("b", 9, 0.05).log_rates.items() if name != "p3"})
 
     found = compare_starts([*starts, half_done, without], "a", "b")
 
@@ -65,7 +65,7 @@ def test_what_prompts_gain_unequally_widens_the_interval() -> None:
     alike = [start("ab"[at % 2], at, 0.05 * (at % 2), 0.005, dice) for at in range(8)]
     gains = {name: 0.05 * at for at, name in enumerate(PROMPTS)}
     apart = [
-        Start(one.arm, one.place, {name: log + (one.arm == "b") * gains[name] for name, log in one.logs.items()})
+        Start(one.arm, one.time, {name: log + (one.arm == "b") * gains[name] for name, log in one.log_rates.items()})
         for one in alike
     ]
 
@@ -83,10 +83,10 @@ def test_blocks_of_a_server_that_was_not_restarted_are_one_launch() -> None:
     asked = compare_starts(blocks, "a", "b", restarted=False, noise=Noise(0.02, 10, 11))
 
     assert restarted and asked
-    assert restarted.verdict(restarted.tail()) == "faster"
-    assert asked.verdict(asked.tail()) == "too few"
+    assert restarted.verdict(restarted.p_value()) == "faster"
+    assert asked.verdict(asked.p_value()) == "too few"
     assert asked.error == pytest.approx(0.02 * math.sqrt(2), rel=0.02)
-    assert asked.freedom < 15
+    assert asked.dof < 15
 
 
 @pytest.mark.parametrize("starts", [1, 4, 5, 6, 7, 10, 20])
@@ -108,7 +108,7 @@ def test_an_order_has_every_arm_equally_often_up_to_each_look() -> None:
 def test_few_prompts_and_single_runs() -> None:
     assert math.isinf(compare_prompts([0.1, 0.2], ["code", "math"]).error)
     single = compare_unpaired(50.0, 60.0, (0.0004, 5.0), (0.0004, 5.0))
-    assert single.freedom == pytest.approx(10)
+    assert single.dof == pytest.approx(10)
     assert satterthwaite([(0.0, 5.0)]) == (0.0, math.inf)
     assert compare_unpaired(50.0, 60.0, (0.0, math.inf)).verdict(0.0) == "faster"
 
@@ -117,10 +117,10 @@ def test_the_best_of_equals_is_drawn_back_to_them_and_a_real_best_is_not() -> No
     dice = random.Random(2)
     equal = ancova([(arm, float(at), dice.gauss(0, 0.01)) for at, arm in enumerate("abcde" * 4)])
     real = ancova([(arm, float(at), 0.3 * (arm == "a") + dice.gauss(0, 0.01)) for at, arm in enumerate("abcde" * 4)])
-    best = max(equal.means, key=equal.level)
+    best = max(equal.means, key=equal.adjusted_mean)
 
-    assert shrunken_mean(equal, best) < equal.level(best)
-    assert shrunken_mean(real, "a") == pytest.approx(real.level("a"), abs=0.001)
+    assert equal.shrunken_mean(best) < equal.adjusted_mean(best)
+    assert real.shrunken_mean("a") == pytest.approx(real.adjusted_mean("a"), abs=0.001)
 
 
 def head(number: int, value: float, starts: tuple[float, ...] = (), port: str = "1", kind: str = "speed") -> RunSummary:
@@ -136,11 +136,11 @@ def test_the_noise_of_starts_is_that_of_runs_with_several_of_them_whatever_the_p
     heads = [head(1, 50.0, (49.5, 50.0, 50.5), port="7"), head(2, 50.0, (49.0, 51.0), kind="ab"), head(3, 50.0)]
     known = heads[0].info.provenance["p"] if heads[0].info else Provenance("p")
 
-    noise = NoiseHistory(lambda: heads).launches([known])
+    noise = NoiseHistory(lambda: heads).between_starts([known])
 
     assert (noise.dof, noise.runs) == (3, 5)
     assert 0.01 < noise.sd < 0.03
-    assert NoiseHistory(lambda: heads[2:]).launches([known]) == Noise()
+    assert NoiseHistory(lambda: heads[2:]).between_starts([known]) == Noise()
     assert target_identity(known) == target_identity(heads[2].info.provenance["p"] if heads[2].info else known)
 
 
@@ -151,9 +151,9 @@ def test_the_noise_of_runs_needs_four_of_the_same_row_and_leaves_out_the_compare
     row, known = heads[0].metrics[0], info.provenance["p"]
     history = NoiseHistory(lambda: heads)
 
-    found = history.runs(known, ("r0", "r5"), "speed", info.plan.options, row)
+    found = history.between_runs(known, ("r0", "r5"), "speed", info.plan.options, row)
 
-    assert (found.freedom, found.runs) == (3, 4)
+    assert (found.dof, found.runs) == (3, 4)
     assert found.sd == pytest.approx(statistics.stdev(map(math.log, (51, 52, 53, 54))))
-    assert history.runs(known, ("r0", "r1", "r5"), "speed", info.plan.options, row) == Noise()
-    assert history.runs(known, (), "soak", info.plan.options, row) == Noise()
+    assert history.between_runs(known, ("r0", "r1", "r5"), "speed", info.plan.options, row) == Noise()
+    assert history.between_runs(known, (), "soak", info.plan.options, row) == Noise()

@@ -40,7 +40,7 @@ def test_the_ten_published_runs() -> None:
     acceptance = pooled_ratio([[RatioSample(accepted, drafted) for _, drafted, accepted in GAME_RUNS]])
 
     assert (round(speed.value, 2), round(speed.sd or 0, 2), speed.n) == (249.30, 3.00, 10)
-    assert round((speed.most or 0) - (speed.least or 0), 2) == 10.15
+    assert round((speed.maximum or 0) - (speed.minimum or 0), 2) == 10.15
     assert round((speed.high or 0) - speed.value, 2) == 2.14
     assert round(100 * acceptance.value, 2) == 86.59
     assert acceptance.low and acceptance.high and acceptance.low < 0.8659 < acceptance.high

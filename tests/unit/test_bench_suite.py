@@ -28,7 +28,7 @@ from gpubox.bench.model import Plan, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
 from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Report, ReportTable
-from gpubox.bench.report.report_rows import report_text_lines
+from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError
@@ -413,7 +413,7 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
     assert table(report, "Leaderboard as the article counts").rows
     tasks = {str(line[0])[:3]: line for line in table(report, "Tasks").rows}
     assert "max_tokens ended the thinking" in str(tasks["2.2"][4])
-    assert "max_tokens ended the thinking" in "\n".join(report_text_lines(run.info, report))
+    assert "max_tokens ended the thinking" in "\n".join(row_texts(report_rows(run.info, report)))
     assert await rescore_run(run, Config()) == (22, [])
 
 
@@ -437,7 +437,7 @@ async def test_without_a_sandbox_functional_tests_are_na() -> None:
 
     assert (todo["features"], todo["functional"], score_of_values(todo).value) == (1.0, None, None)
     assert score_of_values(todo).keywords_only and score_of_values(fixed).keywords_only
-    assert todo["away"] == fixed["away"] == "nothing confines programs here"
+    assert todo["unavailable"] == fixed["unavailable"] == "no sandbox works here"
     assert fixed["items"]["fixed"] == 50  # read off the middleware
 
 

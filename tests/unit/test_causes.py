@@ -200,25 +200,26 @@ CASES = {
     "an RPC server gone": (
         LISTENING + "/build/ggml-rpc/ggml-rpc.cpp:612: Remote RPC server crashed or returned malformed response\n",
         FailureKind.CRASH,
-        "an RPC server went away, or is of another build",
+        "an RPC server disconnected, or is another build",
     ),
     "a fit that failed is only a warning": (
         "0.00.100.000 W common_fit_params: failed to fit params to free device memory: failed to allocate compute "
         "buffers, abort\n0.00.200.000 E llama_model_load: error loading model: done_getting_tensors: wrong number of "
         "tensors; expected 292, got 291\n",
         FailureKind.CRASH,
-        "the engine said: error loading model: done_getting_tensors: wrong number of tensors; expected 292, got 291",
+        "the engine reported: error loading model: done_getting_tensors: wrong number of tensors; expected 292, "
+        "got 291",
     ),
     "an error nobody foresaw": (
         "0.00.100.000 E foo: the [bold]flux[/bold] {capacitor} is %s\n"
         "0.00.100.001 E srv  llama_server: exiting due to x\n",
         FailureKind.CRASH,
-        "the engine said: the [bold]flux[/bold] {capacitor} is %s",
+        "the engine reported: the [bold]flux[/bold] {capacitor} is %s",
     ),
     "a wrapper's own error": (
         "fatal: no such container\n",
         FailureKind.CRASH,
-        "the engine said: fatal: no such container",
+        "the engine reported: fatal: no such container",
     ),
 }
 
@@ -275,7 +276,7 @@ def test_an_abort_after_an_assertion_is_the_assertion() -> None:
 def test_a_server_that_was_told_to_leave_did_not_crash(before: str, code: int | None) -> None:
     cause = find_cause(LISTENING + before + STOPPED, code)
 
-    assert (cause.kind, cause.sentence) == (FailureKind.STOPPED, "it was told to stop from outside gpubox")
+    assert (cause.kind, cause.sentence) == (FailureKind.STOPPED, "it was stopped from outside gpubox")
 
 
 def test_a_crash_while_cleaning_up_is_a_crash() -> None:
@@ -284,13 +285,13 @@ def test_a_crash_while_cleaning_up_is_a_crash() -> None:
     assert find_cause(text, None).sentence == "the engine hit GGML_ASSERT(ctx) failed"
 
 
-@pytest.mark.parametrize(("code", "words"), [(1, " with code 1"), (0, " with code 0"), (None, "")])
+@pytest.mark.parametrize(("code", "words"), [(1, " with code 1 and"), (0, " with code 0 and"), (None, "")])
 def test_a_silent_end_is_said_to_be_silent(code: int | None, words: str) -> None:
     for text in ("", "\n\n", LISTENING, "\x00\ufffd\n"):
         cause = find_cause(text, code)
 
         assert cause.kind == FailureKind.CRASH
-        assert cause.sentence == f"the engine ended{words} without saying why"
+        assert cause.sentence == f"the engine exited{words} without an error message"
         assert ("dmesg" in cause.hint) == (code is None)  # nobody saw a signal: SIGKILL leaves just this
 
 

@@ -31,9 +31,9 @@ SAYS = {
     "tok": (FailureKind.UNSUPPORTED, "does not know the tokenizer gpt9"),
     "pre": (FailureKind.UNSUPPORTED, "does not know the tokenizer nosuch"),
     "shape": (FailureKind.CRASH, "invalid n_rot: 64, expected 56"),
-    "heads": (FailureKind.UNSUPPORTED, "blk.0.attn_q.weight has a shape"),
+    "heads": (FailureKind.UNSUPPORTED, "blk.0.attn_q.weight has the wrong shape"),
     "ctx-huge": (FailureKind.OOM, "out of RAM: KV cache"),
-    "mmproj-model": (FailureKind.UNSUPPORTED, "is no mmproj"),
+    "mmproj-model": (FailureKind.UNSUPPORTED, "as an mmproj"),
     "mmproj-missing": (FailureKind.MISSING, "in/none.gguf is missing"),
     "lora-model": (FailureKind.UNSUPPORTED, "LoRA adapter cannot be applied: expect general.type to be 'adapter'"),
     "lora-missing": (FailureKind.MISSING, "LoRA adapter in/none.gguf is missing"),
@@ -74,7 +74,7 @@ def test_every_recorded_failure_is_named_by_a_line_of_its_own_and_by_no_farewell
 
     for seen in (code, None):
         cause = find_cause(text, seen)
-        assert "without saying why" not in cause.sentence or name == "threads"
+        assert "without an error message" not in cause.sentence or name == "threads"
         assert not any(words in cause.sentence for words in FAREWELLS)
         assert cause.line in text
 

@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpubox.clock import utc_now
 from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server.crash_recovery import MAX_RESTARTS, restart_refusal, write_post_mortem
 from gpubox.server.instance import InstanceView, observe
-from gpubox.server.state import InstanceState, Launch, RunningServer, load_state, recent_restarts, save_state, utc_now
+from gpubox.server.state import InstanceState, Launch, RunningServer, load_state, recent_restarts, save_state
 
 LAUNCH = Launch("coder", ("llama-server", "--model", "/m.gguf", "--port", "1"), "127.0.0.1", 1, restart=True)
 DEAD = RunningServer(LAUNCH, "f00dcafe99", "2026-01-01T00:00:00.000Z", ProcessIdentity(2**22 + 9, 1, ""), "t")
@@ -80,10 +81,10 @@ def test_a_profile_that_does_not_ask_for_it_stays_down(paths: Paths) -> None:
 
 
 def test_one_that_was_told_to_stop_and_one_that_lost_its_key_stay_down(paths: Paths, view: InstanceView) -> None:
-    assert "told to stop" in (restart_refusal(view, NO_GPU, told=True) or "")
+    assert "stopped from outside" in (restart_refusal(view, NO_GPU, terminated=True) or "")
 
     for host, refused in (("0.0.0.0", True), ("127.0.0.1", False)):
-        open_to = replace(DEAD, keyed=True, launch=replace(LAUNCH, host=host))
+        open_to = replace(DEAD, has_api_key=True, launch=replace(LAUNCH, host=host))
         save_state(paths.instance_state("main"), InstanceState(open_to))
-        said = restart_refusal(observe(paths, "main"), NO_GPU, keyed=False)
+        said = restart_refusal(observe(paths, "main"), NO_GPU, has_api_key=False)
         assert ("API key" in (said or "")) == refused

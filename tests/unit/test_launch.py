@@ -53,7 +53,7 @@ def test_the_launch_of_a_whole_profile(
     notes: list[str] = []
     whole = replace(profile, flags={"ctx-size": 4096}, env={"X": "1"})
 
-    launch = prepare_launch(whole, paths, config, checked=notes.append)
+    launch = prepare_launch(whole, paths, config, on_checked=notes.append)
 
     assert launch.argv[:7] == (
         str(fake_engine), "--model", str(tiny_gguf), "--host", "127.0.0.1", "--port", str(profile.port)
@@ -210,7 +210,7 @@ def test_relative_files_are_found_beside_the_profile_wherever_gpubox_is_called(
 def test_a_template_file_must_be_there(profile: Profile, paths: Paths, config: Config) -> None:
     error = refusal(replace(profile, flags={"chat-template-file": "/x/t.jinja"}), paths, config)
 
-    assert error.message == "p: chat-template-file names /x/t.jinja, which is not there."
+    assert error.message == "p: chat-template-file names /x/t.jinja, which does not exist."
 
 
 def test_a_model_to_download_is_said_to_be_one(profile: Profile, paths: Paths, config: Config) -> None:
@@ -226,7 +226,7 @@ def test_a_disk_without_room_for_the_log(
     usage = shutil.disk_usage("/")._replace(free=99_000_000)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: usage)
 
-    assert refusal(profile, paths, config).message.startswith("Only 99 MB are free where the log goes")
+    assert refusal(profile, paths, config).message.startswith("Only 99 MB are free in the log folder")
 
 
 # -- the port -------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_a_disk_without_room_for_the_log(
 def test_a_held_port_names_the_program(held: int, profile: Profile, paths: Paths, config: Config) -> None:
     error = refusal(replace(profile, port=held), paths, config)
 
-    assert re.fullmatch(rf"Port {held} is held by .+ \(pid {os.getpid()}\)\.", error.message)
+    assert re.fullmatch(rf"Port {held} is used by .+ \(pid {os.getpid()}\)\.", error.message)
     assert error.code == 1
 
 
@@ -243,7 +243,7 @@ def test_a_port_held_on_every_address_is_held_on_loopback() -> None:
     with socket.socket() as listener:
         listener.bind(("0.0.0.0", 0))
         listener.listen()
-        with pytest.raises(GpuboxError, match="is held by"):
+        with pytest.raises(GpuboxError, match="is used by"):
             check_port("127.0.0.1", listener.getsockname()[1])
 
 
@@ -300,7 +300,7 @@ def test_the_port_of_the_server_that_will_be_stopped_counts_as_free(
 ) -> None:
     old = Launch("old", (), "127.0.0.1", held)
 
-    assert prepare_launch(replace(profile, port=held), paths, config, held=old).port == held
+    assert prepare_launch(replace(profile, port=held), paths, config, old=old).port == held
 
 
 def test_any_free_port_stays_the_same_for_the_same_profile(
@@ -309,8 +309,8 @@ def test_any_free_port_stays_the_same_for_the_same_profile(
     anywhere = replace(profile, port=0)
     mine, other = Launch("p", (), "127.0.0.1", held), Launch("q", (), "127.0.0.1", held)
 
-    assert prepare_launch(anywhere, paths, config, held=mine).port == held
-    assert prepare_launch(anywhere, paths, config, held=other).port not in (0, held)
+    assert prepare_launch(anywhere, paths, config, old=mine).port == held
+    assert prepare_launch(anywhere, paths, config, old=other).port not in (0, held)
     assert prepare_launch(anywhere, paths, config).argv[6] != "0"
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server import log_events
+from gpubox.server import log_parsing
 from gpubox.server.log_events import (
-    MIB,
+    BetterPromptFound,
     BreakdownRow,
     CachedTokens,
     ContextCheckpoint,
     DeviceBuffer,
     DraftAcceptance,
     DraftAcceptancePerPosition,
+    FullReprocessing,
     GenerationProgressLine,
     KvCache,
     LogDevice,
@@ -25,25 +26,21 @@ from gpubox.server.log_events import (
     NewPrompt,
     OffloadedLayers,
     PromptCacheSize,
+    PromptCleared,
     PromptProgressLine,
+    PromptSaved,
     SleepState,
+    SlotPurged,
     SlotReleased,
+    SlotSelected,
     TaskCancelled,
+    TaskFailed,
     TaskLaunched,
     ThreadCount,
     TimingHeader,
     TimingLine,
-    parse_event,
 )
-from gpubox.server.slot_events import (
-    BetterPromptFound,
-    FullReprocessing,
-    PromptCleared,
-    PromptSaved,
-    SlotPurged,
-    SlotSelected,
-    TaskFailed,
-)
+from gpubox.server.log_parsing import MIB, parse_event
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 RECORDED = LOGS / "b11434-moe-mtp-rpc.log"
@@ -123,9 +120,10 @@ def test_a_recorded_run_tells_nothing_twice_and_nothing_else() -> None:
     kinds = Counter(type(event).__name__ for event in events(RECORDED.name))
 
     assert kinds == {
-        "LogSection": 12, "DeviceBuffer": 13, "BreakdownRow": 6, "TimingLine": 6, "CachedTokens": 5, "LogDevice": 3, "PromptCacheSize": 3,
-        "ContextCheckpoint": 3, "KvCache": 2, "TaskLaunched": 2, "NewPrompt": 2, "DraftAcceptance": 2, "DraftAcceptancePerPosition": 2, "SlotReleased": 2,
-        "OffloadedLayers": 1, "ThreadCount": 1, "Chosen": 2, "Saved": 1, "Idle": 5, "Arrived": 2,
+        "LogSection": 12, "DeviceBuffer": 13, "BreakdownRow": 6, "TimingLine": 6, "CachedTokens": 5, "LogDevice": 3,
+        "PromptCacheSize": 3, "ContextCheckpoint": 3, "KvCache": 2, "TaskLaunched": 2, "NewPrompt": 2,
+        "DraftAcceptance": 2, "DraftAcceptancePerPosition": 2, "SlotReleased": 2, "OffloadedLayers": 1,
+        "ThreadCount": 1, "SlotSelected": 2, "PromptSaved": 1, "AllSlotsIdle": 5, "RequestArrived": 2,
     }  # fmt: skip
 
 
@@ -316,7 +314,7 @@ def test_what_becomes_of_prompts(line: str, event: LogEvent) -> None:
 
 # -- lines that no llama.cpp wrote -------------------------------------------------------------------
 
-NEEDLES = [needle for needle, _, _ in log_events._TABLE]
+NEEDLES = [needle for needle, _, _ in log_parsing._TABLE]
 HOSTILE = [
     "", "\0", "\x1b[2J", "\r\r\r", "[" * 100, "[0] ", "[99999999] ", "\ud800", "٣.٠٠.٠٠٠.٠٠٠ I x", "🦙" * 50,
     "0.00.000.000 I ", "0.00.000.000 X ", "id | task | ", "id  0 | task -1 | ", "\N{RIGHT-TO-LEFT OVERRIDE}",
@@ -358,7 +356,7 @@ def test_a_megabyte_in_one_line_is_no_more_work_than_a_line(needle: str, monkeyp
         def search(self, text: str) -> None:
             seen.append(len(text))
 
-    monkeypatch.setattr(log_events, "_compiled", Counting)
+    monkeypatch.setattr(log_parsing, "_compiled", Counting)
     for filler in FILLERS:
         parse_event(needle + filler * (2**20 // len(filler)))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gpubox.server.log import parse_line
-from gpubox.server.log_folding import WINDOW, RepeatFold, fold_repeats, repeats_line
+from gpubox.server.log import FOLD_WINDOW, RepeatFold, fold_repeats, parse_line, repeats_line
 
 IDLE = "{n}.00.000.000 I srv  update_slots: all slots are idle"
 
@@ -31,13 +30,13 @@ def test_every_line_is_shown_or_counted() -> None:
     lines = [f"1.00.000.000 {made.choice('IE')} {made.choice('abcdef')}" for _ in range(5000)]
     fold, shown, counted = RepeatFold(), 0, 0
     for line in lines:
-        count, show = fold.take(parse_line(line))
+        count, show = fold.add(parse_line(line))
         counted += count
         shown += show
 
-    assert shown + counted + fold.rest() == len(lines)
-    assert fold.rest() == 0
-    assert WINDOW < shown < len(lines)
+    assert shown + counted + fold.flush() == len(lines)
+    assert fold.flush() == 0
+    assert FOLD_WINDOW < shown < len(lines)
 
 
 def test_an_error_is_not_folded_into_the_same_words_of_another_level_and_blank_lines_stay() -> None:
@@ -48,11 +47,11 @@ def test_an_error_is_not_folded_into_the_same_words_of_another_level_and_blank_l
 
 def test_after_something_else_was_shown_the_line_is_shown_again() -> None:
     fold = RepeatFold()
-    assert fold.take(parse_line(idle(1)[0])) == (0, True)
-    assert fold.take(parse_line(idle(1)[0])) == (0, False)
-    fold.forget()
+    assert fold.add(parse_line(idle(1)[0])) == (0, True)
+    assert fold.add(parse_line(idle(1)[0])) == (0, False)
+    fold.reset()
 
-    assert fold.take(parse_line(idle(1)[0])) == (1, True)
+    assert fold.add(parse_line(idle(1)[0])) == (1, True)
 
 
 def test_the_words_for_one_and_for_many() -> None:

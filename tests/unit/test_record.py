@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.server import state as state_module
@@ -173,13 +173,13 @@ def test_on_a_full_disk_the_record_takes_the_room_of_the_old_one(
     path = tmp_path / "main.json"
     save_state(path, STATE)
 
-    def full(**where: object) -> None:
+    def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tempfile, "mkstemp", full)
-    for state in (InstanceState(message="new"), STATE):
-        save_state(path, state)
-        assert load_state(path) == state
+    monkeypatch.setattr(state_module, "write_atomically", full)
+    for new in (InstanceState(message="new"), STATE):
+        save_state(path, new)
+        assert load_state(path) == new
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -202,4 +202,4 @@ def test_where_this_machine_reaches_it(host: str, url: str) -> None:
 def test_now_is_utc_to_the_millisecond() -> None:
     import re
 
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", state_module.utc_now())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", utc_now())

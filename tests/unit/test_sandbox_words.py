@@ -140,18 +140,20 @@ def test_a_missing_bubblewrap_is_to_be_installed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["bubblewrap", "landlock", "none"])
 def test_weaker_confinement_is_accepted_by_name(paths: Paths, value: str) -> None:
     paths.config_file.parent.mkdir(parents=True)
-    paths.config_file.write_text(f'[sandbox]\nconfinement = "{value}"\n')
+    paths.config_file.write_text(f'weakest-isolation = "{value}"\n')
 
-    assert load_config(paths).weakest_confinement == value
-    assert Config().weakest_confinement == "bubblewrap"
+    assert load_config(paths).weakest_isolation == value
+    assert Config().weakest_isolation == "bubblewrap"
 
 
-@pytest.mark.parametrize("text", ['confinement = "off"', "confinement = false", 'confinment = "none"'])
+@pytest.mark.parametrize(
+    "text", ['weakest-isolation = "off"', "weakest-isolation = false", 'weakest-isoation = "none"']
+)
 def test_a_confinement_that_is_none_of_them_is_an_error(paths: Paths, text: str) -> None:
     paths.config_file.parent.mkdir(parents=True)
-    paths.config_file.write_text(f"[sandbox]\n{text}\n")
+    paths.config_file.write_text(f"{text}\n")
 
-    with pytest.raises(UsageError, match=r"confine?ment"):
+    with pytest.raises(UsageError, match=r"weakest-isol?ation"):
         load_config(paths)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
-from gpubox.server import wait_vram_released as module
+from gpubox.server import vram_release as module
 from gpubox.server.vram_release import vram_in_use, wait_vram_released
 
 GIB = 1024**3
@@ -53,7 +53,7 @@ async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch:
     script(monkeypatch, [(n * GIB,) for n in range(100)])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
 
-    assert await wait_vram_released() == "still moving after 10 s"
+    assert await wait_vram_released() == "still changing after 10 s"
 
 
 def test_the_zero_line_of_growth_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

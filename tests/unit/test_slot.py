@@ -30,7 +30,7 @@ def spawn(paths: Paths) -> Iterator[Spawn]:
     def start(mark: str, *argv: str, where: Paths = paths) -> ProcessIdentity:
         # The words stand in its command line as llama-server's would; it only waits for its stdin to close.
         command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *argv]
-        life = where.slot_life("main")
+        life = where.liveness_lock("main")
         life.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(life, os.O_RDWR | os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -125,14 +125,14 @@ def test_a_restart_of_the_machine_is_no_crash(paths: Paths, save: Callable[..., 
     view = observe(paths, "main")
 
     assert (view.running, view.crashed) == (None, False)
-    assert view.message == "The machine was restarted; a is not running."
+    assert view.message == "The machine was rebooted; a is not running."
 
 
 def test_a_stop_from_outside_is_said_to_be_one(paths: Paths, save: Callable[..., Path]) -> None:
     save(running=running(ProcessIdentity(DEAD.pid, 1, boot_id())))
     log(paths, "5.00.000.000 I srv    operator(): operator(): cleaning up before exit...\n")
 
-    assert observe(paths, "main").message == "a died: it was told to stop from outside gpubox."
+    assert observe(paths, "main").message == "a died: it was stopped from outside gpubox."
 
 
 def test_a_message_of_the_last_operation_is_kept(paths: Paths, save: Callable[..., Path]) -> None:
@@ -159,14 +159,14 @@ def test_an_operation_of_a_dead_gpubox_is_cut_off_and_says_how_to_go_on(
 
     assert view.operation is None
     assert view.message == (
-        "A switch to b was cut off at 'VRAM settled'; nothing runs. `gpubox start a` brings it back."
+        "A switch to b was interrupted at 'VRAM settled'; nothing runs. `gpubox start a` starts it again."
     )
 
 
 def test_a_first_start_that_was_cut_off_has_nothing_to_bring_back(paths: Paths, save: Callable[..., Path]) -> None:
     save(operation=Operation("start", "b", "load", DEAD, "t"), running=running(DEAD))
 
-    assert observe(paths, "main").message == "A start of b was cut off at 'load'; nothing runs."
+    assert observe(paths, "main").message == "A start of b was interrupted at 'load'; nothing runs."
 
 
 def test_a_server_whose_gpubox_died_before_the_proof(paths: Paths, save: Callable[..., Path], spawn: Spawn) -> None:

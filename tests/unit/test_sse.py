@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubox.server.chunks import CallDelta, Chunk, StreamedPromptProgress, Timings, Usage
-from gpubox.server.sse import LineTooLong, SseDecoder
+from gpubox.server.chunks import CallDelta, Chunk, LineTooLong, SseDecoder, StreamedPromptProgress, Timings, Usage
 
 RECORDED = (
     b'data: {"choices":[{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],"id":"c",'
@@ -38,7 +37,7 @@ EXPECTED = [
 def test_recorded_bytes_make_the_same_chunks_however_they_are_cut(size: int) -> None:
     reader = SseDecoder()
     found = [chunk for i in range(0, len(RECORDED), size) for chunk in reader.feed(RECORDED[i : i + size])]
-    assert found == EXPECTED and reader.garbage == 0
+    assert found == EXPECTED and reader.invalid_lines == 0
 
 
 def test_rates_are_the_servers() -> None:
@@ -72,7 +71,7 @@ def test_other_servers_forms(line: bytes, chunk: Chunk) -> None:
 )
 def test_what_is_none_is_counted(line: bytes) -> None:
     reader = SseDecoder()
-    assert list(reader.feed(line + b"\n")) == [] and reader.garbage == 1 and reader.sample
+    assert list(reader.feed(line + b"\n")) == [] and reader.invalid_lines == 1 and reader.first_invalid
 
 
 def test_a_line_without_end_is_refused_and_not_kept() -> None:

@@ -157,7 +157,7 @@ async def test_what_another_gpubox_does_to_it(paths: Paths, serve: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("host", "keyed", "words"),
+    ("host", "has_api_key", "words"),
     [
         ("127.0.0.1", False, ""),
         ("0.0.0.0", False, "LAN, no key"),
@@ -165,8 +165,8 @@ async def test_what_another_gpubox_does_to_it(paths: Paths, serve: Callable[...,
         ("box.lan", False, "LAN, no key"),
     ],
 )
-def test_who_can_reach_it(host: str, keyed: bool, words: str) -> None:
-    assert exposure(Launch("a", (), host, 1), keyed=keyed) == words
+def test_who_can_reach_it(host: str, has_api_key: bool, words: str) -> None:
+    assert exposure(Launch("a", (), host, 1), has_api_key=has_api_key) == words
 
 
 @pytest.mark.parametrize("props", [None, {}, {"model_path": 3, "build_info": ["b1"]}])
@@ -175,7 +175,7 @@ async def test_a_foreign_server_of_another_kind(props: dict[str, Any] | None, se
 
     status = await read_foreign_status("http://box:1", None)
 
-    assert (status.state, status.slot, status.model_path, status.engine_version) == ("ready", None, None, None)
+    assert (status.state, status.instance, status.model_path, status.engine_version) == ("ready", None, None, None)
 
 
 async def test_a_foreign_server_that_is_not_there(serve: Callable[..., FakeClient]) -> None:

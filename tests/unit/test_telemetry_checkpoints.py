@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpubox.server.log_events import ContextCheckpoint, parse_event
-from gpubox.server.slot_events import PromptCleared
+from gpubox.server.log_events import ContextCheckpoint, PromptCleared
+from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.checkpoints import ContextCheckpoints
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"

@@ -72,7 +72,7 @@ async def test_a_program_by_its_url_that_is_no_llama_server(body: str | int, box
     snapshot = await sampler.sample(wait=True)
     what = f"HTTP {body}" if isinstance(body, int) else "a page or broken JSON"
     assert (snapshot.server.state, snapshot.throughput.state) == ("error", "down")
-    assert snapshot.server.message == f"It answers /health with {what}: that is no llama-server."
+    assert snapshot.server.message == f"It answers /health with {what}: it is not a llama-server."
     assert snapshot.problems == (f"{box.url} answers with {what}",)
 
     box.answers = wanted

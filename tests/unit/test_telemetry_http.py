@@ -207,7 +207,7 @@ async def test_an_answer_that_is_too_long_is_said_to_be(
     box.start()
     sampler = make()
     snapshot = await sampler.sample(wait=True)
-    assert snapshot.problems == (f"{path} answers with more than 1 MiB: that is no llama-server's",)
+    assert snapshot.problems == (f"{path} answers with more than 1 MiB: that is not a llama-server",)
     assert snapshot.throughput.state == "idle"
 
     box.answers[path] = short

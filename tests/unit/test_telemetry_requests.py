@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.log_events import parse_event
+from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.requests import MAX_REQUESTS, RequestLog
 from gpubox.telemetry.snapshot import Request
 

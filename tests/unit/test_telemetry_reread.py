@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.log_events import parse_event
+from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.cache_miss import (
     AFTER_RESTART,
     AFTER_SLEEP,

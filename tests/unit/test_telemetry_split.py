@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.log_events import MIB, parse_event
+from gpubox.server.log_parsing import MIB, parse_event
 from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown, device_key
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"

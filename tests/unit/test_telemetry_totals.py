@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server import log_request_count, log_truncation
-from gpubox.server.log_request_count import ENDED, count_ended_requests
-from gpubox.server.log_truncation import truncate_log
+from gpubox.server import log_truncation
+from gpubox.server.log_truncation import ENDED, count_ended_requests, truncate_log
 from gpubox.telemetry import sources
 from gpubox.telemetry.sources import LogSource
 from tests.unit.llama_box import LOADED, done, taken
@@ -32,7 +31,7 @@ def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
         (sources, "TICK_BYTES", 1000),
         (log_truncation, "MAX_LOG_BYTES", 30_000),
         (log_truncation, "COPY_SECONDS", 0.0),
-        (log_request_count, "_CHUNK", 997),
+        (log_truncation, "_CHUNK", 997),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -119,7 +118,7 @@ def test_a_log_that_an_older_gpubox_cut_says_why_it_is_not_counted(tmp_path: Pat
 
 
 def test_a_flood_that_is_too_long_to_count_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_request_count, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(log_truncation, "MAX_COUNTED_BYTES", 10_000)
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + FILLER * 500)
 

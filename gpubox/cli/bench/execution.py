@@ -1,9 +1,9 @@
-"""What every kind of run needs of the command line: whom to measure, may it begin, run it, show it."""
+"""Runs a benchmark from the command line: its targets, its execution, its report."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, model: str) -> list[Target]:
-    """What is to be measured: the profiles, the server at ``url``, else what runs now. Raises GpuboxError."""
+    """The profiles, else the server at ``url``, else the running server. Raises GpuboxError."""
     from gpubox.bench.model import Target
-    from gpubox.bench.target_server import apply_overrides
+    from gpubox.bench.overrides import apply_overrides
     from gpubox.server.instance import observe
 
     if url is not None:
@@ -37,14 +37,14 @@ def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, 
                 "Nothing is running.", "Name a profile: `gpubox ls` lists them.", code=ExitCode.NOT_RUNNING
             )
         names = [running.launch.profile]
-    found = [Target(name, profile=name) for name in names]
-    for target in found:
-        apply_overrides(context.profile(target.profile), target)
-    return found
+    targets = [Target(name, profile=name) for name in names]
+    for target in targets:
+        apply_overrides(context.profile(target.profile), target)  # raises for a profile that cannot be measured
+    return targets
 
 
 def target_by_url(url: str, model: str = "") -> Target:
-    """The server at ``url``. Raises UsageError where that is no address, or may hold a secret."""
+    """The server at ``url``. Raises UsageError if that is no address, or may hold a secret."""
     from gpubox.bench.model import Target
     from gpubox.server.address import server_root
 
@@ -53,7 +53,7 @@ def target_by_url(url: str, model: str = "") -> Target:
 
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:
-    """Downloads what has to be downloaded, before anything is stopped."""
+    """Downloads missing models while the old server still runs."""
     from gpubox.cli.operations import ensure_model
 
     if context.dry_run:
@@ -62,111 +62,87 @@ def fetch_models(context: Context, targets: Sequence[Target]) -> None:
         ensure_model(context, context.profile(name))
 
 
-def confirm_if_busy(context: Context, *, now: bool) -> None:
-    """Raises GpuboxError where somebody is being answered and the owner does not want to begin all the same."""
+def execute_plan(context: Context, plan: Plan, *, now: bool, as_json: bool) -> None:
+    """Runs ``plan`` and prints its report; with ``--dry-run`` prints its outline. Raises GpuboxError."""
     import asyncio
 
     from gpubox.bench.plan_outline import busy_slots
 
-    if now or not (busy := asyncio.run(busy_slots(context.paths, context.config))):
-        return
-    words = f"Somebody is being answered by {'; '.join(busy)}."
-    if not diagnostics.stderr_is_terminal() or not click.confirm(f"{words} Begin when it is idle?", err=True):
-        raise GpuboxError(words, "--now stops it in the middle; else try again when it is idle.")
-
-
-def execute_plan(context: Context, plan: Plan, *, now: bool, as_json: bool) -> None:
-    """Makes a run of ``plan``, executes it and shows its report. Raises GpuboxError as the run does."""
     if context.dry_run:
-        print_plan(context, plan, as_json=as_json)
+        _print_outline(context, plan, as_json=as_json)
         return
-    confirm_if_busy(context, now=now)
-    perform(context, lambda runner: runner.run(plan), None, now=now, as_json=as_json)
-
-
-def print_plan(context: Context, plan: Plan, *, as_json: bool) -> None:
-    """What ``plan`` would do."""
-    from gpubox import units
-    from gpubox.bench.plan_outline import outline_plan
-
-    found = outline_plan(plan, context.paths)
-    if as_json:
-        names = [target.name for target in plan.targets]
-        output.emit_json({
-            "kind": plan.kind, "targets": names, "items": found.items, "starts": list(found.starts),
-            "restored_profile": found.restored_profile, "seconds": found.seconds, "tokens": found.tokens,
-        })  # fmt: skip
-        return
-    output.emit(f"{plan.kind}: {found.items} items")
-    shown = [*found.starts[:6], *(["..."] if len(found.starts) > 6 else [])]
-    count = f"{len(found.starts)} {'start' if len(found.starts) == 1 else 'starts'}"
-    output.emit(f"{count}: {', '.join(shown)}" if found.starts else "starts and stops no server")
-    if found.starts:
-        output.emit(
-            f"afterwards {found.restored_profile} runs again"
-            if found.restored_profile
-            else "afterwards nothing runs, as now"
-        )
-    if found.seconds is not None:
-        output.emit(f"a run like this took {units.duration(found.seconds)}")
+    if not now and (busy := asyncio.run(busy_slots(context.paths, context.config))):
+        message = f"A request is running on {'; '.join(busy)}."
+        if not diagnostics.stderr_is_terminal() or not click.confirm(f"{message} Start when it is done?", err=True):
+            raise GpuboxError(message, "--now cuts it off; or try again later.")
+    _execute(context, plan, now=now, as_json=as_json)
 
 
 def resume_run(context: Context, run: Run, *, now: bool, as_json: bool) -> None:
-    """As ``execute_plan``, with a run that was cut off."""
-    perform(context, lambda runner: runner.resume(run), run, now=now, as_json=as_json)
+    """Continues an interrupted run and prints its report. Raises GpuboxError."""
+    _execute(context, run, now=now, as_json=as_json)
 
 
-def perform(context: Context, work: Any, run: Run | None, *, now: bool, as_json: bool) -> None:
+def _print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from gpubox.bench.plan_outline import outline_plan
+
+    outline = outline_plan(plan, context.paths)
+    if as_json:
+        names = [target.name for target in plan.targets]
+        output.emit_json({"kind": plan.kind, "targets": names, **asdict(outline)})
+        return
+    first, *others = outline.sentences()
+    output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
+
+
+def _execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
     from gpubox.bench.report.run_summaries import run_summary
-    from gpubox.bench.run_store import find_run
+    from gpubox.bench.run_store import Run, find_run
     from gpubox.cli.bench.run_progress import RunProgressOutput
     from gpubox.cli.operations import run_cancellable
 
     show = RunProgressOutput()
-    seen: list[RunInfo] = []
+    last: RunInfo | None = None
 
     def emit(event: BenchEvent) -> None:
+        nonlocal last
         if isinstance(event, RunStarted | RunEnded):
-            seen[:] = [event.run]
+            last = event.run
         show(event)
 
     runner = PlanRunner(context.paths, context.config, context.profile, emit, stop_now=now)
     error: GpuboxError | None = None
     try:
-        run_cancellable(_as_coroutine(work(runner)))
+        run_cancellable(runner.resume(work) if isinstance(work, Run) else runner.run(work))
     except GpuboxError as caught:
         error = caught
     except KeyboardInterrupt:
         error = diagnostics.interrupted()
-    if not seen:
+    if last is None:
         assert error is not None
         raise error
-    run = run or find_run(context.paths, seen[0].id)
+    run = work if isinstance(work, Run) else find_run(context.paths, last.id)
     print_report(context, run, as_json=as_json, error=error)
-    run_summary(run)  # kept beside the results, so that lists need not work it out
+    run_summary(run)  # writes the summary file, so that lists need not compute it
     if error:
-        hint = error.hint or f"What was measured is kept; `gpubox bench resume {run.id}` goes on."
+        hint = error.hint or f"The results so far are kept; `gpubox bench resume {run.id}` continues."
         raise GpuboxError(error.message, hint, code=error.code)
-
-
-async def _as_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
-    return await work
 
 
 def print_report(
     context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None, plots: bool = False
 ) -> None:
-    """The report of what there is, as text or as one JSON object."""
+    """Prints the report of the results so far, as text or as one JSON object."""
     from gpubox.bench.report.load import bundle_values, load_report
     from gpubox.bench.report.report_rows import report_rows, row_texts
 
-    found = load_report(run, context.profile)
+    bundle = load_report(run, context.profile)
     if as_json:
-        output.emit_json({**output.error_values(error), **bundle_values(found)})
-    elif found.report.metrics or found.report.tables or not error:
-        width = output.width()
-        output.emit_text(
-            "\n".join(row_texts(report_rows(found.info, found.report, width=width, plots=plots, beside=found.beside)))
-        )
+        output.emit_json({**output.error_values(error), **bundle_values(bundle)})
+    elif bundle.report.metrics or bundle.report.tables or not error:
+        rows = report_rows(bundle.info, bundle.report, width=output.width(), plots=plots, references=bundle.references)
+        output.emit_text("\n".join(row_texts(rows)))

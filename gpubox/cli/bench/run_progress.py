@@ -1,4 +1,4 @@
-"""A run's events on stderr: a line redrawn in place on a terminal, plain lines elsewhere."""
+"""The progress of a benchmark run on stderr: one line redrawn on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,59 +20,60 @@ from gpubox.cli import diagnostics
 from gpubox.cli.operations import OperationOutput
 
 PLAIN_LINE_SECONDS = 10.0
-"""How often a plain line says how far it is."""
+"""The interval of progress lines where stderr is not a terminal."""
 
 
 class RunProgressOutput:
-    """Shows one run."""
+    """Prints the events of one run."""
 
     def __init__(self) -> None:
         self.live = diagnostics.stderr_is_terminal()
         self._server = OperationOutput()
-        self._line, self._left = "", ""
-        self._said = time.monotonic()
+        self._line, self._seconds_left = "", ""
+        self._last_line_at = time.monotonic()
         self._flags: set[tuple[str, str]] = set()
 
     def __call__(self, event: BenchEvent) -> None:
         match event:
             case RunStarted(run=run, done=done):
-                goes_on = f", {done} of them done" if done else ""
-                self._tell(f"run {run.id}: {run.items} items{goes_on}; Ctrl-C stops, `gpubox bench resume` goes on")
-            case TargetServerEvent(event=inner):
-                self._server(inner)
+                already = f", {done} of them done" if done else ""
+                self._note(
+                    f"run {run.id}: {run.items} items{already}; Ctrl-C stops it, `gpubox bench resume` continues"
+                )
+            case TargetServerEvent(event=server_event):
+                self._server(server_event)
             case Note(text=text):
-                self._tell(f"  {text}")
+                self._note(f"  {text}")
             case FlagRaised(flag=flag):
-                if (flag.kind, flag.text) not in self._flags:  # the report counts them
+                if (flag.kind, flag.text) not in self._flags:  # the report counts repeats
                     self._flags.add((flag.kind, flag.text))
-                    self._tell(f"  ! {flag.kind}: {flag.text}" + (f"  ({flag.item})" if flag.item else ""))
+                    self._note(f"  ! {flag.kind}: {flag.text}" + (f"  ({flag.item})" if flag.item else ""))
             case ItemStarted(item=item, number=number, total=total):
-                self._line = f"  {number}/{total}  {item.id}{self._left}"
-                self._draw("")
+                self._line = f"  {number}/{total}  {item.id}{self._seconds_left}"
+                self._redraw(self._line)
             case ItemProgress(text=text):
-                self._draw(text)
+                self._redraw(f"{self._line}  {text}")
             case ItemFinished():
-                self._finished(event)
+                self._item_finished(event)
             case RunEnded():
-                self._draw("", end=True)
+                self._redraw("")
 
-    def _finished(self, event: ItemFinished) -> None:
-        going_on = event.seconds_left and event.done < event.total
-        self._left = f"  ~{units.duration(event.seconds_left)} left" if going_on else ""
-        self._line = f"  {event.done}/{event.total}  {event.headline}{self._left}"
+    def _item_finished(self, event: ItemFinished) -> None:
+        estimated = event.seconds_left and event.done < event.total
+        self._seconds_left = f"  ~{units.duration(event.seconds_left)} left" if estimated else ""
+        self._line = f"  {event.done}/{event.total}  {event.headline}{self._seconds_left}"
         if not event.result.ok and not event.result.skipped:
-            self._tell(f"  ✗ {event.item.id}  {event.result.error}")
-        self._draw("")
+            self._note(f"  ✗ {event.item.id}  {event.result.error}")
+        self._redraw(self._line)
         now = time.monotonic()
-        if not self.live and (now - self._said >= PLAIN_LINE_SECONDS or event.done == event.total):
-            self._said = now
+        if not self.live and (now - self._last_line_at >= PLAIN_LINE_SECONDS or event.done == event.total):
+            self._last_line_at = now
             diagnostics.note(self._line)
 
-    def _draw(self, text: str, *, end: bool = False) -> None:
+    def _redraw(self, line: str) -> None:
         if self.live:
-            diagnostics.redraw("" if end else f"{self._line}  {text}")
+            diagnostics.redraw(line)
 
-    def _tell(self, text: str) -> None:
-        if self.live:
-            diagnostics.redraw("")
+    def _note(self, text: str) -> None:
+        self._redraw("")
         diagnostics.note(text)

@@ -1,53 +1,58 @@
-"""``gpubox bench ls|show|resume|rescore|rm``: the runs there are."""
+"""The verbs of ``gpubox bench`` for stored runs. Reports are redacted."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.bench.execution import fetch_models, print_report, resume_run
-from gpubox.cli.bench.options import json_option
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
+
+if TYPE_CHECKING:
+    from gpubox.bench.report.chart import Chart
+    from gpubox.bench.report.plot import StyledRow
 
 
 @click.command("ls")
 @json_option
 @click.pass_obj
 def ls_command(context: Context, as_json: bool) -> None:
-    """Every run, the newest last."""
+    """List all runs, the newest last."""
     from gpubox.bench.report.run_summaries import run_summaries
 
     rows: list[tuple[str, ...]] = []
     values: list[dict[str, Any]] = []
-    for head in run_summaries(context.paths):
-        info = head.info
+    for summary in run_summaries(context.paths):
+        info = summary.info
         if info is None:
-            rows.append((head.id, units.UNKNOWN, "damaged", units.UNKNOWN, units.UNKNOWN, head.problem))
-            values.append({"id": head.id, "state": "damaged", "message": head.problem})
+            rows.append((summary.id, units.UNKNOWN, "damaged", units.UNKNOWN, units.UNKNOWN, summary.problem))
+            values.append({"id": summary.id, "state": "damaged", "message": summary.problem})
             continue
         took = units.duration(info.seconds) if info.seconds else units.UNKNOWN
-        restore_pending = f"{head.restore_pending} ran before" if head.restore_pending else ""
-        doubts = f"! {', '.join(head.flags)}" if head.flags else ""
-        words = "; ".join(filter(None, (head.headline, doubts, restore_pending, head.problem)))
-        rows.append((head.id, info.plan.kind, info.state, f"{head.done}/{info.items}", took, words))
+        pending = f"{summary.restore_pending} ran before" if summary.restore_pending else ""
+        warnings = f"! {', '.join(summary.flags)}" if summary.flags else ""
+        remarks = "; ".join(filter(None, (summary.headline, warnings, pending, summary.problem)))
+        rows.append((summary.id, info.plan.kind, info.state, f"{summary.done}/{info.items}", took, remarks))
         values.append(
             {
-                "id": head.id,
+                "id": summary.id,
                 "kind": info.plan.kind,
                 "targets": [target.name for target in info.plan.targets],
                 "state": info.state,
-                "items_done": head.done,
-                "items_failed": head.failed,
+                "items_done": summary.done,
+                "items_failed": summary.failed,
                 "items": info.items,
-                "headline": head.headline or None,
+                "headline": summary.headline or None,
                 "seconds": info.seconds,
                 "created_at": info.created_at,
-                "flags": list(head.flags),
+                "flags": list(summary.flags),
                 "message": info.message or None,
             }
         )
@@ -56,26 +61,115 @@ def ls_command(context: Context, as_json: bool) -> None:
     elif rows:
         output.emit_table(rows, header=("RUN", "KIND", "STATE", "DONE", "TOOK", ""))
     else:
-        output.emit("There is no run yet. `gpubox bench speed` makes one.")
+        output.emit("There are no runs yet. `gpubox bench speed` makes one.")
+
+
+@click.command("show")
+@click.argument("run", default="last")
+@click.option("--no-plots", is_flag=True, help="Print tables only.")
+@json_option
+@click.pass_obj
+def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> None:
+    """Show the report of RUN: an id, a part of one, or `last`."""
+    from gpubox.bench.run_store import find_run
+
+    print_report(context, find_run(context.paths, run), as_json=as_json, plots=not no_plots)
+
+
+@click.command("compare")
+@click.argument("first")
+@click.argument("second", default="last")
+@click.option("--no-plots", is_flag=True, help="Print the table only.")
+@json_option
+@click.pass_obj
+def compare_command(context: Context, first: str, second: str, no_plots: bool, as_json: bool) -> None:
+    """Compare SECOND with FIRST, row by row: better, regression or noise.
+
+    Two runs of the same thing differ, too. How much is taken from past runs of the profile on this machine; without
+    such runs it is assumed, and the report says so. Prompts of both runs are paired; pass rates use McNemar's test.
+    p values are corrected over all rows (Holm). A difference below 1 % counts as noise; use `gpubox bench ab` for
+    those.
+    """
+    from gpubox.bench.report.load import load_comparison
+    from gpubox.bench.run_store import find_run
+
+    comparison = load_comparison(find_run(context.paths, first), find_run(context.paths, second))
+    if as_json:
+        from gpubox.bench.report.formats import values
+
+        output.emit_json({"comparison": values(comparison)})
+        return
+    from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
+
+    _print(comparison_rows(comparison, output.width()), () if no_plots else comparison_charts(comparison))
+
+
+@click.command("leaderboard")
+@click.argument("kind", default="")
+@json_option
+@click.pass_obj
+def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
+    """Rank the profiles by their last finished run of KIND; without KIND, of every ranked kind."""
+    from gpubox.bench.report.load import load_leaderboards
+
+    leaderboards = load_leaderboards(context.paths, kind)
+    if as_json:
+        from gpubox.bench.report.formats import values
+
+        output.emit_json({"boards": values(leaderboards)})
+        return
+    from gpubox.bench.report.leaderboard import leaderboard_rows
+
+    _print(leaderboard_rows(leaderboards, output.width()), ())
+
+
+@click.command("export")
+@click.argument("what", nargs=-1)
+@click.option("--md", "form", flag_value="md", help="Write Markdown. [default]")
+@click.option("--json", "form", flag_value="json", help="Write JSON.")
+@click.option("--csv", "form", flag_value="csv", help="Write CSV.")
+@click.option("--svg", "form", flag_value="svg", help="Write charts.")
+@click.option("--output", "-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write into FILE.")
+@click.pass_obj
+def export_command(context: Context, what: Sequence[str], form: str | None, file: str | None) -> None:
+    """Write a run, `compare A B` or `leaderboard [KIND]` for sharing.
+
+    Paths, host names and keys are left out.
+
+    \b
+    gpubox bench export last --md
+    gpubox bench export compare A B --svg -o compare.svg
+    gpubox bench export leaderboard speed --csv
+    """
+    from gpubox.bench.report.formats import export_text, write_export
+
+    text = export_text(context.paths, context.profile, list(what) or ["last"], form or "md")
+    if file is None:
+        output.emit_verbatim(text.removesuffix("\n"))
+        return
+    from pathlib import Path
+
+    write_export(text, Path(file))
+    diagnostics.note(f"Wrote {file}.")
 
 
 @click.command("resume")
 @click.argument("run", default="last")
-@click.option("--now", is_flag=True, help="Do not wait for requests that are being answered.")
+@click.option("--now", is_flag=True, help="Start even if a request is running; it is cut off.")
 @json_option
 @click.pass_obj
 def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None:
-    """Go on with RUN: only what has no result yet is done."""
+    """Continue RUN: measure what has no result yet."""
     from gpubox.bench.run_store import find_run
 
-    found = find_run(context.paths, run)
-    info = found.info
+    stored = find_run(context.paths, run)
+    info = stored.info
     if info.state == "finished" and not info.restore_pending:
-        diagnostics.note(f"{found.id} is finished; nothing is left to do.")
-        print_report(context, found, as_json=as_json)
+        diagnostics.note(f"{stored.id} is finished; there is nothing left to do.")
+        print_report(context, stored, as_json=as_json)
         return
     fetch_models(context, info.plan.targets)
-    resume_run(context, found, now=now, as_json=as_json)
+    resume_run(context, stored, now=now, as_json=as_json)
 
 
 @click.command("rescore")
@@ -83,20 +177,72 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
 @json_option
 @click.pass_obj
 def rescore_command(context: Context, run: str, as_json: bool) -> None:
-    """Score the stored replies of RUN again: the same scores, or a scorer that was changed."""
+    """Score the stored replies of RUN again, for example after a change of the scorer."""
     import asyncio
 
     from gpubox.bench.plan_runner import rescore_run
     from gpubox.bench.run_store import find_run
 
-    found = find_run(context.paths, run)
-    count, changed = asyncio.run(rescore_run(found, context.config))
+    stored = find_run(context.paths, run)
+    count, changed = asyncio.run(rescore_run(stored, context.config))
     if as_json:
-        output.emit_json({"id": found.id, "scored": count, "changed": changed})
+        output.emit_json({"id": stored.id, "scored": count, "changed": changed})
     elif changed:
-        output.emit(f"{count} items scored again, {len(changed)} with another result: {', '.join(changed[:8])}")
+        output.emit(f"Scored {count} items again; {len(changed)} results changed: {', '.join(changed[:8])}")
     else:
-        output.emit(f"{count} items scored again; every result is the same.")
+        output.emit(f"Scored {count} items again; every result is the same.")
+
+
+@click.command("save")
+@click.argument("run", default="last")
+@click.option("--cell", default="", metavar="NAME", help="Save this cell or side, not the best cell.")
+@click.option("--name", default="", metavar="NAME", help="Name the new profile.")
+@click.option("--force", is_flag=True, help="Replace a profile with that name.")
+@json_option
+@click.pass_obj
+def save_command(context: Context, run: str, cell: str, name: str, force: bool, as_json: bool) -> None:
+    """Save the best cell of the sweep RUN as a profile.
+
+    For other kinds, --cell names the side to save.
+    """
+    from gpubox.bench.run_store import find_run
+    from gpubox.bench.saved_profile import default_profile_name, profile_of_target, target_to_save
+    from gpubox.profiles.writer import save_profile
+
+    stored = find_run(context.paths, run)
+    target = target_to_save(stored, cell)
+    base = context.profile(target.profile)
+    profile, header = profile_of_target(base, target, name or default_profile_name(base, target), stored.id)
+    path = save_profile(profile, context.paths, overwrite=force, header=header)
+    if as_json:
+        output.emit_json({"profile": profile.name, "path": str(path), "cell": target.name, "run": stored.id})
+    else:
+        output.emit(f"{profile.name}: {header} `gpubox switch {profile.name}` runs it.")
+
+
+@click.command("restore")
+@json_option
+@click.pass_obj
+def restore_command(context: Context, as_json: bool) -> None:
+    """Restore the server that ran before a killed benchmark. The run can still be resumed."""
+    from gpubox.bench.events import BenchEvent, TargetServerEvent
+    from gpubox.bench.recovery import pending_restore, restore
+    from gpubox.cli.operations import OperationOutput, run_cancellable
+
+    info = pending_restore(context.paths)
+    if info is None:
+        raise UsageError("No interrupted run has left its server running.", "`gpubox status` shows what runs.")
+    show = OperationOutput()
+
+    def emit(event: BenchEvent) -> None:
+        if isinstance(event, TargetServerEvent):
+            show(event.event)
+
+    profile = run_cancellable(restore(info, context.paths, context.config, emit))
+    if as_json:
+        output.emit_json({"run": info.id, "profile": profile or None})
+    else:
+        output.emit(f"{profile} runs again." if profile else "Nothing runs, as before the benchmark.")
 
 
 @click.command("rm")
@@ -105,24 +251,34 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete RUNS with all that was measured."""
+    """Delete RUNS and all their results."""
     from gpubox.bench.run_store import find_run
 
-    found = [find_run(context.paths, words) for words in runs]
-    names = ", ".join(run.id for run in found)
+    stored = [find_run(context.paths, run) for run in runs]
+    names = ", ".join(run.id for run in stored)
     if not yes:
         if not diagnostics.stderr_is_terminal():
-            raise UsageError("Deleting a run asks first.", "Say --yes.")
+            raise UsageError("Deleting runs needs your confirmation.", "Say --yes.")
         if not click.confirm(f"Delete {names}?", err=True):
             return
-    for run in found:
-        with contextlib.suppress(GpuboxError):  # a damaged one can go as well
+    for run in stored:
+        with contextlib.suppress(GpuboxError):  # a damaged run can be deleted, too
             info = run.info
-            if info.restore_pending and info.before:
-                name = info.before.profile
-                diagnostics.note(f"  ! {name} ran before {run.id} and is not back: `gpubox switch {name}` does that.")
+            if info.restore_pending and info.previous:
+                name = info.previous.profile
+                diagnostics.note(f"  ! {name} ran before {run.id} and is not restored: `gpubox switch {name}` does it.")
         run.remove()
     if as_json:
-        output.emit_json({"removed": [run.id for run in found]})
+        output.emit_json({"removed": [run.id for run in stored]})
     else:
         output.emit(f"Deleted: {names}")
+
+
+def _print(rows: Iterable[StyledRow], charts: Sequence[Chart]) -> None:
+    from gpubox.bench.report.plot import plot
+    from gpubox.bench.report.report_rows import row_texts
+
+    plotted: list[StyledRow] = []
+    for chart in charts:
+        plotted += [(), *plot(chart, output.width() or 100)]
+    output.emit_text("\n".join(row_texts([*rows, *plotted])))

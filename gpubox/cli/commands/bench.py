@@ -6,59 +6,50 @@ import importlib
 
 import click
 
+from gpubox.bench.options import KIND_SUMMARIES
 from gpubox.cli.context import Context
 from gpubox.cli.main import VerbGroup
 
-KINDS = {
-    "speed": "TTFT, pp, tg and draft acceptance of the served path",
-    "ab": "two profiles, or one with a flag changed: faster, slower or indistinguishable",
-    "sweep": "one profile over a grid of flags: the best cell, and what is as good",
-    "soak": "minutes of an agent's load: what sinks, creeps or goes in cycles",
-    "humaneval": "pass@1 of 164 programming problems, bare, in the chat and with a sandbox",
-    "suite": "twelve tasks of coding, reasoning, tool use and speed: a leaderboard of points",
-}
-RUNS = {
-    "ls": "every run, and how far it is",
-    "show": "the report of a run",
-    "compare": "two runs row by row: better, a regression, or noise",
-    "leaderboard": "the profiles in order of what they reached",
-    "export": "a report, comparison or leaderboard to share",
-    "resume": "go on with a run that was cut off",
+RUN_VERBS = {
+    "ls": "list all runs",
+    "show": "show the report of a run",
+    "compare": "compare two runs row by row",
+    "leaderboard": "rank the profiles",
+    "export": "write a report, comparison or leaderboard for sharing",
+    "resume": "continue an interrupted run",
     "rescore": "score the stored replies of a run again",
-    "save": "write the best cell of a sweep as a profile",
-    "restore": "bring back what ran before a run that was killed",
-    "rm": "delete a run",
+    "save": "save the best cell of a sweep as a profile",
+    "restore": "restore the server that ran before a killed run",
+    "rm": "delete runs",
 }
-_MODULES = {name: "runs" for name in RUNS} | dict.fromkeys(("show", "compare", "leaderboard", "export"), "reports")
-_MODULES |= dict.fromkeys(("save", "restore"), "keep")
 
 
 class BenchGroup(VerbGroup):
-    """Finds a sub-verb in its module of ``gpubox.cli.bench``."""
+    """Finds a sub-verb in ``gpubox.cli.bench.kinds`` or ``gpubox.cli.bench.runs``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*KINDS, *RUNS]
+        return [*KIND_SUMMARIES, *RUN_VERBS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"gpubox.cli.bench.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
+        module = importlib.import_module(f"gpubox.cli.bench.{'runs' if cmd_name in RUN_VERBS else 'kinds'}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, verbs in (("Kinds", KINDS), ("Runs", RUNS)):
+        for title, verbs in (("Kinds", KIND_SUMMARIES), ("Runs", RUN_VERBS)):
             with formatter.section(title):
                 formatter.write_dl(list(verbs.items()))
 
 
 @click.group("bench", cls=BenchGroup)
-@click.option("--plan", is_flag=True, help="Only say what a kind would do: requests, restarts, how long.")
+@click.option("--dry-run", is_flag=True, help="With a kind: print what the run would do, and do nothing.")
 @click.pass_obj
-def command(context: Context, plan: bool) -> None:
-    """Measure, and keep what was measured. Every run is a folder: raw replies, results, provenance.
+def command(context: Context, dry_run: bool) -> None:
+    """Measure speed and quality, and read the results.
 
-    Ctrl-C, a crash or kill -9 lose at most the item in flight; `gpubox bench resume last` goes on. What ran before
-    runs again afterwards.
+    Every run is a folder with raw replies, results and provenance. Ctrl-C, a crash or kill -9 loses at most the
+    current item; `gpubox bench resume` continues. Afterwards the server that ran before runs again.
     """
-    context.dry_run = plan
+    context.dry_run = dry_run

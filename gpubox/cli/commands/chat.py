@@ -1,4 +1,4 @@
-"""``gpubox chat``: asking, and the chats there are."""
+"""``gpubox chat``: one prompt, and the stored chats."""
 
 from __future__ import annotations
 
@@ -10,68 +10,73 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
+from gpubox.cli.options import NumberOption, json_option
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from gpubox.agent.transcript.records import ChatSettings
 
-_SAMPLING = "temperature, top_p, top_k, min_p, seed ..."
-
 
 @click.group("chat", invoke_without_command=True)
-@click.option("-p", "--prompt", help="What to ask; - reads it from stdin.")
-@click.option("--continue", "goes_on", metavar="NAME", help="Go on with this chat.")
-@click.option("--name", help="What a new chat is called; without it, what is asked names it.")
-@click.option("--workdir", type=click.Path(path_type=Path), help="The folder the model may look at and work in.")
-@click.option("--any-workdir", is_flag=True, help="Even a home folder, / or a system folder will do.")
-@click.option("--approve", type=click.Choice(["ask", "workspace", "never"]), help="Changes of files: ask for each "
-              "(default), allow them in the workspace, refuse them.")  # fmt: skip
-@click.option("--max-rounds", type=click.IntRange(1, 100), help="Requests to the model at most (default 5).")
-@click.option("--max-tokens", type=click.IntRange(1), help="Tokens of one answer at most, thinking included.")
-@click.option("--tools/--no-tools", default=None, help="Without: only talk, nothing is run, no file is touched.")
-@click.option("--system", help="Another system prompt than the profile's.")
-@click.option("--thinking/--no-thinking", default=None, help="As the profile has it, if neither is given.")
-@click.option("--set", "sampling", multiple=True, metavar="KEY=NUMBER", help=f"Sampling: {_SAMPLING}")
-@click.option("--reset", is_flag=True, help="Forget what was chosen for this chat before.")
-@click.option("--url", help="Ask a server that gpubox did not start.")
-@click.option("--json", "as_json", is_flag=True, help="One event a line, as a JSON object.")
+@click.option("-p", "--prompt", metavar="TEXT", help="Ask TEXT; - reads it from stdin.")
+@click.option("--continue", "chat", metavar="NAME", help="Continue the chat NAME.")
+@click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")
+@click.option("--workdir", type=click.Path(path_type=Path), metavar="FOLDER", help="The folder the model works in.")
+@click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as FOLDER.")
+@click.option("--approve", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
+              help="File changes: ask, workspace (allow) or never. [default: ask]")  # fmt: skip
+@click.option("--max-rounds", type=click.IntRange(1, 100), metavar="N", cls=NumberOption,
+              help="Allow N requests to the model. [default: 5]")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=NumberOption,
+              help="Allow N tokens per answer, thinking included.")  # fmt: skip
+@click.option("--tools/--no-tools", default=None, help="Let the model run code and change files.")
+@click.option("--thinking/--no-thinking", default=None, help="Let the model think. [default: the profile's]")
+@click.option("--system", metavar="TEXT", help="Replace the profile's system prompt.")
+@click.option("--set", "sampling", multiple=True, metavar="KEY=N", help="Set a sampling parameter, such as top_k=20.")
+@click.option("--reset", is_flag=True, help="Drop the chat's settings first.")
+@click.option("--url", metavar="URL", help="Ask a server that gpubox did not start.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.pass_context
 def command(
-    ctx: click.Context, /, prompt: str | None, goes_on: str | None, name: str | None, url: str | None, as_json: bool,
-    any_workdir: bool, **chosen: Any,
+    ctx: click.Context, /, prompt: str | None, chat: str | None, name: str | None, url: str | None, as_json: bool,
+    any_workdir: bool, **options: Any,
 ) -> int | None:  # fmt: skip
-    """Ask the model; it may run code, confined, and look at what it printed.
+    """Ask the model. It may run code in the sandbox.
 
-    The answer goes to stdout, everything beside it to stderr. What is chosen (tools, sampling ...) stays with the
-    chat. Exit codes: 1 the turn ended without an answer, 3 no server or it went away, 130 interrupted; what was said
-    is kept.
+    The answer goes to stdout, everything else to stderr. A chat keeps its settings, such as tools and sampling.
+
+    \b
+    Exit codes:
+      1    the turn ended without an answer
+      3    no server answers
+      130  interrupted; the text so far is kept
     """
     if ctx.invoked_subcommand is not None:
         if prompt is not None:
-            raise UsageError("-p asks; it goes with no other word.", f"Write: gpubox chat {ctx.invoked_subcommand} ...")
+            raise UsageError("-p takes no other verb.", f"Write: gpubox chat {ctx.invoked_subcommand} ...")
         return None
     if prompt is None:
-        raise UsageError("What should be asked?", 'Write gpubox chat -p "...", or open the screen and press c.')
-    if goes_on and name:
-        raise UsageError("--continue and --name exclude each other.", "--continue names the chat that is there.")
+        raise UsageError("There is no prompt.", 'Write gpubox chat -p "...", or open the screen and press c.')
+    if chat and name:
+        raise UsageError("--continue and --name exclude each other.", "--continue names an existing chat.")
     url = server_url(url)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
-        raise UsageError("There is nothing to ask: the prompt is empty.")
+        raise UsageError("The prompt is empty.")
     from gpubox.cli.chat_turn import PromptRequest, send_prompt
 
-    numbers = _numbers(chosen.pop("sampling"))
-    request = PromptRequest(text, goes_on or "", name or "", url, any_workdir, as_json)
-    return send_prompt(ctx.obj, request, lambda before: _changed(before, numbers, **chosen))
+    sampling = _sampling(options.pop("sampling"))
+    request = PromptRequest(text, chat or "", name or "", url, any_workdir, as_json)
+    return send_prompt(ctx.obj, request, lambda settings: _changed_settings(settings, sampling, **options))
 
 
-def _changed(
-    before: ChatSettings, sampling: dict[str, float], *, workdir: Path | None, approve: Any, max_rounds: int | None,
+def _changed_settings(
+    settings: ChatSettings, sampling: dict[str, float], *, workdir: Path | None, approve: Any, max_rounds: int | None,
     max_tokens: int | None, tools: bool | None, system: str | None, thinking: bool | None, reset: bool,
 ) -> ChatSettings:  # fmt: skip
     import msgspec
 
-    before = type(before)() if reset else before
+    settings = type(settings)() if reset else settings
     changes: dict[str, Any] = {
         "workdir": str(workdir) if workdir else None,
         "approvals": approve,
@@ -80,18 +85,21 @@ def _changed(
         "tools": tools,
         "system_prompt": system,
         "thinking": thinking,
-        "sampling": {**before.sampling, **sampling} if sampling else None,
+        "sampling": {**settings.sampling, **sampling} if sampling else None,
     }
-    return msgspec.structs.replace(before, **{key: value for key, value in changes.items() if value is not None})
+    return msgspec.structs.replace(settings, **{key: value for key, value in changes.items() if value is not None})
 
 
-def _numbers(words: tuple[str, ...]) -> dict[str, float]:
-    from gpubox.profiles.argv import SAMPLING_FLAGS
+def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
+    """The numbers of every ``--set KEY=N``. Raises UsageError."""
+    import math
+
+    from gpubox.profiles.profile import SAMPLING_FLAGS
     from gpubox.toml_table import closest_match
 
-    found: dict[str, float] = {}
-    for word in words:
-        key, _, number = word.partition("=")
+    sampling: dict[str, float] = {}
+    for assignment in assignments:
+        key, _, number = assignment.partition("=")
         if key not in SAMPLING_FLAGS:
             near = closest_match(key, SAMPLING_FLAGS)
             raise UsageError(
@@ -101,17 +109,17 @@ def _numbers(words: tuple[str, ...]) -> dict[str, float]:
             value = float(number)
         except ValueError:
             raise UsageError(f"{key} needs a number, not {number!r}.", f"Write --set {key}=0.5.") from None
-        if value != value or abs(value) == float("inf"):
-            raise UsageError(f"{key} needs an ordinary number.")
-        found[key] = int(value) if value.is_integer() and key in ("top_k", "seed") else value
-    return found
+        if not math.isfinite(value):
+            raise UsageError(f"{key} needs a finite number.")
+        sampling[key] = int(value) if value.is_integer() and key in ("top_k", "seed") else value
+    return sampling
 
 
 @command.command("ls")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def ls(context: Context, as_json: bool) -> None:
-    """The chats, the one that changed last first."""
+    """List the chats, the last changed first."""
     from gpubox.cli.stored_chats import list_chats
 
     list_chats(context, as_json)
@@ -119,11 +127,11 @@ def ls(context: Context, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@click.option("--turns", is_flag=True, help="Only the turns with their ids, those of other branches too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--turns", is_flag=True, help="List the turns of all branches with their ids.")
+@json_option
 @click.pass_obj
 def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
-    """What was said in a chat, and who answered."""
+    """Print the chat NAME."""
     from gpubox.cli.stored_chats import show_chat
 
     show_chat(context, name, turns, as_json)
@@ -131,10 +139,10 @@ def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
 
 @command.command("search")
 @click.argument("text")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def search(context: Context, text: str, as_json: bool) -> int:
-    """Where TEXT was said, in all chats (exit 1: nowhere)."""
+    """Search all chats for TEXT. Exits 1 without a hit."""
     from gpubox.cli.stored_chats import search_chats
 
     return ExitCode.OK if search_chats(context, text, as_json) else ExitCode.FAILED
@@ -143,59 +151,60 @@ def search(context: Context, text: str, as_json: bool) -> int:
 @command.command("rename")
 @click.argument("name")
 @click.argument("new")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def rename(context: Context, name: str, new: str, as_json: bool) -> None:
-    """Give a chat another name."""
+    """Rename the chat NAME to NEW."""
     from gpubox.agent.transcript import chat_files
 
-    chat_files.rename(context.paths, name, new)
-    _said(as_json, new, f"{name} is called {new} now.")
+    chat_files.rename_chat(context.paths, name, new)
+    _print_result(as_json, new, f"{name} is now {new}.")
 
 
 @command.command("branch")
 @click.argument("name")
 @click.argument("new")
-@click.option("--at", "turn", help="Only up to this turn (`gpubox chat show NAME --turns`).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--at", "turn", metavar="TURN", help="Copy up to TURN only; see `gpubox chat show --turns`.")
+@json_option
 @click.pass_obj
 def branch(context: Context, name: str, new: str, turn: str | None, as_json: bool) -> None:
-    """Make a chat NEW of NAME, which stays as it is."""
-    from gpubox.agent.transcript.branch import branch_chat as make
+    """Copy the chat NAME to NEW."""
+    from gpubox.agent.transcript import chat_files
 
-    make(context.paths, name, new, turn)
-    _said(as_json, new, f"{new} holds what {name} does; `gpubox chat --continue {new} -p ...` goes on with it.")
+    log = chat_files.load_chat(chat_files.existing_chat(context.paths, name))
+    chat_files.branch_chat(context.paths, log, new, turn)
+    _print_result(as_json, new, f"{new} is a copy of {name}; `gpubox chat --continue {new} -p ...` continues it.")
 
 
 @command.command("rewind")
 @click.argument("name")
 @click.argument("turn", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None:
-    """Go on from TURN next time; without it, from before the last one. Nothing is deleted."""
-    from gpubox.agent.transcript.branch import rewind_chat as go_back
+    """Continue from TURN next time, or from the turn before the last. Nothing is deleted."""
+    from gpubox.agent.transcript.chat_files import rewind_chat
 
-    head = go_back(context.paths, name, turn)
-    _said(as_json, name, f"{name} goes on from {head or 'the beginning'}.")
+    head = rewind_chat(context.paths, name, turn)
+    _print_result(as_json, name, f"{name} continues from {head or 'the beginning'}.")
 
 
 @command.command("rm")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Delete chats."""
+    """Delete the chats NAMES."""
     from gpubox.agent.transcript import chat_files
 
     for name in names:
         chat_files.existing_chat(context.paths, name)
     for name in names:
-        chat_files.remove(context.paths, name)
-    _said(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")
+        chat_files.remove_chat(context.paths, name)
+    _print_result(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")
 
 
-def _said(as_json: bool, name: str | None, text: str) -> None:
+def _print_result(as_json: bool, name: str | None, text: str) -> None:
     if as_json:
         output.emit_json({**output.error_values(None), "chat": name, "message": text})
     else:

@@ -29,26 +29,24 @@ MAX_TOKENS = 64
 
 
 @click.command("demo")
-@click.option("--once", is_flag=True, help="No screen: start, ask one question, print the answer, stop.")
-@click.option("--ask", default=QUESTION, show_default=True, help="The question of --once.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object.")
+@click.option("--once", is_flag=True, help="Without the screen: start, ask one question, stop.")
+@click.option("--ask", default=QUESTION, metavar="TEXT", help="With --once: another question.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON object.")
 @click.pass_obj
 def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
-    """The embedded engine answers with a small real model (98 MB, fetched once).
+    """Run a small model (98 MB, downloaded once) on the embedded engine.
 
-    Without --once the screen opens with it running; a server that runs already is left alone.
+    Without --once the screen opens and starts it. A server that runs already is not replaced.
     """
     profile = context.profile(PROFILE)
-    choose_engine(context.config, profile.engine)  # said before a download, not after
+    choose_engine(context.config, profile.engine)  # raises before the download
     if not once:
         _open(context, profile)
         return
     ensure_model(context, profile)
-    progress = OperationOutput()
-    with temporary_instance(context.paths) as slot:
-        answer = run_cancellable(
-            _once(context, profile, ask, Supervisor(context.paths, context.config, slot, progress))
-        )
+    with temporary_instance(context.paths) as instance:
+        supervisor = Supervisor(context.paths, context.config, instance, OperationOutput())
+        answer = run_cancellable(_ask_once(context, profile, ask, supervisor))
     if as_json:
         output.emit_json(_values(profile, ask, answer))
     else:
@@ -59,7 +57,7 @@ def _open(context: Context, profile: Profile) -> None:
     running = observe(context.paths, MAIN_INSTANCE).running
     if running and running.launch.profile != profile.name:
         raise GpuboxError(
-            f"{running.launch.profile} is running, and a demo does not replace it.",
+            f"{running.launch.profile} is running; the demo does not replace it.",
             "`gpubox demo --once` runs beside it; `gpubox switch demo` replaces it.",
         )
     from gpubox.cli.commands.screen import open_screen
@@ -67,7 +65,7 @@ def _open(context: Context, profile: Profile) -> None:
     open_screen(context, start=profile.name)
 
 
-async def _once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> ChatCompletion:
+async def _ask_once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> ChatCompletion:
     await remove_abandoned_instances(context.paths, context.config)
     try:
         running = await supervisor.start(profile)
@@ -81,6 +79,7 @@ async def _once(context: Context, profile: Profile, question: str, supervisor: S
 
 
 def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str, object]:
+    timings = answer.timings
     return {
         "ok": True,
         "profile": profile.name,
@@ -88,20 +87,21 @@ def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str
         "question": question,
         "answer": answer.text,
         "finish_reason": answer.finish_reason,
-        "prompt_tokens": answer.prompt_tokens,
-        "cached_tokens": answer.cached_tokens,
-        "generated_tokens": answer.generated_tokens,
-        "pp_tokens_per_second": answer.pp_tokens_per_second,
-        "tg_tokens_per_second": answer.tg_tokens_per_second,
-        "prompt_seconds": answer.prompt_seconds,
-        "generation_seconds": answer.generation_seconds,
+        "prompt_tokens": timings and timings.prompt_tokens,
+        "cached_tokens": timings and timings.cached_tokens,
+        "generated_tokens": timings and timings.generated_tokens,
+        "pp_tokens_per_second": timings and timings.pp_tokens_per_second,
+        "tg_tokens_per_second": timings and timings.tg_tokens_per_second,
+        "prompt_seconds": timings and timings.prompt_seconds,
+        "generation_seconds": timings and timings.generation_seconds,
     }
 
 
 def _print(question: str, answer: ChatCompletion) -> None:
     output.emit_text(f"> {question}\n{answer.text.strip()}{' …' if answer.finish_reason == 'length' else ''}\n")
-    output.emit(
-        f"pp {units.rate(answer.pp_tokens_per_second)} tok/s ({units.tokens(answer.prompt_tokens)} tokens)   "
-        f"tg {units.rate(answer.tg_tokens_per_second)} tok/s ({units.tokens(answer.generated_tokens)} tokens)   "
-        "as the server timed it"
-    )
+    if timings := answer.timings:
+        output.emit(
+            f"pp {units.rate(timings.pp_tokens_per_second)} tok/s ({units.tokens(timings.prompt_tokens)} tokens)   "
+            f"tg {units.rate(timings.tg_tokens_per_second)} tok/s ({units.tokens(timings.generated_tokens)} tokens)   "
+            "as the server timed it"
+        )

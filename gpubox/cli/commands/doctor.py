@@ -13,6 +13,7 @@ import psutil
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.config import api_key
 from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
@@ -29,21 +30,24 @@ _MARKS = {"ok": "✓", "warn": "!", "bad": "✗"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: what was looked at, what is so, what to do."""
+    """One line of the report: what was checked, the result, what to do."""
 
     topic: str
     state: str
-    """ok | warn | bad; only ``bad`` keeps gpubox from doing its job."""
+    """ok | warn | bad; ``bad`` keeps gpubox from working."""
     text: str
     hint: str = ""
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def command(context: Context, as_json: bool) -> int:
-    """What this box has and what is missing. Changes nothing; exits 1 when something keeps gpubox from working."""
-    findings = list(examine(context))
+    """Check what this machine has and what is missing.
+
+    Nothing is changed. Exits 1 if something keeps gpubox from working.
+    """
+    findings = list(run_checks(context))
     if as_json:
         output.emit_json({"findings": [asdict(finding) for finding in findings]})
     else:
@@ -54,8 +58,8 @@ def command(context: Context, as_json: bool) -> int:
     return ExitCode.FAILED if any(finding.state == "bad" for finding in findings) else ExitCode.OK
 
 
-def examine(context: Context) -> Iterator[Finding]:
-    """Every finding, top down: the machine, the engines, the files, the servers."""
+def run_checks(context: Context) -> Iterator[Finding]:
+    """The findings about the machine, the engines, the files and the servers."""
     yield _memory()
     yield from _gpus()
     yield from _engines(context)
@@ -84,34 +88,34 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _engines(context: Context) -> Iterator[Finding]:
-    found = find_engines(context.config)
-    if not found:
+    engines = find_engines(context.config)
+    if not engines:
         yield Finding("engine", "bad", "no llama-server and no embedded engine", INSTALL_EMBEDDED)
-    for engine in found:
+    for engine in engines:
         try:
             capabilities, names = read_capabilities(engine, context.paths), list_devices(engine)
         except GpuboxError as error:
             yield Finding("engine", "warn", error.message, error.hint)
             continue
-        where = ", ".join(names) if names else "CPU only"
-        yield Finding("engine", "ok", f"{engine.name} {display_version(capabilities.version)}, {where}")
+        devices = ", ".join(names) if names else "CPU only"
+        yield Finding("engine", "ok", f"{engine.name} {display_version(capabilities.version)}, {devices}")
 
 
 def _profiles(context: Context) -> Iterator[Finding]:
     catalog = context.catalog
-    fits = compatibility_by_profile(catalog.profiles.values(), context.paths, context.config)
-    refused = sum(not fit.ok for fit in fits.values())
-    text = f"{len(fits)} profiles, {refused} refused by their engine here"
+    checked = compatibility_by_profile(catalog.profiles.values(), context.paths, context.config)
+    refused = sum(not compatibility.ok for compatibility in checked.values())
+    text = f"{len(checked)} profiles, {refused} refused by their engine here"
     yield Finding("profiles", "ok", text, "`gpubox ls` says why." if refused else "")
     for error in catalog.broken.values():
         yield Finding("profiles", "warn", error.message, error.hint)
 
 
 def _models(context: Context) -> Finding:
-    found = find_models(context.config)
-    if found:
-        return Finding("models", "ok", f"{len(found)} GGUF files found")
-    return Finding("models", "warn", "no GGUF files found", "model-dirs in config.toml names more folders.")
+    models = find_models(context.config)
+    if models:
+        return Finding("models", "ok", f"{len(models)} GGUF files found")
+    return Finding("models", "warn", "no GGUF files found", "Add folders to model-dirs in config.toml.")
 
 
 def _key(context: Context) -> Finding:
@@ -119,47 +123,48 @@ def _key(context: Context) -> Finding:
         key = api_key(context.paths)
     except GpuboxError as error:
         return Finding("api key", "bad", error.message, error.hint)
-    return Finding("api key", "ok", "set" if key else "none: profiles on a non-loopback host will not start unasked")
+    return Finding("api key", "ok", "set" if key else "none: a profile with a non-loopback host starts only with --yes")
 
 
 def _sandbox(context: Context) -> Finding:
     from gpubox.sandbox.probe import probe_blocking
 
-    found = probe_blocking(context.config)
-    if found.isolation is None:
-        return Finding("sandbox", "warn", f"the model's programs are not run: {found.problem}", found.hint)
-    if found.isolation != "bubblewrap":
-        return Finding("sandbox", "warn", f"weaker: {found.detail} ({found.problem}); {found.weaker}", found.hint)
-    return Finding("sandbox", "ok", f"{found.detail}; {found.memory}")
+    probe = probe_blocking(context.config)
+    if probe.isolation is None:
+        return Finding("sandbox", "warn", f"the model's programs are not run: {probe.problem}", probe.hint)
+    if probe.isolation != "bubblewrap":
+        return Finding("sandbox", "warn", f"weaker: {probe.detail} ({probe.problem}); {probe.weaker}", probe.hint)
+    return Finding("sandbox", "ok", f"{probe.detail}; {probe.memory}")
 
 
 def _quarantine() -> Iterator[Finding]:
     from gpubox.sandbox.quarantine import default_quarantine_folder
 
-    lists = sorted(default_quarantine_folder().glob("*/from.txt"))
+    folder = default_quarantine_folder()
+    lists = sorted(folder.glob("*/from.txt"))
     if lists:
-        text = f"programs planted what your tools would have run, {len(lists)} times: it lies in {default_quarantine_folder()}"
-        yield Finding("planted", "warn", text, f"{lists[-1]} says what the last was; delete the folder when you like.")
+        text = f"{len(lists)} times a program wrote files that your tools would have run; they are in {folder}"
+        yield Finding("sandbox", "warn", text, f"{lists[-1]} lists the last ones. You may delete the folder.")
 
 
 def _folders(context: Context) -> Iterator[Finding]:
     paths = context.paths
     for name, folder in (("config", paths.config), ("state", paths.state), ("cache", paths.cache)):
-        there = folder
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free
-        if os.access(there, os.W_OK):
+        existing = folder
+        while not existing.exists():
+            existing = existing.parent
+        free = shutil.disk_usage(existing).free
+        if os.access(existing, os.W_OK):
             yield Finding(name, "ok", f"{folder}, {units.file_size(free)} free")
         else:
             yield Finding(name, "bad", f"{folder} cannot be written", "Change its owner, or set the XDG folders.")
 
 
 def _servers(context: Context) -> Iterator[Finding]:
-    for slot in instance_names(context.paths) or [MAIN_INSTANCE]:
-        view = observe(context.paths, slot)
+    for instance in instance_names(context.paths) or [MAIN_INSTANCE]:
+        view = observe(context.paths, instance)
         if view.running:
             launch = view.running.launch
             yield Finding("server", "ok", f"{launch.profile} runs at {launch.base_url}")
         elif view.crashed:
-            yield Finding("server", "warn", view.message, "`gpubox logs` has its last lines.")
+            yield Finding("server", "warn", view.message, "`gpubox logs` shows its last lines.")

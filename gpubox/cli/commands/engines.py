@@ -6,6 +6,7 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
@@ -13,10 +14,10 @@ from gpubox.errors import ExitCode, GpuboxError
 
 
 @click.command("engines")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def command(context: Context, as_json: bool) -> int:
-    """Every engine there is: its build, how many options it knows, and its devices."""
+    """List llama-server binaries and the embedded engine, with builds and devices."""
     values = []
     for engine in find_engines(context.config):
         entry: dict[str, object] = {"name": engine.name, "kind": engine.kind, "path": str(engine.path)}
@@ -30,7 +31,7 @@ def command(context: Context, as_json: bool) -> int:
     if as_json:
         output.emit_json({"engines": values})
     elif not values:
-        output.emit(f"No engine. {INSTALL_EMBEDDED}, or put llama-server on PATH, or name it in config.toml.")
+        output.emit(f"There is no engine. {INSTALL_EMBEDDED}, put llama-server on PATH, or name it in config.toml.")
     else:
         for entry in values:
             _print(entry)
@@ -45,7 +46,6 @@ def _print(entry: dict[str, object]) -> None:
     output.emit(
         f"✓ {entry['name']}  {display_version(str(entry['version']))}  {entry['options']} options  {entry['path']}"
     )
-    found = entry["devices"]
-    names = found if isinstance(found, list) and found else ["no GPU device: this build computes on the CPU"]
-    for name in names:
+    devices = entry["devices"]
+    for name in devices if isinstance(devices, list) and devices else ["no GPU device: this build computes on the CPU"]:
         output.emit(f"    {name}")

@@ -9,6 +9,7 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.interchange.exporting import CLIENT_KINDS, KINDS, context_per_slot, export_profile
@@ -18,70 +19,68 @@ from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
 
-_FIXED_PORT = 8080
-"""For a profile with any free port: another program has to know it beforehand."""
+_DEFAULT_PORT = 8080
+"""For a profile with port 0 (any free port): the other program needs a fixed one."""
 
 
 @click.command("export")
 @click.argument("profile")
-@click.option("--as", "kind", type=click.Choice(KINDS), required=True, help="Whose format.")
 @click.option(
-    "--url",
-    help="How the client reaches this box, such as http://box:8080 (default: where it runs now, else its own port).",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the text in it.")
+    "--as", "kind", type=click.Choice(KINDS), required=True, metavar="KIND",
+    help=f"Format, required: {', '.join(KINDS[:-1])} or {KINDS[-1]}.",
+)  # fmt: skip
+@click.option("--url", metavar="URL", help="The server's address in a client's settings. [default: its current one]")
+@json_option
 @click.pass_obj
 def command(context: Context, profile: str, kind: str, url: str | None, as_json: bool) -> None:
-    """Write PROFILE for another program, on stdout: a user unit, a script, llama-swap, or a client's settings."""
-    found = context.profile(profile)
-    base_url, note = _where(found, context) if url is None else (url, "")
-    found = replace(found, port=found.port or _FIXED_PORT)
-    asks = kind in CLIENT_KINDS
-    argv = [] if asks else _argv(found, context)
-    text = export_profile(found, kind, argv=argv, base_url=base_url, context=context_per_slot(found))
+    """Write PROFILE in the format of another program, on stdout."""
+    exported = context.profile(profile)
+    base_url, note = _address(exported, context) if url is None else (url, "")
+    exported = replace(exported, port=exported.port or _DEFAULT_PORT)
+    for_client = kind in CLIENT_KINDS
+    argv = [] if for_client else _argv(exported, context)
+    text = export_profile(exported, kind, argv=argv, base_url=base_url, context=context_per_slot(exported))
     if as_json:
-        output.emit_json({"profile": found.name, "kind": kind, "base_url": base_url if asks else None, "text": text})
+        address = base_url if for_client else None
+        output.emit_json({"profile": exported.name, "kind": kind, "base_url": address, "text": text})
     else:
         output.emit_verbatim(text.rstrip("\n"))
-    if asks and note:
+    if for_client and note:
         diagnostics.note(f"  ! {note}")
 
 
-def _where(profile: Profile, context: Context) -> tuple[str, str]:
-    """Where the profile answers: where it runs now, else where it will by its own port; and what to say of that."""
-    views = (observe(context.paths, slot) for slot in instance_names(context.paths))
+def _address(profile: Profile, context: Context) -> tuple[str, str]:
+    """The profile's address, current or future, and a note about it."""
+    views = (observe(context.paths, instance) for instance in instance_names(context.paths))
     launch = next((v.running.launch for v in views if v.running and v.running.launch.profile == profile.name), None)
-    changes = "its port changes at each start: write `port` into the profile to keep it"
+    changes = "Its port changes at each start: write `port` into the profile to keep it."
     if launch is not None:
-        running = f"{profile.name} runs at {launch.base_url}: the settings name that"
-        return launch.base_url, f"{running}; {changes}." if profile.port == 0 else f"{running}."
+        note = f"{profile.name} runs at {launch.base_url}; the settings have this address."
+        return launch.base_url, note if profile.port else f"{note} {changes}"
     if profile.port:
         base_url = _base_url(profile)
-        return base_url, f"{profile.name} does not run; by its own port it will answer at {base_url}."
-    fixed = _base_url(replace(profile, port=_FIXED_PORT))
-    return fixed, f"{profile.name} does not run, and {changes}. The settings name {fixed} until then."
+        return base_url, f"{profile.name} does not run; it will answer at {base_url}."
+    default = _base_url(replace(profile, port=_DEFAULT_PORT))
+    return default, f"{profile.name} does not run; the settings have {default}. {changes}"
 
 
 def _argv(profile: Profile, context: Context) -> list[str]:
-    """The profile's own command, without the flags gpubox adds to read the server's log."""
+    """The profile's own command, without the flags that gpubox adds to read the server's log."""
     binary: tuple[str, ...] = ("llama-server",)
-    with contextlib.suppress(GpuboxError):  # an engine that is not here may be where the text goes
-        binary = choose_engine(context.config, profile.engine).command if profile.engine else _default(context)
+    with contextlib.suppress(GpuboxError):  # the text may be for a machine that has the engine
+        engine = choose_engine(context.config, profile.engine)
+        if profile.engine or engine.kind == "llama-server":
+            binary = engine.command
     model = model_arguments(profile.model)
     if profile.model.startswith("demo:"):
         source = profile_model(profile, context.paths, context.config)
         if not source.argv:
-            raise GpuboxError(f"The model {profile.model} is not on this machine yet.", "`gpubox demo` fetches it.")
+            raise GpuboxError(f"The model {profile.model} is not on this machine yet.", "`gpubox demo` downloads it.")
         model = list(source.argv)
     elif not profile.model.startswith(("hf:", "/", "~", "$")):
-        with contextlib.suppress(GpuboxError):  # no other program knows what a relative path is meant from
+        with contextlib.suppress(GpuboxError):  # another program would resolve a relative path elsewhere
             model = list(profile_model(profile, context.paths, context.config).argv)
     return [*binary, *server_argv(with_resolved_flag_paths(profile, context.paths, context.config), model)]
-
-
-def _default(context: Context) -> tuple[str, ...]:
-    engine = choose_engine(context.config, "")
-    return engine.command if engine.kind == "llama-server" else ("llama-server",)
 
 
 def _base_url(profile: Profile) -> str:

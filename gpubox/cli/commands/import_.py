@@ -11,89 +11,95 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.absolute_paths import with_absolute_paths
 from gpubox.interchange.import_result import ImportSource
 from gpubox.interchange.importing import import_source, import_text
-from gpubox.interchange.input_limits import MAX_INPUT_CHARS
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile
+from gpubox.interchange.script import MAX_INPUT_CHARS
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.writer import profile_toml, save_profile
 
 
-# A pasted list of flags begins with dashes, too: one word with blanks in it is no option of ours.
+# SOURCE may be a pasted list of flags that begins with dashes.
 @click.command("import", context_settings={"ignore_unknown_options": True})
 @click.argument("source")
-@click.option("--name", help="The profile's name; of a file with several profiles, the one to take.")
-@click.option("--model", help="The model, where the source names none or another machine's.")
-@click.option("--print", "only_print", is_flag=True, help="Show the TOML, write nothing.")
-@click.option("--force", is_flag=True, help="Replace profiles of the same name.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--name", metavar="NAME", help="Name the profile; or choose one of several.")
+@click.option("--model", metavar="MODEL", help="Use this model instead of the source's.")
+@click.option("--print", "only_print", is_flag=True, help="Print the TOML and write nothing.")
+@click.option("--force", is_flag=True, help="Replace profiles with the same name.")
+@json_option
 @click.pass_obj
 def command(
     context: Context, source: str, name: str | None, model: str | None, only_print: bool, force: bool, as_json: bool
 ) -> None:
-    """Make profiles of SOURCE: a command line in quotes, a file that starts llama-server, a .gguf, or - (stdin).
+    """Make profiles from SOURCE.
 
-    Files: .sh, .bat, .ps1, systemd and Quadlet units, compose files, Kubernetes manifests, llama-swap's config.yaml,
-    llama.cpp's models.ini, Ollama's Modelfile, LM Studio's JSON, KoboldCpp's .kcpps, llamafile's .args. Nothing in them
-    is run. What has no place in a profile is named, and stands as a comment in its file.
+    SOURCE is a command line in quotes, a file, or - for stdin. Nothing in it is run. What no profile can hold is
+    printed, and kept as a comment in the profile's file.
+
+    \b
+    Files:
+      .sh .bat .ps1 scripts        llama-swap's config.yaml
+      systemd and Quadlet units    llama.cpp's models.ini
+      compose files                Ollama's Modelfile
+      Kubernetes manifests         LM Studio's JSON
+      .gguf models                 KoboldCpp's .kcpps, llamafile's .args
     """
-    found, label, folders = _read(source, name, context)
+    profiles, label, folders = _read(source, name, context)
     if model:
-        found = [_with_model(imported, model) for imported in found]
-    found = [with_absolute_paths(imported, folders) for imported in found]
-    headers = ["\n".join([f"Imported by gpubox from {label}.", *(f"! {n}" for n in i.notes)]) for i in found]
-    written: list[Path | None] = [None] * len(found)
-    if only_print:
-        if len(found) > 1:
-            headers = [f"{i.profile.name}.toml\n{header}" for i, header in zip(found, headers, strict=True)]
-        texts = [profile_toml(i.profile, header) for i, header in zip(found, headers, strict=True)]
-        if not as_json:
-            output.emit_verbatim("\n".join(texts))
-    else:
-        _check(found, context.paths, force)
+        profiles = [_with_model(imported, model) for imported in profiles]
+    profiles = [with_absolute_paths(imported, folders) for imported in profiles]
+    headers = ["\n".join([f"Imported by gpubox from {label}.", *(f"! {n}" for n in i.notes)]) for i in profiles]
+    written: list[Path | None] = [None] * len(profiles)
+    if not only_print:
+        _check_writable(profiles, context.paths, force)
         written = [
             save_profile(i.profile, context.paths, overwrite=force, header=header)
-            for i, header in zip(found, headers, strict=True)
+            for i, header in zip(profiles, headers, strict=True)
         ]
     if as_json:
-        output.emit_json({"profiles": [_values(i, path) for i, path in zip(found, written, strict=True)]})
+        output.emit_json({"profiles": [_values(i, path) for i, path in zip(profiles, written, strict=True)]})
         return
-    for imported, path in zip(found, written, strict=True):
-        if path:
-            output.emit(f"{imported.profile.name}  {path}")
-            if (shipped_profiles() / path.name).exists():
-                diagnostics.note("  ! it takes the place of the profile of that name that comes with gpubox")
-        for note in imported.notes if path else ():
+    if only_print:
+        if len(profiles) > 1:
+            headers = [f"{i.profile.name}.toml\n{header}" for i, header in zip(profiles, headers, strict=True)]
+        texts = [profile_toml(i.profile, header) for i, header in zip(profiles, headers, strict=True)]
+        output.emit_verbatim("\n".join(texts))
+        return
+    for imported, path in zip(profiles, written, strict=True):
+        assert path is not None
+        output.emit(f"{imported.profile.name}  {path}")
+        if (shipped_profiles() / path.name).exists():
+            diagnostics.note("  ! It replaces the profile of that name that comes with gpubox.")
+        for note in imported.notes:
             diagnostics.note(f"  ! {note}")
 
 
 def _read(source: str, name: str | None, context: Context) -> tuple[list[ImportedProfile], str, list[Path]]:
-    """The profiles, what to call the source (never a pasted text itself, which may hold a key), and where it was."""
-    known, here = (
-        ImportSource(engines=context.config.engines, target=lambda engine: _target(engine, context)),
-        Path.cwd(),
-    )
+    """The profiles, a label of the source (not a pasted text itself: it may hold a key), and folders for its paths."""
+    known = ImportSource(engines=context.config.engines, target=lambda engine: _target_engine(engine, context))
+    folders = [Path.cwd()]
     if source == "-":
-        return import_text(sys.stdin.read(MAX_INPUT_CHARS + 1), name=name, known=known), "a text on stdin", [here]
-    found = import_source(source, name=name, known=known)
+        return import_text(sys.stdin.read(MAX_INPUT_CHARS + 1), name=name, known=known), "a text on stdin", folders
+    profiles = import_source(source, name=name, known=known)
     try:
         path = Path(source).expanduser()
         if path.is_file():
-            return found, path.name, [here, path.absolute().parent]
+            return profiles, path.name, [*folders, path.absolute().parent]
     except (OSError, RuntimeError):
         pass
-    return found, "a pasted text", [here]
+    return profiles, "a pasted text", folders
 
 
-def _target(engine: str, context: Context) -> TargetEngine:
-    """The engine that old spellings are brought to: the one that the source ran, else the owner's default.
+def _target_engine(engine: str, context: Context) -> TargetEngine:
+    """The engine whose spellings the profile gets: the source's, else the owner's default.
 
-    The recorded llama.cpp stands for an engine that is not here, and for the embedded one, which takes a part of it.
+    The reference build replaces an engine that is not installed, and the embedded one, which has fewer flags.
     """
     try:
         chosen = choose_engine(context.config, engine)
@@ -110,9 +116,9 @@ def _with_model(imported: ImportedProfile, model: str) -> ImportedProfile:
     return ImportedProfile(replace(imported.profile, model=model), tuple(notes))
 
 
-def _check(found: list[ImportedProfile], paths: Paths, force: bool) -> None:
-    """Nothing is written where one of the profiles could not be."""
-    for profile in (imported.profile for imported in found):
+def _check_writable(profiles: list[ImportedProfile], paths: Paths, force: bool) -> None:
+    """Raises UsageError before any file is written if one of them cannot be."""
+    for profile in (imported.profile for imported in profiles):
         if not profile.model:
             raise UsageError(f"{profile.name}: the source names no model, and a profile needs one.", "Give --model.")
         path = paths.profiles / f"{profile.name}.toml"

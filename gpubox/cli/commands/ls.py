@@ -6,9 +6,10 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
-from gpubox.profiles.listing import hides_shipped, visible_profiles
+from gpubox.profiles.loader import hides_shipped, visible_profiles
 from gpubox.server.engine_compatibility import EngineCompatibility, compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.state import load_state
@@ -16,12 +17,21 @@ from gpubox.server.state import load_state
 
 @click.command("ls")
 @click.argument("search", required=False)
-@click.option("--all", "all_", is_flag=True, help="The shipped ones too, where you have profiles of your own.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--all", "all_", is_flag=True, help="List shipped profiles even if you have your own.")
+@json_option
 @click.pass_obj
 def command(context: Context, search: str | None, all_: bool, as_json: bool) -> int:
-    """The profiles: ● runs, ✓ can be started, ! cannot, and why. SEARCH narrows by name or text (exit 1: none)."""
-    running = {v.launch.profile for s in instance_names(context.paths) if (v := observe(context.paths, s).running)}
+    """List profiles whose name or text contains SEARCH.
+
+    \b
+    ●  runs
+    ✓  can be started
+    !  cannot be started, with the reason
+
+    Exits 1 if SEARCH matches none.
+    """
+    views = (observe(context.paths, instance) for instance in instance_names(context.paths))
+    running = {view.running.launch.profile for view in views if view.running}
     profiles = [
         p
         for p in context.catalog.profiles.values()
@@ -30,9 +40,9 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
     hidden = 0
     if not (search or all_ or as_json) and hides_shipped(profiles, context.config.shipped_profiles):
         last = load_state(context.paths.instance_state(MAIN_INSTANCE)).last_good
-        shown = visible_profiles(profiles, running | ({last.profile} if last else set()))
-        hidden, profiles = len(profiles) - len(shown), shown
-    fits = compatibility_by_profile(profiles, context.paths, context.config)
+        visible = visible_profiles(profiles, running | ({last.profile} if last else set()))
+        hidden, profiles = len(profiles) - len(visible), visible
+    compatibility = compatibility_by_profile(profiles, context.paths, context.config)
     if as_json:
         output.emit_json(
             {
@@ -43,12 +53,12 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
                         "running": p.name in running,
                         "shipped": p.shipped,
                         "companion": p.companion,
-                        "engine": fits[p.name].engine or None,
-                        "engine_accepts": fits[p.name].ok,
-                        "refusal": fits[p.name].why or None,
-                        "model_present": fits[p.name].model_present,
-                        "model_fetchable": fits[p.name].fetchable,
-                        "model_missing": fits[p.name].missing or None,
+                        "engine": compatibility[p.name].engine or None,
+                        "engine_accepts": compatibility[p.name].ok,
+                        "refusal": compatibility[p.name].why or None,
+                        "model_present": compatibility[p.name].model_present,
+                        "model_fetchable": compatibility[p.name].fetchable,
+                        "model_missing": compatibility[p.name].missing or None,
                     }
                     for p in profiles
                 ],
@@ -56,10 +66,13 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
             }
         )
         return ExitCode.OK if profiles or not search else ExitCode.FAILED
-    rows = [(_mark(p.name in running, fits[p.name]), p.name, p.title, fits[p.name].words) for p in profiles]
+    rows = [
+        (_mark(p.name in running, compatibility[p.name]), p.name, p.title, compatibility[p.name].summary)
+        for p in profiles
+    ]
     output.emit_table(rows)
     if hidden:
-        diagnostics.note(f"{hidden} shipped profiles are not listed; --all lists them, a search looks at them too.")
+        diagnostics.note(f"{hidden} shipped profiles are hidden; --all lists them, and SEARCH finds them.")
     for error in context.catalog.broken.values():
         diagnostics.show_error(error)
     if not profiles and search:
@@ -67,5 +80,5 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
     return ExitCode.OK
 
 
-def _mark(running: bool, fit: EngineCompatibility) -> str:
-    return "●" if running else "✓" if fit.ok and (fit.model_present or fit.fetchable) else "!"
+def _mark(running: bool, checked: EngineCompatibility) -> str:
+    return "●" if running else "✓" if checked.ok and (checked.model_present or checked.fetchable) else "!"

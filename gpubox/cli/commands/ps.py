@@ -10,6 +10,7 @@ import click
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode
 from gpubox.server import watcher
 from gpubox.server.instance import instance_names, observe
@@ -17,12 +18,11 @@ from gpubox.server.status import ServerStatus, read_status
 
 
 @click.command("ps")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.pass_obj
 def command(context: Context, as_json: bool) -> int:
-    """Every server of gpubox that runs, and what its slots do."""
-    found = asyncio.run(_read(context))
-    running = [status for status in found if status.pid is not None]
+    """List gpubox's running servers and their slots."""
+    running = [status for status in asyncio.run(_read(context)) if status.pid is not None]
     if as_json:
         output.emit_json({"servers": [_values(status) for status in running]})
     elif running:
@@ -36,10 +36,10 @@ _HEADER = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
 
 
 async def _read(context: Context) -> list[ServerStatus]:
-    for slot in instance_names(context.paths):
-        watcher.ensure_watcher(context.paths, slot, observe(context.paths, slot).process)
-    readings = [read_status(context.paths, context.config, slot) for slot in instance_names(context.paths)]
-    return list(await asyncio.gather(*readings))
+    instances = instance_names(context.paths)
+    for instance in instances:
+        watcher.ensure_watcher(context.paths, instance, observe(context.paths, instance).process)
+    return await asyncio.gather(*(read_status(context.paths, context.config, instance) for instance in instances))
 
 
 def _rows(status: ServerStatus) -> list[tuple[str, ...]]:
@@ -49,8 +49,14 @@ def _rows(status: ServerStatus) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for slot in status.slots:
         used, size = units.tokens(slot.context_used_tokens), units.tokens(slot.context_size_tokens)
-        state = "busy" if slot.busy else "idle"
-        rows.append((*head, f"{slot.index} {state}", f"{used} of {size}", units.tokens(slot.generated_tokens)))
+        rows.append(
+            (
+                *head,
+                f"{slot.index} {'busy' if slot.busy else 'idle'}",
+                f"{used} of {size}",
+                units.tokens(slot.generated_tokens),
+            )
+        )
         head = ("", "", "", "")
     return rows
 
@@ -58,7 +64,7 @@ def _rows(status: ServerStatus) -> list[tuple[str, ...]]:
 def _values(status: ServerStatus) -> dict[str, Any]:
     return {
         "profile": status.profile,
-        "slot": status.slot,
+        "instance": status.instance,
         "pid": status.pid,
         "base_url": status.base_url,
         "state": status.state,

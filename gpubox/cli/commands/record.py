@@ -13,31 +13,39 @@ from gpubox import __version__, units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context, server_url
 from gpubox.cli.operations import run_cancellable
+from gpubox.cli.options import NumberOption, json_option, url_option
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.recorder import Recorder
 from gpubox.telemetry.sampler import Sampler
 
 PERIOD_SECONDS = 0.25
-"""As the screen samples."""
+"""The screen's interval, too."""
 
 
 @click.command("record")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", help="End after N seconds.")
-@click.option("--url", help="A server that gpubox did not start, read only.")
-@click.option("--json", "as_json", is_flag=True, help="Where and how many, as one JSON object.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    cls=NumberOption,
+    help="Stop after N seconds.",
+)
+@url_option
+@json_option
 @click.pass_obj
 def command(context: Context, file: Path, seconds: float | None, url: str | None, as_json: bool) -> None:
-    """Write every reading into FILE, four a second, until Ctrl-C. `gpubox --replay FILE` shows them again.
+    """Record all readings into FILE, four per second, until Ctrl-C.
 
-    It holds numbers, paths (the home folder as ~) and the server's state; no prompt, no answer, no key.
+    `gpubox --replay FILE` shows them again. The file has numbers, paths (the home folder as ~) and the server's state;
+    it has no prompts, answers or keys.
     """
     url = server_url(url)
     began = time.monotonic()
     with Recorder(file, __version__) as recorder:
         if seconds is None:
-            diagnostics.note(f"recording to {file}; Ctrl-C ends it")
-        with contextlib.suppress(KeyboardInterrupt):  # the usual end
+            diagnostics.note(f"recording to {file}; Ctrl-C stops")
+        with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
             run_cancellable(_record(context, recorder, seconds, url))
     took = time.monotonic() - began
     if as_json:
@@ -46,7 +54,7 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
         output.emit(f"{recorder.count} readings in {units.duration(took)}: {file}")
     if recorder.lost or recorder.problem:
         raise GpuboxError(
-            f"{recorder.lost} readings are missing in the recording: {recorder.why_lost}.", "Free some disk space."
+            f"The recording lacks {recorder.lost} readings: {recorder.why_lost}.", "Free some disk space."
         )
 
 
@@ -57,12 +65,12 @@ async def _record(context: Context, recorder: Recorder, seconds: float | None, u
         sampler = Sampler(context.paths, context.config, driver.latest, url=url)
         began = due = time.monotonic()
         try:
-            said = ""
+            problem = ""
             while True:
                 recorder.write(await sampler.sample())
-                if recorder.problem != said:
-                    said = recorder.problem
-                    diagnostics.note(f"not recorded: {said}" if said else "recording again")
+                if recorder.problem != problem:
+                    problem = recorder.problem
+                    diagnostics.note(f"not recorded: {problem}" if problem else "recording again")
                 due = max(due + PERIOD_SECONDS, time.monotonic())
                 if seconds is not None and due >= began + seconds:
                     return

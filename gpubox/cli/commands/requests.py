@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 import click
 
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
+from gpubox.cli.options import json_option, url_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.nvml import DriverReading
 from gpubox.telemetry.sampler import Sampler
@@ -21,36 +21,43 @@ _HEADER = ("TIME", "SLOT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK",
 
 
 @click.command("requests")
-@click.option("--lines", "-n", default=20, show_default=True, help="How many of the last ones.")
-@click.option("--url", help="A server that gpubox did not start: what runs and waits there.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--lines", "-n", type=int, default=20, metavar="N", help="Print the last N requests. [default: 20]")
+@url_option
+@json_option
 @click.pass_obj
 def command(context: Context, lines: int, url: str | None, as_json: bool) -> None:
-    """The last requests that the active server finished, the newest at the end, as its own log timed them.
+    """List the last finished requests of the active server, the newest last. Times are from the server's log.
 
-    PROMPT is read + reused tokens. TTFT is from its arrival at the server to its first token, the wait for a slot with
-    it (≥: the log does not tell how long that was). PP and TG are tokens per second, TOOK is from the slot to the end,
-    DRAFT is the share of drafted tokens that was accepted, END why it stopped; what follows says why a cached prompt
-    was read again.
+    \b
+    PROMPT  processed + cached tokens
+    OUT     generated tokens
+    TTFT    from arrival to the first token; ≥ if the wait for a slot is unknown
+    PP, TG  tokens per second
+    DRAFT   share of drafted tokens that were accepted
+    TOOK    from the slot to the end
+    END     why the answer stopped; then why a cached prompt was processed again
+
+    With --url, how many requests run and wait there: the log of that server is not here.
     """
     url = server_url(url)
     snapshot = asyncio.run(_read(context, url))
     if url is not None:
-        _tell_foreign(snapshot, as_json)
+        _print_counts(snapshot, as_json)
         return
     if snapshot.server.pid is None:
         raise GpuboxError("Nothing is running.", snapshot.server.message, code=ExitCode.NOT_RUNNING)
-    found = snapshot.requests[: max(0, lines)][::-1]
+    requests = snapshot.requests[: max(0, lines)][::-1]
     if as_json:
-        output.emit_json({"profile": snapshot.server.profile, "requests": [_values(request) for request in found]})
+        values = [{**asdict(request), "draft_acceptance": request.draft_acceptance} for request in requests]
+        output.emit_json({"profile": snapshot.server.profile, "requests": values})
     elif snapshot.requests:
-        output.emit_table([_row(request) for request in found], header=_HEADER)
+        output.emit_table([_row(request) for request in requests], header=_HEADER)
     else:
         output.emit("No request has finished yet.")
 
 
-def _tell_foreign(snapshot: Snapshot, as_json: bool) -> None:
-    """What is known without the server's log. Raises GpuboxError where it does not answer."""
+def _print_counts(snapshot: Snapshot, as_json: bool) -> None:
+    """Prints what is known without the server's log. Raises GpuboxError if the server does not answer."""
     server, through = snapshot.server, snapshot.throughput
     if not server.up:
         code = ExitCode.UNHEALTHY if server.state == "error" else ExitCode.NOT_RUNNING
@@ -60,7 +67,7 @@ def _tell_foreign(snapshot: Snapshot, as_json: bool) -> None:
         output.emit_json({"profile": None, "base_url": server.base_url, "requests": None, **running})
         return
     output.emit(f"{units.tokens(through.busy_slots)} running, {units.tokens(through.queued_requests)} waiting")
-    output.emit("Finished requests are read from a server's log, and the log of this one is not here.")
+    output.emit("Finished requests come from a server's log; the log of this one is not here.")
 
 
 async def _read(context: Context, url: str | None) -> Snapshot:
@@ -69,10 +76,6 @@ async def _read(context: Context, url: str | None) -> Snapshot:
         return await sampler.sample(wait=True)
     finally:
         await sampler.close()
-
-
-def _values(request: Request) -> dict[str, Any]:
-    return {**asdict(request), "draft_acceptance": request.draft_acceptance}
 
 
 def _row(request: Request) -> tuple[str, ...]:

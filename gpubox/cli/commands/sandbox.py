@@ -9,26 +9,36 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.cli.options import NumberOption, json_option
 from gpubox.errors import ExitCode, UsageError
 
-_LONGEST = 4 * 1024 * 1024
+_MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 
 
 @click.group("sandbox")
 def command() -> None:
-    """Run a program as the chat runs the model's: confined."""
+    """Run a program in the sandbox of the chat."""
 
 
 @command.command("run")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option("--workdir", type=click.Path(path_type=Path), help="The one folder it may write; else an empty one.")
-@click.option("--seconds", type=click.FloatRange(min=0.1, max=86400), help="How long it may run (30).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The only writable folder. [default: a new one]",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=NumberOption,
+    help="Time limit in seconds. [default: 30]",
+)  # fmt: skip
+@json_option
 @click.pass_obj
 def run_file(context: Context, file: Path, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
-    """Run FILE (- is stdin) with Python, confined: no network, no files but its own, bounded time and memory.
+    """Run the Python program FILE (- for stdin) in the sandbox.
 
-    Exits 0 when the program did, 6 when it failed or was ended.
+    It has no network, sees no other files, and has limits of time and memory. Exits 6 if the program fails or is
+    stopped.
     """
     import asyncio
 
@@ -44,17 +54,16 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
         output.emit_json({**asdict(outcome), "ok": outcome.ok})
     else:
         if outcome.output:
-            said = outcome.output.removesuffix("\n")
-            output.emit_verbatim(said)
+            output.emit_verbatim(outcome.output.removesuffix("\n"))
         for name in outcome.files_changed:
-            diagnostics.note(f"made {name}")
+            diagnostics.note(f"changed {name}")
         for name in outcome.quarantined:
             diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
         for name in outcome.not_quarantined:
-            diagnostics.note(f"changed {name}: your own tools may run it")
-        how = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
-        why = f": {outcome.why}" if outcome.why else ""
-        diagnostics.note(f"{how}{why}, {outcome.seconds * 1000:.0f} ms, {outcome.isolation}")
+            diagnostics.note(f"left {name}: your own tools may run it")
+        ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
+        reason = f": {outcome.why}" if outcome.why else ""
+        diagnostics.note(f"{ending}{reason}, {outcome.seconds * 1000:.0f} ms, {outcome.isolation}")
     return ExitCode.OK if outcome.ok else ExitCode.PROGRAM_FAILED
 
 
@@ -68,9 +77,9 @@ def _folder(path: Path) -> Path:
 def _read(file: Path) -> str:
     try:
         with click.open_file(str(file), "rb") as stream:
-            data = stream.read(_LONGEST + 1)
+            data = stream.read(_MAX_PROGRAM_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
-    if len(data) > _LONGEST:
-        raise UsageError(f"{file} is longer than a program should be.", "At most 4 MiB are run.")
+    if len(data) > _MAX_PROGRAM_BYTES:
+        raise UsageError(f"{file} is too long for a program.", "The limit is 4 MiB.")
     return bytes(data).decode("utf-8", "surrogateescape")

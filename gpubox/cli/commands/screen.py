@@ -1,4 +1,4 @@
-"""The bare ``gpubox``: the screen."""
+"""``gpubox`` without a verb: the screen."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from gpubox.errors import UsageError
 
 
 def open_screen(context: Context, url: str | None = None, start: str | None = None, replay: Path | None = None) -> None:
-    """Opens the screen; ``start`` names a profile to start in it, ``url`` a foreign server to watch.
-
-    ``replay`` is a recording to play.
-    """
+    """Opens the screen. ``url`` is a server to watch, ``start`` a profile to start, ``replay`` a recording to play."""
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        once = "`gpubox demo --once` needs none." if start else "`gpubox status` says the same in one go."
-        raise UsageError("The screen needs a terminal.", once)
-    gc.disable()  # until the first paint: what is imported for it stays, and looking through it takes a tenth of it
+        instead = "`gpubox demo --once` needs none." if start else "`gpubox status` prints the same."
+        raise UsageError("The screen needs a terminal.", instead)
+    gc.disable()  # until the first paint: collecting the imported modules would take a tenth of that time
     from gpubox.tui.app import run_app
 
-    interrupts.hear()
+    interrupts.raise_on_interrupt()
     run_app(context.paths, context.config, url=url, start=start, replay=replay)

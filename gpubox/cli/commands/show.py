@@ -8,6 +8,7 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.engines.capabilities import display_version
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.profiles.argv import command_line, redacted_env
@@ -19,24 +20,27 @@ from gpubox.server.launch import LaunchPreview, preview_launch
 
 @click.command("show")
 @click.argument("profile")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--command", "only_command", is_flag=True, help="Only the command line.")
+@json_option
+@click.option("--command", "only_command", is_flag=True, help="Print only the command line.")
 @click.pass_obj
 def command(context: Context, profile: str, as_json: bool, only_command: bool) -> int:
-    """One profile: what it is for, its exact command line, and whether its engine takes it (exit 2: it does not)."""
-    found = context.profile(profile)
-    shown = preview_launch(found, context.paths, context.config)
-    line = command_line(shown.argv, redacted_env(found.env))
+    """Show PROFILE: its purpose, its exact command line, its needs.
+
+    Exits 2 if its engine does not accept a flag.
+    """
+    shown = context.profile(profile)
+    preview = preview_launch(shown, context.paths, context.config)
+    line = command_line(preview.argv, redacted_env(shown.env))
     if only_command:
         output.emit_verbatim(line)
     elif as_json:
-        output.emit_json(_values(found, shown, line))
+        output.emit_json(_values(shown, preview, line))
     else:
-        _print(found, shown, line, context)
-    return ExitCode.USAGE if shown.refusal else ExitCode.OK
+        _print(shown, preview, line, context)
+    return ExitCode.USAGE if preview.refusal else ExitCode.OK
 
 
-def _values(profile: Profile, shown: LaunchPreview, line: str) -> dict[str, Any]:
+def _values(profile: Profile, preview: LaunchPreview, line: str) -> dict[str, Any]:
     return {
         "name": profile.name,
         "title": profile.title or None,
@@ -44,13 +48,13 @@ def _values(profile: Profile, shown: LaunchPreview, line: str) -> dict[str, Any]
         "path": str(profile.path),
         "shipped": profile.shipped,
         "model": profile.model,
-        "model_path": shown.model_path,
-        "engine": shown.engine or None,
+        "model_path": preview.model_path,
+        "engine": preview.engine or None,
         "companion": profile.companion,
         "command": line,
-        "argv": list(shown.argv),
-        "engine_accepts": shown.refusal is None,
-        "refusal": _refusal(shown.refusal),
+        "argv": list(preview.argv),
+        "engine_accepts": preview.refusal is None,
+        "refusal": _refusal(preview.refusal),
         "sampling": dict(profile.sampling),
         "source": profile.source or None,
         "references": [
@@ -64,27 +68,25 @@ def _refusal(error: GpuboxError | None) -> str | None:
     return f"{error.message} {error.hint}".strip() if error else None
 
 
-def _print(profile: Profile, shown: LaunchPreview, line: str, context: Context) -> None:
+def _print(profile: Profile, preview: LaunchPreview, line: str, context: Context) -> None:
     output.emit(f"{profile.name}  {profile.title}".rstrip())
     if profile.description:
         output.emit_text(profile.description)
     output.emit()
     output.emit_text(reveal_hidden(line))
     output.emit()
-    if shown.refusal:
-        output.emit(f"✗ {_refusal(shown.refusal)}")
+    if preview.refusal:
+        output.emit(f"✗ {_refusal(preview.refusal)}")
     else:
-        output.emit(f"✓ {display_version(shown.engine)} takes every flag")
-    if shown.model_path is None:
+        output.emit(f"✓ {display_version(preview.engine)} accepts every flag")
+    if preview.model_path is None:
         _, fetchable, missing = locate_model(profile, context.paths, context.config)
-        absent = f"the model is not on this machine yet, start downloads it: {profile.model}"
-        output.emit(f"! {absent if fetchable else missing}")
+        download = f"the model is not on this machine yet, start downloads it: {profile.model}"
+        output.emit(f"! {download if fetchable else missing}")
     needs = profile.needs
-    words = [
-        f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else "",
-        f"{needs.ram_gib:g} GiB RAM" if needs.ram_gib else "",
-    ]
-    if needed := ", ".join(word for word in [*words, needs.engine] if word):
+    vram = f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else ""
+    ram = f"{needs.ram_gib:g} GiB RAM" if needs.ram_gib else ""
+    if needed := ", ".join(filter(None, (vram, ram, needs.engine))):
         output.emit(f"  needs    {needed}")
     for reference in profile.references:
         note = f"  ({reference.note})" if reference.note else ""

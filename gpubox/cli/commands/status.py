@@ -25,31 +25,38 @@ _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0
 
 
 def __getattr__(name: str) -> Any:
-    """``command``, made when click asks for it: `gpubox status` as it is polled goes past click (``cli.entry``)."""
+    """Makes ``command`` when click asks for it. A polled `gpubox status` never imports click (``cli.entry``)."""
     if name != "command":
         raise AttributeError(name)
     import click
 
+    from gpubox.cli.options import NumberOption, url_option
+
     @click.command("status")
-    @click.option("--json", "as_json", is_flag=True, help="One JSON object; with --watch one a line.")
-    @click.option("--watch", type=click.FloatRange(min=0.1), metavar="S", help="Again every S seconds.")
-    @click.option("--url", help="A server that gpubox did not start, read only.")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one in each line.")
+    @click.option(
+        "--watch", type=click.FloatRange(min=0.1), metavar="S", cls=NumberOption, help="Print again every S seconds."
+    )
+    @url_option
     @click.pass_obj
     def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
-        """What runs now. Exits 3 when nothing does, 4 when it runs but does not answer."""
+        """Show what runs now.
+
+        Exits 3 if nothing runs, 4 if the server does not answer.
+        """
         return show_status(context, as_json, watch, url)
 
     return command
 
 
 def show_status(context: Context, as_json: bool, watch: float | None = None, url: str | None = None) -> int:
-    """Prints what runs now, with ``watch`` every so many seconds; returns the exit code. Raises GpuboxError."""
+    """Prints what runs now, every ``watch`` seconds if given. Returns the exit code. Raises GpuboxError."""
     url = server_url(url)
     if watch is not None:
         asyncio.run(_watch(context, url, watch, as_json))
         return ExitCode.OK
-    snapshot = asyncio.run(_once(context, url))
-    if not url and snapshot.server.pid and not snapshot.server.operation:  # its watcher may have been killed
+    snapshot = asyncio.run(_sample_once(context, url))
+    if not url and snapshot.server.pid and not snapshot.server.operation:  # the watcher may have been killed
         watcher.ensure_watcher(context.paths, MAIN_INSTANCE, identity_of(snapshot.server.pid))
     _show(snapshot, as_json, one_line=False)
     if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
@@ -57,7 +64,7 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
     return _CODES.get(snapshot.server.state, ExitCode.OK)
 
 
-async def _once(context: Context, url: str | None) -> Snapshot:
+async def _sample_once(context: Context, url: str | None) -> Snapshot:
     reading = read_driver()
     sampler = Sampler(context.paths, context.config, lambda: reading, url=url)
     try:
@@ -67,7 +74,7 @@ async def _once(context: Context, url: str | None) -> Snapshot:
 
 
 async def _watch(context: Context, url: str | None, period: float, as_json: bool) -> None:
-    """Samples as often as the screen does and shows every ``period`` seconds, until the reader leaves."""
+    """Samples at the screen's interval and prints every ``period`` seconds, until the reader closes the pipe."""
     from gpubox.hardware.nvml_reader import DriverReader
 
     driver = DriverReader()
@@ -93,7 +100,7 @@ def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
 
 
 def status_values(snapshot: Snapshot) -> dict[str, Any]:
-    """The documented JSON object, without its version. ``null``: not known; ``unknown`` says why, by its path."""
+    """The documented JSON object without its version. ``unknown`` has the reason of each ``null``, by its path."""
     status, through = snapshot.server, snapshot.throughput
     engine = {"path": status.engine_path, "version": status.engine_version}
     sections: dict[str, Any] = {
@@ -128,7 +135,7 @@ def status_values(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _peer(other_server: OtherServerReading) -> dict[str, Any]:
-    """Its counters are in ``totals``, under llama-server's names."""
+    """Without the counters, which are in ``totals`` under llama-server's names."""
     values = asdict(other_server)
     del values["counters"]
     return values
@@ -161,7 +168,7 @@ def _print(snapshot: Snapshot) -> None:
     ):
         if value:
             output.emit(f"  {name:8} {value}")
-    for label, text in _peer_lines(snapshot):
+    for label, text in _other_server_lines(snapshot):
         output.emit(f"  {label:8} {text}")
     for device in snapshot.memory:
         output.emit(f"  {_device_line(device)}")
@@ -178,37 +185,33 @@ def _slots(through: Throughput) -> str:
     return f"{through.busy_slots} of {through.slots} busy{waiting}"
 
 
-def _peer_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """What a server that is no llama-server tells; what it does not is told as missing."""
-    other_server, totals = snapshot.other_server, snapshot.totals
-    if other_server is None:
+def _other_server_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The lines about a server that is not llama-server."""
+    server, totals = snapshot.other_server, snapshot.totals
+    if server is None:
         return []
-    lines = [("loaded", _peer_model(model)) for model in other_server.models if model.loaded]
-    if not lines and other_server.dialect in (OLLAMA, LM_STUDIO):
+    lines = [("loaded", _model(model)) for model in server.models if model.loaded]
+    if not lines and server.dialect in (OLLAMA, LM_STUDIO):
         lines = [("loaded", "none")]
-    if others := sum(not model.loaded for model in other_server.models):
+    if others := sum(not model.loaded for model in server.models):
         lines.append(("has", f"{others} more model{'s' * (others != 1)}"))
-    if other_server.running_requests is not None:
-        lines.append(
-            (
-                "requests",
-                f"{other_server.running_requests} running, {units.tokens(other_server.waiting_requests)} waiting",
-            )
-        )
+    if server.running_requests is not None:
+        waiting = units.tokens(server.waiting_requests)
+        lines.append(("requests", f"{server.running_requests} running, {waiting} waiting"))
     if totals.generated_tokens is not None:
         counts = (totals.prompt_tokens, totals.cached_tokens, totals.generated_tokens)
-        read, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
-        lines.append(("tokens", f"{read} read, {cached} reused, {generated} generated"))
-    if other_server.kv_cache_used is not None:
-        lines.append(("kv cache", f"{other_server.kv_cache_used:.0%} used"))
+        processed, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
+        lines.append(("tokens", f"{processed} processed, {cached} cached, {generated} generated"))
+    if server.kv_cache_used is not None:
+        lines.append(("kv cache", f"{server.kv_cache_used:.0%} used"))
     return lines
 
 
-def _peer_model(model: OtherServerModel) -> str:
-    return model.in_words + (f"  until {_local(model.expires_at)}" if model.expires_at else "")
+def _model(model: OtherServerModel) -> str:
+    return model.description + (f"  until {_local_time(model.expires_at)}" if model.expires_at else "")
 
 
-def _local(iso: str) -> str:
+def _local_time(iso: str) -> str:
     try:
         at = datetime.fromisoformat(iso).astimezone()
     except (ValueError, OverflowError):
@@ -218,7 +221,7 @@ def _local(iso: str) -> str:
 
 def _speed(snapshot: Snapshot) -> str:
     through = snapshot.throughput
-    words = [
+    parts = [
         f"{label} {units.rate(value)} tok/s"
         for label, value in (
             ("tg now", through.tg_tokens_per_second),
@@ -230,8 +233,8 @@ def _speed(snapshot: Snapshot) -> str:
         if value is not None
     ]
     if through.draft_acceptance is not None:
-        words.append(f"acceptance {through.draft_acceptance:.1%}")
-    return "   ".join(words)
+        parts.append(f"acceptance {through.draft_acceptance:.1%}")
+    return "   ".join(parts)
 
 
 def _bottleneck(snapshot: Snapshot) -> str:

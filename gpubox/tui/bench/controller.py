@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.tui.bench.plan_screen import PlanScreen, bench_command_line, outline_sentences
+from gpubox.tui.bench.plan_screen import PlanScreen, bench_command_line
 from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class BenchController:
             return
         busy, answer = await self.service.busy(), "yes"
         if busy or confirm:
-            sentences = outline_sentences(await self.service.outline(arguments), self.view.tokens_per_second())
+            sentences = (await self.service.outline(arguments)).sentences(self.view.tokens_per_second())
             start = ("y", "begin", "yes")
             if busy:
                 sentences.append(f"The server is answering a request: {'; '.join(busy)}.")

@@ -15,149 +15,73 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from gpubox import units
+from gpubox.bench.options import KIND_OPTIONS, KIND_SUMMARIES, URL_KINDS, BenchOption
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.bench.report_pane import KIND_SUMMARIES
 from gpubox.tui.widgets.form import CycleField, FormRow
 
 if TYPE_CHECKING:
-    from gpubox.bench.plan_outline import PlanOutline
     from gpubox.tui.bench.service import BenchService
 
 OUTLINE_DELAY = 0.4
 """Seconds after the last change before the outline is read, because that starts a process."""
-OUTLINE_STARTS = 4
-"""Server starts that the outline names."""
 PROFILE, SECOND = "profile", "second"
-"""Fields whose choices are the user's profiles."""
+"""The rows that choose one of the owner's profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanField:
-    """One row of the form: a cycle field if it has ``choices``, otherwise a text field."""
+    """One row of the form: a choice if it has ``choices``, else a text."""
 
     name: str
     label: str
     about: str
-    option: str = ""
-    """Option of the command line; empty: an argument. With a ``*`` at the end it is repeated for each word."""
     choices: tuple[tuple[str, str], ...] = ()
-    """Values and their labels; the first is the default."""
+    """(value, its words); the first is the default."""
     empty: str = ""
-    """What an empty text field means."""
+    """What stands in an empty text field."""
+    option: BenchOption | None = None
+    """The option of the command line; ``None`` for a profile."""
 
 
-_PROFILE = PlanField(PROFILE, "profile", "what is measured")
-_SET = PlanField("set", "--set", "as n-cpu-moe=20 mmap=false", "--set*", empty="as the profile has them")
-PLAN_FIELDS: dict[str, tuple[PlanField, ...]] = {
-    "speed": (
-        _PROFILE,
-        PlanField("preset", "protocol", "what is asked, how often", "--preset", (
-            ("", "short to long, code, depths"), ("quick", "quick: short and code"),
-            ("game", "game: 2,000 tokens, ten times"), ("lengths", "lengths: 128, 512, 2,048"),
-            ("chat", "chat: 50 prompts, three seeds"),
-        )),
-        PlanField("depths", "depths", "tokens before the question", "--depths", empty="0,8192,32768"),
-        PlanField("repeats", "repeats", "of each cell", "--repeats", empty="5"),
-        PlanField("starts", "starts", "of each server", "--starts", empty="1"),
-        PlanField("max-tokens", "max-tokens", "whatever the prompt", "--max-tokens", empty="as the prompt has it"),
-        PlanField("llama-bench", "llama-bench", "the engine's own rows", "", (("", "where it is there"),
-            ("--no-llama-bench", "left out"))),
-    ),
-    "ab": (
-        PlanField(PROFILE, "A", "the one side"),
-        PlanField(SECOND, "B", "none: A with a change"),
-        _SET,
-        PlanField("vary", "change", "one thing, on and off", "--vary", (
-            ("", "none"), ("mtp", "MTP"), ("mmap", "mmap"), ("thinking", "thinking"), ("completion", "/v1/completions"),
-        )),
-        PlanField("starts", "starts", "of each side at most", "--starts", empty="6"),
-        PlanField("prompts", "prompts", "of each domain", "--prompts", empty="4; 10 of one server"),
-        PlanField("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="128"),
-    ),
-    "sweep": (
-        _PROFILE,
-        PlanField("over", "--over", "as n-cpu-moe=16..28:2", "--over*", empty="a flag and its values"),
-        _SET,
-        PlanField("by", "best at", "the number that counts", "--by",
-            (("", "tg"), ("pp", "pp"), ("effective", "effective"))),
-        PlanField("starts", "starts", "of each compared cell", "--starts", empty="4"),
-        PlanField("finalists", "finalists", "compared after one start", "--finalists", empty="4"),
-        PlanField("prompts", "prompts", "of each domain", "--prompts", empty="3"),
-        PlanField("max-tokens", "max-tokens", "of each answer", "--max-tokens", empty="64"),
-    ),
-    "soak": (_PROFILE, PlanField("minutes", "minutes", "of an agent's load", "--minutes", empty="15")),
-    "humaneval": (
-        _PROFILE,
-        PlanField("mode", "mode", "how each problem is asked", "--mode", (
-            ("", "vanilla: as lm-eval"), ("chat", "chat: one answer"), ("agentic", "agentic: five rounds"),
-            ("all", "all three, compared"),
-        )),
-        PlanField("limit", "problems", "of 164", "--limit", empty="164"),
-        PlanField("parallel", "at a time", "problems in flight", "--parallel", empty="1"),
-    ),
-    "suite": (
-        _PROFILE,
-        PlanField("repeat", "repeats", "of each task; their mean", "--repeat", empty="1"),
-        PlanField("max-tokens", "max-tokens", "of one answer", "--max-tokens", empty="4096; thinking: 8192"),
-        PlanField("compat", "totals", "how they are made", "",
-            (("", "of all tasks"), ("--compat", "as the article's"))),
-    ),
-}  # fmt: skip
-"""By kind."""
-URL_KINDS = {"speed", "soak", "humaneval", "suite"}
-"""Kinds that take ``--url`` instead of a profile."""
+def _fields(kind: str) -> tuple[PlanField, ...]:
+    profiles = [PlanField(PROFILE, "profile", "Profile to measure")]
+    if kind == "ab":
+        profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "none: A after a change")]
+    options = [option for option in KIND_OPTIONS[kind] if option.in_form]
+    return (*profiles, *(PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options))
+
+
+PLAN_FIELDS = {kind: _fields(kind) for kind in KIND_OPTIONS}
 
 
 def plannable_kinds(known: Sequence[str], *, url: bool = False) -> list[str]:
-    """The known kinds that have a form; with ``url`` only those that can measure a server by its URL."""
+    """The kinds of ``known`` that have a form; with ``url`` only those that measure a server by its address."""
     return [kind for kind in PLAN_FIELDS if kind in known and (not url or kind in URL_KINDS)]
 
 
 def bench_arguments(kind: str, values: Mapping[str, str], url: str | None = None) -> list[str]:
-    """The arguments of ``gpubox bench``. With ``url`` the server there is measured instead of a profile."""
+    """The arguments of ``gpubox bench``. With ``url`` they measure the server there instead of a profile."""
     arguments = [kind]
     for field in PLAN_FIELDS[kind]:
         value = values.get(field.name, "").strip()
-        if field.name == PROFILE and url:
-            arguments += ["--url", url]
-        elif not value or (field.name == SECOND and url):
-            continue
-        elif field.option.endswith("*"):
-            for word in value.split():
-                arguments += [field.option[:-1], word]
-        elif field.option:
-            arguments += [field.option, value]
-        else:
+        option = field.option
+        if option is None:
+            if url and field.name == PROFILE:
+                arguments += ["--url", url]
+            elif value and not url:
+                arguments.append(value)
+        elif value and option.type == "switch":
             arguments.append(value)
+        elif value:
+            for part in value.split() if option.repeated else [value]:
+                arguments += [f"--{option.name}", part]
     return arguments
 
 
 def bench_command_line(arguments: Sequence[str]) -> str:
-    """The command that does the same in a terminal."""
+    """The command line that does the same in a terminal."""
     return shlex.join(["gpubox", "bench", *arguments])
-
-
-def outline_sentences(outline: PlanOutline, tokens_per_second: float | None = None) -> list[str]:
-    """What a run will do. ``tokens_per_second`` of the running server estimates the time of a run without history."""
-    sentences = [f"{outline.items} items; no server is started or stopped."]
-    if outline.starts:
-        names = ", ".join(outline.starts[:OUTLINE_STARTS]) + (" ..." if len(outline.starts) > OUTLINE_STARTS else "")
-        sentences = [f"{outline.items} items. Starts {names}; a server that already runs with these flags stays."]
-        if outline.fresh:
-            sentences = [f"{outline.items} items. {len(outline.starts)} fresh starts: {names}."]
-        restored = outline.restored_profile
-        sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
-    if outline.seconds:
-        sentences.append(f"A run like this took {units.duration(outline.seconds)}.")
-    elif outline.tokens and tokens_per_second:
-        estimate = units.duration(outline.tokens / tokens_per_second)
-        rate = units.rate(tokens_per_second)
-        sentences.append(f"It takes ~{estimate}: about {outline.tokens:,.0f} tokens at {rate} tok/s.")
-    else:
-        sentences.append("There is no estimate of the time yet.")
-    return sentences
 
 
 class PlanScreen(ModalScreen[list[str] | None]):
@@ -268,5 +192,5 @@ class PlanScreen(ModalScreen[list[str] | None]):
         except GpuboxError as error:
             self.outline.update(Content.styled(sanitize_line(str(error)), "$warning"))
         else:
-            sentences = outline_sentences(outline, self.tokens_per_second if known else None)
+            sentences = outline.sentences(self.tokens_per_second if known else None)
             self.outline.update(Content(" ".join(sentences)))

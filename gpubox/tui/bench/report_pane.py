@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from gpubox import units
+from gpubox.bench.options import KIND_SUMMARIES
 from gpubox.bench.report.chart import Chart
-from gpubox.bench.report.comparison_rows import comparison_charts, comparison_rows
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
 from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.report_rows import report_rows
+from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.run_list import measured_label
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
@@ -35,14 +36,6 @@ ROLE_STYLES = {
 CHART_COLUMNS = 110
 """Charts are not drawn wider than this."""
 GAUGE_COLUMNS = 60
-KIND_SUMMARIES = {
-    "speed": "TTFT, pp, tg, acceptance of the served path",
-    "ab": "faster, slower, or indistinguishable",
-    "sweep": "the best cell of a grid of flags",
-    "soak": "does the speed hold for minutes",
-    "humaneval": "pass@1 of 164 problems",
-    "suite": "twelve tasks, weighted",
-}
 
 MakeLines = Callable[[int], list[StyledLine]]
 """Makes the lines of a pane for a width."""
@@ -82,7 +75,9 @@ class ReportPane(ScrollableLines):
 
 def report_lines(bundle: ReportBundle, width: int) -> list[StyledLine]:
     """The report of a run."""
-    return _styled(report_rows(bundle.info, bundle.report, width=width, plots=True, beside=bundle.beside), width)
+    return _styled(
+        report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references), width
+    )
 
 
 def comparison_lines(comparison: RunComparison, width: int) -> list[StyledLine]:

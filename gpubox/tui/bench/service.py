@@ -105,7 +105,7 @@ class BenchService:
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         """What ``gpubox bench ARGUMENTS`` would do."""
-        process = await run_in_thread(self._run_briefly, ["--plan", *arguments, "--json"])
+        process = await run_in_thread(self._run_briefly, ["--dry-run", *arguments, "--json"])
         values = _json_object(process.stdout)
         if process.returncode or "items" not in values:
             raise _reported_error(values, process.stderr)
@@ -193,7 +193,7 @@ class BenchService:
 
     async def export(self, target: Sequence[str], file_format: str) -> str:
         """Writes ``target`` to a file in the current folder. Returns its path."""
-        from gpubox.bench.report.export_text import export_text, write_export
+        from gpubox.bench.report.formats import export_text, write_export
 
         def write() -> str:
             text = export_text(self.paths, self._profiles(), target, file_format)

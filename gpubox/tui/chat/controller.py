@@ -200,7 +200,7 @@ class ChatController:
         try:
             chat = await self._open_new() if self.chat is None else self.chat
             if replaced and replaced.id and (turn := chat.log.turns.get(replaced.id)):
-                chat.rewind(turn.parent)
+                chat.rewind(turn.parent_id)
             head = chat.log.head
             await self.runner.run(chat, view, text)
             if chat.log.head != head:  # the turn was written to the chat file

@@ -397,11 +397,11 @@ def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
         styled_line(("effective ", "$quiet"), f"{units.rate(totals.effective_tokens_per_second)} tok/s"),
         *_speed_spans(timing),
     ]
-    if totals.rounds > 1 or totals.tools:
+    if totals.rounds > 1 or totals.tool_calls:
         spans.append(styled_line(f"{totals.rounds} round{'s' * (totals.rounds != 1)}"))
-    if totals.tools:
+    if totals.tool_calls:
         failed = (f", {totals.failed_tool_calls} failed", "$warning") if totals.failed_tool_calls else ""
-        spans.append(styled_line(f"{totals.tools} tool{'s' * (totals.tools != 1)}", failed))
+        spans.append(styled_line(f"{totals.tool_calls} tool{'s' * (totals.tool_calls != 1)}", failed))
     if label := END_REASONS.get(reason):
         spans.append(styled_line((label, "$warning")))
     return spans

@@ -79,14 +79,14 @@ class ChatService:
         return await run_in_thread(free_name, self.paths, text)
 
     async def rename(self, name: str, new: str) -> None:
-        from gpubox.agent.transcript.chat_files import rename
+        from gpubox.agent.transcript.chat_files import rename_chat
 
-        await run_in_thread(rename, self.paths, name, new)
+        await run_in_thread(rename_chat, self.paths, name, new)
 
     async def delete(self, name: str) -> None:
-        from gpubox.agent.transcript.chat_files import remove
+        from gpubox.agent.transcript.chat_files import remove_chat
 
-        await run_in_thread(remove, self.paths, name)
+        await run_in_thread(remove_chat, self.paths, name)
 
     async def sandbox_status(self) -> SandboxStatus:
         """How programs are confined; found by trying, once."""

@@ -134,7 +134,7 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         if self.preview and self.preview.refusal:
             return sanitize_line(str(self.preview.refusal).removeprefix(f"{entry.name}: "))
         state = entry.compatibility
-        return sanitize_line(state.words) if state and not state.ok else ""
+        return sanitize_line(state.summary) if state and not state.ok else ""
 
     def _compatibility(self, entry: ProfileEntry) -> Content:
         if refusal := self._refusal(entry):

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.segment import Segment
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -15,23 +14,23 @@ from textual.containers import Vertical
 from textual.geometry import Size
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
-from textual.strip import Strip
 from textual.widgets import Input, Static
 
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
+from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
-    from gpubox.server.log import LogLine
-    from gpubox.server.log_folding import RepeatFold
+    from gpubox.server.log import LogLine, RepeatFold
+    from gpubox.tui.styled_lines import StyledLine
 
 NOTE = "note"
 """The level of a line that gpubox itself wrote."""
 MAX_LINES = 5000
 """Lines kept on the screen; the file has the rest."""
-LEVEL_CLASSES = {"E": "log--error", "W": "log--warning", "D": "log--debug"}
+LEVEL_STYLES = {"E": "$error", "W": "$warning", "D": "$quiet"}
 PREFIX_CELLS = 11
 """Seconds since the server's start, and the level letter."""
 NARROW_PREFIX_CELLS = 2
@@ -39,20 +38,14 @@ NARROW_PREFIX_CELLS = 2
 NARROW_CELLS = 76
 
 
-class LogView(ScrollKeys, ScrollView, can_focus=True):
+class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     """The lines. Follows the end until the owner scrolls up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.LISTS)]
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--error", "log--warning", "log--debug", "log--prefix", "log--note"}
     DEFAULT_CSS = """
     LogView {
         height: 1fr; background: $background; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
     }
-    LogView > .log--error { color: $error; }
-    LogView > .log--warning { color: $warning; }
-    LogView > .log--debug { color: $quiet; }
-    LogView > .log--prefix { color: $quiet; }
-    LogView > .log--note { color: $primary; }
     """
     follow: reactive[bool] = reactive(True, repaint=False)
 
@@ -61,8 +54,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         self._lines: deque[LogLine] = deque()
         self._heights: deque[int] = deque()
         """Rows of each line; 0 where the filter hides it."""
-        self._rows: list[tuple[str, str, str]] = []
-        """What is drawn: prefix, text, component class."""
+        self._rows: list[StyledLine] = []
         self._filter = ""
         self._columns = 0
         """The width that all lines are wrapped for; 0 before the first layout, when no line is wrapped yet."""
@@ -79,13 +71,12 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
 
     def write(self, lines: Iterable[str]) -> None:
         """Adds lines of the server's log. Repeated lines are folded into a count: an idle server repeats itself."""
-        from gpubox.server.log import LogLine, parse_line
-        from gpubox.server.log_folding import RepeatFold, repeats_line
+        from gpubox.server.log import LogLine, RepeatFold, parse_line, repeats_line
 
         fold = self._fold = self._fold or RepeatFold()
         new: list[LogLine] = []
         for line in map(parse_line, lines):
-            count, shown = fold.take(line)
+            count, shown = fold.add(line)
             if count:
                 new.append(LogLine(repeats_line(count), level=NOTE))
             if shown:
@@ -98,7 +89,7 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         from gpubox.server.log import LogLine
 
         if self._fold:
-            self._fold.forget()
+            self._fold.reset()
         self._append([LogLine(text, level=NOTE)])
 
     def set_filter(self, text: str) -> None:
@@ -149,24 +140,24 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
         self._heights = deque(map(len, wrapped))
         self._rows = [row for rows in wrapped for row in rows]
         self._rows_changed(0)
+        self._clear_selection()
 
-    def _wrap(self, line: LogLine) -> list[tuple[str, str, str]]:
+    def _wrap(self, line: LogLine) -> list[StyledLine]:
         if not self._columns or (self._filter and self._filter not in line.text.lower()):
             return []
         text = sanitize_line(line.text)
         if self._prefix_cells == NARROW_PREFIX_CELLS:  # no room for the server's own column padding
             text = " ".join(text.split())
         if line.level == NOTE:
-            return [("", text, "log--note")]
-        style = LEVEL_CLASSES.get(line.level or "", "")
+            return [((text, "$primary"),)]
+        style = LEVEL_STYLES.get(line.level or "", "")
         prefix = f"{line.seconds:8.2f} {line.level} "[-self._prefix_cells :] if line.seconds is not None else ""
         width = max(10, self._width() - self._prefix_cells)
         if not text.isascii():
             width = max(5, width // 2)  # a wide character takes two cells
-        parts = (
-            textwrap.wrap(text, width, drop_whitespace=True, break_on_hyphens=False) if len(text) > width else [text]
-        )
-        return [("" if index else prefix, part, style) for index, part in enumerate(parts or [""])]
+        parts = textwrap.wrap(text, width, break_on_hyphens=False) if len(text) > width else [text]
+        prefixes = [prefix.ljust(self._prefix_cells), *[" " * self._prefix_cells] * (len(parts) - 1)]
+        return [((indent, "$quiet"), (part, style)) for indent, part in zip(prefixes, parts, strict=True)]
 
     def _rows_changed(self, removed: int) -> None:
         """Adapts the scroll range; ``removed`` rows went away at the top."""
@@ -177,21 +168,20 @@ class LogView(ScrollKeys, ScrollView, can_focus=True):
             self.follow = True
         elif removed:
             self.scroll_to(y=max(0, self.scroll_y - removed), animate=False, immediate=True)
+        if removed:
+            self._clear_selection()
         self.refresh()
 
-    def render_line(self, y: int) -> Strip:
-        row = self.scroll_offset.y + y
-        width = self.size.width
-        base = self.rich_style
-        if row >= len(self._rows):
-            return Strip.blank(width, base)
-        prefix, text, style = self._rows[row]
-        indent = "" if style == "log--note" else prefix.ljust(self._prefix_cells)
-        segments = [
-            Segment(indent, self.get_component_rich_style("log--prefix")),
-            Segment(text, self.get_component_rich_style(style) if style else base),
-        ]
-        return Strip(segments).adjust_cell_length(width, base)
+    def _clear_selection(self) -> None:
+        """The selection is by row: other text would be in it now."""
+        if self.text_selection is not None:
+            self.screen.clear_selection()
+
+    def row_count(self) -> int:
+        return len(self._rows)
+
+    def row(self, y: int) -> StyledLine:
+        return self._rows[y] if y < len(self._rows) else ()
 
 
 class LogPane(Vertical):

@@ -71,8 +71,8 @@ class ProfileEntry:
             return "a model without a profile: Enter makes one"
         assert self.profile is not None
         state = self.compatibility
-        if state and state.words and not (state.ok and (state.model_present or state.fetchable)):
-            return state.words
+        if state and state.summary and not (state.ok and (state.model_present or state.fetchable)):
+            return state.summary
         return self.profile.title
 
     @property

@@ -10,7 +10,6 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.styled_lines import pad_line
@@ -98,9 +97,14 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
             rows = [((self.EMPTY_TEXT, "$quiet"),)]
         self.show(rows)
 
-    def render_line(self, y: int) -> Strip:
-        self.rendered += 1
-        return self.strip(self.drawn[y] if y < len(self.drawn) else (), self.size.width)
+    def row_count(self) -> int:
+        return len(self.values)
+
+    def row(self, y: int) -> StyledLine:
+        shown = y - self.scroll_offset.y
+        if 0 <= shown < len(self.drawn):
+            return self.drawn[shown]
+        return self.make_row(self.values[y], self.size.width) if 0 <= y < len(self.values) else ()
 
     def on_resize(self, event: events.Resize) -> None:
         self.virtual_size = Size(self.size.width, len(self.values))

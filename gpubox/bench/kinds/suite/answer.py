@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpubox.agent.fenced_code import fenced_blocks
 from gpubox.agent.thinking import split_thinking
-from gpubox.bench.kinds.python_syntax import parse_python
+from gpubox.bench.kinds.shared import parse_python
 
 PYTHON, SCRIPT = "python", "script"
 _FAMILIES = {

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gpubox.bench.kinds.python_syntax import parse_python
+from gpubox.bench.kinds.shared import parse_python
 
 Features = dict[str, bool]
 LONGEST_SHOWN = 100

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from gpubox.bench.kinds.python_syntax import parse_python
+from gpubox.bench.kinds.shared import parse_python
 from gpubox.bench.kinds.suite.claims import Sentence, sentences
 from gpubox.bench.kinds.suite.coding import strip_comments_and_strings
 from gpubox.bench.kinds.suite.task_prompts import task_file

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a program is easier to read as the lines it has
-"""What a program leaves for the owner's tools to run: moved out before they do, whatever it is called and wherever."""
+"""Files that a program plants for the owner's tools are moved out before the tools run them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def programs(world: World, code: str) -> tuple[str, Path]:
-    """The program, and the file that is there once a tool ran what it planted."""
+    """The program, and the file that exists once a tool ran what it planted."""
     proof = world.root / "proof"
     proof.unlink(missing_ok=True)
     return PLANT.replace("@PROOF@", str(proof)) + code, proof
@@ -74,12 +74,12 @@ def init(folder: Path) -> None:
 
 
 def status(folder: Path) -> str:
-    words = ["git", "-c", "safe.directory=*", "status", "--short"]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout
+    argv = ["git", "-c", "safe.directory=*", "status", "--short"]
+    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def use_git_everywhere(folder: Path) -> None:
-    """As an owner does whose prompt shows the branch."""
+    """As for an owner whose shell prompt shows the branch."""
     env = {
         "PATH": os.environ["PATH"],
         "HOME": "/nonexistent",
@@ -89,8 +89,8 @@ def use_git_everywhere(folder: Path) -> None:
     }
     folders = [folder, *(path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())]
     for path in folders:
-        for words in (["status"], ["log"]):
-            subprocess.run(["git", *words], cwd=path, env=env, capture_output=True, check=False)
+        for argv in (["status"], ["log"]):
+            subprocess.run(["git", *argv], cwd=path, env=env, capture_output=True, check=False)
 
 
 def count(place: Path) -> int:
@@ -102,7 +102,7 @@ def names(outcome: Outcome) -> set[str]:
 
 
 def test_git_runs_what_a_repository_says(world: World) -> None:
-    """Else the tests below could not fail."""
+    """Otherwise the tests below could not fail."""
     for way in ("at the top", "under another name", "as the workspace itself", "as a file"):
         world.tidy()
         code, proof = programs(world, WAYS[way][0])
@@ -119,9 +119,9 @@ async def test_what_is_planted_is_moved_out(way: str, sandbox: Sandbox, world: W
     outcome = await sandbox.run(code, Policy(workspace=world.workspace))
     use_git_everywhere(world.workspace)
 
-    # It may be taken away while the program is still making it: then not every part comes to be.
+    # It may be moved out while the program is still writing it, so some parts may be missing.
     assert names(outcome) and names(outcome) <= WAYS[way][1], outcome.output
-    assert [one for one in find_auto_run_files(world.workspace) if one.kind] == []
+    assert [file for file in find_auto_run_files(world.workspace) if file.kind] == []
     assert outcome.not_quarantined == ()
     assert not proof.exists()
     assert outcome.quarantine == str(place)
@@ -129,7 +129,9 @@ async def test_what_is_planted_is_moved_out(way: str, sandbox: Sandbox, world: W
 
 
 @pytest.mark.parametrize("depth", [130, 3000])
-async def test_too_deep_to_be_looked_into(depth: int, sandbox: Sandbox, world: World, place: Path) -> None:
+async def test_folders_too_deep_to_search_are_moved_out(
+    depth: int, sandbox: Sandbox, world: World, place: Path
+) -> None:
     code, _ = programs(world, f"for _ in range({depth}): os.mkdir('d'); os.chdir('d')\nrepository('.')")
 
     try:
@@ -203,7 +205,7 @@ async def test_the_owners_own_are_only_read_and_not_replaced(sandbox: Sandbox, w
 
 
 def open_to_all(folder: Path) -> None:
-    """So that nothing but confinement keeps a program of another user out."""
+    """So that only the confinement keeps out a program of another user."""
     for path in folder.rglob("*"):
         if not path.is_symlink():
             path.chmod(0o777)
@@ -222,7 +224,7 @@ async def test_a_workspace_under_git_stays_one(sandbox: Sandbox, world: World, p
     assert "?? a.py" in status(world.workspace)
 
 
-async def test_what_a_killed_gpubox_left_is_moved_out_by_the_next(sandbox: Sandbox, world: World, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # fmt: skip
+async def test_the_next_gpubox_moves_out_what_a_killed_one_left(sandbox: Sandbox, world: World, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # fmt: skip
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place = tmp_path / "state/gpubox/quarantine"
     script = (RUNNER % (await sandbox.confinement(), str(world.workspace))).replace("os.fork()", "os.mkdir('.git')")
@@ -239,13 +241,13 @@ async def test_what_a_killed_gpubox_left_is_moved_out_by_the_next(sandbox: Sandb
     assert not list((place / "running").iterdir())
 
 
-def test_on_another_disk_it_is_closed_where_it_is(world: World) -> None:
+def test_on_another_disk_it_is_made_inaccessible_in_place(world: World) -> None:
     (world.workspace / "a").mkdir()
-    guard = Quarantine.opened(world.workspace, guards=True, place=Path("/proc/no/such"))
+    running = Quarantine.begin(world.workspace, can_protect=True, folder=Path("/proc/no/such"))
     (world.workspace / "a/.git").mkdir()
-    guard.finish()
+    running.finish()
 
-    assert [one.path for one in guard.moved] == ["a/.git"]
+    assert [file.path for file in running.moved] == ["a/.git"]
     (left,) = (world.workspace / "a").iterdir()
     assert left.name.startswith("gpubox-quarantine-") and left.stat().st_mode & 0o777 == 0
 
@@ -253,9 +255,9 @@ def test_on_another_disk_it_is_closed_where_it_is(world: World) -> None:
 def test_a_swapped_folder_leads_nowhere_else(world: World, place: Path) -> None:
     """A link to a folder of the owner's is not followed, however deep it lies."""
     (world.outside / ".git").mkdir()
-    guard = Quarantine.opened(world.workspace, guards=True, place=place)
+    running = Quarantine.begin(world.workspace, can_protect=True, folder=place)
     (world.workspace / "a").symlink_to(world.outside)
-    guard.finish()
+    running.finish()
 
-    assert (world.outside / ".git").exists() and guard.moved == []
+    assert (world.outside / ".git").exists() and running.moved == []
     (world.outside / ".git").rmdir()

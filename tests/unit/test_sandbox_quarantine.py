@@ -1,4 +1,4 @@
-"""What tools run unasked, by its name and by its place; and what a program wrote, by the clock of the kernel."""
+"""Auto-run files by name and by place, and what a program wrote by the kernel's clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_name_is_known_as_any_file_system_reads_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_what_nothing_runs_unasked_is_left_alone(name: str) -> None:
+def test_other_names_are_left_alone(name: str) -> None:
     assert auto_run_kind(name) == ""
 
 
@@ -57,13 +57,13 @@ def test_a_repository_by_what_it_holds(names: list[str], whole: bool) -> None:
 def test_the_owners_own_is_known_wherever_it_is_moved(tmp_path: Path) -> None:
     work, place = tmp_path / "work", tmp_path / "place"
     (work / "a/.git").mkdir(parents=True)
-    known = {one.identity for one in find_auto_run_files(work)}
+    known = {file.identity for file in find_auto_run_files(work)}
     (work / "a").rename(work / "b")
     (work / "a/.git").mkdir(parents=True)
 
-    moved = move_out(work, known, place)
+    result = move_out(work, known, place)
 
-    assert [str(one) for one in moved.what] == ["a/.git (a repository)"]
+    assert [str(file) for file in result.moved] == ["a/.git (a repository)"]
     assert (work / "b/.git").exists() and not (work / "a/.git").exists()
     assert "a/.git" in next(place.glob("*/from.txt")).read_text()
 
@@ -73,7 +73,7 @@ def test_a_file_of_the_owners_that_becomes_part_of_a_repository_stays(tmp_path: 
     work.mkdir()
     (work / "HEAD").write_text("mine")
     (work / "config").write_text("mine")
-    known = {one.identity for one in find_auto_run_files(work)}
+    known = {file.identity for file in find_auto_run_files(work)}
     (work / "objects").mkdir()
     (work / "refs").mkdir()
 
@@ -82,20 +82,20 @@ def test_a_file_of_the_owners_that_becomes_part_of_a_repository_stays(tmp_path: 
     assert sorted(path.name for path in work.iterdir()) == ["HEAD", "config"]
 
 
-def test_a_change_of_what_cannot_be_guarded_is_told(tmp_path: Path) -> None:
+def test_a_change_of_an_unprotected_file_is_reported(tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / ".git/hooks").mkdir(parents=True)
     (work / ".git/objects").mkdir()
-    here = Quarantine.opened(work, guards=False, place=tmp_path / "place")
+    quarantine = Quarantine.begin(work, can_protect=False, folder=tmp_path / "place")
     (work / ".git/objects/a").write_text("x")
     (work / ".git/index").write_text("x")
-    here.finish()
-    assert here.left == []
+    quarantine.finish()
+    assert quarantine.left == []
 
-    here = Quarantine.opened(work, guards=False, place=tmp_path / "place")
+    quarantine = Quarantine.begin(work, can_protect=False, folder=tmp_path / "place")
     (work / ".git/hooks/pre-commit").write_text("x")
-    here.finish()
-    assert [one.path for one in here.left] == [".git"]
+    quarantine.finish()
+    assert [file.path for file in quarantine.left] == [".git"]
 
 
 def test_recent_is_what_the_kernel_says_it_is(tmp_path: Path) -> None:
@@ -106,36 +106,36 @@ def test_recent_is_what_the_kernel_says_it_is(tmp_path: Path) -> None:
     (tmp_path / "node_modules/new").write_text("x" * 10_000)
     os.utime(tmp_path / "node_modules/new", (1, 1))
 
-    found = recent_changes(tmp_path, since, 100, {})
+    changes = recent_changes(tmp_path, since, 100, {})
 
-    assert (found.entries, found.too_deep) == (2, False)
-    assert 0 < found.size_bytes < 20_000
+    assert (changes.entries, changes.too_deep) == (2, False)
+    assert 0 < changes.size_bytes < 20_000
 
 
-def test_a_folder_deeper_than_any_path_is_told_and_removed(tmp_path: Path) -> None:
+def test_a_folder_deeper_than_any_path_is_reported_and_removed(tmp_path: Path) -> None:
     deep = tmp_path / "deep"
     deep.mkdir()
-    here = os.open(deep, os.O_RDONLY)
+    fd = os.open(deep, os.O_RDONLY)
     for _ in range(3000):
-        os.mkdir("dd", dir_fd=here)
-        inner = os.open("dd", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
+        os.mkdir("dd", dir_fd=fd)
+        inner = os.open("dd", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
 
-    found = recent_changes(deep, 0, 100_000, {})
+    changes = recent_changes(deep, 0, 100_000, {})
     remove_tree(deep)
 
-    assert found.too_deep
+    assert changes.too_deep
     assert not deep.exists()
 
 
 def test_files_without_a_name_count_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = DiskMonitor(Policy(workspace=tmp_path, disk_bytes=1000), None, {})
+    monitor = DiskMonitor(Policy(workspace=tmp_path, disk_bytes=1000), None, {})
     free_bytes, free_files, counts = disk_usage._free(tmp_path)
     monkeypatch.setattr(disk_usage, "_free", lambda folder: (free_bytes - 10**9, free_files, counts))
 
-    assert watch.exceeded_limit([]) == ""  # somebody else filled the disk
+    assert monitor.exceeded_limit([]) == ""  # another program filled the disk
     monkeypatch.setattr(disk_usage, "written_bytes", lambda pids: 2000)
-    watch._next_look = 0.0
-    assert watch.exceeded_limit([1]).startswith("disk: more than")
+    monitor._next_check = 0.0
+    assert monitor.exceeded_limit([1]).startswith("disk: more than")

@@ -1,0 +1,150 @@
+"""The options of every benchmark kind, declared once for the command line and for the form of the Bench screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+KIND_SUMMARIES: Mapping[str, str] = {
+    "speed": "prompt and generation speed, TTFT and draft acceptance",
+    "ab": "two profiles, or one profile with and without a change",
+    "sweep": "a grid of flag values: which one is fastest",
+    "soak": "minutes of an agent's load: slowdowns and growing memory",
+    "humaneval": "pass@1 on the 164 HumanEval problems",
+    "suite": "twelve tasks of coding, reasoning, tool use and speed",
+}
+"""What each kind measures, in at most 60 characters: the form has one line for it."""
+URL_KINDS = frozenset({"speed", "soak", "humaneval", "suite"})
+"""Kinds that can measure a server by its address instead of a profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOption:
+    """One option of ``gpubox bench KIND``; with ``in_form`` also a row of the form."""
+
+    name: str
+    """The flag without its dashes."""
+    help: str
+    """A phrase without a full stop; at most 28 characters for a row of the form."""
+    type: Literal["integer", "number", "text", "list", "integers", "choice", "switch"] = "integer"
+    default: str = ""
+    """What the benchmark does without the option, as text."""
+    metavar: str = "N"
+    minimum: float = 1
+    maximum: int | None = None
+    exclusive: bool = False
+    """``minimum`` itself is refused."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """(value, its words in the form); the first is the default, with the value ``""``."""
+    repeated: bool = False
+    required: bool = False
+    example: str = ""
+    detail: str = ""
+    """More help, for the command line only."""
+    key: str = ""
+    """The name in ``Plan.options``; ``""``: ``name`` with underscores."""
+    in_form: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name of the form's row."""
+        return self.name.removeprefix("no-")
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What an option with choices accepts."""
+        values = tuple(value for value, _ in self.choices if value)
+        return (self.default, *values) if self.default and self.default not in values else values
+
+
+_DOMAINS = BenchOption("domains", "Any of code, math, general", "list", "all", "LIST")
+_PROMPTS = BenchOption("prompts", "Prompts per domain", maximum=17, in_form=True)
+_ANSWER_TOKENS = BenchOption("max-tokens", "Tokens per answer", minimum=2, in_form=True)
+_CONTEXT = BenchOption("context", "Context tokens before each prompt", minimum=0, key="context_tokens")
+_STARTS = BenchOption("starts", "Starts of each server", in_form=True)
+_SET = BenchOption(
+    "set", "Changed flag of B", "text", metavar="FLAG=VALUE", repeated=True, example="n-cpu-moe=20",
+    detail="an empty value removes the flag", in_form=True,
+)  # fmt: skip
+_TEMPERATURE = BenchOption("temperature", "Temperature of chat and agentic", "number", "0", "T", minimum=0)
+_THINKING = BenchOption("thinking", "Let a thinking model think", "switch")
+KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
+    "speed": (
+        BenchOption("preset", "Fixed protocol", "choice", metavar="NAME", choices=(
+            ("", "short to long, code, depths"), ("quick", "quick: short and code"),
+            ("game", "game: 2,000 tokens, ten times"), ("lengths", "lengths: 128, 512, 2,048"),
+            ("chat", "chat: 50 prompts, three seeds"),
+        ), in_form=True),
+        BenchOption("prompts", "Any of short, medium, long, code", "list", "all", "LIST"),
+        BenchOption("depths", "Context tokens before prompt", "integers", "0,8192,32768", "LIST", in_form=True),
+        BenchOption("prefix", "Prompt cache", "choice", "both", "STATE", choices=(
+            ("", "cold and warm"), ("cold", "cold"), ("warm", "warm"),
+        ), key="prefixes"),
+        BenchOption("repeats", "Repeats of each cell", default="5", in_form=True),
+        replace(_STARTS, default="1"),
+        BenchOption("max-tokens", "Tokens per answer", default="set by the prompt", in_form=True),
+        _THINKING,
+        BenchOption("price", "Price of the machine", "number", "price-dollars of config.toml", "DOLLARS",
+                    minimum=0, exclusive=True),
+        BenchOption("no-llama-bench", "Skip rows of llama-bench", "switch", choices=(
+            ("", "if installed"), ("--no-llama-bench", "skipped"),
+        ), in_form=True),
+    ),
+    "ab": (
+        _SET,
+        BenchOption("vary", "Change one setting of A", "choice", metavar="SETTING", choices=(
+            ("", "none"), ("mtp", "MTP"), ("mmap", "mmap"), ("thinking", "thinking"), ("completion", "/v1/completions"),
+        ), in_form=True),
+        replace(_STARTS, help="Most starts of each side", default="6", detail="a clear verdict ends the run earlier"),
+        replace(_PROMPTS, default="4; 10 with one server"),
+        _DOMAINS,
+        replace(_ANSWER_TOKENS, default="128"),
+        replace(_CONTEXT, default="0"),
+    ),
+    "sweep": (
+        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
+                    example="n-cpu-moe=16..28:2", detail="required", in_form=True),
+        replace(_SET, help="Changed flag of every cell", detail=""),
+        BenchOption("by", "Number to compare", "choice", "tg", "NUMBER", choices=(
+            ("", "tg"), ("pp", "pp"), ("effective", "effective"),
+        ), in_form=True),
+        replace(_STARTS, help="Starts of each finalist", default="4"),
+        BenchOption("finalists", "Cells compared in the end", default="4", minimum=2, in_form=True),
+        replace(_PROMPTS, default="3"),
+        _DOMAINS,
+        replace(_ANSWER_TOKENS, default="64"),
+        replace(_CONTEXT, default="512; 0 for draft windows"),
+    ),
+    "soak": (
+        BenchOption("minutes", "Duration in minutes", "number", "15", minimum=0, exclusive=True, in_form=True),
+        replace(_ANSWER_TOKENS, default="128", in_form=False),
+        BenchOption("context", "Longest conversation in tokens", default="16384", minimum=512, key="context_tokens"),
+        BenchOption("window", "Seconds per row of the report", "number", "20", "S", minimum=0, exclusive=True,
+                    key="window_seconds"),
+    ),
+    "humaneval": (
+        BenchOption("mode", "How each problem is asked", "choice", "vanilla", "MODE", choices=(
+            ("", "vanilla: as lm-eval"), ("chat", "chat: one answer"), ("agentic", "agentic: five rounds"),
+            ("all", "all three, compared"),
+        ), key="modes", in_form=True),
+        BenchOption("limit", "First N problems", default="164", in_form=True),
+        BenchOption("parallel", "Problems at a time", default="1", maximum=256, in_form=True),
+        BenchOption("max-tokens", "Tokens per reply", default="1024 for vanilla, else 2048"),
+        BenchOption("rounds", "Rounds of the agentic mode", default="5"),
+        _TEMPERATURE,
+        replace(_THINKING, help="Let a thinking model think in chat and agentic"),
+    ),
+    "suite": (
+        BenchOption("tasks", "Tasks, such as 1.1,5.3", "list", "all", "LIST"),
+        BenchOption("repeat", "Answers per task", default="1", detail="their mean counts", in_form=True),
+        BenchOption("compat", "Totals as in the article", "switch", choices=(
+            ("", "of all tasks"), ("--compat", "as in the article"),
+        ), in_form=True),
+        BenchOption("ref-tps", "Speed worth 100 points, for one profile alone", "number", metavar="RATE",
+                    minimum=0, exclusive=True),
+        BenchOption("max-tokens", "Tokens per answer", default="4096; thinking: 8192", in_form=True),
+        BenchOption("speed-tokens", "Tokens of each speed task, for a quick trial", minimum=2),
+        replace(_TEMPERATURE, help="Temperature of tasks 1 to 4", default="the profile's"),
+    ),
+}  # fmt: skip

@@ -1,0 +1,321 @@
+"""``gpubox bench speed|ab|sweep|soak|humaneval|suite``: one verb for each kind."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
+from gpubox.cli import diagnostics
+from gpubox.cli.bench.execution import execute_plan, fetch_models, resolve_targets, target_by_url
+from gpubox.cli.context import Context
+from gpubox.cli.options import benchmark_option
+from gpubox.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpubox.bench.kinds.ab.plan import Arm
+    from gpubox.bench.model import Plan, Target
+    from gpubox.engines.capabilities import Capabilities
+    from gpubox.profiles.profile import FlagValue, Profile
+
+PlanMaker = Callable[[Context, dict[str, Any]], "Plan"]
+"""Makes a plan of the given arguments and options. Raises GpuboxError."""
+_PROFILES = click.Argument(["profiles"], nargs=-1)
+
+
+def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Command]:
+    """Makes the verb of a function called ``KIND_command``, whose docstring is its help."""
+
+    def decorate(make_plan: PlanMaker) -> click.Command:
+        kind = make_plan.__name__.removesuffix("_command")
+        options = [benchmark_option(option) for option in KIND_OPTIONS[kind]]
+        if kind in URL_KINDS:
+            options += [
+                click.Option(["--url"], metavar="URL", help="Measure the OpenAI-compatible server at URL."),
+                click.Option(["--model"], metavar="NAME", help="The model to ask for; with --url."),
+            ]
+        options += [
+            click.Option(["--now"], is_flag=True, help="Start even if a request is running; it is cut off."),
+            click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
+        ]
+
+        @click.pass_obj
+        def run(context: Context, /, now: bool, as_json: bool, **values: Any) -> None:
+            given = {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
+            plan = make_plan(context, given)
+            if kind in ("ab", "sweep", "soak"):
+                from gpubox.bench.plan_outline import outline_plan
+
+                for sentence in outline_plan(plan, context.paths).sentences():
+                    diagnostics.note(f"  {sentence}")
+            fetch_models(context, plan.targets)
+            execute_plan(context, plan, now=now, as_json=as_json)
+
+        text = inspect.cleandoc(make_plan.__doc__ or "")
+        return click.Command(kind, params=[*arguments, *options], callback=run, help=text)
+
+    return decorate
+
+
+@_kind_command(_PROFILES)
+def speed_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Measure the speed of PROFILES, or of the running server.
+
+    Answers have a fixed length, temperature 0 and no thinking. Every cell has one warm-up and several repeats. The
+    report shows TTFT, pp, tg and draft acceptance, with 95 % intervals over server starts if --starts is given.
+
+    \b
+    Presets:
+      quick    short and code prompts
+      game     one HTML game of 2,000 tokens, ten times
+      lengths  128, 512 and 2,048 tokens, three times each
+      chat     50 prompts from code, math and general, three seeds
+    """
+    from gpubox.bench.kinds.speed import llama_bench
+    from gpubox.bench.kinds.speed.workloads import parse_options
+    from gpubox.bench.model import Plan
+
+    profiles, url, model = _targets_given(given)
+    with_llama_bench = not (given.pop("no_llama_bench", False) or url or "preset" in given)
+    if (prefix := given.pop("prefixes", "both")) != "both":
+        given["prefixes"] = [prefix]
+    if "price" not in given and context.config.price_dollars is not None:
+        given["price"] = context.config.price_dollars
+    parse_options(given)
+    if url and "starts" in given:
+        raise UsageError("gpubox cannot restart a server by its address.", "Leave out --starts.")
+    _check_preset(given)
+    targets = resolve_targets(context, profiles, url, model)
+    if with_llama_bench:
+        measured = [context.profile(target.profile) for target in targets]
+        targets += [
+            llama_bench.llama_bench_target(profile)
+            for profile in measured
+            if llama_bench.find_llama_bench(profile, context.config)
+        ]
+    return Plan("speed", tuple(targets), given, seed=_random_seed() if "starts" in given else 0)
+
+
+def _check_preset(given: dict[str, Any]) -> None:
+    """Raises UsageError for an option that the preset fixes: it would be ignored without a message."""
+    from gpubox.bench.kinds.speed.workloads import PRESET_OVERRIDES
+
+    preset = given.get("preset")
+    if preset is None:
+        return
+    free = PRESET_OVERRIDES[preset]
+    if fixed := [key for key in given if key not in ("preset", "price", *free)]:
+        names = {option.key or option.name.replace("-", "_"): option.name for option in KIND_OPTIONS["speed"]}
+        raise UsageError(
+            f"The preset {preset} is a fixed protocol: it takes no --{names[fixed[0]]}.",
+            f"It takes: {', '.join(f'--{names[key]}' for key in free)}.",
+        )
+
+
+@_kind_command(click.Argument(["first"], metavar="A"), click.Argument(["second"], metavar="[B]", required=False))
+def ab_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Compare A with B, or with A after one change (--set, --vary).
+
+    A and B are profiles, or http:// addresses of running servers. Both sides get the same prompts, in random order.
+    Server starts differ by themselves, so each side is started at least four times; a clear verdict ends the run.
+    --vary thinking and --vary completion ask one server in turns. gpubox cannot restart a server by its address; the
+    report says what remains open then.
+    """
+    import msgspec
+
+    from gpubox.bench.model import Plan
+
+    arms, targets = _arms(
+        context, given.pop("first"), given.pop("second", None), given.pop("set", ()), given.pop("vary", None)
+    )
+    given["arms"] = [msgspec.to_builtins(arm) for arm in arms]
+    return Plan("ab", tuple(targets), given, seed=_random_seed())
+
+
+def _arms(
+    context: Context, first: str, second: str | None, settings: Sequence[str], vary: str | None
+) -> tuple[list[Arm], list[Target]]:
+    """The two arms and their targets: one target if both arms ask the same server. Raises UsageError, GpuboxError."""
+    from gpubox.bench.kinds.ab.plan import Arm
+    from gpubox.bench.model import Target
+
+    if second is None and not settings and not vary:
+        raise UsageError("There is only one side.", "Name a second profile, or change a flag: --set spec-type=none")
+    if first.startswith("http") or (second or "").startswith("http"):
+        return _arms_by_address(first, second, changed=bool(settings or vary))
+    if vary and (second is not None or settings):
+        raise UsageError("--vary changes A alone: it goes with neither B nor --set.")
+    target = Target(first, profile=first)
+    profile = context.profile(first)
+    _check_overrides(context, target)
+    if vary in ("thinking", "completion"):
+        label = "thinking" if vary == "thinking" else "as plain text"
+        other_arm = Arm(f"{first} {label}", first, thinking=vary == "thinking", raw=vary == "completion")
+        return [Arm(first, first), other_arm], [target]
+    if vary:
+        from gpubox.bench.overrides import toggle_mmap, toggle_mtp, with_flag_keys
+
+        capabilities = _capabilities(context, profile)
+        label, changes = toggle_mtp(profile) if vary == "mtp" else toggle_mmap(profile, capabilities)
+        other = Target(f"{first} {label}", first, with_flag_keys(changes, profile, capabilities))
+    else:
+        from gpubox.bench.kinds.sweep.grid import cell_name
+
+        name = second or first
+        overrides = _overrides(context, context.profile(name), settings)
+        if name == first and not overrides:
+            return [Arm(first, first), Arm(f"{first} again", first)], [target]
+        other = Target(" ".join(filter(None, (name, cell_name(overrides)))), name, overrides)
+    _check_overrides(context, other)
+    return [Arm(target.name, target.name), Arm(other.name, other.name)], [target, other]
+
+
+def _arms_by_address(first: str, second: str | None, *, changed: bool) -> tuple[list[Arm], list[Target]]:
+    from gpubox.bench.kinds.ab.plan import Arm
+
+    hint = "Name two addresses: ab http://A http://B"
+    if second is None or changed:
+        raise UsageError("A server by its address cannot be changed.", hint)
+    for url in (first, second):
+        if "://" not in url:  # the name of a profile would be taken for a host
+            raise UsageError(f"{url!r} is not the address of a server.", hint)
+    targets = [target_by_url(first), target_by_url(second)]
+    names = [target.name for target in targets]
+    if targets[0] == targets[1]:
+        return [Arm(names[0], names[0]), Arm(f"{names[0]} again", names[0])], targets[:1]
+    return [Arm(name, name) for name in names], targets
+
+
+@_kind_command(click.Argument(["profile"]))
+def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Find the fastest cell of a grid of flags of PROFILE.
+
+    Each cell is started once. Then the fastest cells and the profile's own are compared on new starts, in random
+    order. A cell that does not load is kept with its reason; cells that need at least as much memory are skipped.
+    `gpubox bench save last` writes the best cell as a profile.
+
+    A draft window (spec-draft-n-max) with synthetic acceptance needs --set spec-synth-len=L, because
+    spec-synth-rates must have one rate for each drafted token.
+    """
+    from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, grid_targets, parse_axis
+    from gpubox.bench.model import Plan
+    from gpubox.bench.overrides import flag_key
+
+    profile = context.profile(given.pop("profile"))
+    axes = [parse_axis(text) for text in given.pop("over")]
+    overrides = _overrides(context, profile, given.pop("set", ()))
+    capabilities = _capabilities(context, profile)
+    axes = [replace(axis, flag=flag_key(axis.flag, profile, capabilities)) for axis in axes]
+    targets = grid_targets(profile.name, axes, overrides)
+    flags = {**profile.flags, **overrides}
+    if any(axis.flag in DRAFT_WINDOW_FLAGS for axis in axes):
+        if flags.get("spec-synth-rates", "") != "":
+            raise UsageError(
+                "spec-synth-rates needs exactly as many rates as the draft window is long.",
+                "Sweep the window with --set spec-synth-rates= --set spec-synth-len=2.5",
+            )
+        given.setdefault("context_tokens", 0)
+    _check_overrides(context, targets[0])
+    given.setdefault("by", "tg")
+    given["axes"] = [axis.flag for axis in axes]
+    own = {axis.flag: flags[axis.flag] for axis in axes if axis.flag in flags}
+    if own:
+        given["own"] = {flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()}
+    return Plan("sweep", tuple(targets), given, seed=_random_seed())
+
+
+@_kind_command(_PROFILES)
+def soak_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Put an agent's load on PROFILES, or on the running server, for minutes.
+
+    Conversations grow by tool results and start again. The report shows speed, TTFT, acceptance, memory, temperature,
+    clocks and power over time. It names falling speed, growing memory and cycles of fast and slow answers.
+    """
+    from gpubox.bench.model import Plan
+
+    targets = resolve_targets(context, *_targets_given(given))
+    return Plan("soak", tuple(targets), {"minutes": 15.0, **given})
+
+
+@_kind_command(_PROFILES)
+def humaneval_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Measure pass@1 of PROFILES, or of the running server, on HumanEval.
+
+    \b
+    Modes:
+      vanilla  the bare completion, as lm-eval asks it
+      chat     one chat answer
+      agentic  up to five rounds with a sandbox
+      all      all of them, compared
+
+    The model's programs and the grader run in the sandbox. Without a sandbox there is no run.
+    """
+    from gpubox.bench.kinds.humaneval.options import MODES, parse_options
+    from gpubox.bench.model import Plan
+
+    profiles, url, model = _targets_given(given)
+    parallel = given.pop("parallel", 1)
+    mode = given.pop("modes", "vanilla")
+    given["modes"] = list(MODES) if mode == "all" else [mode]
+    _move_temperature(given)
+    parse_options(given)
+    return Plan("humaneval", tuple(resolve_targets(context, profiles, url, model)), given, parallel)
+
+
+@_kind_command(_PROFILES)
+def suite_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Run twelve tasks on PROFILES, or on the running server, and rank them.
+
+    Code generation and multi-file edits count 40 %; reasoning, tool use and speed 20 % each. Programs run in the
+    sandbox. A task that this machine cannot run has no points and counts in no total.
+    """
+    from gpubox.bench.kinds.suite.tasks import parse_options
+    from gpubox.bench.model import Plan
+
+    profiles, url, model = _targets_given(given)
+    _move_temperature(given)
+    parse_options(given)
+    return Plan("suite", tuple(resolve_targets(context, profiles, url, model)), given)
+
+
+def _targets_given(given: dict[str, Any]) -> tuple[Sequence[str], str | None, str]:
+    return given.pop("profiles", ()), given.pop("url", None), given.pop("model", "")
+
+
+def _move_temperature(given: dict[str, Any]) -> None:
+    if "temperature" in given:
+        given["sampling"] = {"temperature": given.pop("temperature")}
+
+
+def _random_seed() -> int:
+    """The seed of the order of the server starts; another one for each run, kept in its plan."""
+    return secrets.randbelow(1 << 31)
+
+
+def _capabilities(context: Context, profile: Profile) -> Capabilities:
+    from gpubox.engines.find import choose_engine
+    from gpubox.engines.query import read_capabilities
+
+    return read_capabilities(choose_engine(context.config, profile.engine), context.paths)
+
+
+def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> dict[str, FlagValue]:
+    """Every ``--set flag=value``, under the profile's own name of the flag. Raises UsageError."""
+    if not settings:
+        return {}
+    from gpubox.bench.overrides import parse_override, with_flag_keys
+
+    overrides = dict(parse_override(text) for text in settings)
+    return dict(with_flag_keys(overrides, profile, _capabilities(context, profile)))
+
+
+def _check_overrides(context: Context, target: Target) -> None:
+    from gpubox.bench.overrides import check_overrides
+
+    profile = context.profile(target.profile)
+    check_overrides(target, profile, _capabilities(context, profile))

@@ -1,0 +1,53 @@
+"""The declared options of the benchmark kinds: their defaults are the benchmarks' own, their rows fit the form."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+import pytest
+
+from gpubox.bench.benchmark import KINDS
+from gpubox.bench.kinds.ab.plan import AbOptions
+from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
+from gpubox.bench.kinds.soak.kind import SoakOptions
+from gpubox.bench.kinds.speed.workloads import SpeedOptions
+from gpubox.bench.kinds.suite.tasks import SuiteOptions
+from gpubox.bench.kinds.sweep.grid import SweepOptions
+from gpubox.bench.options import KIND_OPTIONS, KIND_SUMMARIES
+from gpubox.cli.commands.bench import command as bench_command
+
+OPTIONS: dict[str, Any] = {
+    "speed": SpeedOptions, "ab": AbOptions, "sweep": SweepOptions, "soak": SoakOptions, "humaneval": HumanEvalOptions,
+    "suite": SuiteOptions,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_declared_defaults_are_those_of_the_benchmark(kind: str) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(OPTIONS[kind])}
+    numbers = 0
+    for option in KIND_OPTIONS[kind]:
+        default = defaults.get(option.key or option.name.replace("-", "_"))
+        if option.default.isdecimal() and option.name not in ("limit", "parallel", "temperature"):
+            assert default == float(option.default), option.name
+            numbers += 1
+    assert numbers or kind == "suite"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help_lists_every_option_in_one_column(kind: str) -> None:
+    assert isinstance(bench_command, click.Group)
+    command = bench_command.get_command(click.Context(bench_command), kind)
+    assert command
+    lines = command.get_help(click.Context(command, info_name=kind, terminal_width=80)).splitlines()
+    for option in KIND_OPTIONS[kind]:
+        assert any(line.startswith(f"  --{option.name} ") for line in lines), option.name
+    options = lines[lines.index("Options:") + 1 :]
+    column = options[0].index(KIND_OPTIONS[kind][0].help)
+    assert all(line[column - 1] == " " and line[column] != " " for line in options), options
+
+
+def test_every_kind_has_options_and_a_summary() -> None:
+    assert set(KIND_OPTIONS) == set(KINDS) == set(KIND_SUMMARIES)
