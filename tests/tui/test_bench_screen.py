@@ -337,7 +337,7 @@ async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
         await shows(pilot, "1 run", "resume")
         assert "bench_restore" in screen_of(pilot).keys.hidden_actions
         await pilot.press("u")
-        await shows(pilot, "No killed run has left")
+        await shows(pilot, "No interrupted run has left")
         run.save(replace(run.info, restore_pending=True))  # the list does not know yet
         await pilot.press("u")
         await shows(pilot, "Restore what ran before?", run.id)

@@ -246,9 +246,9 @@ class BenchController:
         await self.view.read_summaries()  # the palette can start this action before the list was ever read
         run = next(filter(has_pending_restore, self.view.summaries), None)
         if run is None:
-            self.view.say("No killed run has left a server to restore.")
+            self.view.say("No interrupted run has left a server to restore.")
             return
-        body = f"{run.id} was killed; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
+        body = f"{run.id} was interrupted; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
         restore = ("y", "stop the server it left, and restore that", "yes")
         if await self._ask("Restore what ran before?", body, ("n", "not now", "no"), restore) == "yes":
             self.view.say("Restoring ...")
