@@ -111,7 +111,8 @@ ACTIONS = (
            "one before it.", Scope.CHAT, 9, "copy code"),
     Action("chat_save_code", "ctrl+s,w", "^s", "Save the code to a file", "The block copied last, else the last one. "
            "Never overwrites.", Scope.CHAT, 10, "save code"),
-    Action("chat_copy_answer", "Y", "Y", "Copy the answer", "The text of the turn in view.", Scope.CHAT),
+    Action("chat_copy_answer", "Y", "Y", "Copy the answer", "The text of the turn in view; or the text selected with "
+           "the mouse.", Scope.CHAT),
     Action("chat_rename", "R", "R", "Rename this chat", "", Scope.CHAT, 0, "", "chat rename"),
     Action("chat_delete", "X", "X", "Delete this chat", "Asks first.", Scope.CHAT, 0, "", "chat rm"),
     Action("chat_back", "escape", "esc", "Stop the answer, or go back", "Closes the list or the edit; then returns to "
@@ -138,6 +139,8 @@ ACTIONS = (
            Scope.BENCH, 8, "stop/delete", "bench rm"),
     Action("bench_export", "e", "e", "Export what is shown", "Markdown, CSV, JSON or SVG, without paths, hosts and "
            "keys.", Scope.BENCH, 6, "export", "bench export"),
+    Action("bench_copy", "y", "y", "Copy the report", "All text of the pane; or the text that is selected with the "
+           "mouse.", Scope.BENCH),
     Action("chat_write", "i", "i", "To the prompt", "Moves the focus to the prompt.",
            Scope.CHAT, 1, "prompt", palette=False),
 )  # fmt: skip

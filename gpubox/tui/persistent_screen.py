@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ServerOverview
     from gpubox.tui.widgets.header import StatusHeader
 
+CLIPBOARD_HINT = "(Needs a terminal with OSC 52; tmux: set-clipboard on.)"
+
 
 class PersistentScreen(Screen[None]):
     """Subclasses show overviews and snapshots."""
@@ -30,6 +32,11 @@ class PersistentScreen(Screen[None]):
     def say(self, text: str, *, bad: bool = False) -> None:
         """Shows a notification; as a warning if ``bad``."""
         self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
+
+    def copy(self, text: str, label: str) -> None:
+        """Copies ``text`` to the terminal's clipboard and says that ``label`` was copied."""
+        self.app.copy_to_clipboard(text)
+        self.say(f"Copied {label}. {CLIPBOARD_HINT}")
 
     def work(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
         """Runs ``work`` in a worker, and shows a GpuboxError as a warning."""

@@ -446,6 +446,8 @@ async def test_text_of_the_transcript_is_selected_with_the_mouse_and_copied() ->
         assert pilot.app.clipboard.endswith("2. An empty text is 0.")
         await pilot.click(offset=place(pilot, "is 0."))
         assert not screen.get_selected_text()
+        await pilot.press("Y")
+        assert screen.runner.turn and pilot.app.clipboard == screen.runner.turn.answer
 
 
 async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
@@ -464,6 +466,8 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
         await pilot.press("G")
         await shows(pilot, "2. An empty text is 0.")
         assert screen.get_selected_text() == "thought for ~412 tokens, 3.1 s"
+        await pilot.press("Y")
+        assert pilot.app.clipboard == "thought for ~412 tokens, 3.1 s"
         await pilot.press("g")
         await pilot.click(offset=place(pilot, "thought for"))
         await shows(pilot, "▾ thought for ~412 tokens")

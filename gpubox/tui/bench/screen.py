@@ -41,7 +41,6 @@ LIVE_REDRAW_SECONDS = 0.5
 """Minimum time between two drawings of the server's speed during a run."""
 LIVE, COMPARISON, LEADERBOARD = "live", "comparison", "leaderboard"
 """What the pane shows instead of the report of the selected run."""
-CLIPBOARD_HINT = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
 
 
 class BenchLine(StyledLines):
@@ -219,9 +218,9 @@ class BenchScreen(PersistentScreen):
             return
         live, throughput = self.live, self.throughput
         if live is None:
-            self.pane.put(LIVE, "Run", lambda width: [styled_line(("It is being started ...", "$quiet"))])
+            self.pane.put(LIVE, "Run", lambda width: [styled_line(("The run is being started ...", "$quiet"))])
         else:
-            self.pane.put(LIVE, f"{live.info.id}, at work", lambda width: active_run_lines(live, throughput, width))
+            self.pane.put(LIVE, f"{live.info.id}, active", lambda width: active_run_lines(live, throughput, width))
 
     def _show(self) -> None:
         """Fills the pane."""
@@ -315,12 +314,12 @@ class BenchScreen(PersistentScreen):
         if self.live:
             self.show_live()
         else:
-            self.say("No run is at work.")
+            self.say("No run is active.")
 
     def action_bench_copy(self) -> None:
         """Copies the selected text; without a selection the whole content of the pane."""
-        self.app.copy_to_clipboard(self.get_selected_text() or self.pane.text)
-        self.say(f"Copied. {CLIPBOARD_HINT}")
+        selected = self.get_selected_text()
+        self.copy(selected or self.pane.text, "the selected text" if selected else "the report")
 
     def action_bench_plan(self) -> None:
         self.controller.plan()

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 HEADER_SECONDS = 0.5
 """Minimum time between two updates of the header and of the context in use."""
-CLIPBOARD_HINT = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
 """Actions that are hidden while the chat is empty."""
 
@@ -292,13 +291,12 @@ class ChatScreen(PersistentScreen):
     # -- copying and saving ---------------------------------------------------------------------------
 
     def action_chat_copy_answer(self) -> None:
-        index = self.transcript.turn_in_view
-        text = self.transcript.turns[index].answer if index is not None else ""
-        if not text:
+        index, selected = self.transcript.turn_in_view, self.get_selected_text()
+        text = selected or (self.transcript.turns[index].answer if index is not None else "")
+        if text:
+            self.copy(text, "the selected text" if selected else "the answer")
+        else:
             self.say("There is no answer to copy.")
-            return
-        self.app.copy_to_clipboard(text)
-        self.say(f"Copied the answer. {CLIPBOARD_HINT}")
 
     def action_chat_copy_code(self) -> None:
         turn, snippets = self._snippets_in_view()
@@ -309,10 +307,9 @@ class ChatScreen(PersistentScreen):
         self._copied = (turn, back % len(snippets))
         index = len(snippets) - 1 - self._copied[1]
         snippet = snippets[index]
-        self.app.copy_to_clipboard(snippet.text)
-        again = " Again: the one before it." if len(snippets) > 1 else ""
         lines = f"{snippet.line_count} line{'s' * (snippet.line_count != 1)}"
-        self.say(f"Copied code {index + 1} of {len(snippets)} ({snippet.language}, {lines}).{again} {CLIPBOARD_HINT}")
+        again = "; again: the one before it" if len(snippets) > 1 else ""
+        self.copy(snippet.text, f"code {index + 1} of {len(snippets)} ({snippet.language}, {lines}){again}")
 
     def action_chat_save_code(self) -> None:
         turn, snippets = self._snippets_in_view()
