@@ -48,7 +48,7 @@ def summarise(
     benches = [(item, result) for item, result in results if "prompt" not in item.values and result.ok]
     return Report(
         kind="speed",
-        title=PRESETS[options.preset] if options.preset else "The served path",
+        title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         metrics=tuple(metrics),
         tables=tuple(_llama_bench_table(item, result) for item, result in benches),
         notes=(*_one_start_note(options, info, metrics, history), *_notes(info, results, rows)),
