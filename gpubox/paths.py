@@ -90,7 +90,7 @@ class Paths:
         return self.logs / f"{instance}.log"
 
     def failed_log(self, instance: str) -> Path:
-        """The log of the last launch of the instance that failed or crashed. No log of a running server has this name."""
+        """The log of the instance's last launch that failed or crashed."""
         return self.logs / f"{instance}.log.failed"
 
 

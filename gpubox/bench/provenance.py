@@ -18,7 +18,7 @@ from gpubox import __version__
 from gpubox.bench.model import Machine, Provenance
 from gpubox.engines.find import EMBEDDED
 from gpubox.errors import GpuboxError
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading
 from gpubox.models.gguf import check_gguf
 from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env

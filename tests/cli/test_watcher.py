@@ -88,12 +88,12 @@ def box(
 ) -> Iterator[Box]:  # fmt: skip
     monkeypatch.delenv("GPUBOX_WATCHER")
     port = free_port("127.0.0.1")
-    for name, more in (("a", "restart = true"), ("b", "restart = true\ntitle = 'b'"), ("calm", "")):
-        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{more}\n')
+    for name, settings in (("a", "restart = true"), ("b", "restart = true\ntitle = 'b'"), ("calm", "")):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{settings}\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
-    made = Box(paths)
-    yield made
-    for pid in filter(None, [made.watcher(), *made.servers()]):
+    box = Box(paths)
+    yield box
+    for pid in filter(None, [box.watcher(), *box.servers()]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -256,14 +256,14 @@ def test_a_state_folder_that_is_gone_is_not_made_again(box: Box, tmp_path: Path)
 
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_kill_9_of_gpubox_the_server_or_the_watcher_in_a_switch_leaves_no_orphan(box: Box, seed: int) -> None:
-    made = random.Random(seed)
+    rng = random.Random(seed)
     assert box.gpubox("start", "a")[0] == 0
     for target in "bab":
         switch = subprocess.Popen([*GPUBOX, "switch", target, "--now"], stderr=subprocess.DEVNULL)
         # Anywhere between the interpreter's start and the proof; the wait is the experiment, not a synchronisation.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            switch.wait(timeout=made.uniform(0.05, 1.0))
-        victims = made.sample(["gpubox", "watcher", "server"], made.randint(1, 2))
+            switch.wait(timeout=rng.uniform(0.05, 1.0))
+        victims = rng.sample(["gpubox", "watcher", "server"], rng.randint(1, 2))
         for victim in victims:
             pids = {"gpubox": [switch.pid], "watcher": [box.watcher()], "server": box.servers()}[victim]
             for pid in filter(None, pids):

@@ -27,14 +27,14 @@ KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "5"))
 
 def status() -> dict[str, Any]:
     """The server now; where one was just told to stop and no longer answers, what has become of it."""
-    found: dict[str, Any] = {}
+    server: dict[str, Any] = {}
 
     def settled() -> bool:
-        found.update(json.loads(gpubox("status", "--json").stdout)["server"])
-        return found["state"] not in ("unreachable", "stopping")
+        server.update(json.loads(gpubox("status", "--json").stdout)["server"])
+        return server["state"] not in ("unreachable", "stopping")
 
     until(settled)
-    return found
+    return server
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,8 @@ def test_ten_switches_at_once_are_one_at_a_time(pair: Box) -> None:
     outcomes = [(racer.communicate(timeout=120)[1], racer.returncode) for racer in racers]
 
     assert any(code == 0 for _, code in outcomes)
-    for said, code in outcomes:
-        assert code == 0 or "Another gpubox" in said
+    for output, code in outcomes:
+        assert code == 0 or "Another gpubox" in output
     assert len(pair.servers()) == 1
     server = status()
     assert server["state"] == "ready"
@@ -137,9 +137,9 @@ def test_ctrl_c_in_a_load_goes_back_to_what_ran(pair: Box) -> None:
         if "VRAM settled" in line:
             break
     racer.send_signal(2)
-    said = racer.stderr.read()
+    output = racer.stderr.read()
 
-    assert racer.wait(timeout=60) == 130, said
+    assert racer.wait(timeout=60) == 130, output
     server = status()
     assert (server["profile"], server["state"]) == ("a", "ready")
     assert len(pair.servers()) == 1

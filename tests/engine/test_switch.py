@@ -47,7 +47,7 @@ BROKEN = (
     Broken("missing GGUF", lambda b: b.profile("p", model=str(b.root / "nope.gguf")), 1, "nope.gguf"),
     Broken("truncated GGUF", truncated, 1, "incomplete"),
     Broken("text file as GGUF", text_file, 1, "not a GGUF"),
-    Broken("port held by another program", lambda b: b.profile("p", port=b.held), 1, "is used by"),
+    Broken("port used by another program", lambda b: b.profile("p", port=b.used_port), 1, "is used by"),
     Broken("context that cannot be allocated", lambda b: b.profile("p", {"ctx-size": 40_000_000}), 5, "out of", False),
     Broken("engine missing", lambda b: b.profile("p", engine="gone"), 1, "no-such-llama-server"),
     Broken("engine that hangs before listening", lambda b: b.profile("p", engine="hang"), 4, "hung", False),
@@ -59,10 +59,10 @@ BROKEN = (
 @pytest.fixture(scope="module")
 def running(box: Box) -> Iterator[Box]:
     """A box where the profile `old` answers, and a port that another program holds."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        box.held = held.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        box.used_port = listener.getsockname()[1]
         box.profile("old")
         assert run(["start", "old"]) == 0
         yield box

@@ -14,9 +14,9 @@ from textual import _wait
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from gpubox.tui import app, bridge, snapshot_poller
+from gpubox.tui import app, bridge
 from gpubox.tui.dashboard import screen
-from gpubox.tui.widgets import styled_lines
+from gpubox.tui.widgets import snapshot_pane
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
 
@@ -29,16 +29,17 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    for name in ("PROFILES_POLL_SECONDS", "LOG_POLL_SECONDS"):
+    for name in (
+        "PROFILES_POLL_SECONDS", "LOG_POLL_SECONDS", "SNAPSHOT_SECONDS", "IDLE_SNAPSHOT_SECONDS",
+        "ACTIVITY_CHECK_SECONDS",
+    ):  # fmt: skip
         monkeypatch.setattr(bridge, name, 0.01)
-    for name in ("SNAPSHOT_SECONDS", "REST_SECONDS", "LOOK_SECONDS"):
-        monkeypatch.setattr(snapshot_poller, name, 0.01)
-    monkeypatch.setattr(snapshot_poller, "BESIDE_SECONDS", 0.0)
+    monkeypatch.setattr(bridge, "COMPANIONS_SECONDS", 0.0)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
     monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
     monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))
-    monkeypatch.setattr(styled_lines, "SHRINK_DRAWS", 0)
+    monkeypatch.setattr(snapshot_pane, "SHRINK_DRAWS", 0)
     # The pilot would wait until the process is idle: a loaded machine looks idle, and a busy one never is. Tests poll.
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", 0.002)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", float("inf"))
@@ -68,9 +69,11 @@ async def shows(pilot: Pilot[bool], *words: str) -> None:
 async def opened(pilot: Pilot[bool]) -> None:
     """Returns when the screen shows what there is to show."""
     screen = pilot.app.dashboard  # type: ignore[attr-defined]
-    await until(pilot, lambda: screen.header.now, "a status")
-    await until(pilot, lambda: screen.profiles.entry and all(e.fit or not e.profile for e in screen.profiles.shown))
-    await until(pilot, lambda: not screen.profiles.entry.profile or screen.detail.shown, "the engine's answer")
+    await until(pilot, lambda: screen.header.overview, "a status")
+    await until(
+        pilot, lambda: screen.profiles.entry and all(e.compatibility or not e.profile for e in screen.profiles.shown)
+    )
+    await until(pilot, lambda: not screen.profiles.entry.profile or screen.detail.preview, "the engine's answer")
     await settled(pilot)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.color import ColorTriplet
+from rich.color_triplet import ColorTriplet
 from textual.pilot import Pilot
 
 LEAST = 1.5

@@ -16,11 +16,10 @@ from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
 from gpubox.server.client import Slot
 from gpubox.server.engine_compatibility import EngineCompatibility
-from gpubox.server.events import LoadProgress, OperationFinished, StepDone, StepFailed, StepStarted
+from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
 from gpubox.server.launch import LaunchPreview
 from gpubox.server.log import parse_line
 from gpubox.server.status import ServerStatus
-from gpubox.server.supervisor import Step
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui.messages import ServerOverview
 from tests.tui.snapshots import snapshot
@@ -79,9 +78,9 @@ class FakeServices:
         self.profiles = list(profiles)
         self.broken = dict(BROKEN)
         self.engine = True
-        self.found: list[Path] = []
+        self.new_models: list[Path] = []
         self.absent: set[str] = {"demo"}
-        self.download = DownloadPlan(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
+        self.download_plan = DownloadPlan(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
         self.guarded = False
         self.hides = False
         self.lines: list[str] = []
@@ -94,7 +93,7 @@ class FakeServices:
         self.asked_now: list[int] = []
         self.reading: Snapshot | None = None
         """What is read, as long as it is about ``status``; else readings that go with the status."""
-        self.more: dict[str, Any] = {}
+        self.extra_readings: dict[str, Any] = {}
         """What else is read while the server is up."""
         self.at, self.step = 1000.0, 0.25
         self.eager = False
@@ -103,6 +102,9 @@ class FakeServices:
         self._given: object = None
         self.failure: tuple[str, list[str]] | None = None
         self.death = ""
+
+    def chat_service(self) -> Any:
+        raise NotImplementedError
 
     def bench_service(self) -> Any:
         return NoBench()
@@ -121,7 +123,7 @@ class FakeServices:
     def handle_crash(self) -> str:
         return self.death
 
-    async def now(self) -> ServerOverview:
+    async def overview(self) -> ServerOverview:
         self.asked_now.append(1)
         return ServerOverview(self.status, (), self.last)
 
@@ -134,18 +136,18 @@ class FakeServices:
         self.at += self.step
         if self.reading and self.reading.server is self.status:
             return self.reading
-        return snapshot(self.status, self.at, **(self.more if self.status.up else {}))
+        return snapshot(self.status, self.at, **(self.extra_readings if self.status.up else {}))
 
     def activity_marker(self) -> object:
         return self.at
 
-    def beside(self) -> tuple[tuple[str, ...], str | None]:
+    def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), self.last
 
     async def close(self) -> None:
         self.closed = True
 
-    def stamp(self) -> object:
+    def profiles_marker(self) -> object:
         return self.version
 
     def catalog(self) -> ProfileCatalog:
@@ -154,7 +156,7 @@ class FakeServices:
     def hides_shipped(self, catalog: ProfileCatalog) -> bool:
         return self.hides
 
-    def fits(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
+    def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         if not self.engine:
             return {name: EngineCompatibility("", False, "No engine was found.") for name in catalog.profiles}
         fits = {
@@ -169,8 +171,8 @@ class FakeServices:
             )
         return fits
 
-    def models(self, catalog: ProfileCatalog) -> list[Path]:
-        return self.found
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
+        return self.new_models
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         argv = ["llama-server", "--model", profile.model, "--host", profile.host, "--port", str(profile.port)]
@@ -189,12 +191,12 @@ class FakeServices:
         return profile.name in self.absent
 
     def plan_download(self, profile: Profile) -> DownloadPlan:
-        return self.download
+        return self.download_plan
 
     def exposed_without_key(self, profile: Profile) -> bool:
         return not profile.loopback and not self.guarded
 
-    def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
+    def download(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
         self.asked.append(("fetch", profile.name))
         self._play(lambda event: on_progress(*event), [e for e in self.script if isinstance(e, tuple | Gate)])
         self.absent.discard(profile.name)
@@ -229,13 +231,13 @@ class FakeServices:
     def make_profile(self, model: Path) -> Profile:
         made = replace(MINE, name=model.stem, model=str(model))
         self.profiles.append(made)
-        self.found = []
+        self.new_models = []
         return made
 
     def save_traceback(self, text: str) -> None:
         self.kept = text
 
-    def places(self) -> list[tuple[str, str]]:
+    def file_locations(self) -> list[tuple[str, str]]:
         return [("your profiles", "~/.config/gpubox/profiles"), ("the server's log", "~/.local/state/gpubox/logs")]
 
 
@@ -264,9 +266,9 @@ def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[An
 
 
 def rollback_story(name: str = "qwen36-256k") -> list[Any]:
-    """A switch that fails, and gives back what ran."""
+    """A switch that fails and restores the server that ran before."""
     why = "out of VRAM: KV cache on CUDA0 (4,096 MiB)"
-    back = f"{READY.profile} is back (3.1 s)."
+    restored = f"{READY.profile} is restored (3.1 s)."
     return [
         StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
         StepStarted(Step.STOP, READY.profile or ""), StepDone(Step.STOP, READY.profile or "", 0.4),
@@ -274,7 +276,7 @@ def rollback_story(name: str = "qwen36-256k") -> list[Any]:
         StepFailed(Step.LOAD, name, why, "Try n-cpu-moe 26 or cache-type-k/v q8_0.", "failed to allocate buffer"),
         StepStarted(Step.RESTORE, READY.profile or ""), StepDone(Step.RESTORE, READY.profile or "", 3.1),
         READY,
-        OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {back}"),
+        OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {restored}"),
     ]  # fmt: skip
 
 

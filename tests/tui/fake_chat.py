@@ -15,12 +15,14 @@ from gpubox.agent.transcript.chat_files import ChatSummary
 from gpubox.agent.transcript.chat_log import ChatLog, Turn
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
 from gpubox.agent.transcript.search import SearchHit
+from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.tui.chat.service import ProfileDefaults, SandboxStatus
+from gpubox.paths import Paths
+from gpubox.tui.chat.service import ChatService, ProfileDefaults, SandboxStatus
 from tests.tui.fake import READY, FakeServices
 
 Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
-"""What a scripted turn is made of: an event, a gate to wait at, or something that asks the owner."""
+"""What a scripted turn is summaries of: an event, a gate to wait at, or something that asks the owner."""
 SERVING = ServerEndpoint("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
 
 CODE = 'def parse(text):\n    return int(text[:-1]) * 3600\n\nassert parse("1h30m") == 5400\n'
@@ -148,12 +150,12 @@ class FakeChat:
 
     async def _played(self, step: Step) -> AsyncGenerator[e.AgentEvent, None]:
         if isinstance(step, asyncio.Event):
-            waits = [asyncio.ensure_future(one.wait()) for one in (step, self.stopped)]
+            waits = [asyncio.ensure_future(event.wait()) for event in (step, self.stopped)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for one in waits:
-                    one.cancel()
+                for wait in waits:
+                    wait.cancel()
         elif callable(step):
             for event in await step(self):
                 yield event
@@ -180,10 +182,11 @@ class FakeChat:
         self.closed = True
 
 
-class FakeChats:
+class FakeChats(ChatService):
     """All chats. ``script`` is what the next turn plays."""
 
     def __init__(self, script: Sequence[Step] = ()) -> None:
+        super().__init__(Paths.default(), Config())
         self.script = list(script)
         self.asked: list[str] = []
         self.logs: dict[str, ChatLog] = {}
@@ -193,14 +196,14 @@ class FakeChats:
         self.opened: list[FakeChat] = []
 
     async def summaries(self) -> list[ChatSummary]:
-        made = []
+        summaries = []
         for name, log in self.logs.items():
             first = next(iter(log.turns.values()), None)
             title = first.header.text if first else ""
-            made.append(
+            summaries.append(
                 ChatSummary(name, Path(f"{name}.jsonl"), 1, "2026-11-20T12:00:00Z", len(log.turns), title, "qwen")
             )
-        return made
+        return summaries
 
     async def search(self, text: str) -> list[SearchHit]:
         return [
@@ -257,7 +260,7 @@ class ChatServices(FakeServices):
 
     def __init__(self, chats: FakeChats | None = None) -> None:
         super().__init__(READY)
-        self.chat_service = chats or FakeChats()
+        self.fake_chats = chats or FakeChats()
 
-    def chats(self) -> FakeChats:
-        return self.chat_service
+    def chat_service(self) -> FakeChats:
+        return self.fake_chats

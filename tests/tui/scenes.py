@@ -64,7 +64,7 @@ class Scene:
         fake.engine = self.engine
         fake.at, fake.step = NOW, 0.0
         fake.last = "qwen36-mtp-16gb" if self.status.state == "crashed" else None
-        fake.more = self.more
+        fake.extra_readings = self.more
         return fake
 
     def history(self) -> History:

@@ -14,7 +14,7 @@ from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
 from gpubox.bench.options import KIND_SUMMARIES, URL_KINDS
 from gpubox.paths import Paths
-from gpubox.tui import rooms
+from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
 from gpubox.tui.bench.plan_screen import PLAN_FIELDS, bench_arguments, bench_command_line, plannable_kinds
@@ -27,7 +27,7 @@ from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
     monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
@@ -50,9 +50,9 @@ async def benching(
 
 
 def screen_of(pilot: Pilot[bool]) -> BenchScreen:
-    found = pilot.app.bench  # type: ignore[attr-defined]
-    assert found
-    return found
+    screen = pilot.app.bench  # type: ignore[attr-defined]
+    assert screen
+    return screen
 
 
 def bench_of(services: BenchServices) -> FakeBench:
@@ -89,8 +89,9 @@ async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths
         assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("The "), *rows[1:4], "short, cold"])
         await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
         assert not screen_of(pilot).get_selected_text()
-        await pilot.app.run_action("screen.bench_copy")
-        assert pilot.app.clipboard == "\n".join(rows)
+        await pilot.press("y")
+        await until(pilot, lambda: pilot.app.clipboard == "\n".join(rows))
+        await shows(pilot, "Copied the report.")
 
 
 async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:

@@ -93,7 +93,7 @@ async def test_a_failed_switch_says_why_and_what_is_back(fake: FakeServices) -> 
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "✗ qwen36-256k" in text(pilot) and "Try n-cpu-moe 26" in text(pilot))
-        await shows(pilot, "out of VRAM: KV cache on CUDA0 (4,096 MiB)", "qwen36-mtp-16gb is back (3.1 s)")
+        await shows(pilot, "out of VRAM: KV cache on CUDA0 (4,096 MiB)", "qwen36-mtp-16gb is restored (3.1 s)")
         await pilot.press("j", "j")
         await settled(pilot)
         assert "out of VRAM" in text(pilot), "it stays until the next action"
@@ -204,13 +204,13 @@ async def test_without_any_profile(fake: FakeServices) -> None:
     fake.status, fake.profiles, fake.broken = STOPPED, [], {}
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.dashboard.header.now)
+        await until(pilot, lambda: app.dashboard.header.overview)
         await pilot.press("enter", "y", "s", "r", "j", "G")
         assert app.is_running and not fake.asked
 
 
 async def test_a_model_without_a_profile_gets_one(fake: FakeServices) -> None:
-    fake.found = [Path("/data/models/new.gguf")]
+    fake.new_models = [Path("/data/models/new.gguf")]
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -234,14 +234,14 @@ async def test_profile_files_are_read_again_when_they_change(fake: FakeServices)
 async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> None:
     fake.url, fake.read_only = "http://10.0.0.7:8080", ATTACHED_READ_ONLY
     fake.status = replace(READY, instance=None, profile=None, pid=None, base_url=fake.url)
-    fake.more = {"requests": ()}
+    fake.extra_readings = {"requests": ()}
     async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
-        await shows(pilot, "attached, read only", "Single requests are known from the log")
+        await shows(pilot, "attached, read only", "Requests are read from the server")
         await shows(pilot, "10.0.0.7:8080")
         assert "switch" not in text(pilot).splitlines()[-1]
         await pilot.press("s", "r", "enter")
-        await until(pilot, lambda: "gpubox did not start this server: it" in text(pilot))
+        await until(pilot, lambda: "gpubox did not start this server, so" in text(pilot))
         assert not fake.asked
 
 
@@ -253,13 +253,13 @@ async def test_a_server_can_be_started_as_the_screen_opens(fake: FakeServices) -
 
 
 async def test_what_went_well_is_no_news_for_long(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "OLD_SECONDS", 0.05)
+    monkeypatch.setattr(screen, "RESULT_SECONDS", 0.05)
     fake.script = switch_story()
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
-        await until(pilot, lambda: pilot.app.story and pilot.app.story.ok)  # type: ignore[attr-defined]
-        await until(pilot, lambda: pilot.app.dashboard._story is None)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.operation and pilot.app.operation.succeeded)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.dashboard._operation is None)  # type: ignore[attr-defined]
         await until(pilot, lambda: "answers in" not in text(pilot))
 
 
@@ -274,7 +274,7 @@ async def test_the_bar_names_what_works_while_a_text_is_typed_and_in_a_pane_alon
         await pilot.press("l")
         await until(pilot, lambda: "esc back" in bar() and "⏎" not in bar())
         await pilot.press("f")
-        await until(pilot, lambda: bar().strip() == "⏎ take  esc back  F1 help  ^p palette  ^q quit")
+        await until(pilot, lambda: bar().strip() == "⏎ confirm  esc back  F1 help  ^p palette  ^q quit")
         await pilot.press("escape")
         await until(pilot, lambda: "p profiles" in bar() and "esc back" in bar())
         await pilot.press("escape")
@@ -340,5 +340,5 @@ async def choose(pilot: object, name: str) -> None:
         await pilot.press("p")  # type: ignore[attr-defined]
     app.dashboard.profiles.highlight(f"profile:{name}")
     await until(pilot, lambda: app.dashboard.profiles.entry.name == name)  # type: ignore[arg-type]
-    await until(pilot, lambda: app.dashboard.detail.shown)  # type: ignore[arg-type]
+    await until(pilot, lambda: app.dashboard.detail.preview)  # type: ignore[arg-type]
     await pilot.press("enter")  # type: ignore[attr-defined]

@@ -91,7 +91,7 @@ def test_farewell_says_what_keeps_running(paths: Paths) -> None:
     assert f"demo keeps running at http://127.0.0.1:37121 (pid {me.pid})." in said
     assert "gpubox stop" in said
     save_state(paths.instance_state("main"), InstanceState(running=replace(running, ready_at=None)))
-    assert "demo goes on loading" in exit_summary(paths)
+    assert "demo continues to load" in exit_summary(paths)
     save_state(paths.instance_state("main"), InstanceState(message="demo was stopped."))
     assert exit_summary(paths) == "Nothing runs: demo was stopped.\n"
     assert exit_summary(replace(paths, state=paths.state / "none")) == ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.dashboard.log import KEEP, LogView
+from gpubox.tui.dashboard.log import MAX_LINES, LogView
 from tests.tui.conftest import SIZE, opened, settled, text, until
 from tests.tui.fake import FakeServices, recorded
 
@@ -43,10 +43,10 @@ async def test_filter(fake: FakeServices) -> None:
         await opened(pilot)
         await pilot.press("f", *"KV buffer")
         view = app.dashboard.log_pane.view
-        await until(pilot, lambda: 0 < view.matches < 5)
+        await until(pilot, lambda: 0 < view.match_count < 5)
         assert "kv  1" not in text(pilot)
         await pilot.press("escape")
-        await until(pilot, lambda: view.matches > 100)
+        await until(pilot, lambda: view.match_count > 100)
 
 
 async def test_levels_have_their_colours(fake: FakeServices) -> None:
@@ -66,7 +66,7 @@ def test_folds_repeats_and_keeps_a_limit() -> None:
     view = LogView.__new__(LogView)
     kept: list[str] = []
     LogView.__init__(view)
-    view._add = lambda lines: (kept.extend(line.text for line in lines), view._lines.extend(lines))  # type: ignore
+    view._append = lambda lines: (kept.extend(line.text for line in lines), view._lines.extend(lines))  # type: ignore
     view.write(["0.00.001.000 I idle", "0.00.002.000 I idle", "0.00.003.000 I idle"])
     view.write(["0.00.004.000 I idle"])
     view.write(["0.00.005.000 I work"])
@@ -79,10 +79,10 @@ async def test_forgets_the_oldest_lines(fake: FakeServices) -> None:
         await opened(pilot)
         view = app.dashboard.log_pane.view
         await pilot.press("l")
-        fake.lines = [f"0.00.001.000 I line {n} {'word ' * 20}" for n in range(KEEP + 500)]
-        await until(pilot, lambda: f"line {KEEP + 499} word" in text(pilot))
-        assert view.line_count == KEEP
-        assert view.matches == KEEP  # lines, not the rows that they are wrapped into
+        fake.lines = [f"0.00.001.000 I line {n} {'word ' * 20}" for n in range(MAX_LINES + 500)]
+        await until(pilot, lambda: f"line {MAX_LINES + 499} word" in text(pilot))
+        assert view.line_count == MAX_LINES
+        assert view.match_count == MAX_LINES  # lines, not the rows that they are wrapped into
         assert sum(view._heights) == len(view._rows)
 
 

@@ -22,7 +22,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     state = SCENES[scene]
     fake = state.services()
     app = GpuboxApp(fake)
-    app.bridge.watch.history = state.history()
+    app.bridge.poller.history = state.history()
     try:
         async with app.run_test(size=SIZES[size]) as pilot:
             await opened(pilot)

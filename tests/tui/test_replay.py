@@ -14,7 +14,7 @@ from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
-from gpubox.tui import rooms
+from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.replay_services import ReplayServices, open_recording
 from tests.bench_runs import speed_run
@@ -69,7 +69,7 @@ def test_what_is_no_recording_is_said(paths: Paths, tmp_path: Path) -> None:
 async def test_what_is_measured_here_now_is_no_part_of_a_recording(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.0)
     services, bench = open_recording(RECORDING, paths, Config()), FakeBench(paths)
     bench.working = speed_run(paths, "demo", share=0.5)
     looks: list[int] = []

@@ -105,10 +105,10 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    found = Listener()
-    yield found
-    found.http.shutdown()
-    found.http.server_close()
+    listener = Listener()
+    yield listener
+    listener.http.shutdown()
+    listener.http.server_close()
 
 
 @pytest.fixture

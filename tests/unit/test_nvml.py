@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpubox.hardware import nvml, nvml_card
-from gpubox.hardware.nvml import GpuProcess, read_driver, vram_used
+from gpubox.hardware.gpu import GpuProcess
+from gpubox.hardware.nvml import read_driver, vram_used
 from tests.fake_nvml import GIB, LONG, MIB, NOT_AVAILABLE, Driver, process
 
 

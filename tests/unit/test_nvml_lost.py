@@ -134,12 +134,12 @@ def test_a_card_that_refuses_everything_is_lost_with_the_drivers_words(start: St
 
 def test_a_driver_that_appears_later_is_found(start: Start, clock: Clock) -> None:
     driver = Driver()
-    found = driver.nvmlInit
+    working_init = driver.nvmlInit
     driver.refuse("Init", "LibraryNotFound")
     reader = start(driver)
     assert reader.fresh(LONG) == DriverReading((), problem="no NVIDIA driver")
 
-    driver.nvmlInit = found
+    driver.nvmlInit = working_init
     assert reader.fresh(LONG).problem == "no NVIDIA driver"
     clock.now += 6
 
@@ -151,7 +151,7 @@ def test_a_driver_that_goes_away_loses_all_cards_until_it_is_back(start: Start, 
     driver = Driver(cards=2)
     reader = start(driver)
     reader.fresh(LONG)
-    found = driver.nvmlInit
+    working_init = driver.nvmlInit
     driver.refuse("Init", "DriverNotLoaded")
     driver.lost |= {0, 1}
     reader.fresh(LONG)
@@ -161,7 +161,7 @@ def test_a_driver_that_goes_away_loses_all_cards_until_it_is_back(start: Start, 
     assert [(gpu.vram_used_bytes, gpu.lost) for gpu in reading.gpus] == [(GIB, True), (2 * GIB, True)]
     assert reading.problem.startswith("GPU 0, 1 LOST at ")
 
-    driver.nvmlInit = found
+    driver.nvmlInit = working_init
     driver.lost.clear()
     clock.now += 6
     assert reader.fresh(LONG).problem == ""

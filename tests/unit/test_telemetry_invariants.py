@@ -8,8 +8,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gpubox.hardware.gpu import Gpu, GpuProcess, unknown_gpu
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.bottleneck import ProcessRates
 from gpubox.telemetry.offload import offload

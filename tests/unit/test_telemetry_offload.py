@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import Gpu, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
 from gpubox.hardware.host import ProcessReading
-from gpubox.hardware.nvml import DriverReading
 from gpubox.server.state import Launch
 from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck, process_rates
+from gpubox.telemetry.log_source import LogSource
 from gpubox.telemetry.offload import expert_layers_on_cpu, offload
 from gpubox.telemetry.snapshot import Offload
-from gpubox.telemetry.sources import LogSource
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, layers=40, has_experts=True)
 LOAD = """\
@@ -180,7 +179,7 @@ def test_no_word_without_readings_and_the_reason_is_said(log: LogSource) -> None
     unread = judge(log)
     assert (unread.bottleneck, unread.bottleneck_reason) == (None, "too short: its process was not yet read twice")
     lost = judge(log, threads_busy=1.0)
-    assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not tell its load), threads 1.0 of 8"
+    assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not report its load), threads 1.0 of 8"
     level = judge(log, card(util=40), threads_busy=1.0)
     assert level.bottleneck is None
     assert level.bottleneck_reason == "no part is busy enough to be named: GPU 40%, threads 1.0 of 8"

@@ -16,8 +16,8 @@ from gpubox.telemetry.cache_miss import (
     PREFIX_CHANGED,
     PromptCacheState,
 )
+from gpubox.telemetry.log_source import LogSource
 from gpubox.telemetry.requests import RequestLog
-from gpubox.telemetry.sources import LogSource
 from tests.unit.llama_box import LOADED
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
@@ -65,7 +65,7 @@ def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
         NO_CHECKPOINT,
         None,
         PREFIX_CHANGED,
-        "no slot held its like: task 29 evicted slot 1's 252 tokens",
+        "the similar prompt of slot 1 (252 tokens) was evicted by task 29",
     ]
     assert found[44] is None  # forced too, but its slot was a longer prompt's
 
@@ -81,7 +81,7 @@ def test_a_kv_cache_that_is_too_small() -> None:
     found = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-tight.log").read_text(encoding="utf-8"))
 
     assert [found[task] for task in (0, 5, 10, 15, 20)] == [None] * 5
-    assert found[25] == "no slot held its like: slot 2's 304 tokens were evicted to make room"
+    assert found[25] == "the similar prompt of slot 2 (304 tokens) was evicted to make room"
 
 
 # -- one by one -----------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_two_conversations_that_push_each_other_out() -> None:
     assert reasons(RequestLog(STARTED), text) == {
         1: None,
         2: None,
-        3: "no slot held its like: task 2 evicted slot 0's 4,012 tokens",
+        3: "the similar prompt of slot 0 (4,012 tokens) was evicted by task 2",
     }
 
 
@@ -162,7 +162,7 @@ def test_short_prompts_and_what_was_reused_need_no_reason(prompt: int, cached: i
 
 
 def test_after_a_restart_the_first_prompt_is_read_whole() -> None:
-    log = RequestLog(STARTED, kept=PromptCacheState(restarted=True))
+    log = RequestLog(STARTED, prompt_cache=PromptCacheState(restarted=True))
     text = (
         request(0, LRU.format(-1), prompt=2) + request(1, LRU.format(-1), slot=1) + request(2, LRU.format(-1), slot=2)
     )

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from gpubox.paths import Paths
+from gpubox.telemetry import launch_sources, log_source
 from gpubox.telemetry import sampler as sampler_module
-from gpubox.telemetry import sources
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, process, watching
 from tests.unit.llama_box import LlamaBox, done, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
@@ -92,7 +92,7 @@ async def test_another_launch_is_followed_and_the_old_one_let_go(box: LlamaBox, 
     box.start()
     sampler = make()
     await until(sampler.sample, healthy)
-    before = sampler._launched
+    before = sampler._launch
     other = LlamaBox(paths)
     try:
         other.start(launch_id="beef")
@@ -101,7 +101,7 @@ async def test_another_launch_is_followed_and_the_old_one_let_go(box: LlamaBox, 
         other.close()
 
     assert before is not None
-    assert before.source._task is None
+    assert before.http._task is None
     assert snapshot.requests == ()
 
 
@@ -248,7 +248,8 @@ async def test_the_wall_clock_jumps(
             return cls.fromtimestamp((datetime.now(UTC) + jump).timestamp(), tz)
 
     monkeypatch.setattr(sampler_module, "datetime", Jumped)
-    monkeypatch.setattr(sources, "datetime", Jumped)
+    monkeypatch.setattr(launch_sources, "datetime", Jumped)
+    monkeypatch.setattr(log_source, "datetime", Jumped)
     after = await sampler.sample(wait=True)
 
     assert after.at >= before.at

@@ -63,7 +63,7 @@ def test_a_recorded_moe_with_an_mtp_head_half_of_it_on_an_rpc_device() -> None:
     assert split.weights_of(HOST) == 25 * MIB  # the fit's row; the mapped range says 26.87, the table at exit 26
     assert not split.weights_are_estimated(HOST)
     assert (split.compute[HOST], split.draft_of(HOST)) == (mib(9.05), mib(3.02))
-    assert split.known_of(RPC) == mib(32.45) + mib(4) + mib(0.89) + mib(12) + mib(2) + mib(9.02)
+    assert split.total_of(RPC) == mib(32.45) + mib(4) + mib(0.89) + mib(12) + mib(2) + mib(9.02)
     assert (split.layers, split.threads) == ((10, 10), 2)
     assert split.kv_bytes_per_token == mib(4) / (2048 * 2)
     assert (split.devices[RPC].device, split.devices[RPC].total_bytes) == ("RPC0", 24105 * MIB)
@@ -73,7 +73,7 @@ def test_a_cuda_launch_whose_numbers_are_of_the_source() -> None:
     split = split_of((LOGS / "b11434-cuda-from-source.log").read_text(encoding="utf-8"))
 
     assert split.keys == ["CUDA0", HOST]
-    assert split.known_of("CUDA0") == mib(17904.12) + mib(384) + mib(898.02)
+    assert split.total_of("CUDA0") == mib(17904.12) + mib(384) + mib(898.02)
     assert split.weights_of(HOST) == 58259 * MIB
     assert split.pinned_bytes == mib(2.32) + mib(12.01)
     assert split.devices["CUDA0"].bus_id == "0000:01:00.0"
@@ -82,7 +82,7 @@ def test_a_cuda_launch_whose_numbers_are_of_the_source() -> None:
 def test_nothing_is_known_of_an_empty_log() -> None:
     split = MemoryBreakdown()
 
-    assert (split.keys, split.weights_of("CUDA0"), split.draft_of("CUDA0"), split.known_of("CUDA0")) == (
+    assert (split.keys, split.weights_of("CUDA0"), split.draft_of("CUDA0"), split.total_of("CUDA0")) == (
         [],
         None,
         None,
@@ -245,7 +245,7 @@ def test_a_server_that_woke_up_has_loaded_anew_and_its_first_model_is_no_draft()
     woken = split_of(text + text)
 
     for key in once.keys:
-        assert woken.known_of(key) == once.known_of(key)
+        assert woken.total_of(key) == once.total_of(key)
         assert woken.weights_of(key) == once.weights_of(key)
         assert woken.draft_of(key) == once.draft_of(key)
     assert woken.kv_bytes_per_token == once.kv_bytes_per_token
@@ -255,5 +255,5 @@ def test_an_unloaded_server_holds_nothing_and_knows_its_devices() -> None:
     split = split_of((LOGS / "b11434-cuda-from-source.log").read_text(encoding="utf-8"))
     split.unload()
 
-    assert (split.keys, split.known_of("CUDA0"), split.pinned_bytes) == ([], 0, 0)
+    assert (split.keys, split.total_of("CUDA0"), split.pinned_bytes) == ([], 0, 0)
     assert split.devices["CUDA0"].bus_id == "0000:01:00.0"

@@ -10,8 +10,8 @@ import pytest
 
 from gpubox.server import log_truncation
 from gpubox.server.log_truncation import ENDED, count_ended_requests, truncate_log
-from gpubox.telemetry import sources
-from gpubox.telemetry.sources import LogSource
+from gpubox.telemetry import log_source
+from gpubox.telemetry.log_source import LogSource
 from tests.unit.llama_box import LOADED, done, taken
 
 PROOF = taken("0.00.500.000", 0, prompt=1) + (
@@ -26,9 +26,9 @@ FILLER = "0.02.000.000 I srv  update_slots: all slots are idle\n"
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound in proportion, so that a log of a few KiB is a long one."""
     for module, name, value in (
-        (sources, "HEAD_BYTES", 2000),
-        (sources, "TAIL_BYTES", 3000),
-        (sources, "TICK_BYTES", 1000),
+        (log_source, "HEAD_BYTES", 2000),
+        (log_source, "TAIL_BYTES", 3000),
+        (log_source, "TICK_BYTES", 1000),
         (log_truncation, "MAX_LOG_BYTES", 30_000),
         (log_truncation, "COPY_SECONDS", 0.0),
         (log_truncation, "_CHUNK", 997),
@@ -37,7 +37,7 @@ def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(path: Path) -> LogSource:
-    return LogSource(path, datetime.now(UTC), proof=True)
+    return LogSource(path, datetime.now(UTC), probe=True)
 
 
 def one_request(rng: random.Random, task: int) -> str:

@@ -139,7 +139,7 @@ SEEN = {8: 7.852, 10: 10.371, 13: 10.740, 15: 11.800, 16: 12.601, 17: 13.989, 13
 
 
 def test_a_recorded_queue_gives_what_the_clients_saw() -> None:
-    log, found = RequestLog(STARTED, skip_proof=True), {}
+    log, found = RequestLog(STARTED, skip_probe=True), {}
     for line in QUEUE.read_text(encoding="utf-8").splitlines():
         at, event = parse_event(line)
         if event and (request := log.feed(at, event)):

@@ -16,8 +16,7 @@ from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.turn import TurnView, model_label, stored_turn_view
-from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
-from gpubox.tui.screens.prompt import PromptScreen
+from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
 
 if TYPE_CHECKING:
     from textual.app import App
