@@ -42,22 +42,22 @@ def box(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Iterator[LlamaBox]:
     monkeypatch.setattr(http_source, "REQUEST_TIMEOUT_SECONDS", 30.0)
     monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 30.0)
     monkeypatch.setattr(http_source, "IDLE_POLL_SECONDS", 0.05)
-    made = LlamaBox(paths)
-    yield made
-    made.close()
+    built = LlamaBox(paths)
+    yield built
+    built.close()
 
 
 @pytest.fixture
 async def make(box: LlamaBox) -> AsyncIterator[Make]:
     """Makes Samplers, and closes them at the end."""
-    made: list[Sampler] = []
+    built: list[Sampler] = []
 
     def start(driver: Callable[[], DriverReading] = lambda: NO_DRIVER, **more: Any) -> Sampler:
-        made.append(Sampler(box.paths, Config(), driver, **more))
-        return made[-1]
+        built.append(Sampler(box.paths, Config(), driver, **more))
+        return built[-1]
 
     yield start
-    for sampler in made:
+    for sampler in built:
         await sampler.close()
 
 

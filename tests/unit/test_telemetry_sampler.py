@@ -14,7 +14,6 @@ import pytest
 
 from gpubox.paths import Paths
 from gpubox.telemetry import launch_sources, log_source
-from gpubox.telemetry import sampler as sampler_module
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, process, watching
 from tests.unit.llama_box import LlamaBox, done, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
@@ -247,7 +246,6 @@ async def test_the_wall_clock_jumps(
         def now(cls, tz: Any = None) -> Jumped:
             return cls.fromtimestamp((datetime.now(UTC) + jump).timestamp(), tz)
 
-    monkeypatch.setattr(sampler_module, "datetime", Jumped)
     monkeypatch.setattr(launch_sources, "datetime", Jumped)
     monkeypatch.setattr(log_source, "datetime", Jumped)
     after = await sampler.sample(wait=True)
@@ -269,8 +267,8 @@ async def test_the_wall_clock_jumps(
 
 
 def connections(port: int) -> list[Any]:
-    found = psutil.Process().net_connections(kind="tcp")
-    return [c for c in found if c.raddr and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED]
+    connectionss = psutil.Process().net_connections(kind="tcp")
+    return [c for c in connectionss if c.raddr and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED]
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["own", "by url"])

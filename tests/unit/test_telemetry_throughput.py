@@ -302,10 +302,10 @@ COUNTERS = {"prompt_tokens_total": 100.0, "prompt_tokens_cached_total": 40.0, "t
 
 def test_totals_are_the_servers_less_gpuboxs_own() -> None:
     log = replace(RequestLog(STARTED), count=7)
-    found = totals(COUNTERS, log, (2, 1))
+    sums = totals(COUNTERS, log, (2, 1))
 
-    assert (found.requests, found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (7, 98, 40, 50)
-    assert (found.draft_tokens, found.draft_tokens_accepted) == (None, None)
+    assert (sums.requests, sums.prompt_tokens, sums.cached_tokens, sums.generated_tokens) == (7, 98, 40, 50)
+    assert (sums.draft_tokens, sums.draft_tokens_accepted) == (None, None)
 
 
 def test_requests_are_not_counted_where_a_part_of_the_log_was_not_read() -> None:
@@ -318,9 +318,9 @@ def test_a_counter_that_is_no_number_is_unknown(value: float) -> None:
 
 
 def test_without_metrics_there_are_no_totals() -> None:
-    found = totals(None, None, (2, 1), "no log")
+    sums = totals(None, None, (2, 1), "no log")
 
-    assert (found.requests, found.prompt_tokens, found.generated_tokens) == (None, None, None)
+    assert (sums.requests, sums.prompt_tokens, sums.generated_tokens) == (None, None, None)
 
 
 def test_a_counter_below_the_proof_is_none_not_less() -> None:

@@ -72,10 +72,10 @@ def test_a_new_gpubox_counts_every_request_of_any_log(tmp_path: Path, seed: int)
         for _ in range(100):
             watching.read()
 
-        for name, found in (("new", source(path)), ("watching", watching)):
-            assert found.uncounted == ""
-            assert found.requests.count == total, name
-            numbers = [request.number for request in found.requests.finished]
+        for name, result in (("new", source(path)), ("watching", watching)):
+            assert result.uncounted == ""
+            assert result.requests.count == total, name
+            numbers = [request.number for request in result.requests.finished]
             assert numbers == sorted(numbers, reverse=True)
             assert not numbers or numbers[0] == total or name == "watching"
 
@@ -84,10 +84,10 @@ def test_a_request_that_runs_over_what_is_not_read_counts(tmp_path: Path) -> Non
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + taken("0.01.000.000", 5) + FILLER * 300 + done("0.09.000.000", 5))
 
-    found = source(path)
+    result = source(path)
 
-    assert not found.complete
-    assert (found.requests.count, found.uncounted) == (1, "")
+    assert not result.complete
+    assert (result.requests.count, result.uncounted) == (1, "")
 
 
 @pytest.mark.parametrize("at", range(0, 120, 7))

@@ -135,7 +135,7 @@ def test_a_cancelled_download_leaves_no_file_under_its_name(paths: Paths) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("text", "message"),
     [
         ("hf:u/m:Q5_K_M", "It has: Q4_K_M, Q8_0."),
         ("hf:no/body", "does not exist on Hugging Face, or it is private"),
@@ -144,10 +144,10 @@ def test_a_cancelled_download_leaves_no_file_under_its_name(paths: Paths) -> Non
     ],
 )
 @pytest.mark.usefixtures("hub")
-def test_refusals(paths: Paths, words: str, said: str) -> None:
+def test_refusals(paths: Paths, text: str, message: str) -> None:
     with pytest.raises(GpuboxError) as error:
-        fetch_model(words, paths, Config(), ignore)
-    assert said in str(error.value)
+        fetch_model(text, paths, Config(), ignore)
+    assert message in str(error.value)
 
 
 def test_offline(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_a_broken_file_of_the_owners_does_not_fall_back_to_the_shipped_one(paths
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "problem"),
     [
         ('model = "m"\ndescripton = "x"\n', ["descripton", "'description'"]),
         ('model = "m"\n[chat]\nsistem = "x"\n', ["[chat]", "sistem", "'system'"]),
@@ -158,12 +158,12 @@ def test_a_broken_file_of_the_owners_does_not_fall_back_to_the_shipped_one(paths
         ('title = "m"\n', ["model", "missing"]),
     ],
 )
-def test_a_typo_is_named_with_file_key_and_nearest(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_a_typo_is_named_with_file_key_and_nearest(tmp_path: Path, text: str, problem: list[str]) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as error:
         load_profile(path)
-    for word in [str(path), *words]:
+    for word in [str(path), *problem]:
         assert word in str(error.value)
 
 

@@ -29,12 +29,12 @@ FORCED = "forcing full prompt re-processing due to lack of cache data (likely du
 
 def reasons(log: RequestLog, text: str) -> dict[int, str | None]:
     """Why, by task, as the lines of ``text`` tell."""
-    found = {}
+    result = {}
     for line in text.splitlines():
         at, event = parse_event(line)
         if event and (request := log.feed(at, event)):
-            found[request.task] = request.cache_miss
-    return found
+            result[request.task] = request.cache_miss
+    return result
 
 
 def request(task: int, chosen: str, *, slot: int = 0, prompt: int = 4000, cached: int = 0, extra: str = "") -> str:
@@ -56,9 +56,9 @@ def request(task: int, chosen: str, *, slot: int = 0, prompt: int = 4000, cached
 
 
 def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
-    found = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-hybrid.log").read_text(encoding="utf-8"))
+    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-hybrid.log").read_text(encoding="utf-8"))
 
-    assert [found[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [
+    assert [reason_by_task[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [
         None,
         None,
         None,
@@ -67,21 +67,29 @@ def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
         PREFIX_CHANGED,
         "the similar prompt of slot 1 (252 tokens) was evicted by task 29",
     ]
-    assert found[44] is None  # forced too, but its slot was a longer prompt's
+    assert reason_by_task[44] is None  # forced too, but its slot was a longer prompt's
 
 
 def test_with_a_prompt_cache_nothing_is_evicted() -> None:
-    found = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-cache.log").read_text(encoding="utf-8"))
+    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-cache.log").read_text(encoding="utf-8"))
 
-    assert [found[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [None, None, None, NO_CHECKPOINT, None, None, None]
-    assert set(found.values()) == {None, NO_CHECKPOINT}
+    assert [reason_by_task[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [
+        None,
+        None,
+        None,
+        NO_CHECKPOINT,
+        None,
+        None,
+        None,
+    ]
+    assert set(reason_by_task.values()) == {None, NO_CHECKPOINT}
 
 
 def test_a_kv_cache_that_is_too_small() -> None:
-    found = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-tight.log").read_text(encoding="utf-8"))
+    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-tight.log").read_text(encoding="utf-8"))
 
-    assert [found[task] for task in (0, 5, 10, 15, 20)] == [None] * 5
-    assert found[25] == "the similar prompt of slot 2 (304 tokens) was evicted to make room"
+    assert [reason_by_task[task] for task in (0, 5, 10, 15, 20)] == [None] * 5
+    assert reason_by_task[25] == "the similar prompt of slot 2 (304 tokens) was evicted to make room"
 
 
 # -- one by one -----------------------------------------------------------------------------------------
@@ -176,9 +184,9 @@ def test_there_was_a_launch_before_this_one(before: bool, tmp_path: Path) -> Non
     path.write_text(LOADED + request(1, LRU.format(-1)))
     if before:
         path.with_name("main.log.1").write_text(LOADED)
-    (found,) = LogSource(path, STARTED).requests.finished
+    (result,) = LogSource(path, STARTED).requests.finished
 
-    assert found.cache_miss == (AFTER_RESTART if before else None)
+    assert result.cache_miss == (AFTER_RESTART if before else None)
 
 
 def test_a_server_that_slept_has_forgotten_everything(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def argv(**fields: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "arguments"),
     [
         ("ctx-size", 4096, ["--ctx-size", "4096"]),
         ("metrics", True, ["--metrics"]),
@@ -39,8 +39,8 @@ def argv(**fields: Any) -> list[str]:
         ("alias", "two words", ["--alias", "two words"]),
     ],
 )
-def test_one_flag(name: str, value: Any, words: list[str]) -> None:
-    assert flag_argv(name, value) == words
+def test_one_flag(name: str, value: Any, arguments: list[str]) -> None:
+    assert flag_argv(name, value) == arguments
 
 
 def test_one_and_zero_are_numbers_not_switches() -> None:
@@ -63,9 +63,9 @@ def test_the_port_really_used_replaces_the_profiles() -> None:
 def test_sampling_becomes_the_servers_defaults_under_its_own_names() -> None:
     sampling = {key: 0.5 for key in SAMPLING_FLAGS}
 
-    words = argv(sampling=sampling)[len(HEAD) :]
+    arguments = argv(sampling=sampling)[len(HEAD) :]
 
-    assert words == [w for flag in SAMPLING_FLAGS.values() for w in (f"--{flag}", "0.5")]
+    assert arguments == [w for flag in SAMPLING_FLAGS.values() for w in (f"--{flag}", "0.5")]
 
 
 def test_whole_sampling_numbers_stay_whole() -> None:
@@ -79,21 +79,21 @@ def test_a_flag_beats_the_sampling_of_the_same_name() -> None:
 def test_template_kwargs_are_json_and_a_flag_beats_them() -> None:
     chat = ChatDefaults(template_kwargs={"enable_thinking": False, "effort": "low"})
 
-    words = argv(chat=chat)
+    arguments = argv(chat=chat)
 
-    assert words[-2] == "--chat-template-kwargs"
-    assert json.loads(words[-1]) == {"enable_thinking": False, "effort": "low"}
+    assert arguments[-2] == "--chat-template-kwargs"
+    assert json.loads(arguments[-1]) == {"enable_thinking": False, "effort": "low"}
     assert argv(chat=chat, flags={"chat-template-kwargs": "{}"}) == [*HEAD, "--chat-template-kwargs", "{}"]
 
 
 def test_defaults_come_last() -> None:
-    words = server_argv(Profile("p", "m", flags={"a": True}), MODEL, defaults={"metrics": True, "log-verbosity": 4})
+    arguments = server_argv(Profile("p", "m", flags={"a": True}), MODEL, defaults={"metrics": True, "log-verbosity": 4})
 
-    assert words == [*HEAD, "--a", "--metrics", "--log-verbosity", "4"]
+    assert arguments == [*HEAD, "--a", "--metrics", "--log-verbosity", "4"]
 
 
 def test_the_command_line_pastes_back_into_the_same_words() -> None:
-    words = [
+    arguments = [
         "/opt/my engine/llama-server",
         "--alias",
         "it's $HOME",
@@ -103,10 +103,10 @@ def test_the_command_line_pastes_back_into_the_same_words() -> None:
         "",
     ]
 
-    line = command_line(words, {"CUDA_VISIBLE_DEVICES": "0,1", "X": "a b"})
+    line = command_line(arguments, {"CUDA_VISIBLE_DEVICES": "0,1", "X": "a b"})
 
     assert line.startswith("CUDA_VISIBLE_DEVICES=0,1 X='a b' '/opt/my engine/llama-server'")
-    assert shlex.split(line)[2:] == words
+    assert shlex.split(line)[2:] == arguments
 
 
 def test_secrets_are_shown_to_nobody() -> None:

@@ -25,23 +25,23 @@ def request(ended: float, seconds: float, tokens: int, *, prompt: float = 0.0, *
     )  # fmt: skip
 
 
-def newest_first(found: list[Request]) -> list[Request]:
-    return sorted(found, key=lambda r: (r.at, r.duration_seconds), reverse=True)
+def newest_first(requests: list[Request]) -> list[Request]:
+    return sorted(requests, key=lambda r: (r.at, r.duration_seconds), reverse=True)
 
 
 def test_one_after_the_other_all_slots_and_one_request_are_the_same() -> None:
-    found = session_speeds([request(60, 10, 300), request(40, 10, 200), request(20, 10, 400)], [], None)
+    speeds = session_speeds([request(60, 10, 300), request(40, 10, 200), request(20, 10, 400)], [], None)
 
-    assert (found.tg_median, found.tg_peak) == pytest.approx((30.0, 40.0))
-    assert (found.request_tg_median, found.request_tg_peak) == (30.0, 40.0)
+    assert (speeds.tg_median, speeds.tg_peak) == pytest.approx((30.0, 40.0))
+    assert (speeds.request_tg_median, speeds.request_tg_peak) == (30.0, 40.0)
 
 
 def test_four_at_once_are_four_times_one() -> None:
-    found = session_speeds([request(10, 10, 100) for _ in range(4)], [], None)
+    speeds = session_speeds([request(10, 10, 100) for _ in range(4)], [], None)
 
-    assert (found.tg_median, found.tg_peak) == (40.0, 40.0)
-    assert (found.request_tg_median, found.request_tg_peak) == (10.0, 10.0)
-    assert found.effective == pytest.approx(404 / 10)
+    assert (speeds.tg_median, speeds.tg_peak) == (40.0, 40.0)
+    assert (speeds.request_tg_median, speeds.request_tg_peak) == (10.0, 10.0)
+    assert speeds.effective == pytest.approx(404 / 10)
 
 
 def test_one_that_joins_for_a_second_makes_no_speed_that_never_was() -> None:
@@ -49,66 +49,66 @@ def test_one_that_joins_for_a_second_makes_no_speed_that_never_was() -> None:
     alone = request(60, 60, 59 * 40 + 25)
     joined = request(30, 1, 25)
 
-    found = session_speeds(newest_first([alone, joined]), [], None)
+    speeds = session_speeds(newest_first([alone, joined]), [], None)
 
-    assert found.tg_peak == pytest.approx((59 * 40 + 50) / 60)
+    assert speeds.tg_peak == pytest.approx((59 * 40 + 50) / 60)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -> None:
     rng = random.Random(seed)
-    found = []
+    items = []
     for _ in range(rng.randrange(1, 30)):
-        found.append(
+        items.append(
             request(60 + rng.random() * 60, 0.5 + rng.random() * 9, rng.randrange(20, 400), prompt=rng.random())
         )
-    known = session_speeds(newest_first(found), [], None)
+    known = session_speeds(newest_first(items), [], None)
 
     assert known.tg_median is not None and known.tg_peak is not None
     assert known.request_tg_median is not None and known.request_tg_peak is not None
     assert known.effective is not None
     assert known.tg_median <= known.tg_peak
     assert known.request_tg_median <= known.request_tg_peak
-    assert known.tg_peak <= sum(r.tg_tokens_per_second or 0 for r in found) + 1e-6
-    begin = min(datetime.fromisoformat(r.at).timestamp() for r in found)
-    end = max(datetime.fromisoformat(r.at).timestamp() + (r.duration_seconds or 0) for r in found)
-    assert known.effective == pytest.approx(sum(r.generated_tokens or 0 for r in found) / (end - begin))
+    assert known.tg_peak <= sum(r.tg_tokens_per_second or 0 for r in items) + 1e-6
+    begin = min(datetime.fromisoformat(r.at).timestamp() for r in items)
+    end = max(datetime.fromisoformat(r.at).timestamp() + (r.duration_seconds or 0) for r in items)
+    assert known.effective == pytest.approx(sum(r.generated_tokens or 0 for r in items) / (end - begin))
 
 
 def test_while_three_of_four_still_generate_one_alone_is_not_taken_for_all() -> None:
     still = [OpenRequest(ZERO, ZERO, 100) for _ in range(3)]
 
-    found = session_speeds([request(10, 10, 100)], still, ZERO + 10)
+    speeds = session_speeds([request(10, 10, 100)], still, ZERO + 10)
 
-    assert found.tg_median == pytest.approx((100 + 3 * 99) / 10)
-    assert found.request_tg_median == 10.0
-    assert found.effective == pytest.approx(401 / 10)
+    assert speeds.tg_median == pytest.approx((100 + 3 * 99) / 10)
+    assert speeds.request_tg_median == 10.0
+    assert speeds.effective == pytest.approx(401 / 10)
 
 
 def test_where_it_is_not_known_when_one_began_to_generate_its_stretch_is_left_out() -> None:
     hidden = [OpenRequest(ZERO + 5, None, 50)]
 
-    found = session_speeds([request(10, 10, 100)], hidden, ZERO + 12)
+    speeds = session_speeds([request(10, 10, 100)], hidden, ZERO + 12)
 
-    assert (found.tg_median, found.tg_peak) == (None, None)
-    assert found.effective == pytest.approx(151 / 12)
+    assert (speeds.tg_median, speeds.tg_peak) == (None, None)
+    assert speeds.effective == pytest.approx(151 / 12)
     assert session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 5, None, None)], ZERO + 12).effective is None
 
 
 def test_one_that_reads_its_prompt_takes_nothing_from_the_others() -> None:
-    found = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 5, None, 0)], ZERO + 20)
+    speeds = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 5, None, 0)], ZERO + 20)
 
-    assert found.tg_median == 10.0
-    assert found.effective == pytest.approx(101 / 20)
+    assert speeds.tg_median == 10.0
+    assert speeds.effective == pytest.approx(101 / 20)
 
 
 def test_a_cancelled_one_without_times_leaves_its_stretch_unknown() -> None:
     cut = Request(2, (STARTED + timedelta(seconds=2)).isoformat(), 1, 2, generated_tokens=50, duration_seconds=3.0,
                   stop_reason="cancelled")  # fmt: skip
 
-    found = session_speeds(newest_first([request(10, 10, 100), cut]), [], None)
+    speeds = session_speeds(newest_first([request(10, 10, 100), cut]), [], None)
 
-    assert (found.tg_median, found.request_tg_median) == (None, 10.0)
+    assert (speeds.tg_median, speeds.request_tg_median) == (None, 10.0)
 
 
 def test_embeddings_generate_nothing() -> None:
@@ -118,10 +118,10 @@ def test_embeddings_generate_nothing() -> None:
 
 
 def test_a_new_session_begins_with_the_one_in_flight() -> None:
-    found = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 500, ZERO + 501, 101)], ZERO + 511)
+    speeds = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 500, ZERO + 501, 101)], ZERO + 511)
 
-    assert (found.request_tg_median, found.tg_median) == (None, 10.0)
-    assert found.effective == pytest.approx(101 / 11)
+    assert (speeds.request_tg_median, speeds.tg_median) == (None, 10.0)
+    assert speeds.effective == pytest.approx(101 / 11)
 
 
 def test_now_is_a_sum_only_where_each_slot_tells_its_part() -> None:

@@ -123,14 +123,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_one_sentence_that_names_it(name: str, write_profile: Write) -> None:
-    text, words = HOSTILE[name]
+    text, problem = HOSTILE[name]
     path = write_profile("p", text)
 
     with pytest.raises(UsageError) as caught:
         load_profile(path)
 
     assert str(path) in caught.value.message
-    assert words in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("flag", ["api-key", "api_key", "hf-token", "hft"])

@@ -19,8 +19,8 @@ FDS = bubblewrap.BwrapFiles(boot=7, main=8)
 
 
 def words(policy: Policy | None = None, *, as_root: bool = False, masked: tuple[str, ...] = ()) -> str:
-    found = bubblewrap.arguments(policy or Policy(), PYTHON, FDS, as_root=as_root, masked=masked)
-    return " ".join(found) + " "
+    argv = bubblewrap.arguments(policy or Policy(), PYTHON, FDS, as_root=as_root, masked=masked)
+    return " ".join(argv) + " "
 
 
 def test_every_namespace_and_no_capability() -> None:
@@ -70,12 +70,12 @@ def test_the_root_of_the_sandbox_is_closed_last() -> None:
 
 
 def test_limits_have_no_way_back_up() -> None:
-    found = spawn.limits(Policy(memory_bytes=5, processes=6, cpu_seconds=7))
+    bounds = spawn.limits(Policy(memory_bytes=5, processes=6, cpu_seconds=7))
 
-    assert found["RLIMIT_AS"] == (5, 5)
-    assert found["RLIMIT_NPROC"] == (6, 6)
-    assert found["RLIMIT_CPU"] == (7, 8)
-    assert found["RLIMIT_CORE"] == (1, 1)  # 0 would still call the host's core handler
+    assert bounds["RLIMIT_AS"] == (5, 5)
+    assert bounds["RLIMIT_NPROC"] == (6, 6)
+    assert bounds["RLIMIT_CPU"] == (7, 8)
+    assert bounds["RLIMIT_CORE"] == (1, 1)  # 0 would still call the host's core handler
 
 
 def fake_usr(root: Path, version: str, *parts: str) -> Path:
@@ -90,11 +90,11 @@ def fake_usr(root: Path, version: str, *parts: str) -> Path:
 
 
 def test_the_systems_python_where_it_is_whole_and_new(tmp_path: Path) -> None:
-    found = system_interpreter(fake_usr(tmp_path, "3.12", "asyncio", "unittest", "sqlite3"))
+    interpreter = system_interpreter(fake_usr(tmp_path, "3.12", "asyncio", "unittest", "sqlite3"))
 
-    assert found is not None
-    assert (found.version, found.prefix) == ("3.12", None)
-    assert found.masked == (str(tmp_path / "lib/python3/dist-packages"),)
+    assert interpreter is not None
+    assert (interpreter.version, interpreter.prefix) == ("3.12", None)
+    assert interpreter.masked == (str(tmp_path / "lib/python3/dist-packages"),)
 
 
 @pytest.mark.parametrize(("version", "parts"), [("3.9", ("asyncio", "unittest", "sqlite3")), ("3.12", ("asyncio",))])

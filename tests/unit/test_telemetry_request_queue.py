@@ -25,12 +25,12 @@ def stamp(seconds: float) -> str:
 
 def waits(lines: list[tuple[float, str]]) -> dict[int, Request]:
     """The finished requests by task."""
-    log, found = RequestLog(STARTED), {}
+    log, result = RequestLog(STARTED), {}
     for at, text in lines:
         time, event = parse_event(stamp(at) + text)
         if event and (request := log.feed(time, event)):
-            found[request.task] = request
-    return found
+            result[request.task] = request
+    return result
 
 
 @dataclass
@@ -121,15 +121,15 @@ def test_each_wait_is_the_true_one_whoever_leaves(seed: int, slots: int, leavers
                 server.finish(slot, task)
         server.look()
 
-    found = waits(server.lines)
+    result = waits(server.lines)
 
-    told = [request for request in found.values() if request.queue_seconds is not None]
-    assert len(told) > len(found) / 3  # of two slots done at once, one cannot tell who called whom where others left
-    for request in told:
+    items = [request for request in result.values() if request.queue_seconds is not None]
+    assert len(items) > len(result) / 3  # of two slots done at once, one cannot tell who called whom where others left
+    for request in items:
         assert request.queue_seconds == pytest.approx(server.truth[request.task], abs=1e-4)
         assert request.ttft_seconds == pytest.approx((request.queue_seconds or 0) + (request.slot_ttft_seconds or 0))
     if slots == 1 or leavers == 0:
-        assert len(told) == len(found) > 0
+        assert len(items) == len(result) > 0
 
 
 QUEUE = Path(__file__).parent.parent / "fixtures" / "logs" / "b11434-queue.log"
@@ -139,17 +139,17 @@ SEEN = {8: 7.852, 10: 10.371, 13: 10.740, 15: 11.800, 16: 12.601, 17: 13.989, 13
 
 
 def test_a_recorded_queue_gives_what_the_clients_saw() -> None:
-    log, found = RequestLog(STARTED, skip_probe=True), {}
+    log, result = RequestLog(STARTED, skip_probe=True), {}
     for line in QUEUE.read_text(encoding="utf-8").splitlines():
         at, event = parse_event(line)
         if event and (request := log.feed(at, event)):
-            found[request.task] = request
+            result[request.task] = request
 
     for task, seconds in SEEN.items():
-        assert found[task].ttft_seconds == pytest.approx(seconds, abs=0.03)
+        assert result[task].ttft_seconds == pytest.approx(seconds, abs=0.03)
     # in the last round one was refused, and two prompts came in one request: that leaves a choice
-    assert [found[task].ttft_seconds for task in (285, 303, 314, 321)] == [None] * 4
-    assert all((found[task].slot_ttft_seconds or 0) > 0 for task in (285, 303, 314, 321))
+    assert [result[task].ttft_seconds for task in (285, 303, 314, 321)] == [None] * 4
+    assert all((result[task].slot_ttft_seconds or 0) > 0 for task in (285, 303, 314, 321))
 
 
 def one(begin: float, task: int, *, arrived: float | None = None) -> list[tuple[float, str]]:
@@ -186,10 +186,10 @@ def test_a_log_without_arrivals_tells_no_wait_and_only_the_least_of_ttft() -> No
 def test_after_a_gap_in_the_log_nothing_is_told_until_all_slots_are_idle() -> None:
     log = RequestLog(STARTED)
     log.forget()
-    found = {}
+    result = {}
     for at, text in [*one(5.0, 7, arrived=4.0), *one(9.0, 9, arrived=8.5)]:
         time, event = parse_event(stamp(at) + text)
         if event and (request := log.feed(time, event)):
-            found[request.task] = request.queue_seconds
+            result[request.task] = request.queue_seconds
 
-    assert found == {7: None, 9: pytest.approx(0.5)}
+    assert result == {7: None, 9: pytest.approx(0.5)}
