@@ -1,4 +1,4 @@
-"""Watching a driver that is not all there: cards lost and found, fields refused, no driver, a broken one."""
+"""Continuous readings with lost and returned cards, refused fields, no driver or a broken one."""
 
 from __future__ import annotations
 

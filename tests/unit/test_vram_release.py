@@ -1,4 +1,4 @@
-"""Waiting for VRAM to settle: by two readings that agree, bounded, and only where there is a driver."""
+"""Waiting for released VRAM: until two readings agree, for a limited time, and only with a driver."""
 
 from __future__ import annotations
 
