@@ -156,9 +156,9 @@ def test_a_broken_binding_is_said_and_prints_no_traceback(
         raise OSError("libnvidia-ml.so.1: file too short")
 
     driver.nvmlInit = broken
-    assert read_driver().problem == "the NVIDIA driver cannot be asked: libnvidia-ml.so.1: file too short"
+    assert read_driver().problem == "the NVIDIA driver cannot be queried: libnvidia-ml.so.1: file too short"
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "cannot be asked" in read_driver().problem
+    assert "cannot be queried" in read_driver().problem
     assert capfd.readouterr() == ("", "")
 
 

@@ -24,7 +24,7 @@ def script(monkeypatch: pytest.MonkeyPatch, readings: Iterable[tuple[int, ...] |
 async def test_no_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, [None])
 
-    assert await wait_vram_released() == "no GPU driver to ask"
+    assert await wait_vram_released() == "no GPU driver"
 
 
 async def test_it_waits_until_every_card_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:
