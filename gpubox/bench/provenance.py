@@ -60,14 +60,9 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
     target, launch = active.target, active.running.launch if active.running else None
     props = _relevant_props(active.props)
     if launch is None:
-        return Provenance(
-            target=target.name,
-            url=target.url,
-            dialect=active.dialect,
-            model_path=active.model,
-            engine_version=str(props.get("build_info") or ""),
-            props=props,
-        )
+        version = str(props.get("build_info") or "")
+        return Provenance(target.name, url=target.url, dialect=active.dialect, model_path=active.model,
+                          engine_version=version, props=props)  # fmt: skip
     hashes = FileHashes(paths.cache / "hashes.json")
     model = Path(launch.model_path) if launch.model_path else None
     try:

@@ -567,8 +567,8 @@ def test_shipped_profiles_are_listed_where_they_are_asked_for(
     gpubox: Box, write_profile: Callable[[str, str], Path], paths: Paths
 ) -> None:
     write_profile("mine", 'model = "/m/small.gguf"\n')
-    _, few, said = gpubox("ls")
-    assert "big" not in few and "--all lists them" in said
+    _, few, err = gpubox("ls")
+    assert "big" not in few and "--all lists them" in err
     assert "big" in gpubox("ls", "--all")[1]
     assert "big" in gpubox("ls", "big")[1]
     assert "big" in {profile["name"] for profile in gpubox.json("ls")["profiles"]}

@@ -46,7 +46,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     for line in map(json.loads, lines()):
         parts = line["values"]["parts"]
         assert sum(parts.values()) == pytest.approx(line["seconds"], rel=0.02)
-        assert parts["writing"] + parts["thinking"] > 0
+        assert parts["answer"] + parts["thinking"] > 0
     (raw,) = runs.glob("*/raw.jsonl")
     first = json.loads(raw.read_bytes().splitlines()[0])["data"]["request"]
     assert first["prompt"] and all(isinstance(token, int) for token in first["prompt"])

@@ -32,8 +32,7 @@ from gpubox.bench.kinds.sweep.kind import Sweep
 from gpubox.bench.kinds.sweep.ranking import rank_cells
 from gpubox.bench.model import Item, Plan, Provenance, Result, Target
 from gpubox.bench.questions import question_of
-from gpubox.bench.report.load import load_comparison
-from gpubox.bench.report.load import load_leaderboards as leaderboard
+from gpubox.bench.report.load import load_comparison, load_leaderboards
 from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths
 
@@ -145,26 +144,24 @@ def sweep(noise: str, true: float, seed: int) -> tuple[bool, bool, float, int]:
         name = kind.target_of(item, scored)
         rate = box.rate(question_of(item).name, math.log1p(true) if name == better else 0.0)
         scored.append((item, Result(item.id, values(rate))))
-    ranking = rank_cells(kind.options, targets, scored)
+    ranking = rank_cells(kind.grid, scored)
     best = ranking.best
     assert best is not None
     if noise.startswith("launch"):  # what it would be without noise: the mean of its prompts
         fair = statistics.fmean(math.exp(box.prompts[question_of(item).name]) for item, _ in best.rows)
         worth = math.log(ranking.best_rate / fair) - (math.log1p(true) if best.target.name == better else 0.0)
-    wrong = any(rank.verdict == "slower" for rank in ranking.ranks)
+    wrong = any(ranked.verdict == "slower" for ranked in ranking.cells)
     return wrong, best.target.name == better, worth, last
 
 
 def sweep_rows(runs: int) -> Iterator[str]:
     for true in (0.0, 0.05):
         for noise in NOISES if not true else NOISES[2:3]:
-            found = [sweep(noise, true, seed) for seed in range(runs)]
-            said = 100 * sum(one[0] for one in found) / runs
-            right = 100 * sum(one[1] for one in found) / runs
-            worth = 100 * sum(one[2] for one in found) / runs
-            starts = sum(one[3] for one in found) / runs
+            outcomes = [sweep(noise, true, seed) for seed in range(runs)]
+            wrong, right, worth = (100 * sum(outcome[i] for outcome in outcomes) / runs for i in range(3))
+            starts = sum(outcome[3] for outcome in outcomes) / runs
             yield (
-                f"sweep {noise:<16} true {true:.0%}: any cell called slower {said:5.1f} %, the better one is best "
+                f"sweep {noise:<16} true {true:.0%}: any cell called slower {wrong:5.1f} %, the better one is best "
                 f"{right:5.1f} %, shown rate off by {worth:+.2f} % in the mean, starts {starts:.0f}"
             )
 
@@ -232,8 +229,8 @@ def board(noise: str, seed: int, past: int, profiles: int = 3) -> bool:
         for _ in range(past + 1):
             for number in range(profiles):
                 stored(paths, f"p{number}", box)
-        (found,) = leaderboard(paths, "speed")
-    return not all(entry.tied for entry in found.entries)
+        (board,) = load_leaderboards(paths, "speed")
+    return not all(entry.tied for entry in board.entries)
 
 
 def leaderboard_rows(runs: int) -> Iterator[str]:

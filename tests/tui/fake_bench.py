@@ -17,11 +17,12 @@ from gpubox.bench.report.run_progress import RunFollower, RunProgress
 from gpubox.bench.report.run_summaries import RunSummary, run_summaries
 from gpubox.bench.run_store import Run, create_run, find_run
 from gpubox.bench.saved_profile import default_profile_name, target_to_save
+from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
-from gpubox.tui.bench.service import BestCell, RunOutcome
+from gpubox.tui.bench.service import BenchService, BestCell, RunOutcome
 from tests.tui.fake import PROFILES, FakeServices
 
 
@@ -36,18 +37,16 @@ def sweep_run(paths: Paths, profile: str = "qwen36-mtp-16gb") -> Run:
             tg = 40.0 if item.target.endswith("4") else 20.0
             run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
         run.save(replace(run.info, state="finished", seconds=20.0))
-    found = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # the newest, whenever this is
-    found.save(replace(found.info, id=found.id))
-    return found
+    renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # the newest, whenever this is
+    renamed.save(replace(renamed.info, id=renamed.id))
+    return renamed
 
 
-class FakeBench:
+class FakeBench(BenchService):
     """Reads the runs as the real one does; what is to be run is written down in ``asked``."""
 
     def __init__(self, paths: Paths) -> None:
-        self.paths = paths
-        self.read_only = ""
-        self.url: str | None = None
+        super().__init__(paths, Config())
         self.asked: list[tuple[str, ...]] = []
         self.working: Run | None = None
         """The run that somebody works on."""

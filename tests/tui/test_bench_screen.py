@@ -14,7 +14,7 @@ from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
 from gpubox.bench.options import KIND_SUMMARIES, URL_KINDS
 from gpubox.paths import Paths
-from gpubox.tui import rooms
+from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
 from gpubox.tui.bench.plan_screen import PLAN_FIELDS, bench_arguments, bench_command_line, plannable_kinds
@@ -27,7 +27,7 @@ from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
     monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
@@ -50,9 +50,9 @@ async def benching(
 
 
 def screen_of(pilot: Pilot[bool]) -> BenchScreen:
-    found = pilot.app.bench  # type: ignore[attr-defined]
-    assert found
-    return found
+    screen = pilot.app.bench  # type: ignore[attr-defined]
+    assert screen
+    return screen
 
 
 def bench_of(services: BenchServices) -> FakeBench:
@@ -89,8 +89,9 @@ async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths
         assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("The "), *rows[1:4], "short, cold"])
         await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
         assert not screen_of(pilot).get_selected_text()
-        await pilot.app.run_action("screen.bench_copy")
-        assert pilot.app.clipboard == "\n".join(rows)
+        await pilot.press("y")
+        await until(pilot, lambda: pilot.app.clipboard == "\n".join(rows))
+        await shows(pilot, "Copied the report.")
 
 
 async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:
@@ -145,7 +146,7 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         done, of = len(run.results()), len(run.items())
         await shows(pilot, f"bench speed {done}/{of}")
         await pilot.press("3")
-        await shows(pilot, "at work", f"{done} of {of}", "left", "so far", "Last items", run.items()[done].id)
+        await shows(pilot, ", active", f"{done} of {of}", "left", "so far", "Last items", run.items()[done].id)
         with run.owned():
             run.add_result(next(iter(run.results().values())).__class__(run.items()[done].id, {"tg": 1.0}, 4.0))
         await shows(pilot, f"{done + 1} of {of}")
@@ -181,7 +182,7 @@ async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -
         )
         await shows(pilot, "being started")
         await pilot.press("n")
-        await shows(pilot, "one at a time")
+        await shows(pilot, "only one can run at a time")
 
 
 async def test_b_estimates_from_the_speed_of_what_runs_where_no_run_tells(box: Paths) -> None:
@@ -256,7 +257,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         run = speed_run(box, "newer", share=0.5)
         bench.working = run
         await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it")
-        await shows(pilot, f"{run.id}, at work")
+        await shows(pilot, f"{run.id}, active")
         await pilot.press("j")
         await until(pilot, lambda: screen.pane.border_title.endswith("speed-older"))
         await pilot.press("o")
@@ -276,7 +277,7 @@ async def test_who_reads_another_report_keeps_it_while_a_run_ends(box: Paths) ->
         await shows(pilot, "1 run")
         await begin_speed(pilot)
         bench.working = speed_run(box, "newer", share=0.5)
-        await shows(pilot, "at work", "Last items")
+        await shows(pilot, ", active", "Last items")
         await pilot.press("j")
         await until(pilot, lambda: screen.pane.shown == older.id)
         bench.working = None
@@ -336,7 +337,7 @@ async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
         await shows(pilot, "1 run", "resume")
         assert "bench_restore" in screen_of(pilot).keys.hidden_actions
         await pilot.press("u")
-        await shows(pilot, "No killed run has left")
+        await shows(pilot, "No interrupted run has left")
         run.save(replace(run.info, restore_pending=True))  # the list does not know yet
         await pilot.press("u")
         await shows(pilot, "Restore what ran before?", run.id)

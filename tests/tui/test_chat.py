@@ -39,7 +39,7 @@ async def chatting(
     """The app with the chat in front."""
     app = GpuboxApp(services or ChatServices(chats))
     async with app.run_test(size=SIZE, notifications=toasts) as pilot:
-        await until(pilot, lambda: app.now, "a status")
+        await until(pilot, lambda: app.overview, "a status")
         app.action_show_chat()
         await until(pilot, lambda: app.chat and app.chat.is_current and app.chat.composer.has_focus, "the chat")
         assert app.chat
@@ -131,7 +131,7 @@ async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
         await say(pilot, "first")
         await over(pilot, screen)
         await pilot.press("up")
-        await shows(pilot, "instead of the last turn")
+        await shows(pilot, "replaces the last turn")
         await say(pilot, " one")
         await until(pilot, lambda: chats.asked == ["first", "first one"])
         await over(pilot, screen)
@@ -336,7 +336,12 @@ async def test_what_confines_is_always_said() -> None:
 
 
 async def test_hostile_text_is_shown_not_obeyed() -> None:
-    spoken = [e.ReasoningDelta(HOSTILE), e.TextDelta(HOSTILE), e.Notice("x", HOSTILE), e.TurnFailed(HOSTILE, HOSTILE)]
+    spoken: list[e.AgentEvent] = [
+        e.ReasoningDelta(HOSTILE),
+        e.TextDelta(HOSTILE),
+        e.Notice("x", HOSTILE),
+        e.TurnFailed(HOSTILE, HOSTILE),
+    ]
     chats = FakeChats([*opening(), *spoken])
     chats.keep("bad", [HOSTILE])
     async with chatting(chats) as (pilot, screen):
@@ -400,10 +405,10 @@ async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
     chats.keep("durations", ["Parse 1h30m"])
     app = GpuboxApp(ChatServices(chats))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.now)
-        app.action_verb("chat_list")
+        await until(pilot, lambda: app.overview)
+        app.action_run_by_id("chat_list")
         await shows(pilot, "durations", "⏎ open")
-        app.action_verb("focus_log")
+        app.action_run_by_id("zoom_log")
         await until(pilot, lambda: app.dashboard.is_current and app.dashboard.log_pane.view.has_focus)
 
 
@@ -441,6 +446,8 @@ async def test_text_of_the_transcript_is_selected_with_the_mouse_and_copied() ->
         assert pilot.app.clipboard.endswith("2. An empty text is 0.")
         await pilot.click(offset=place(pilot, "is 0."))
         assert not screen.get_selected_text()
+        await pilot.press("Y")
+        assert screen.runner.turn and pilot.app.clipboard == screen.runner.turn.answer
 
 
 async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
@@ -459,6 +466,8 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
         await pilot.press("G")
         await shows(pilot, "2. An empty text is 0.")
         assert screen.get_selected_text() == "thought for ~412 tokens, 3.1 s"
+        await pilot.press("Y")
+        assert pilot.app.clipboard == "thought for ~412 tokens, 3.1 s"
         await pilot.press("g")
         await pilot.click(offset=place(pilot, "thought for"))
         await shows(pilot, "▾ thought for ~412 tokens")

@@ -58,12 +58,12 @@ def texts(rows: list[StyledLine]) -> list[str]:
 
 def lines_of(blocks: MarkdownBlocks, width: int = 60) -> list[str]:
     """All that is closed, drawn."""
-    found: list[StyledLine] = []
+    rows: list[StyledLine] = []
     for block in blocks.closed:
-        if found and not block.tight:
-            found.append(())
-        found += block_lines(block, width)
-    return texts(found)
+        if rows and not block.tight:
+            rows.append(())
+        rows += block_lines(block, width)
+    return texts(rows)
 
 
 def split(text: str, sizes: random.Random) -> list[str]:
@@ -172,15 +172,15 @@ def test_wrap_keeps_words_and_loses_none() -> None:
     sizes = random.Random(5)
     for _ in range(400):
         parts = ["a", "bc ", "  ", "日本", "x" * 9, ".", "🙂 ", "é"]
-        found = tuple(("".join(sizes.choices(parts, k=4)), sizes.choice(["", "bold"])) for _ in range(5))
+        line = tuple(("".join(sizes.choices(parts, k=4)), sizes.choice(["", "bold"])) for _ in range(5))
         width = sizes.randint(9, 30)
-        whole = "".join(text for text, _ in found)
-        rows = wrap(found, width)
-        assert all(cell_width(row) <= width for row in rows + wrap_hard(found, width))
+        whole = "".join(text for text, _ in line)
+        rows = wrap(line, width)
+        assert all(cell_width(row) <= width for row in rows + wrap_hard(line, width))
         assert "".join(texts(rows)).replace(" ", "") == whole.replace(" ", "")
         if all(cell_width(((word, ""),)) <= width for word in whole.split()):
             assert " ".join(texts(rows)).split() == whole.split()
-        assert "".join("".join(text for text, _ in row) for row in wrap_hard(found, width)).rstrip() == whole.rstrip()
+        assert "".join("".join(text for text, _ in row) for row in wrap_hard(line, width)).rstrip() == whole.rstrip()
 
 
 def test_clean_lines_of_a_program() -> None:

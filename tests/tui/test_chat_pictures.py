@@ -64,11 +64,11 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
         chats.script = script(state)  # type: ignore[assignment]
-        await until(pilot, lambda: app.now and app.dashboard.header.cards, "readings")
+        await until(pilot, lambda: app.overview and app.dashboard.header.gpu_readings, "readings")
         app.action_show_chat()
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
         if state != "no_server":
             await pilot.press(*"Parse", "space", *"1h30m", "enter")
         await shows(pilot, *SHOWN[state])
-        await until(pilot, lambda: app.chat and app.chat.header.cards)
+        await until(pilot, lambda: app.chat and app.chat.header.gpu_readings)
         await pictured(pilot, snapshot)

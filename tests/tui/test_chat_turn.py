@@ -97,7 +97,7 @@ def test_why_a_turn_ended_is_said() -> None:
 
 def test_the_waterfall_fills_its_width_and_names_every_part() -> None:
     for width in (20, 76, 190):
-        assert sum(found[3] for found in time_shares(ROUND_1, width)) == width
+        assert sum(share[3] for share in time_shares(ROUND_1, width)) == width
         assert all(cell_width(row) <= width for row in waterfall(TOTALS, "answered", width))
     assert time_shares(e.RoundTiming(), 50) == []
 

@@ -13,7 +13,7 @@ import pytest
 from gpubox.server import log_truncation
 from gpubox.server.log import CUT_MARKER, LogReader
 from gpubox.server.log_truncation import COPY_SECONDS, UNLOADED_BYTES, exceeds_limit, truncate_log
-from gpubox.telemetry.sources import LogSource
+from gpubox.telemetry.log_source import LogSource
 from tests.unit.llama_box import LOADED, done, taken
 
 MIB = 1024 * 1024
@@ -60,7 +60,7 @@ def test_who_starts_later_knows_the_split_and_the_last_requests(log: Path) -> No
 
     log_source = source(log)
 
-    assert log_source.split.weights == {"CUDA0": 1024 * MIB, "Host": 100 * MIB}
+    assert log_source.breakdown.weights == {"CUDA0": 1024 * MIB, "Host": 100 * MIB}
     assert [request.task for request in log_source.requests.finished] == [2, 1]
     assert not log_source.complete  # the cut requests cannot be counted
 

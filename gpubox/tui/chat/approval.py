@@ -94,7 +94,7 @@ class ApprovalQueue:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.pending.append((call, diff, answer))
         if not self.screen.is_current:
-            self.screen.notify("The chat waits for you: a file is to be written.", markup=False)
+            self.screen.notify("The chat needs your approval to write a file.", markup=False)
         self.show_next()
         try:
             return await answer

@@ -33,9 +33,6 @@ class ChatRows(CursorRows["ChatSummary"]):
         Binding("x,delete", "screen.chat_delete_highlighted", show=False),
     ]
 
-    class RowOpened(CursorRows.RowOpened):
-        """Enter was pressed on a chat. ``value`` is its ChatSummary."""
-
     current = ""
     """Name of the open chat."""
 
@@ -87,7 +84,7 @@ class ChatList(Vertical):
         if self.rows.current != current:
             self.rows.current = current
             self.rows.redraw()
-        self.rows.take(chats)
+        self.rows.show_values(chats)
 
     def focus_search(self) -> None:
         self.screen.set_focus(self.search)

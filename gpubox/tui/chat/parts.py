@@ -40,19 +40,18 @@ class TurnPart:
     """Whether an empty line precedes it."""
 
     def __init__(self) -> None:
-        self.version = 0
         self.open = False
         """Unfolded."""
-        self._cache_key: tuple[int, int, bool] | None = None
+        self._cache_key: tuple[int, bool] | None = None
         self._lines: list[StyledLine] = []
 
     def changed(self) -> None:
-        """Marks the cached lines as stale."""
-        self.version += 1
+        """Discards the cached lines."""
+        self._cache_key = None
 
     def lines(self, width: int) -> list[StyledLine]:
         """The lines of the part, at most ``width`` cell_width wide."""
-        key = (self.version, width, self.open)
+        key = (width, self.open)
         if key != self._cache_key:
             self._lines, self._cache_key = self.make(width), key
         return self._lines

@@ -20,8 +20,8 @@ from gpubox.tui.chat.markdown import preload
 from gpubox.tui.chat.status_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
 from gpubox.tui.chat.transcript import Transcript
 from gpubox.tui.chat.turn import CodeSnippet, code_snippets
+from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.persistent_screen import PersistentScreen
-from gpubox.tui.screens.prompt import PromptScreen
 from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.key_bar import KeyBar
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 HEADER_SECONDS = 0.5
 """Minimum time between two updates of the header and of the context in use."""
-CLIPBOARD_HINT = "(Terminals that know OSC 52; tmux: set-clipboard on.)"
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
 """Actions that are hidden while the chat is empty."""
 
@@ -108,12 +107,12 @@ class ChatScreen(PersistentScreen):
 
     # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
-        self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
+    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
+        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
         if self.throughput is None:  # the first readings have not arrived here: show the dashboard's
-            self.header.cards, self.header.activity = header.cards, header.activity
-        if now != self._overview:
-            self._overview = now
+            self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+        if overview != self._overview:
+            self._overview = overview
             self.show_welcome()
             self.draw_lines()
 
@@ -125,7 +124,7 @@ class ChatScreen(PersistentScreen):
         self._header_updated_at = now
         from gpubox.tui.dashboard.vram import gpu_readings
 
-        self.header.cards = gpu_readings(snapshot)
+        self.header.gpu_readings = gpu_readings(snapshot)
         self.header.activity = snapshot.throughput.state
         self.draw_lines()
 
@@ -165,7 +164,7 @@ class ChatScreen(PersistentScreen):
 
     def _idle_note(self) -> StyledLine:
         if self.controller.editing:
-            return styled_line(("✎ ", "$accent"), ("instead of the last turn, which is kept; esc leaves it", "$quiet"))
+            return styled_line(("✎ ", "$accent"), ("replaces the last turn, which is kept; esc cancels", "$quiet"))
         reasons = self.no_server if self.transcript.turns else []
         return reasons[0] if reasons else ()
 
@@ -177,7 +176,7 @@ class ChatScreen(PersistentScreen):
             hidden |= TURN_ACTIONS
         self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(hidden)
         back = "stop" if self.runner.running else "back"
-        self.keys.words = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
 
     def show_welcome(self) -> None:
         """Updates what an empty chat shows."""
@@ -292,13 +291,12 @@ class ChatScreen(PersistentScreen):
     # -- copying and saving ---------------------------------------------------------------------------
 
     def action_chat_copy_answer(self) -> None:
-        index = self.transcript.turn_in_view
-        text = self.transcript.turns[index].answer if index is not None else ""
-        if not text:
+        index, selected = self.transcript.turn_in_view, self.get_selected_text()
+        text = selected or (self.transcript.turns[index].answer if index is not None else "")
+        if text:
+            self.copy(text, "the selected text" if selected else "the answer")
+        else:
             self.say("There is no answer to copy.")
-            return
-        self.app.copy_to_clipboard(text)
-        self.say(f"Copied the answer. {CLIPBOARD_HINT}")
 
     def action_chat_copy_code(self) -> None:
         turn, snippets = self._snippets_in_view()
@@ -309,10 +307,9 @@ class ChatScreen(PersistentScreen):
         self._copied = (turn, back % len(snippets))
         index = len(snippets) - 1 - self._copied[1]
         snippet = snippets[index]
-        self.app.copy_to_clipboard(snippet.text)
-        again = " Again: the one before it." if len(snippets) > 1 else ""
         lines = f"{snippet.line_count} line{'s' * (snippet.line_count != 1)}"
-        self.say(f"Copied code {index + 1} of {len(snippets)} ({snippet.language}, {lines}).{again} {CLIPBOARD_HINT}")
+        again = "; again: the one before it" if len(snippets) > 1 else ""
+        self.copy(snippet.text, f"code {index + 1} of {len(snippets)} ({snippet.language}, {lines}){again}")
 
     def action_chat_save_code(self) -> None:
         turn, snippets = self._snippets_in_view()

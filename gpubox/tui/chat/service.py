@@ -1,14 +1,11 @@
-"""What the chat screen needs from the services below it, and the implementation on this machine.
-
-Tests replace ``LocalChatService``. It imports slow modules and touches the disk in threads only.
-"""
+"""What the chat screen uses of the services below it: stored chats, the sandbox, profiles and files."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.threads import run_in_thread
@@ -16,11 +13,8 @@ from gpubox.threads import run_in_thread
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.agent.endpoint import ServerEndpoint
-    from gpubox.agent.events import AgentEvent
     from gpubox.agent.tools import Approve
     from gpubox.agent.transcript.chat_files import ChatSummary
-    from gpubox.agent.transcript.chat_log import ChatLog
-    from gpubox.agent.transcript.records import ChatSettings
     from gpubox.agent.transcript.search import SearchHit
     from gpubox.config import Config
     from gpubox.paths import Paths
@@ -46,91 +40,27 @@ class ProfileDefaults:
     sampling: Mapping[str, float]
 
 
-class OpenChat(Protocol):
-    """An open chat: the part of ``agent.chat.Chat`` that the screen uses. Methods raise GpuboxError."""
-
-    @property
-    def name(self) -> str:
-        """Empty for a new chat: its first prompt names it."""
-
-    @property
-    def settings(self) -> ChatSettings: ...
-
-    @property
-    def log(self) -> ChatLog:
-        """All turns so far."""
-
-    @property
-    def endpoint(self) -> ServerEndpoint | None:
-        """The server that answers the running turn, or answered the last one."""
-
-    @property
-    def problem(self) -> str:
-        """Why the chat cannot be saved now; empty if it can."""
-
-    def send(self, text: str) -> AsyncGenerator[AgentEvent, None]:
-        """Runs a turn. Closing the iterator stops the model and its programs; the text so far stays."""
-
-    def stop(self) -> bool:
-        """Ends the running turn; returns whether its iterator still yields the final event."""
-
-    def change_settings(self, settings: ChatSettings) -> None:
-        """Changes the settings from the next turn on."""
-
-    def rewind(self, turn: str) -> None:
-        """Makes the next turn continue after ``turn``; empty: from the beginning. No turn is deleted."""
-
-    def branch(self, name: str, turn: str | None = None) -> None:
-        """Copies the chat up to ``turn`` into a new chat ``name``."""
-
-    async def close(self) -> None: ...
-
-
-class ChatService(Protocol):
-    """All stored chats. Methods raise GpuboxError."""
-
-    async def summaries(self) -> list[ChatSummary]:
-        """Every chat, the last changed one first."""
-
-    async def search(self, text: str) -> list[SearchHit]:
-        """The prompts and answers that contain ``text``."""
-
-    async def open(self, name: str, approve: Approve) -> OpenChat:
-        """Opens chat ``name``; empty: a new one. ``approve`` asks the user to allow a tool call."""
-
-    async def free_name(self, text: str) -> str:
-        """A chat name made from ``text`` that is not in use."""
-
-    async def rename(self, name: str, new: str) -> None: ...
-
-    async def delete(self, name: str) -> None: ...
-
-    async def sandbox_status(self) -> SandboxStatus:
-        """How programs are confined; found by trying, once."""
-
-    async def profile_defaults(self, profile: str) -> ProfileDefaults: ...
-
-    async def save_file(self, text: str, path: str, folder: str) -> str:
-        """Writes ``text`` to a new file, relative to ``folder``. Returns the absolute path."""
-
-
-class LocalChatService:
-    """The chats of this machine's user. With ``url`` a server that gpubox did not start answers."""
+class ChatService:
+    """The stored chats. Methods raise GpuboxError; slow imports and disk access run in threads."""
 
     def __init__(self, paths: Paths, config: Config, url: str | None = None, *, recording: bool = False) -> None:
+        """``url``: a server that gpubox did not start answers. ``recording``: no server answers."""
         self.paths, self.config, self.url, self.recording = paths, config, url, recording
 
     async def summaries(self) -> list[ChatSummary]:
+        """Every chat, the last changed one first."""
         from gpubox.agent.transcript.chat_files import chat_summaries
 
         return await run_in_thread(chat_summaries, self.paths)
 
     async def search(self, text: str) -> list[SearchHit]:
+        """The prompts and answers that contain ``text``."""
         from gpubox.agent.transcript.search import search
 
         return await run_in_thread(search, self.paths, text)
 
     async def open(self, name: str, approve: Approve) -> Chat:
+        """Opens chat ``name``; empty: a new one. ``approve`` asks the user to allow a tool call."""
         await run_in_thread(_import_agent)
         from gpubox.agent.chat import Chat
         from gpubox.agent.endpoint import find_endpoint
@@ -143,6 +73,7 @@ class LocalChatService:
         return Chat(self.paths, self.config, name, find=find, approve=approve)
 
     async def free_name(self, text: str) -> str:
+        """A chat name made from ``text`` that is not in use."""
         from gpubox.agent.transcript.chat_files import free_name
 
         return await run_in_thread(free_name, self.paths, text)
@@ -158,6 +89,7 @@ class LocalChatService:
         await run_in_thread(remove_chat, self.paths, name)
 
     async def sandbox_status(self) -> SandboxStatus:
+        """How programs are confined; found by trying, once."""
         from gpubox.sandbox.runner import Sandbox
 
         sandbox = await Sandbox.probe(self.config)
@@ -172,6 +104,7 @@ class LocalChatService:
         return ProfileDefaults((known.chat.system if known else "") or SYSTEM_PROMPT, known.sampling if known else {})
 
     async def save_file(self, text: str, path: str, folder: str) -> str:
+        """Writes ``text`` to a new file, relative to ``folder``. Returns the absolute path."""
         return await run_in_thread(_save_file, text, path, folder)
 
 

@@ -45,7 +45,7 @@ class SettingField:
 
 SETTING_FIELDS = (
     SettingField("thinking", "thinking", "before it answers"),
-    SettingField("thinking_budget_tokens", "thinking tokens", "then its thinking is closed", "no limit"),
+    SettingField("thinking_budget_tokens", "thinking tokens", "then it has to answer", "no limit"),
     SettingField("tools", "tools", "run code, use files"),
     SettingField("protocol", "tool calls", "how the model asks for them"),
     SettingField("workdir", "workspace", "a folder it may work in", "none"),
@@ -104,7 +104,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title, box.border_subtitle = "This chat", "ctrl+s takes it, esc leaves it as it was"
+            box.border_title, box.border_subtitle = "This chat", "ctrl+s applies, esc cancels"
             with VerticalScroll(can_focus=False):
                 for field in SETTING_FIELDS:
                     yield FormRow(field.label, self.cycles.get(field.name) or self.inputs[field.name], field.about)

@@ -145,7 +145,7 @@ def no_server_lines(overview: ServerOverview | None) -> list[StyledLine]:
     status = overview.status
     if status.up:
         return []
-    name = sanitize_line(status.profile or overview.last or "")
+    name = sanitize_line(status.profile or overview.last_profile or "")
     if status.state == "loading":
         return [styled_line(("◌ ", "$accent"), f"{name or 'A model'} is loading: it answers as soon as it is up.")]
     if status.pid is not None or status.state in ("unreachable", "error"):
