@@ -165,8 +165,8 @@ class RunSession:
             if not items:
                 continue
             name = self.benchmark.target_of(items[0], self._scored())
-            fresh, last = bool(start) and last != (name, start), (name, start)
-            if failure := await self._serve_or_explain(self._targets[name], fresh=fresh):
+            force_restart, last = bool(start) and last != (name, start), (name, start)
+            if failure := await self._serve_or_explain(self._targets[name], force_restart=force_restart):
                 self.emit(Note(f"{name} is left out: {failure}"))
                 for item in items:
                     self._add_result(item, Result(item.id, error=failure, skipped=True))
@@ -254,10 +254,10 @@ class RunSession:
         self.run.add_raw(raw)
         self._add_result(item, await score_record(self.benchmark, item, raw))
 
-    async def _serve_or_explain(self, target: Target, *, fresh: bool = False) -> str:
+    async def _serve_or_explain(self, target: Target, *, force_restart: bool = False) -> str:
         """Serves a target. Returns why it cannot load, if that is a result; otherwise raises GpuboxError."""
         try:
-            await self._serve(target, fresh=fresh)
+            await self._serve(target, force_restart=force_restart)
         except GpuboxError as error:
             failure = ""
             if error.code != ExitCode.INTERRUPTED:
@@ -267,9 +267,9 @@ class RunSession:
             return failure
         return ""
 
-    async def _serve(self, target: Target, *, fresh: bool) -> None:
+    async def _serve(self, target: Target, *, force_restart: bool) -> None:
         server = self.target_server
-        await server.serve(target, fresh=fresh)
+        await server.serve(target, force_restart=force_restart)
         await self._monitor.reset_baseline()
         if target.stopped:
             return

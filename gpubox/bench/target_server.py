@@ -167,29 +167,28 @@ class TargetServer:
             return f"another gpubox is replacing {name}"
         return f"{name} was stopped" if view.state.running is None else ""
 
-    async def serve(self, target: Target, *, fresh: bool = False) -> bool:
-        """Makes ``target`` the active one. Returns whether its server was started anew.
+    async def serve(self, target: Target, *, force_restart: bool = False) -> None:
+        """Makes ``target`` the active one.
 
-        A server that already runs with the same launch is kept, unless ``fresh`` asks for a new start.
+        A server that already runs with the same launch is kept, unless ``force_restart`` is true.
 
         Raises GpuboxError if the target does not start; ``restore_pending`` is then true.
         """
         async with self._switching:
-            if self._active and self._active.target == target and self.alive and not (fresh and self.running):
-                return False
+            if self._active and self._active.target == target and self.alive and not (force_restart and self.running):
+                return
             await self._disconnect()
             self._target_name = target.name
             if target.url:
                 url = server_root(target.url)
                 await self._connect(target, url, api_key_for(self.paths, self.config, url), None)
-                return False
-            if target.stopped:
+            elif target.stopped:
                 if observe(self.paths, MAIN_INSTANCE).running:
                     self._store_restore_point()
                     await self._supervisor.stop()
                 self._active = ActiveTarget(target, "", None, None, "", "", {})
-                return True
-            return await self._switch(target, force_restart=fresh)
+            else:
+                await self._switch(target, force_restart=force_restart)
 
     async def restore(self) -> None:
         """Restores the server that ran before, or none. A server that somebody else started meanwhile stays.
@@ -215,11 +214,10 @@ class TargetServer:
         self.restore_pending = True
         self._on_restore_point(self._previous, self._applied_argv)
 
-    async def _switch(self, target: Target, *, force_restart: bool) -> bool:
+    async def _switch(self, target: Target, *, force_restart: bool) -> None:
         profile = replace(self.profile_of(target), restart=False)  # the run itself restarts a server that dies
         self._applied_argv = SWITCHING
         self._store_restore_point()
-        process_before = observe(self.paths, MAIN_INSTANCE).process
         running = await self._supervisor.switch(
             profile,
             stop_now=self._go_now,
@@ -230,7 +228,6 @@ class TargetServer:
         self._applied_argv = running.launch.argv
         self._store_restore_point()
         await self._connect(target, running.launch.base_url, api_key(self.paths), running)
-        return running.process != process_before
 
     async def _connect(self, target: Target, url: str, key: str | None, running: RunningServer | None) -> None:
         from gpubox.bench.endpoint import identify_endpoint
