@@ -1,4 +1,4 @@
-"""`status`: one value from the record, the process and the server, and the JSON that is documented."""
+"""`status`: the value made from record, process and server, and its documented JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server import client as client_module
-from gpubox.server.client import Health, Slot
+from gpubox.server.responses import Health, Slot
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
 from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign_status, read_status
 from gpubox.telemetry.slot_rates import SlotRates
@@ -59,7 +59,7 @@ DOCUMENTED = {
 
 
 class FakeClient:
-    """Answers health, slots and props as it was told to."""
+    """Answers health, slots and props as the test sets them."""
 
     def __init__(self, health: str, slots: list[Slot] | None, props: dict[str, Any] | None = None) -> None:
         self._health, self._slots, self._props = health, slots, props
