@@ -29,7 +29,6 @@ from gpubox.bench.target_server import (
     ProfileLookup,
     TargetServer,
     restore_or_report,
-    target_profiles_of,
 )
 from gpubox.clock import utc_now
 from gpubox.config import Config
@@ -80,7 +79,6 @@ class RunSession:
         self.items = run.items()
         self.results = run.results()
         self._inherited = None if self.info.restore_pending else pending_restore(runner.paths)
-        killed = self._inherited or self.info
         self.target_server = TargetServer(
             runner.paths,
             runner.config,
@@ -89,10 +87,7 @@ class RunSession:
             on_restore_point=lambda previous, applied_argv: self._save(
                 replace(self.info, previous=previous, restore_pending=True, applied_argv=applied_argv)
             ),
-            previous=killed.previous,
-            restore_pending=killed.restore_pending,
-            applied_argv=killed.applied_argv,
-            target_profiles=target_profiles_of(killed.plan),
+            earlier=self._inherited or self.info,
             stop_now=runner.stop_now,
         )
         self._targets = {target.name: target for target in self.info.plan.targets}
