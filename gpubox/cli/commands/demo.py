@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from gpubox import units
@@ -48,7 +50,9 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
         supervisor = Supervisor(context.paths, context.config, instance, OperationOutput())
         answer = run_cancellable(_ask_once(context, profile, ask, supervisor))
     if as_json:
-        output.emit_json(_values(profile, ask, answer))
+        values = asdict(answer)
+        text = values.pop("text")
+        output.emit_json({"ok": True, "profile": profile.name, "question": ask, "answer": text, **values})
     else:
         _print(ask, answer)
 
@@ -76,24 +80,6 @@ async def _ask_once(context: Context, profile: Profile, question: str, superviso
         raise
     await stop_and_remove(supervisor)
     return answer
-
-
-def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str, object]:
-    return {
-        "ok": True,
-        "profile": profile.name,
-        "model": answer.model,
-        "question": question,
-        "answer": answer.text,
-        "finish_reason": answer.finish_reason,
-        "prompt_tokens": answer.prompt_tokens,
-        "cached_tokens": answer.cached_tokens,
-        "generated_tokens": answer.generated_tokens,
-        "pp_tokens_per_second": answer.pp_tokens_per_second,
-        "tg_tokens_per_second": answer.tg_tokens_per_second,
-        "prompt_seconds": answer.prompt_seconds,
-        "generation_seconds": answer.generation_seconds,
-    }
 
 
 def _print(question: str, answer: ChatCompletion) -> None:
