@@ -15,22 +15,22 @@ import html
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from gpubox.profiles.model import Profile  # noqa: E402
-from gpubox.server.fit import Fit  # noqa: E402
-from gpubox.tui.replay import ReplayServices  # noqa: E402
-
 from gpubox.config import Config  # noqa: E402
 from gpubox.paths import Paths  # noqa: E402
-from gpubox.profiles.loader import Catalog, load_catalog  # noqa: E402
-from gpubox.server.launch import Preview  # noqa: E402
+from gpubox.profiles.loader import ProfileCatalog, load_catalog  # noqa: E402
+from gpubox.profiles.profile import Profile  # noqa: E402
+from gpubox.server.engine_compatibility import EngineCompatibility  # noqa: E402
+from gpubox.server.launch import LaunchPreview  # noqa: E402
 from gpubox.telemetry.history import History  # noqa: E402
 from gpubox.telemetry.recorder import read_recording  # noqa: E402
 from gpubox.tui.app import GpuboxApp  # noqa: E402
+from gpubox.tui.replay_services import ReplayServices  # noqa: E402
 
 RECORDING = ROOT / "assets" / "dashboard.jsonl"
 PICTURE = ROOT / "assets" / "dashboard.svg"
@@ -54,24 +54,25 @@ class Recorded(ReplayServices):
 
     def history(self) -> History:
         """What was read before."""
-        found = History()
+        history = History()
         for snapshot in self.snapshots[:-1]:
-            found.push(snapshot)
-        return found
+            history.push(snapshot)
+        return history
 
-    def catalog(self) -> Catalog:
+    def catalog(self) -> ProfileCatalog:
         mine = Profile(self.running, self.snapshots[-1].server.model_path or "", title="A tiny MoE with an MTP head")
-        return Catalog({self.running: mine} | load_catalog(PATHS).profiles, {})
+        return ProfileCatalog({self.running: mine} | load_catalog(PATHS).profiles, {})
 
-    def fits(self, catalog: Catalog) -> dict[str, Fit]:
+    def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         here = {self.running}
-        return {name: Fit("default", True, model_present=name in here, fetchable=True) for name in catalog.profiles}
+        engine = EngineCompatibility("default", True, fetchable=True)
+        return {name: replace(engine, model_present=name in here) for name in catalog.profiles}
 
-    def models(self, catalog: Catalog) -> list[Path]:
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
         return []
 
-    def preview(self, profile: Profile) -> Preview:
-        return Preview((), "llama-server", profile.model, None)
+    def preview_launch(self, profile: Profile) -> LaunchPreview:
+        return LaunchPreview((), "llama-server", profile.model, None)
 
     def model_size(self, profile: Profile) -> int | None:
         return None
@@ -81,15 +82,15 @@ async def picture(size: tuple[int, int] = SIZE) -> str:
     """The screen at the end of the recording, as SVG."""
     services = Recorded()
     app = GpuboxApp(services)
-    app.bridge.watch.history = services.history()
+    app.bridge.poller.history = services.history()
     async with app.run_test(size=size) as pilot:
         async with asyncio.timeout(WAIT_SECONDS):
             while not (app.dashboard.requests.rows.values and app.dashboard.profiles.entry):
                 await pilot.pause(0.02)
         await pilot.pause()
-        found = app.export_screenshot(title="gpubox", simplify=True)
-    found = re.sub(r'x="([\d.]+)"( y="[\d.]+") textLength="([\d.]+)"([^>]*)>([^<]*)<', _trimmed, found)
-    return re.sub(r"@font-face \{.*?\}\s*", "", found, flags=re.S)  # nothing is fetched to look at it
+        svg = app.export_screenshot(title="gpubox", simplify=True)
+    svg = re.sub(r'x="([\d.]+)"( y="[\d.]+") textLength="([\d.]+)"([^>]*)>([^<]*)<', _trimmed, svg)
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)  # nothing is fetched to look at it
 
 
 def _trimmed(match: re.Match[str]) -> str:

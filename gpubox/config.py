@@ -1,122 +1,84 @@
-"""The owner's settings: config.toml, and the API key that never stands in it."""
+"""The settings in config.toml, and the API key, which is never in it."""
 
 from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.storage import open_regular
-from gpubox.toml_table import TomlTable, read_toml
+from gpubox.toml_table import TomlTable, read_toml, toml_key
 
 MAX_KEY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What config.toml says; every key has a default and the file may be absent."""
+    """The contents of config.toml. Every key has a default, and the file may be absent."""
 
-    engines: dict[str, str] = field(default_factory=dict)
-    """Engine name -> path of a llama-server binary (a fork beside upstream)."""
-    default_engine: str = ""
-    """The engine of profiles that name none; empty: PATH's llama-server, else embedded."""
-    model_dirs: tuple[Path, ...] = ()
-    """More folders to look for GGUF files in."""
-    allow_exposed: bool = False
-    """Whether a non-loopback host without an API key may start unasked."""
-    weakest_confinement: str = "bubblewrap"
-    """``bubblewrap``, ``landlock`` or ``none``: the weakest that may confine the model's programs."""
-    stall_seconds: float = 60.0
-    """A load is given up after this long without any sign of progress."""
-    load_seconds: float = 3600.0
-    """A load is given up after this long, whatever it does."""
-    stop_seconds: float = 15.0
-    """How long an idle server may take to leave after SIGTERM before it is killed."""
-    wait_seconds: float = 600.0
-    """How long a change waits for requests that are being answered before it is given up."""
-    keys: dict[str, Path] = field(default_factory=dict)
-    """Address of a server that gpubox did not start -> the 0600 file with its API key."""
-    shipped_profiles: str = "auto"
-    """``show``, ``hide``, or ``auto``: the shipped profiles are hidden where the owner has one of their own."""
-    price_dollars: float | None = None
-    """What the box cost: benchmarks give tok/s per $1,000 with it."""
+    default_engine: str = toml_key(
+        "text", "The engine of profiles that name none. Without it: llama-server of PATH, else the embedded engine.", ""
+    )
+    model_dirs: tuple[Path, ...] = toml_key("list", "More folders to search for GGUF files.", tuple, items="path")
+    allow_exposed: bool = toml_key(
+        "boolean", "Start servers that other machines can reach without an API key, and do not ask.", False
+    )
+    weakest_isolation: str = toml_key(
+        "text",
+        "The weakest isolation that the model's programs may run in.",
+        "bubblewrap",
+        choices=("bubblewrap", "landlock", "none"),
+    )
+    stall_seconds: float = toml_key("number", "A model load fails after this long without progress.", 60.0, above=0)
+    load_seconds: float = toml_key("number", "A model load fails after this long.", 3600.0, above=0)
+    stop_seconds: float = toml_key("number", "An idle server is killed this long after SIGTERM.", 15.0, above=0)
+    wait_seconds: float = toml_key(
+        "number", "A stop or switch is given up after waiting this long for requests in flight.", 600.0, above=0
+    )
+    shipped_profiles: str = toml_key(
+        "text",
+        "Whether lists show the shipped profiles; auto hides them once you have a profile of your own.",
+        "auto",
+        choices=("auto", "show", "hide"),
+    )
+    price_dollars: float | None = toml_key(
+        "number", "What the box cost. Benchmarks then report tok/s per $1,000.", None, above=0
+    )
+    engines: Mapping[str, str] = toml_key("map", "Engine name -> path of a llama-server binary.", dict, items="path")
+    keys: Mapping[str, Path] = toml_key(
+        "map", "Address of a server that gpubox did not start -> file (mode 0600) with its API key.", dict, items="path"
+    )
 
 
 def load_config(paths: Paths) -> Config:
-    """The settings of config.toml; the defaults where there is none. Raises UsageError."""
+    """Reads config.toml; the defaults if there is none. Raises UsageError."""
     path = paths.config_file
-    if not _there(path):
+    if not _exists(path):
         if paths.config_override:
             raise UsageError(f"{path} does not exist.", "It is named by --config or GPUBOX_CONFIG.")
         return Config()
-    table = TomlTable(path, "", read_toml(path))
-    engines = table.table("engines")
-    sandbox = table.table("sandbox")
-    keys = table.table("keys")
-    config = Config(
-        weakest_confinement=_confinement(sandbox),
-        engines={name: str(_expanded(engines, name, value)) for name, value in engines.text_map().items()},
-        default_engine=table.text("default-engine"),
-        model_dirs=tuple(_expanded(table, "model-dirs", value) for value in table.texts("model-dirs")),
-        allow_exposed=table.flag("allow-exposed"),
-        stall_seconds=_patience(table, "stall-seconds", 60.0),
-        load_seconds=_patience(table, "load-seconds", 3600.0),
-        stop_seconds=_patience(table, "stop-seconds", 15.0),
-        wait_seconds=_patience(table, "wait-seconds", 600.0),
-        keys={address: _expanded(keys, address, value) for address, value in keys.text_map().items()},
-        shipped_profiles=_choice(table, "shipped-profiles", ("auto", "show", "hide")),
-        price_dollars=_patience(table, "price-dollars", 0.0) if "price-dollars" in table.values else None,
-    )
-    sandbox.done()
-    table.done()
-    return config
+    config = Config(**TomlTable(path, "", read_toml(path)).read(Config))
+    return replace(config, engines={name: str(binary) for name, binary in config.engines.items()})
 
 
-def _confinement(table: TomlTable) -> str:
-    value = table.text("confinement", "bubblewrap")
-    if value not in ("bubblewrap", "landlock", "none"):
-        raise table.refuse("confinement", f'must be "bubblewrap", "landlock" or "none", not {value!r}')
-    return value
-
-
-def _choice(table: TomlTable, key: str, choices: tuple[str, ...]) -> str:
-    value = table.text(key, choices[0])
-    if value not in choices:
-        raise table.refuse(key, f"must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
-    return value
-
-
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True  # a name too long, a folder that is closed, links in a circle: reading it says why
+        return True  # the name is too long, a folder is closed, links form a loop: read_toml reports it
     return True
 
 
-def _expanded(table: TomlTable, key: str, value: str) -> Path:
-    try:
-        return Path(value).expanduser()
-    except RuntimeError:
-        raise table.refuse(key, f"names a user that this machine does not have: {value}") from None
-
-
-def _patience(table: TomlTable, key: str, default: float) -> float:
-    value = table.number(key, default)
-    if value is None or value <= 0:
-        raise table.refuse(key, f"must be more than 0, not {value!r}")
-    return value
-
-
 def api_key(paths: Paths) -> str | None:
-    """The box's API key: ``$GPUBOX_API_KEY``, ``$LLAMA_API_KEY``, else the 0600 file ``api-key``.
+    """The box's API key: ``$GPUBOX_API_KEY``, ``$LLAMA_API_KEY``, else the file ``api-key`` (mode 0600).
 
-    It goes to servers that gpubox started, to no other (``server.keys``). Raises UsageError as ``read_key_file`` does.
+    Only servers that gpubox started receive it (``server.api_keys``). Raises UsageError as ``read_key_file`` does.
     """
     for name in ("GPUBOX_API_KEY", "LLAMA_API_KEY"):
         if value := os.environ.get(name, "").strip():
@@ -125,9 +87,9 @@ def api_key(paths: Paths) -> str | None:
 
 
 def read_key_file(path: Path) -> str | None:
-    """The key in a file of mode 0600; ``None`` where there is no such file.
+    """The key in a file of mode 0600; None if the file is absent or empty.
 
-    Raises UsageError when the file can be read by others: a key that leaked is no key.
+    Raises UsageError if it cannot be read, or if other users can read it.
     """
     try:
         with open_regular(path, MAX_KEY_BYTES) as file:

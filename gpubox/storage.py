@@ -1,33 +1,40 @@
-"""Reading a file that somebody else put there: a FIFO, a device or a file without end never holds gpubox up."""
+"""Files on disk: read one that others wrote, replace one in a single step, lock one."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO
 
+from gpubox.errors import GpuboxError
+
+_LOCK_PAUSE_SECONDS = 0.02
+
 
 class NotRegularFile(OSError):
-    """The path names something else than a file, or a file that is too large. ``strerror`` says which."""
+    """The path is not a regular file, or the file is too large. ``strerror`` says which."""
 
 
 def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
-    """The file opened for reading; ``path`` may lead over links.
+    """Opens a regular file for reading and follows symbolic links.
 
-    Raises NotRegular for a FIFO, socket, device or folder, and for a file over ``limit`` bytes; else OSError.
+    A FIFO, a device or an endless file never blocks gpubox: NotRegularFile is raised for everything else than a regular
+    file, and for a file larger than ``limit`` bytes. Raises OSError otherwise.
     """
-    _refuse_other(path, path.stat().st_mode)  # before it is opened: that alone starts a watchdog, rewinds a tape
-    # A FIFO without a writer would wait for one; O_NONBLOCK changes nothing for a file.
+    _check_regular(path, path.stat().st_mode)  # opening a device can have side effects: rewind a tape, start a watchdog
+    # O_NONBLOCK: opening a FIFO would wait for its writer. It has no effect on regular files.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        found = os.fstat(descriptor)
-        _refuse_other(path, found.st_mode)
-        if limit is not None and found.st_size > limit:
-            raise NotRegularFile(
-                errno.EFBIG, f"it is {found.st_size / 1e6:.1f} MB, more than {limit / 1e6:.1f} MB", str(path)
-            )
+        status = os.fstat(descriptor)
+        _check_regular(path, status.st_mode)
+        if limit is not None and status.st_size > limit:
+            size = f"it is {status.st_size / 1e6:.1f} MB, more than {limit / 1e6:.1f} MB"
+            raise NotRegularFile(errno.EFBIG, size, str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -35,20 +42,20 @@ def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The whole file. Raises NotRegular for no file or one over ``limit`` bytes, else OSError."""
+    """Reads a whole file. Raises NotRegularFile as ``open_regular`` does, else OSError."""
     with open_regular(path, limit) as file:
         data = file.read(limit + 1)
-    if len(data) > limit:  # it grows, or its size is not told (/proc)
+    if len(data) > limit:  # the file grows, or it reports no size (/proc)
         raise NotRegularFile(errno.EFBIG, f"it is more than {limit / 1e6:.1f} MB", str(path))
     return data
 
 
 def read_text(path: Path, limit: int, encoding: str = "utf-8") -> str:
-    """As ``read_bytes``, as text with line ends as they are. Raises UnicodeDecodeError too."""
+    """Reads a whole file as text and keeps its line ends. Raises as ``read_bytes``, and UnicodeDecodeError."""
     return read_bytes(path, limit).decode(encoding)
 
 
-def _refuse_other(path: Path, mode: int) -> None:
+def _check_regular(path: Path, mode: int) -> None:
     if stat.S_ISREG(mode):
         return
     kinds = {
@@ -60,3 +67,92 @@ def _refuse_other(path: Path, mode: int) -> None:
     }
     kind = kinds.get(stat.S_IFMT(mode), "something else")
     raise NotRegularFile(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces the file in one step and waits for the disk: after a crash it has the old or the new content.
+
+    The file belongs to the owner alone (mode 0600). Makes the parent folder. A failure leaves no temporary file behind,
+    a kill leaves ``NAME.*.tmp``. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def try_lock(descriptor: int, attempts: int = 1) -> bool:
+    """Takes the exclusive lock on an open file; False if another process holds it.
+
+    The lock lasts until the last copy of the descriptor is closed. ``is_locked`` of another process holds a shared lock
+    for microseconds: more ``attempts`` outlast it. Raises GpuboxError if the file system has no locks.
+    """
+    for attempt in range(attempts):
+        if attempt:
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            raise GpuboxError(f"{path} cannot be locked: {error.strerror}.") from None
+    return False
+
+
+def lock_file(path: Path, attempts: int = 1) -> int | None:
+    """Opens a lock file under its exclusive lock, as ``try_lock``; None if another process holds it.
+
+    Makes the file and its folder. Returns the descriptor, which the caller closes. Raises OSError, and GpuboxError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        locked = try_lock(descriptor, attempts)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if locked:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock on ``path``; False if there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that took the lock on ``path``; None if it is free. Never takes the lock itself.
+
+    Reads /proc/locks. The process may be dead, or of another container, and have passed the lock on. Only the inode is
+    compared: btrfs and overlayfs report another device there than stat does.
+    """
+    try:
+        inode = str(path.stat().st_ino)
+        lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    locks = (line.split() for line in lines if "FLOCK" in line and "->" not in line)
+    return next((int(fields[4]) for fields in locks if fields[5].rpartition(":")[2] == inode), None)

@@ -1,32 +1,83 @@
-"""Strict reading of TOML tables: a typo is an error that names the file, the key and the nearest one."""
+"""TOML files of the owner, read against one declaration: dataclass fields made with ``toml_key``.
+
+A mistake is one error that names the file, the table, the key and the nearest known key. ``json_schema`` turns the same
+declaration into a JSON Schema for editors.
+"""
 
 from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpubox.errors import UsageError
 from gpubox.storage import NotRegularFile, read_text
 
 MAX_TOML_BYTES = 256 * 1024
-"""A larger file is nobody's settings, and costs a second of parsing for each megabyte."""
+"""Parsing takes a second for each megabyte, and no settings file is as large as this."""
+
+KeyKind = Literal["text", "path", "integer", "number", "boolean", "any", "list", "map", "table"]
+_TYPES: dict[KeyKind, tuple[tuple[type, ...], str, dict[str, Any]]] = {
+    "text": ((str,), "a text", {"type": "string"}),
+    "path": ((str,), "a text", {"type": "string"}),
+    "integer": ((int,), "a whole number", {"type": "integer"}),
+    "number": ((int, float), "a number", {"type": "number"}),
+    "boolean": ((bool,), "true or false", {"type": "boolean"}),
+    "any": ((object,), "", {}),
+    "list": ((list,), "a list of texts", {"type": "array"}),
+    "map": ((dict,), "a table", {"type": "object"}),
+    "table": ((dict,), "a table", {}),
+}
+"""Kind -> (its Python types, what an error message calls it, its JSON Schema)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TomlKey:
+    """What one key of a TOML table may hold."""
+
+    kind: KeyKind
+    description: str = ""
+    name: str = ""
+    """In TOML; empty: the attribute's name with hyphens."""
+    items: KeyKind = "any"
+    """The kind of each value of a list or a map."""
+    table: type | None = None
+    """The dataclass that a table, or each table of a list, becomes."""
+    choices: Collection[str] = ()
+    """The only texts, or the only names in a map, that are allowed."""
+    above: float | None = None
+    """Every allowed number is larger."""
+    between: tuple[int, int] | None = None
+    """The smallest and the largest allowed whole number."""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """Additions to the JSON Schema."""
+
+
+def toml_key(kind: KeyKind, description: str, default: Any = MISSING, **limits: Any) -> Any:
+    """A dataclass field that is read from the TOML key of its name, with hyphens; required without a ``default``.
+
+    ``default`` may be the type of an empty container. ``limits`` are the other fields of TomlKey.
+    """
+    metadata = {"toml": TomlKey(kind, description, **limits)}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def closest_match(word: str, known: Iterable[str]) -> str | None:
-    """The known word that ``word`` was most likely meant to be, or ``None``."""
+    """The known word that ``word`` is most likely a misspelling of."""
     import difflib  # only after a typo
 
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of one TOML file.
+    """Parses one TOML file.
 
-    Raises UsageError when the file is absent, unreadable or not TOML; the message holds line and column.
+    Raises UsageError if it is absent, unreadable or not TOML; the message has the line and column.
     """
     import tomllib  # most starts read no TOML before the first paint
 
@@ -48,74 +99,129 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not usable: a number in it is too long, or its lists nest too deep.") from None
 
 
+@dataclass(frozen=True, slots=True)
 class TomlTable:
-    """One table of a TOML file, read key by key; ``done`` refuses the keys that nobody asked for."""
+    """One table of a TOML file."""
 
-    def __init__(self, path: Path, name: str, values: Mapping[str, Any]) -> None:
-        self.path = path
-        self.name = name
-        self.values = values
-        self._known: set[str] = set()
+    path: Path
+    name: str
+    """Its dotted name in the file; empty for the top level."""
+    values: Mapping[str, Any]
 
-    def _where(self, key: str) -> str:
-        return f"{self.path}: {f'[{self.name}] ' if self.name else ''}{key}"
+    def error(self, key: str, problem: str, hint: str = "") -> UsageError:
+        """The error for a value that cannot be used; the caller raises it."""
+        return UsageError(f"{self.path}: {f'[{self.name}] ' if self.name else ''}{key} {problem}.", hint)
 
-    def refuse(self, key: str, why: str, hint: str = "") -> UsageError:
-        """The error for a key whose value cannot be used; for the caller to raise."""
-        return UsageError(f"{self._where(key)} {why}.", hint)
+    def read(self, kind: type) -> dict[str, Any]:
+        """The constructor arguments for the dataclass ``kind``. Absent keys are left out: the class has the defaults.
 
-    def _get(self, key: str, kinds: tuple[type, ...], words: str, default: Any) -> Any:
-        self._known.add(key)
-        if key not in self.values:
-            return default
-        value = self.values[key]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise self.refuse(key, f"must be {words}, not {value!r}")
+        Raises UsageError for a wrong value, a missing key and an unknown key.
+        """
+        arguments: dict[str, Any] = {}
+        for name, attribute, key, default in (keys := list(_keys_of(kind))):
+            if name in self.values:
+                arguments[attribute] = self._value(name, key, self.values[name])
+            if default is MISSING and arguments.get(attribute, "") == "":
+                raise self.error(name, "is missing", key.description)
+        self._reject_unknown([name for name, *_ in keys])
+        return arguments
+
+    def _reject_unknown(self, known: Collection[str]) -> None:
+        for key in self.values:
+            if key not in known:
+                near = closest_match(key, known)
+                hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(sorted(known))}."
+                raise self.error(key, "is not a key gpubox knows", hint)
+
+    def _value(self, name: str, key: TomlKey, value: Any) -> Any:
+        types, noun, _ = _TYPES[key.kind]
+        if key.kind == "list" and key.table:
+            noun = f"written as [[{name}]]"
+        fits: bool = isinstance(value, types) and not (isinstance(value, bool) and key.kind in ("integer", "number"))
+        if not fits:
+            raise self.error(name, f"must be {noun}, not {value!r}")
+        inner = TomlTable(self.path, f"{self.name}.{name}" if self.name else name, value)
+        if key.kind == "list":
+            if not all(isinstance(item, dict if key.table else str) for item in value):
+                raise self.error(name, f"must be {noun}")
+            item_key = TomlKey("table" if key.table else key.items, table=key.table)
+            return tuple(self._value(name, item_key, item) for item in value)
+        if key.kind == "map":
+            items = {item: inner._value(item, TomlKey(key.items), each) for item, each in value.items()}
+            if key.choices:
+                inner._reject_unknown(key.choices)
+            return items
+        if key.kind == "table":
+            assert key.table is not None
+            return key.table(**inner.read(key.table))
+        if key.kind == "path":
+            try:
+                return Path(value).expanduser()
+            except RuntimeError:
+                raise self.error(name, f"names a user that this machine does not have: {value}") from None
+        return self._scalar(name, key, value)
+
+    def _scalar(self, name: str, key: TomlKey, value: Any) -> Any:
+        if key.kind == "number":
+            try:
+                value = float(value)
+            except OverflowError:
+                value = math.inf
+            if not math.isfinite(value):
+                raise self.error(name, "must be a number of ordinary size")
+        if key.choices and value not in key.choices:
+            *others, last = (f'"{choice}"' for choice in key.choices)
+            raise self.error(name, f"must be {', '.join(others)} or {last}, not {value!r}")
+        if key.above is not None and value <= key.above:
+            raise self.error(name, f"must be more than {key.above:g}, not {value!r}")
+        if key.between and not key.between[0] <= value <= key.between[1]:
+            raise self.error(name, f"must be {key.between[0]} to {key.between[1]}, not {value}")
         return value
 
-    def text(self, key: str, default: str = "") -> str:
-        return str(self._get(key, (str,), "a text", default))
 
-    def integer(self, key: str, default: int) -> int:
-        return int(self._get(key, (int,), "a whole number", default))
+def _keys_of(kind: type) -> Iterator[tuple[str, str, TomlKey, Any]]:
+    """Each key of a dataclass: its TOML name, its attribute, what it may hold, its default (MISSING: required)."""
+    for item in fields(kind):
+        if key := item.metadata.get("toml"):
+            default = item.default if item.default_factory is MISSING else item.default_factory()
+            yield key.name or item.name.replace("_", "-"), item.name, key, default
 
-    def number(self, key: str, default: float | None = None) -> float | None:
-        value = self._get(key, (int, float), "a number", default)
-        try:
-            number = None if value is None else float(value)
-        except OverflowError:
-            number = math.inf
-        if number is not None and not math.isfinite(number):
-            raise self.refuse(key, "must be a number of ordinary size")
-        return number
 
-    def flag(self, key: str, default: bool = False) -> bool:
-        return bool(self._get(key, (bool,), "true or false", default))
+def given_values(instance: Any) -> dict[str, Any]:
+    """TOML key -> value, for all values that are not the default."""
+    keys = _keys_of(type(instance))
+    return {name: value for name, attribute, _, default in keys if (value := getattr(instance, attribute)) != default}
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self._get(key, (list,), "a list of texts", [])
-        if not all(isinstance(v, str) for v in value):
-            raise self.refuse(key, "must be a list of texts")
-        return tuple(value)
 
-    def table(self, key: str) -> TomlTable:
-        value = self._get(key, (dict,), "a table", {})
-        return TomlTable(self.path, f"{self.name}.{key}" if self.name else key, value)
+def json_schema(kind: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a TOML table that becomes the dataclass ``kind``."""
+    keys = list(_keys_of(kind))
+    required = [name for name, _, _, default in keys if default is MISSING]
+    return {
+        "type": "object",
+        "properties": {name: _key_schema(key, default) for name, _, key, default in keys},
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
 
-    def tables(self, key: str) -> list[TomlTable]:
-        value = self._get(key, (list,), f"written as [[{key}]]", [])
-        if not all(isinstance(v, dict) for v in value):
-            raise self.refuse(key, f"must be written as [[{key}]]")
-        return [TomlTable(self.path, key, v) for v in value]
 
-    def text_map(self) -> dict[str, str]:
-        """Every key of this table with its text (an ``[env]`` table, the ``[engines]`` of config.toml)."""
-        return {key: self.text(key) for key in self.values}
-
-    def done(self) -> None:
-        """Raises UsageError for the first key that was never asked for."""
-        for key in self.values:
-            if key not in self._known:
-                near = closest_match(key, self._known)
-                hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(sorted(self._known))}."
-                raise self.refuse(key, "is not a key gpubox knows", hint)
+def _key_schema(key: TomlKey, default: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = {"description": key.description, **_TYPES[key.kind][2], **key.schema}
+    inner = json_schema(key.table) if key.table else _TYPES[key.items][2]
+    if key.kind == "list":
+        schema["items"] = inner
+    elif key.kind == "table":
+        schema |= inner
+    elif key.kind == "map" and key.choices:
+        schema |= {"properties": dict.fromkeys(key.choices, inner), "additionalProperties": False}
+    elif key.kind == "map" and inner:
+        schema["additionalProperties"] = inner
+    elif key.choices:
+        schema["enum"] = list(key.choices)
+    if default != "" and isinstance(default, (bool, int, float, str)):
+        schema["default"] = default
+    if key.above is not None:
+        schema["exclusiveMinimum"] = key.above
+    if key.between:
+        schema["minimum"], schema["maximum"] = key.between
+    return schema

@@ -1,6 +1,6 @@
-"""The arguments a model wrote -> a dict, by a ladder of ever kinder readings. Pure.
+"""Reads the arguments of a tool call, which a model may have malformed. Pure.
 
-Nothing is completed that a limit cut off: half a program must not run.
+Arguments that a token limit cut off are not completed: half a program must not run.
 """
 
 from __future__ import annotations
@@ -12,47 +12,46 @@ from typing import Any
 
 from gpubox.agent.fenced_code import fenced_blocks
 
-MEND_CHARACTERS = 8000
-"""More is not mended: json_repair takes the square of the length over some texts (0.2 s here, at worst)."""
+MAX_REPAIR_CHARACTERS = 8000
+"""Longer arguments are not repaired: the time of json_repair grows with the square of the length (0.2 s here)."""
+
+Reading = tuple[dict[str, Any] | None, bool]
+"""``(arguments, repaired)``; ``(None, False)`` if the text makes no sense."""
 
 
 def read_arguments(
-    raw: str, wanted: str = "", known: Collection[str] = (), *, truncated: bool = False
-) -> tuple[dict[str, Any] | None, bool]:
-    """``(arguments, repaired)``; ``(None, False)`` where no reading makes sense.
+    raw: str, code_argument: str = "", known: Collection[str] = (), *, truncated: bool = False
+) -> Reading:
+    """The arguments in ``raw``, by strict JSON first, then by ever more lenient readings.
 
-    ``wanted`` names the one argument that a bare program is meant for (``code``), if there is one; ``known`` are the
-    names that may come out of a repair. ``truncated``: a limit cut the reply, so only what is whole by itself counts.
+    ``code_argument``: the argument that a bare program is meant for, if the tool has one. ``known``: the only names
+    that a repair may produce. ``truncated``: a token limit cut the reply off, so only complete JSON counts.
     """
     raw = raw.strip()
     if not raw:
         return {}, False
     try:
         values = json.loads(raw)
-        if isinstance(values, dict):
-            return values, False
     except (ValueError, RecursionError):
-        values = None
-    if isinstance(values, str):  # JSON in a string, or the program itself in one
-        inner, _ = read_arguments(values, wanted, known, truncated=truncated) if values != raw else (None, False)
-        return (inner, True) if inner else (None, False)
-    if values is not None:
-        return None, False
-    if truncated:
-        return None, False
-    return _repaired(raw, wanted, known)
+        return (None, False) if truncated else _repair(raw, code_argument, known)
+    if isinstance(values, dict):
+        return values, False
+    if isinstance(values, str) and values != raw:  # a string that holds JSON or the program
+        arguments, _ = read_arguments(values, code_argument, known, truncated=truncated)
+        if arguments:
+            return arguments, True
+    return None, False
 
 
-def _repaired(raw: str, wanted: str, known: Collection[str]) -> tuple[dict[str, Any] | None, bool]:
-    fenced = fenced_blocks(raw)
-    if fenced and fenced[0].code.strip():
-        inner = fenced[0].code.strip()
-        if fenced[0].language in ("json", "") and inner.startswith("{"):
-            return read_arguments(inner, wanted, known)[0], True
-        if wanted and parses(inner):
-            return {wanted: fenced[0].code}, True
-    if wanted and not raw.startswith("{") and parses(raw):
-        return {wanted: raw}, True
+def _repair(raw: str, code_argument: str, known: Collection[str]) -> Reading:
+    blocks = fenced_blocks(raw)
+    if blocks and (code := blocks[0].code.strip()):
+        if blocks[0].language in ("json", "") and code.startswith("{"):
+            return read_arguments(code, code_argument, known)[0], True
+        if code_argument and _is_python(code):
+            return {code_argument: blocks[0].code}, True
+    if code_argument and not raw.startswith("{") and _is_python(raw):
+        return {code_argument: raw}, True
     if (start := raw.find("{")) < 0:
         return None, False
     try:
@@ -61,16 +60,16 @@ def _repaired(raw: str, wanted: str, known: Collection[str]) -> tuple[dict[str, 
             return values, True
     except (ValueError, RecursionError):
         pass
-    values = _mended(raw[start:])
+    values = _repair_json(raw[start:])
     if not isinstance(values, dict) or not values or (known and not set(values) <= set(known)):
         return None, False
-    if wanted and not (isinstance(values.get(wanted), str) and parses(values[wanted])):
-        return None, False  # a program that a repair broke is worse than none
+    if code_argument and not (isinstance(values.get(code_argument), str) and _is_python(values[code_argument])):
+        return None, False  # the repair broke the program
     return values, True
 
 
-def _mended(raw: str) -> Any:
-    if len(raw) > MEND_CHARACTERS:
+def _repair_json(raw: str) -> Any:
+    if len(raw) > MAX_REPAIR_CHARACTERS:
         return None
     from json_repair import loads
 
@@ -80,8 +79,7 @@ def _mended(raw: str) -> Any:
         return None
 
 
-def parses(code: str) -> bool:
-    """Whether it is Python with something in it."""
+def _is_python(code: str) -> bool:
     try:
         return bool(ast.parse(code).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""The tool ``code_execution``: a Python program in the Sandbox."""
+"""The tool ``code_execution``: runs a Python program in the Sandbox."""
 
 from __future__ import annotations
 
@@ -8,39 +8,37 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 
+MAX_NAMED_FILES = 20
+
 
 class CodeExecution:
-    """Runs ``code`` confined as ``policy`` says; each call is a fresh interpreter."""
+    """Runs ``code`` under ``policy``. Each call starts a fresh interpreter."""
 
     name = "code_execution"
     description = (
         "Run a Python 3 program in a sandbox without network and return what it printed. Each call is a fresh "
         "interpreter: include imports and definitions, and print what you want to see."
     )
+    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The whole program."}},
+        "required": ["code"],
+    }
     parallel_safe = True
 
     def __init__(self, sandbox: Sandbox, policy: Policy) -> None:
         self._sandbox, self._policy = sandbox, policy
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """One string: ``code``."""
-        return {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "The whole program."}},
-            "required": ["code"],
-        }
-
     def diff(self, call: ToolCall) -> str:
-        """Nothing to approve: confinement is the approval."""
+        """Empty: a confined program needs no approval."""
         return ""
 
     async def run(self, call: ToolCall) -> ToolOutput:
-        """Raises GpuboxError where nothing confines."""
+        """Raises GpuboxError if this machine cannot confine the program."""
         outcome = await self._sandbox.run(call.code, self._policy)
         return ToolOutput(
-            text=self._words(outcome),
-            ok=outcome.exit_code == 0 and not outcome.ended_by,
+            text=_output_text(outcome),
+            ok=outcome.ok,
             seconds=outcome.seconds,
             exit_code=outcome.exit_code,
             ended_by=outcome.ended_by,
@@ -49,23 +47,24 @@ class CodeExecution:
             dropped_bytes=outcome.dropped_bytes,
         )
 
-    def _words(self, outcome: Outcome) -> str:
-        parts = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
-        if outcome.ended_by:
-            parts.append(f"[ended: {outcome.why or 'stopped by the owner'}]")
-        elif outcome.signal:
-            parts.append(f"[killed by {outcome.signal}]")
-        elif outcome.exit_code:
-            parts.append(f"[exit code {outcome.exit_code}]")
-        elif not parts:
-            parts.append("[it printed nothing]")
-        if outcome.quarantined:
-            parts.append(
-                f"[moved out of the workspace to {outcome.quarantine}, because tools of the owner's would run it: "
-                f"{', '.join(outcome.quarantined[:20])}]"
-            )
-        if outcome.not_quarantined:
-            parts.append(f"[tools of the owner's run what was changed here: {', '.join(outcome.not_quarantined[:20])}]")
-        if outcome.files_changed:
-            parts.append(f"[files: {', '.join(outcome.files_changed[:20])}]")
-        return "\n".join(parts)
+
+def _output_text(outcome: Outcome) -> str:
+    """What the model reads: the program's output, then how it ended and which files it changed."""
+    parts = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
+    if outcome.ended_by:
+        parts.append(f"[ended: {outcome.why or 'stopped by the owner'}]")
+    elif outcome.signal:
+        parts.append(f"[killed by {outcome.signal}]")
+    elif outcome.exit_code:
+        parts.append(f"[exit code {outcome.exit_code}]")
+    elif not parts:
+        parts.append("[it printed nothing]")
+    for note, paths in (
+        (f"moved out of the workspace to {outcome.quarantine}, because the owner's tools would run it",
+         outcome.quarantined),
+        ("changed, and the owner's tools run it", outcome.not_quarantined),
+        ("files", outcome.files_changed),
+    ):  # fmt: skip
+        if paths:
+            parts.append(f"[{note}: {', '.join(paths[:MAX_NAMED_FILES])}]")
+    return "\n".join(parts)

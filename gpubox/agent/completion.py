@@ -1,152 +1,326 @@
-"""The requests of one turn: what does not work at once is asked again where that helps, from the same prefix."""
+"""The chat completions of one turn: request, streamed reply, and a second request where that helps.
+
+The requests of a turn differ only in the messages at their end, so that the server reuses its KV cache.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
 
-from gpubox.agent.asking import Emit, ask
-from gpubox.agent.conversation import Conversation, rendered
-from gpubox.agent.events import Notice, RoundRestarted
-from gpubox.agent.ledger import TurnTimings
-from gpubox.agent.protocol import ToolProtocol
-from gpubox.agent.reply import ModelReply, request_body
+from gpubox.agent.conversation import Conversation, request_messages
+from gpubox.agent.events import (
+    Emit,
+    GenerationStats,
+    Notice,
+    PrefillProgress,
+    ReasoningDelta,
+    RoundRestarted,
+    TextDelta,
+)
+from gpubox.agent.fenced_code import ends_with_program
+from gpubox.agent.repetition import RepetitionDetector
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.timing import RequestMeasurements
+from gpubox.agent.thinking import ThinkingSplitter, split_thinking
+from gpubox.agent.timing import RequestMeasurements, TurnTimings
+from gpubox.agent.tool_protocol import ToolProtocol
 from gpubox.errors import GpuboxError
+from gpubox.server.chunks import Chunk
 from gpubox.server.client import LlamaClient
+from gpubox.server.dialect import supported_fields
+from gpubox.server.other_server import LLAMA
 from gpubox.server.stream import ContextOverflow, StreamError
 
-THINKING_TOKENS = 256
-"""Of a reply that is asked again because the one before only thought; templates without a switch obey this."""
+STATS_INTERVAL_SECONDS = 0.25
+MAX_REPLY_CALLS = 32
+"""Native calls that are read from one reply; later ones are ignored."""
+MAX_REPLY_CHARACTERS = 4_000_000
+"""Ends the stream of a server that does not obey max_tokens."""
+RETRY_THINKING_TOKENS = 256
+"""Thinking budget of a request that must not think: templates without ``enable_thinking`` obey only the budget."""
 CHARACTERS_PER_TOKEN = 3
-FULL = 0.6
-"""How full of the context the conversation is after folding: each folding costs a prefill, so there are few."""
+TARGET_FILL = 0.6
+"""Share of the context in use after a compaction. It is low because each compaction costs a new prefill."""
 
 
-class CompletionRequester:
-    """Asks for the reply of one round after the other."""
+@dataclass(slots=True)
+class RawToolCall:
+    """One native tool call as the model wrote it."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class ModelReply:
+    """The reply to one request. It grows with the stream, so that a broken stream leaves what was received."""
+
+    measurements: RequestMeasurements
+    content: str = ""
+    """As received: it includes thinking that the server did not parse."""
+    reasoning_content: str = ""
+    tool_calls: dict[int, RawToolCall] = field(default_factory=dict)
+    """By their ``index`` in the stream."""
+    finish_reason: str = ""
+    streamed_text: str = ""
+    """The visible text emitted so far."""
+    repetitive: bool = False
+    """The model repeated itself, and the stream was closed."""
+
+    @property
+    def visible(self) -> str:
+        """The content without thinking."""
+        return split_thinking(self.content)[1]
+
+    def problem(self) -> tuple[str, GpuboxError]:
+        """Why the reply is empty (as a sentence; "" if it is not), and the error to raise if it stays so."""
+        error = GpuboxError("The model gives an empty answer.", "Ask in other words, or try another model.")
+        if self.visible.strip() or self.tool_calls:
+            return "", error
+        if not (self.reasoning_content.strip() or split_thinking(self.content)[0].strip()):
+            return "The model gave an empty answer. Asking again.", error
+        error = GpuboxError(
+            "The model only thinks and does not answer.", "Give the chat more max-tokens, or turn thinking off."
+        )
+        problem = "The model thought but did not answer."
+        if self.repetitive:
+            problem = "The model repeated itself while thinking."
+        elif self.finish_reason == "length":
+            problem = "max_tokens ended while the model was thinking."
+        return f"{problem} Asking again without thinking.", error
+
+
+class ReplyCollector:
+    """Turns the Chunks of one stream into events and a ModelReply."""
 
     def __init__(
-        self,
-        client: LlamaClient,
-        conversation: Conversation,
-        settings: AgentSettings,
-        chosen: ToolProtocol,
-        context_tokens: int | None,
-        emit: Emit,
-        clock: Callable[[], float],
-        ledger: TurnTimings,
-        retry_seconds: float,
+        self, reply: ModelReply, emit: Emit, clock: Callable[[], float], *, stop_after_program: bool = False
     ) -> None:
-        self._client, self._conversation, self._settings, self._chosen = client, conversation, settings, chosen
-        self._context, self._emit, self._clock, self._ledger = context_tokens, emit, clock, ledger
-        self._retry_seconds = retry_seconds
-        self._sent = 0
-        """Messages that the server has seen."""
-        self._roomy = 0
-        """The cache's tokens for which room was made already."""
-        self.reply: ModelReply | None = None
-        """The newest, also while it comes."""
+        """``stop_after_program``: a complete fenced program ends the reply, before the model invents its output."""
+        self.reply, self._emit, self._clock, self._stop_after_program = reply, emit, clock, stop_after_program
+        self._splitter = ThinkingSplitter()
+        self._repetition = RepetitionDetector()
+        self._stats_at = self._last_delta_at = 0.0
+        self._characters = 0
 
-    async def ask(self, number: int, max_tokens: int) -> ModelReply:
-        """The reply of round ``number``, which is never empty. Raises GpuboxError where asking again did not help."""
+    def add(self, chunk: Chunk) -> bool:
+        """Adds one Chunk to the reply. Returns False if the rest of the stream is not wanted."""
+        reply, now = self.reply, self._clock()
+        self._measure(chunk, now)
+        reply.finish_reason = chunk.finish_reason or reply.finish_reason
+        if not (chunk.text or chunk.reasoning or chunk.calls):
+            return True
+        thinking, visible = self._splitter.feed(chunk.text) if chunk.text else ("", "")
+        self._measure_delta(chunk, now, bool(chunk.reasoning or thinking or self._splitter.closing_tag))
+        reply.reasoning_content += chunk.reasoning
+        reply.content += chunk.text
+        self._emit_text(chunk.reasoning + thinking, visible)
+        for delta in chunk.calls:
+            if delta.index < MAX_REPLY_CALLS:
+                call = reply.tool_calls.setdefault(delta.index, RawToolCall())
+                call.id = call.id or delta.id
+                call.name = call.name or delta.name
+                call.arguments += delta.arguments
+        self._emit_stats(now)
+        if self._stop_after_program and "\n" in visible and ends_with_program(reply.streamed_text):
+            reply.finish_reason = "program"
+            return False
+        received = chunk.reasoning + chunk.text + "".join(delta.arguments for delta in chunk.calls)
+        reply.repetitive = self._repetition.feed(received)
+        self._characters += len(received)
+        if self._characters > MAX_REPLY_CHARACTERS:
+            reply.finish_reason = "length"
+            return False
+        return not reply.repetitive
+
+    def end(self) -> None:
+        """Emits the text that was held back as a possible thinking tag, and the last stats."""
+        self._emit_text(*self._splitter.end())
+        self.reply.measurements.ended = self._clock()
+        self._stats_at = 0.0
+        self._emit_stats(self.reply.measurements.ended)
+
+    def _measure(self, chunk: Chunk, now: float) -> None:
+        measured = self.reply.measurements
+        if progress := chunk.progress:
+            if measured.prefill_started is None:
+                measured.prefill_started = now
+            measured.prompt_tokens, measured.cached_tokens = progress.total, progress.cached
+            self._emit(PrefillProgress(progress.processed, progress.total, progress.cached))
+        if chunk.timings:
+            measured.timings = chunk.timings
+        if usage := chunk.usage:
+            measured.completion_tokens = usage.generated_tokens
+            measured.prompt_tokens = usage.prompt_tokens or measured.prompt_tokens
+            measured.cached_tokens = usage.cached_tokens or measured.cached_tokens
+
+    def _measure_delta(self, chunk: Chunk, now: float, thinking: bool) -> None:
+        measured = self.reply.measurements
+        if measured.first_delta is None:
+            measured.first_delta = now
+        elif thinking:
+            measured.thinking_seconds += now - self._last_delta_at
+        self._last_delta_at = now
+        measured.deltas += 1
+        if thinking:
+            measured.thinking_deltas += 1
+            measured.timings_after_thinking = chunk.timings or measured.timings_after_thinking
+
+    def _emit_text(self, thinking: str, visible: str) -> None:
+        if thinking:
+            self._emit(ReasoningDelta(thinking))
+        if visible:
+            self.reply.streamed_text += visible
+            self._emit(TextDelta(visible))
+
+    def _emit_stats(self, now: float) -> None:
+        timings = self.reply.measurements.timings
+        if timings and timings.generated_tokens and now - self._stats_at >= STATS_INTERVAL_SECONDS:
+            self._stats_at = now
+            self._emit(
+                GenerationStats(
+                    timings.generated_tokens,
+                    timings.tg_tokens_per_second,
+                    timings.draft_tokens,
+                    timings.draft_tokens_accepted,
+                )
+            )
+
+
+@dataclass(slots=True)
+class CompletionRequester:
+    """Requests the replies of one turn. It repeats a request that failed and makes room in a full context."""
+
+    client: LlamaClient
+    conversation: Conversation
+    settings: AgentSettings
+    protocol: ToolProtocol
+    context_tokens: int | None
+    """Size of one slot's context; ``None`` if unknown."""
+    emit: Emit
+    timings: TurnTimings
+    retry_seconds: float
+    """Wait before a broken request is repeated."""
+    reply: ModelReply | None = None
+    """The newest reply, also while it is streamed."""
+    _sent_messages: int = 0
+    _compacted_at_tokens: int = 0
+    """``server_cache_tokens`` at the last compaction: one cache state causes one compaction."""
+
+    async def request(self, round_number: int, max_tokens: int) -> ModelReply:
+        """The reply of one round, never empty. Raises GpuboxError if a second request did not help either."""
         broken: ModelReply | None = None
-        empty = False
+        was_empty = False
         while True:
             self._make_room(max_tokens)
-            reply = self.reply = ModelReply(RequestMeasurements(self._ledger.began, self._clock()))
+            reply = self.reply = ModelReply(self.timings.start_request())
             try:
-                await self._ask(reply, max_tokens, without_thinking=empty)
+                await self._stream(reply, max_tokens, without_thinking=was_empty)
             except ContextOverflow as error:
-                over = self._characters_over(error)
-                if not (self._fold(over) or self._shorten(over)):
+                if not self._shrink(self._excess_characters(error)):
                     raise
                 continue
             except StreamError as error:
-                if broken and not reply.content:  # what the first attempt said stays
-                    reply.content, reply.reasoning = broken.content, reply.reasoning or broken.reasoning
+                if broken and not reply.content:  # keep what the first request received
+                    reply.content = broken.content
+                    reply.reasoning_content = reply.reasoning_content or broken.reasoning_content
                 if broken or not error.transient:
                     raise
                 broken = reply
-                self._again(number, f"{error.message} Asking again.", reply)
-                await asyncio.sleep(self._retry_seconds)
+                self._emit_restart(round_number, f"{error.message} Asking again.", reply)
+                await asyncio.sleep(self.retry_seconds)
                 continue
-            why, failure = _nothing(reply)
-            if not why:
+            problem, error_if_repeated = reply.problem()
+            if not problem:
                 return reply
-            if empty:
-                raise failure
-            empty = True
-            self._again(number, why, reply)
+            if was_empty:
+                raise error_if_repeated
+            was_empty = True
+            self._emit_restart(round_number, problem, reply)
 
-    async def _ask(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:
-        chosen, settings = self._chosen, self._settings
-        body = request_body(
-            rendered(self._conversation, chosen.system, native=chosen.native, system_role=chosen.system_role),
-            chosen,
-            settings,
-            max_tokens=max_tokens,
-            thinking=False if without_thinking else settings.thinking,
-            thinking_budget_tokens=THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens,
-        )
-        self._sent = len(self._conversation.messages)
-        await ask(
-            self._client,
-            body,
-            reply,
-            self._emit,
-            silence_seconds=settings.silence_seconds,
-            until_program=chosen.name == "fenced",
-            clock=self._clock,
-        )
+    def _body(self, max_tokens: int, *, without_thinking: bool) -> dict[str, Any]:
+        """The JSON body for ``/v1/chat/completions``, with the fields of llama-server b11434."""
+        protocol, settings = self.protocol, self.settings
+        body: dict[str, Any] = {
+            **settings.sampling,
+            "messages": request_messages(
+                self.conversation, protocol.system_prompt, native=protocol.native, system_role=protocol.system_role
+            ),
+            "max_tokens": max_tokens,
+            "cache_prompt": True,
+            "return_progress": True,
+            "timings_per_token": True,
+            "stream_options": {"include_usage": True},
+        }
+        if protocol.tools:
+            body["tools"] = list(protocol.tools)
+            body["parallel_tool_calls"] = protocol.parallel
+        thinking = False if without_thinking else settings.thinking
+        if thinking is not None:
+            arguments = settings.sampling.get("chat_template_kwargs")
+            arguments = arguments if isinstance(arguments, dict) else {}
+            body["chat_template_kwargs"] = {**arguments, "enable_thinking": thinking}
+        thinking_budget = RETRY_THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens
+        if thinking_budget is not None:
+            body["thinking_budget_tokens"] = thinking_budget
+        if settings.slot is not None:
+            body["id_slot"] = settings.slot
+        if self.client.dialect not in ("", LLAMA):
+            body = {**supported_fields(self.client.dialect, body)[0], "model": self.client.model}
+        return body
 
-    def _again(self, number: int, why: str, reply: ModelReply) -> None:
-        self._emit(RoundRestarted(number, why, self._ledger.end(reply.marks)))
+    async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:
+        """Fills ``reply`` from the stream. Raises StreamError. Cancelled, it closes the stream."""
+        body = self._body(max_tokens, without_thinking=without_thinking)
+        self._sent_messages = len(self.conversation.messages)
+        collector = ReplyCollector(
+            reply, self.emit, self.timings.clock, stop_after_program=self.protocol.name == "fenced"
+        )
+        stream = self.client.stream_completion(body, silence_seconds=self.settings.silence_seconds)
+        try:
+            async with stream as chunks, aclosing(chunks):
+                async for chunk in chunks:
+                    if not collector.add(chunk):
+                        break
+        finally:
+            collector.end()
+
+    def _emit_restart(self, round_number: int, why: str, reply: ModelReply) -> None:
+        self.emit(RoundRestarted(round_number, why, self.timings.end_round(reply.measurements)))
 
     def _make_room(self, max_tokens: int) -> None:
-        """Folds before the server has to refuse, as far as the sizes are known."""
-        held = self._conversation.server_cache_tokens
-        if not self._context or held == self._roomy:
+        """Compacts the conversation before the server would refuse it, as far as the sizes are known."""
+        cache_tokens = self.conversation.server_cache_tokens
+        if not self.context_tokens or cache_tokens == self._compacted_at_tokens:
             return
-        new = sum(len(message.content) for message in self._conversation.messages[self._sent :] if self._sent)
-        over = held + new / CHARACTERS_PER_TOKEN + min(max_tokens, self._context // 4) - self._context
-        if over > 0 and self._fold(int((over + (1 - FULL) * self._context) * CHARACTERS_PER_TOKEN)):
-            self._roomy = held
+        unsent = self.conversation.messages[self._sent_messages :] if self._sent_messages else []
+        unsent_tokens = sum(len(message.content) for message in unsent) / CHARACTERS_PER_TOKEN
+        excess = cache_tokens + unsent_tokens + min(max_tokens, self.context_tokens // 4) - self.context_tokens
+        surplus = excess + (1 - TARGET_FILL) * self.context_tokens
+        if excess > 0 and self._compact(int(surplus * CHARACTERS_PER_TOKEN)):
+            self._compacted_at_tokens = cache_tokens
 
-    def _characters_over(self, error: ContextOverflow) -> int:
-        prompt, context = error.prompt_tokens or 0, error.context_tokens or self._context or 0
-        return int(max(prompt - FULL * context, context * (1 - FULL)) * CHARACTERS_PER_TOKEN)
+    def _excess_characters(self, error: ContextOverflow) -> int:
+        prompt, context = error.prompt_tokens or 0, error.context_tokens or self.context_tokens or 0
+        return int(max(prompt - TARGET_FILL * context, context * (1 - TARGET_FILL)) * CHARACTERS_PER_TOKEN)
 
-    def _fold(self, characters: int) -> bool:
-        folded = self._conversation.fold(characters)
-        for event in folded:
-            self._emit(event)
-        if folded:
-            self._emit(Notice("folded", f"The context is nearly full: {len(folded)} old tool outputs were folded."))
-        return bool(folded)
+    def _shrink(self, characters: int) -> bool:
+        if self._compact(characters):
+            return True
+        event = self.conversation.truncate_newest_output(characters)
+        if event:
+            self.emit(event)
+            self.emit(Notice("compacted", "The newest tool output does not fit the context: its middle was removed."))
+        return bool(event)
 
-    def _shorten(self, characters: int) -> bool:
-        """What one output alone is too long for: digits are a token each."""
-        shortened = self._conversation.shorten_newest(characters)
-        for event in shortened:
-            self._emit(event)
-            self._emit(Notice("folded", "The newest output does not fit the context: its middle was left out."))
-        return bool(shortened)
-
-
-def _nothing(reply: ModelReply) -> tuple[str, GpuboxError]:
-    """Why the reply is none, as a sentence (empty: it is one), and the error when it stays so."""
-    failure = GpuboxError("The model gives an empty answer.", "Ask in other words, or try another model.")
-    if reply.visible.strip() or reply.calls:
-        return "", failure
-    if reply.thought:
-        failure = GpuboxError(
-            "The model only thinks and does not answer.", "Give the chat more max-tokens, or turn thinking off."
-        )
-        if reply.circles:
-            return "The model turned in circles while thinking; asked again without thinking.", failure
-        if reply.finish_reason == "length":
-            return "max_tokens ended while the model was thinking; asked again without thinking.", failure
-        return "The model thought and said nothing; asked again without thinking.", failure
-    return "The model said nothing; asked again.", failure
+    def _compact(self, characters: int) -> bool:
+        events = self.conversation.compact(characters)
+        for event in events:
+            self.emit(event)
+        if events:
+            self.emit(Notice("compacted", f"The context is nearly full: {len(events)} old tool outputs were removed."))
+        return bool(events)

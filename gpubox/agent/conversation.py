@@ -1,6 +1,7 @@
-"""The conversation: messages that are only ever appended, and how they are sent. Pure.
+"""The messages of a chat and their form in a request. Pure.
 
-What is sent is the same bytes each time, so that the server's KV cache holds all but the newest messages.
+Messages are only appended, so that each request starts with the bytes of the one before and the server's KV cache
+holds all but the newest messages.
 """
 
 from __future__ import annotations
@@ -10,124 +11,125 @@ from typing import Any
 
 import msgspec
 
-from gpubox.agent.clip import truncate_output
 from gpubox.agent.events import AgentEvent, Message, MessageAdded, MessageShortened
 from gpubox.agent.fenced_code import python_program
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.tools import ToolCall, truncate_output
 
-STUB = "[output folded to save context: {} characters]"
-FOLD_FROM = 200
-"""Characters of tool output that are worth folding."""
+REMOVED_OUTPUT = "[output removed to save context: {:,} characters]"
+MIN_SHORTENED_CHARACTERS = 200
+"""Shorter tool outputs stay: to shorten them saves next to nothing."""
 STOPPED = "(stopped)"
 
 
 class Conversation:
-    """The messages of one chat, without the system message: that belongs to the settings."""
+    """The messages of one chat without the system message, which belongs to the settings."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.messages = list(messages)
         self.server_cache_tokens = 0
-        """What the server's cache held after the last round; 0: nobody knows."""
+        """Tokens in the server's KV cache after the last round; 0 if unknown."""
 
     def add(self, message: Message) -> MessageAdded:
-        """Appends ``message``."""
+        """Appends ``message`` and returns the event that records it."""
         self.messages.append(message)
         return MessageAdded(message)
 
     def apply(self, event: AgentEvent) -> None:
-        """Does again what a recorded event did: a chat made of its events is sent as it was."""
+        """Repeats the change that ``event`` records. All events together rebuild the same prompt."""
         if isinstance(event, MessageAdded):
             self.messages.append(event.message)
         elif isinstance(event, MessageShortened) and 0 <= event.index < len(self.messages):
             self.messages[event.index] = msgspec.structs.replace(self.messages[event.index], content=event.content)
 
-    def fold(self, characters: int) -> list[MessageShortened]:
-        """Shortens the oldest tool outputs to one line each until ``characters`` are saved, the newest one never."""
-        done: list[MessageShortened] = []
-        saved = 0
-        for index in self._outputs()[:-1]:
+    def compact(self, characters: int) -> list[MessageShortened]:
+        """Replaces the oldest tool outputs by one line each until ``characters`` are saved. The newest output stays."""
+        events: list[MessageShortened] = []
+        for index in self._output_indexes()[:-1]:
             size = len(self.messages[index].content)
-            if size < FOLD_FROM or saved >= characters:
-                continue
-            event = MessageShortened(index, STUB.format(f"{size:,}"))
-            self.apply(event)
-            saved += size - len(event.content)
-            done.append(event)
-        return done
+            if characters > 0 and size >= MIN_SHORTENED_CHARACTERS:
+                events.append(self._shorten(index, REMOVED_OUTPUT.format(size)))
+                characters -= size - len(events[-1].content)
+        return events
 
-    def shorten_newest(self, characters: int) -> list[MessageShortened]:
-        """Leaves out the middle of the newest tool output, ``characters`` of it or two thirds; empty: it is short."""
-        index = next(iter(self._outputs()[-1:]), None)
-        if index is None or (size := len(self.messages[index].content)) < FOLD_FROM:
-            return []
-        text, _ = truncate_output(self.messages[index].content, max(size - characters, size // 3))
-        event = MessageShortened(index, text)
+    def truncate_newest_output(self, characters: int) -> MessageShortened | None:
+        """Cuts ``characters``, at most two thirds, out of the middle of the newest output. ``None``: it is short."""
+        indexes = self._output_indexes()
+        if not indexes or (size := len(self.messages[indexes[-1]].content)) < MIN_SHORTENED_CHARACTERS:
+            return None
+        text, _ = truncate_output(self.messages[indexes[-1]].content, max(size - characters, size // 3))
+        return self._shorten(indexes[-1], text)
+
+    def _shorten(self, index: int, content: str) -> MessageShortened:
+        event = MessageShortened(index, content)
         self.apply(event)
-        return [event]
+        return event
 
-    def _outputs(self) -> list[int]:
-        return [index for index, message in enumerate(self.messages) if _is_output(message)]
+    def _output_indexes(self) -> list[int]:
+        removed = REMOVED_OUTPUT.partition("{")[0]
+        return [i for i, m in enumerate(self.messages) if m.role == "tool" and not m.content.startswith(removed)]
 
-    def programs_not_run(self) -> int:
-        """How many answers hold a Python block that no tool ran, as long as the model never made a native call."""
+    def ignored_programs(self) -> int:
+        """How many answers hold a Python block that no tool ran; 0 once the model has made a native call."""
         if any(message.tool_calls for message in self.messages):
             return 0
-        following = [message.role for message in self.messages[1:]] + [""]
-        pairs = zip(self.messages, following, strict=False)
-        return sum(
-            m.role == "assistant" and after != "tool" and bool(python_program(m.content)[0]) for m, after in pairs
-        )
+        followers = [*self.messages[1:], None]
+        answers = [
+            message.content
+            for message, follower in zip(self.messages, followers, strict=False)
+            if message.role == "assistant" and not (follower and follower.role == "tool")
+        ]
+        return sum(bool(python_program(answer)[0]) for answer in answers)
 
-    def unanswered(self) -> list[ToolCall]:
-        """Calls that have no tool message yet: a template refuses a history with such."""
+    def unanswered_calls(self) -> list[ToolCall]:
+        """Calls without a tool message. A chat template refuses a history that contains one."""
         answered = {message.tool_call_id for message in self.messages if message.role == "tool"}
         return [call for message in self.messages for call in message.tool_calls if call.id not in answered]
 
 
-def _is_output(message: Message) -> bool:
-    return message.role == "tool" and not message.content.startswith(STUB[:14])
-
-
-def rendered(
+def request_messages(
     conversation: Conversation, system: str, *, native: bool, system_role: bool = True
 ) -> list[dict[str, Any]]:
-    """The ``messages`` of a request. ``native`` says whether the template knows tool calls; else they are text.
+    """The ``messages`` of a request.
 
-    Without ``system_role`` the system text begins the first user's message.
+    ``native``: the chat template knows tool calls; otherwise calls and outputs are sent as text. ``system_role``: the
+    template knows a system message; otherwise the system text begins the first user message.
     """
-    made: list[dict[str, Any]] = [{"role": "system" if system_role else "user", "content": system}] if system else []
+    rendered: list[dict[str, Any]] = []
+    if system:
+        rendered.append({"role": "system" if system_role else "user", "content": system})
     for message in conversation.messages:
-        item = _one(message, native)
-        last = made[-1] if made else {}
-        if item["role"] == "user" and last.get("role") == "tool":
-            made.append({"role": "assistant", "content": STOPPED})  # many templates want the roles in turn
-        elif item["role"] == "user" and last.get("role") == "user":
-            last["content"] += "\n\n" + item["content"]
+        item = _request_message(message, native)
+        previous = rendered[-1] if rendered else {}
+        roles = (previous.get("role"), item["role"])
+        if roles == ("user", "user"):
+            previous["content"] += "\n\n" + item["content"]
             continue
-        elif item["role"] == "assistant" and last.get("role") == "assistant":
-            made.append({"role": "user", "content": "Go on."})
-        made.append(item)
-    return made
+        if roles == ("tool", "user"):  # many templates require alternating roles
+            rendered.append({"role": "assistant", "content": STOPPED})
+        elif roles == ("assistant", "assistant"):
+            rendered.append({"role": "user", "content": "Go on."})
+        rendered.append(item)
+    return rendered
 
 
-def _one(message: Message, native: bool) -> dict[str, Any]:
-    if message.role == "tool":
-        if native and message.tool_call_id:
-            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
-        return {"role": "user", "content": message.content}
+def _request_message(message: Message, native: bool) -> dict[str, Any]:
+    if message.role == "tool" and native and message.tool_call_id:
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
     if message.role != "assistant":
-        return {"role": message.role, "content": message.content}
+        return {"role": "user" if message.role == "tool" else message.role, "content": message.content}
     item: dict[str, Any] = {"role": "assistant", "content": message.content}
     if message.reasoning_content:
         item["reasoning_content"] = message.reasoning_content
     if message.tool_calls and native:
-        item["tool_calls"] = [_call(call) for call in message.tool_calls]
+        item["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": msgspec.json.encode(call.arguments).decode()},
+            }
+            for call in message.tool_calls
+        ]
     elif message.tool_calls:
         programs = [f"```python\n{call.code.rstrip()}\n```" for call in message.tool_calls if call.code]
         item["content"] = "\n".join([message.content, *programs]).strip() or STOPPED
     return item
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = msgspec.json.encode(call.arguments).decode()
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

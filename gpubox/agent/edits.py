@@ -1,4 +1,4 @@
-"""A change of one file: planned, shown as a diff, and made at once or not at all. Blocking; run in a thread."""
+"""Changes of one file: planned, shown as a diff, and applied completely or not at all. Blocking; run in a thread."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 import secrets
 import stat
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpubox.agent.workspace import FILE_BYTES, Workspace, printable_path, read_at
+from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, printable_path, read_at
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import REPOSITORY, auto_run_kinds, is_bare_repository
 
-DIFF_LINES = 400
-"""A longer diff is shown by its head and its tail."""
-DIFF_CHARACTERS = 40_000
-_DIFF_LINE_CHARACTERS = 2000
-_COMPARED_LINES = 2000
-"""Beyond so many changed lines the old and the new ones are shown whole: to match them up takes seconds."""
+MAX_DIFF_LINES = 400
+"""Of a longer diff only head and tail are shown."""
+MAX_DIFF_CHARACTERS = 40_000
+_MAX_DIFF_LINE_CHARACTERS = 2000
+_MAX_COMPARED_LINES = 2000
+"""If more lines differ, all old and new ones are shown: difflib would take seconds to match them."""
+_CONTEXT_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file's content before and after. ``before`` is ``None`` for a file that is not there."""
+    """The content of one file before and after. ``before`` is ``None`` for a new file."""
 
     names: tuple[str, ...]
     before: bytes | None
@@ -35,19 +38,19 @@ class FileChange:
 
     @property
     def path(self) -> str:
+        """Relative to the workspace."""
         return "/".join(self.names)
 
 
 def plan_write(workspace: Workspace, path: str, content: str) -> FileChange:
-    """The whole file replaced, or made. Raises GpuboxError."""
-    names = _writable(workspace, path)
-    before = _content(workspace, names)
-    return _change(names, before, _encoded(content))
+    """Replaces or creates the whole file. Raises GpuboxError."""
+    names = _writable_names(workspace, path)
+    return _file_change(names, _read_if_exists(workspace, names), _encode(content))
 
 
 def plan_edit(workspace: Workspace, path: str, old: str, new: str) -> FileChange:
-    """``old``, which must stand in the file exactly once, replaced by ``new``. Raises GpuboxError."""
-    names = _writable(workspace, path)
+    """Replaces ``old``, which must occur exactly once, by ``new``. Raises GpuboxError."""
+    names = _writable_names(workspace, path)
     before = workspace.read(names)
     try:
         text = before.decode("utf-8")
@@ -55,25 +58,22 @@ def plan_edit(workspace: Workspace, path: str, old: str, new: str) -> FileChange
         raise GpuboxError(f"{printable_path(path)} is not UTF-8 text: an edit would damage it.") from None
     if not old:
         raise GpuboxError("The old text is empty.", "write_file replaces a whole file.")
-    if "\r\n" in text and "\r\n" not in old + new:  # models write \n whatever the file does
+    if "\r\n" in text and "\r\n" not in old + new:  # models write \n whatever the file has
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
     count = text.count(old)
     if count != 1:
-        why = "is not in the file" if count == 0 else f"stands in the file {count} times"
+        problem = "is not in the file" if count == 0 else f"is in the file {count} times"
         raise GpuboxError(
-            f"The old text {why}: {printable_path(path)} was not changed.", "Read the file and give more of it."
+            f"The old text {problem}: {printable_path(path)} was not changed.", "Read the file and give more of it."
         )
-    return _change(names, before, _encoded(text.replace(old, new)))
+    return _file_change(names, before, _encode(text.replace(old, new)))
 
 
 def apply_change(workspace: Workspace, change: FileChange, stop: threading.Event) -> None:
-    """Writes the file in one step, if it is still what the diff was made of. Nothing is left behind where it fails.
-
-    Raises GpuboxError.
-    """
-    name = change.names[-1]
-    with workspace.folder(change.names[:-1], make=True) as folder:
-        mode = _checked(folder, change)
+    """Replaces the file atomically, if it still is what the diff was made of. Raises GpuboxError."""
+    path, name = printable_path(change.path), change.names[-1]
+    with workspace.folder(change.names[:-1], create=True) as folder:
+        mode = _require_unchanged(folder, change)
         temporary = f".gpubox-{secrets.token_hex(8)}.tmp"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -83,85 +83,87 @@ def apply_change(workspace: Workspace, change: FileChange, stop: threading.Event
                 file.write(change.after)
                 file.flush()
                 os.fsync(file.fileno())
-            _checked(folder, change)
+            _require_unchanged(folder, change)
             if stop.is_set():
-                raise GpuboxError(f"{printable_path(change.path)} was not written: stopped.")
+                raise GpuboxError(f"{path} was not written: stopped.")
             if change.before is None:
-                _place_new(folder, temporary, name)
+                _link_new(folder, temporary, name)
             else:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
-            raise GpuboxError(f"{printable_path(change.path)} was not written: {error.strerror}.") from None
+            raise GpuboxError(f"{path} was not written: {error.strerror}.") from None
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
 
 
 def shorten_diff(diff: str) -> str:
-    """The diff, or its head and tail with a line between them that says what is not shown."""
-    lines = [_narrowed(line) for line in diff.splitlines()]
-    if len(lines) <= DIFF_LINES and sum(len(line) + 1 for line in lines) <= DIFF_CHARACTERS:
+    """The diff, or its head and tail with a line between them that says how much is not shown."""
+    lines = [_shorten_line(line) for line in diff.splitlines()]
+    if len(lines) <= MAX_DIFF_LINES and sum(len(line) + 1 for line in lines) <= MAX_DIFF_CHARACTERS:
         return "\n".join(lines)
-    head = _fitting(lines[: DIFF_LINES // 2])
-    tail = _fitting(lines[len(head) :][::-1][: DIFF_LINES // 2])[::-1]
+    head = _first_that_fit(lines)
+    tail = _first_that_fit(reversed(lines[len(head) :]))[::-1]
     hidden = len(lines) - len(head) - len(tail)
     return "\n".join([*head, f"@@ {hidden} of {len(lines)} lines of this diff are NOT SHOWN @@", *tail])
 
 
-def _fitting(lines: list[str]) -> list[str]:
-    taken: list[str] = []
-    room = DIFF_CHARACTERS // 2
+def _first_that_fit(lines: Iterable[str]) -> list[str]:
+    """The first lines, up to half of what may be shown."""
+    fitting: list[str] = []
+    remaining = MAX_DIFF_CHARACTERS // 2
     for line in lines:
-        room -= len(line) + 1
-        if room < 0:
+        remaining -= len(line) + 1
+        if remaining < 0 or len(fitting) == MAX_DIFF_LINES // 2:
             break
-        taken.append(line)
-    return taken
+        fitting.append(line)
+    return fitting
 
 
-def _narrowed(line: str) -> str:
-    hidden = len(line) - _DIFF_LINE_CHARACTERS
-    return line if hidden <= 0 else f"{line[:_DIFF_LINE_CHARACTERS]} @@ {hidden} characters NOT SHOWN @@"
+def _shorten_line(line: str) -> str:
+    hidden = len(line) - _MAX_DIFF_LINE_CHARACTERS
+    return line if hidden <= 0 else f"{line[:_MAX_DIFF_LINE_CHARACTERS]} @@ {hidden} characters NOT SHOWN @@"
 
 
-def _checked(folder: int, change: FileChange) -> int | None:
-    """The permissions of the file as it is now; ``None`` where there is none. Raises GpuboxError if it changed."""
-    name = change.names[-1]
+def _require_unchanged(folder: int, change: FileChange) -> int | None:
+    """The file's permissions; ``None`` if there is none. Raises GpuboxError if the file is not ``change.before``."""
+    path = printable_path(change.path)
     try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        os.stat(change.names[-1], dir_fd=folder, follow_symlinks=False)
     except OSError:
         if change.before is None:
             return None
-        raise GpuboxError(f"{printable_path(change.path)} is gone: it was not written.") from None
+        raise GpuboxError(f"{path} is gone: it was not written.") from None
     if change.before is not None:
         data, state = read_at(folder, change.names)
         if not state.st_mode & stat.S_IWUSR:
-            raise GpuboxError(f"{printable_path(change.path)} is read-only.")
+            raise GpuboxError(f"{path} is read-only.")
         if data == change.before:
             return stat.S_IMODE(state.st_mode) & 0o777
-    raise GpuboxError(f"{printable_path(change.path)} has changed since: it was not written.", "Read it again.")
+    raise GpuboxError(f"{path} has changed since: it was not written.", "Read it again.")
 
 
-def _place_new(folder: int, temporary: str, name: str) -> None:
+def _link_new(folder: int, temporary: str, name: str) -> None:
+    """Gives a new file its name without replacing another file that has just taken it."""
     try:
-        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)  # never over another
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK):
             raise
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)  # a disk without hard links
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)  # a file system without hard links
 
 
-def _writable(workspace: Workspace, path: str) -> tuple[str, ...]:
+def _writable_names(workspace: Workspace, path: str) -> tuple[str, ...]:
     names = workspace.parts(path)
     if not names or path.endswith("/"):
         raise GpuboxError(f"{printable_path(path) or '.'} is a folder: name a file.")
     if REPOSITORY in auto_run_kinds(path) or _completes_repository(workspace, names):
-        raise GpuboxError(f"{printable_path(path)} is a repository's own: what stands there may be run later.")
+        raise GpuboxError(f"{printable_path(path)} belongs to a Git repository: its files may be run later.")
     return names
 
 
 def _completes_repository(workspace: Workspace, names: tuple[str, ...]) -> bool:
-    """Whether a folder would be what git takes for a repository, or is one, whatever it is called."""
+    """Whether git takes one of the folders for a repository, now or with the new entry in it."""
     for depth in range(1, len(names) + 1):
         with contextlib.suppress(GpuboxError), workspace.folder(names[: depth - 1]) as folder:
             if is_bare_repository([*os.listdir(folder), names[depth - 1]]):  # noqa: PTH208 - by descriptor
@@ -169,57 +171,53 @@ def _completes_repository(workspace: Workspace, names: tuple[str, ...]) -> bool:
     return False
 
 
-def _content(workspace: Workspace, names: tuple[str, ...]) -> bytes | None:
+def _read_if_exists(workspace: Workspace, names: tuple[str, ...]) -> bytes | None:
     try:
-        with workspace.folder(names[:-1]) as folder:
-            os.stat(names[-1], dir_fd=folder, follow_symlinks=False)
-            return read_at(folder, names)[0]
-    except FileNotFoundError:
-        return None
+        return workspace.read(names)
     except GpuboxError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return None  # its folder is still to be made
+            return None  # the file or its folder is still to be created
         raise
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     data = text.encode("utf-8", errors="replace")
-    if len(data) > FILE_BYTES:
-        raise GpuboxError(f"The file would be larger than {FILE_BYTES // 2**20} MiB.")
+    if len(data) > MAX_FILE_BYTES:
+        raise GpuboxError(f"The file would be larger than {MAX_FILE_BYTES // 2**20} MiB.")
     return data
 
 
-def _change(names: tuple[str, ...], before: bytes | None, after: bytes) -> FileChange:
-    if before == after:
-        return FileChange(names, before, after, "")
-    path = printable_path("/".join(names))
-    if before is not None and b"\0" in before[:8192]:
-        diff = f"--- {path}\n+++ {path}\n@@ the old content, {len(before)} bytes, is no text @@\n"
-        return FileChange(names, before, after, diff + _marked("+", _lines(after)))
+def _file_change(names: tuple[str, ...], before: bytes | None, after: bytes) -> FileChange:
+    return FileChange(names, before, after, "" if before == after else _diff("/".join(names), before, after))
+
+
+def _diff(path: str, before: bytes | None, after: bytes) -> str:
+    """A unified diff. Only the lines between the equal start and end of the file are compared."""
+    path = printable_path(path)
     old, new = _lines(before or b""), _lines(after)
+    if before is not None and b"\0" in before[:8192]:
+        header = f"--- {path}\n+++ {path}\n@@ the old content, {len(before)} bytes, is binary @@\n"
+        return header + _prefixed("+", new)
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
         head += 1
     tail = 0
     while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
         tail += 1
-    front = f"--- {'(new file)' if before is None else path}\n+++ {path}\n"
-    changed = max(len(old), len(new)) - head - tail
-    if changed > _COMPARED_LINES or before is None:
+    header = f"--- {'(new file)' if before is None else path}\n+++ {path}\n"
+    if before is None or max(len(old), len(new)) - head - tail > _MAX_COMPARED_LINES:
         removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
-        place = f"@@ -{head + 1},{len(removed)} +{head + 1},{len(added)} @@\n"
-        return FileChange(names, before, after, front + place + _marked("-", removed) + _marked("+", added))
-    # Only what differs, and three lines around it: the rest would only be matched with itself.
-    start, end = max(0, head - 3), max(0, tail - 3)
-    pieces = difflib.unified_diff(old[start : len(old) - end], new[start : len(new) - end], lineterm="", n=3)
-    body = [_moved(line, start) if line.startswith("@@") else line for line in list(pieces)[2:]]
-    return FileChange(names, before, after, front + "\n".join(body) + "\n")
+        hunk = f"@@ -{head + 1},{len(removed)} +{head + 1},{len(added)} @@\n"
+        return header + hunk + _prefixed("-", removed) + _prefixed("+", added)
+    start, end = max(0, head - _CONTEXT_LINES), max(0, tail - _CONTEXT_LINES)
+    diff = difflib.unified_diff(old[start : len(old) - end], new[start : len(new) - end], lineterm="", n=_CONTEXT_LINES)
+    lines = [_shift_hunk(line, start) if line.startswith("@@") else line for line in list(diff)[2:]]
+    return header + "\n".join(lines) + "\n"
 
 
 def _lines(data: bytes) -> list[str]:
-    """Lines as a diff shows them: an ending that is unusual is seen, and so is a last line without one."""
-    text = data.decode("utf-8", errors="replace")
-    lines = text.split("\n")
+    """Lines as a diff shows them: carriage returns and a missing line break at the end are visible."""
+    lines = data.decode("utf-8", errors="replace").split("\n")
     if lines[-1]:
         lines[-1] += "\n\\ No newline at end of file"
     else:
@@ -227,14 +225,10 @@ def _lines(data: bytes) -> list[str]:
     return [line.replace("\r", "\u240d") for line in lines]
 
 
-def _marked(mark: str, lines: list[str]) -> str:
-    return "".join(f"{mark}{line}\n" for line in lines)
+def _prefixed(sign: str, lines: list[str]) -> str:
+    return "".join(f"{sign}{line}\n" for line in lines)
 
 
-def _moved(hunk: str, by: int) -> str:
-    """A hunk's ``@@ -1,3 +1,4 @@`` with the lines counted from the whole file's first."""
-    words = hunk.split(" ")
-    for index in (1, 2):
-        start, comma, count = words[index][1:].partition(",")
-        words[index] = f"{words[index][0]}{int(start) + by}{comma}{count}"
-    return " ".join(words)
+def _shift_hunk(header: str, offset: int) -> str:
+    """``@@ -1,3 +1,4 @@`` with ``offset`` added to both line numbers."""
+    return re.sub(r"(?<=[-+])\d+", lambda number: str(int(number[0]) + offset), header)

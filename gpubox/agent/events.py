@@ -1,13 +1,14 @@
-"""The story of one turn, as frozen values. JSON: one object each, ``event`` names it, seconds and tokens are raw.
+"""The events of one turn as frozen values. As JSON each is one object; its field ``event`` names it.
 
-A turn is TurnStarted, rounds, and TurnFinished or TurnFailed. A round is RoundStarted, PrefillProgress, deltas,
-tools, RoundFinished. MessageAdded says what became part of the prompt, verbatim: a Conversation made of those
-messages has the same prefix.
+A turn is TurnStarted, rounds, then TurnFinished or TurnFailed. A round is RoundStarted, PrefillProgress, deltas,
+tools, RoundFinished. MessageAdded and MessageShortened record the changes of the prompt: a Conversation rebuilt from
+them renders the same prefix.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -15,82 +16,84 @@ import msgspec
 from gpubox.agent.tools import ToolCall, ToolOutput
 
 EndReason = Literal["answered", "rounds", "tokens", "wall", "stopped", "repetition", "length"]
-"""Why a turn ended: it answered; a limit; the owner stopped it; the model turned in circles; the answer is cut."""
+"""Why a turn ended: it answered; it reached the limit of rounds, tokens or wall time; the owner stopped it; the model
+repeated itself; max_tokens cut the answer off."""
 
 
-def _tag(name: str) -> str:
+def snake_case(name: str) -> str:
+    """``RoundStarted`` -> ``round_started``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=_tag):
+class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=snake_case):
     pass
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of the prompt, as it is sent again in every later request."""
+    """One message of the prompt. Every later request sends it again."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     reasoning_content: str = ""
-    """``reasoning_content`` of an assistant's message: sent back, or the template renders another prefix."""
+    """Thinking of an assistant message. It is sent back, because the template may render it into the prefix."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Native tool tool_calls of an assistant's message; their arguments are always valid JSON."""
+    """Native tool calls of an assistant message. Their arguments are valid JSON."""
     tool_call_id: str = ""
-    """Of a tool's message: the call it answers."""
+    """The call that a tool message answers."""
     partial: bool = False
-    """The owner stopped it, or the stream broke."""
+    """The owner stopped the message, or the stream broke."""
 
 
 class RoundTiming(msgspec.Struct, frozen=True):
-    """Where one round's wall time went. The parts ending in ``_seconds`` sum to ``wall_seconds``.
+    """Where the wall time of one round went. The other ``_seconds`` fields add up to ``wall_seconds``.
 
-    Prefill and generation are the server's own (``timings.prompt_ms``, ``predicted_ms``) where it sent them, else
-    by this clock. New and re-read prefill share the prompt's time by their tokens; thinking and answer share the
-    generation's by the server's clock at the last delta of thinking, else by when deltas came. ``loop_seconds`` is
-    what is left.
+    Prefill and generation times are the server's (``timings.prompt_ms``, ``predicted_ms``) if it sends them, else the
+    client's. New and reprocessed prefill share the prefill time in proportion to their tokens. Thinking and answer
+    share the generation time by the server's timings at the last thinking delta, else by the arrival of the deltas.
     """
 
     wall_seconds: float = 0.0
     queue_seconds: float = 0.0
-    """From the request until the server began to read the prompt."""
+    """From the request to the start of prefill."""
     prefill_new_seconds: float = 0.0
     prefill_reprocessed_seconds: float = 0.0
     thinking_seconds: float = 0.0
     answer_seconds: float = 0.0
-    """Visible text and tool tool_calls."""
+    """Visible text and tool calls."""
     tool_seconds: float = 0.0
-    """By the clock: tools that ran side by side count once."""
+    """Wall time: tools that run in parallel count once."""
     approval_seconds: float = 0.0
-    """The owner's."""
+    """Waiting for the owner."""
     loop_seconds: float = 0.0
+    """The rest of the wall time."""
     prefill_new_tokens: int = 0
     prefill_reprocessed_tokens: int = 0
-    """Tokens the server held after the round before, and read again."""
+    """Tokens that were in the server's cache after the round before and were processed again."""
     cached_tokens: int = 0
     generated_tokens: int = 0
     thinking_tokens: int | None = None
-    """The server's count when the last of it came, else counted in deltas."""
+    """The server's count at the last thinking delta, else the number of thinking deltas."""
     tg_tokens_per_second: float | None = None
     pp_tokens_per_second: float | None = None
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
     from_server: bool = True
-    """False: the server sent no timings; the figures are this clock's and this count's."""
+    """False: the server sent no timings, and times and counts are the client's."""
 
 
 class TurnTotals(msgspec.Struct, frozen=True):
-    """Sums of a turn's rounds."""
+    """Sums over the rounds of a turn."""
 
     rounds: int = 0
     timing: RoundTiming = RoundTiming()
     effective_tokens_per_second: float | None = None
     """Generated tokens per second of the turn's wall time without approvals."""
-    tools: int = 0
+    tool_calls: int = 0
     failed_tool_calls: int = 0
 
 
 class TurnStarted(_Event, frozen=True):
-    """``protocol`` is what was chosen, and ``why``; ``context_size_tokens`` is one slot's."""
+    """The turn starts. ``why`` says why ``protocol`` was chosen; ``context_size_tokens`` is the size of one slot."""
 
     protocol: str
     why: str = ""
@@ -107,7 +110,7 @@ class RoundStarted(_Event, frozen=True):
 
 
 class PrefillProgress(_Event, frozen=True):
-    """Prompt tokens: ``processed`` of ``total`` are read, ``cached`` of them were there."""
+    """``processed`` of ``total`` prompt tokens are in the KV cache; ``cached`` of them were there before."""
 
     processed: int
     total: int
@@ -127,7 +130,7 @@ class TextDelta(_Event, frozen=True):
 
 
 class GenerationStats(_Event, frozen=True):
-    """A few times a second while the model writes: the server's own figures of this round so far."""
+    """The server's counts and rates of this round so far, a few times per second while the model writes."""
 
     generated_tokens: int
     tg_tokens_per_second: float | None = None
@@ -136,36 +139,36 @@ class GenerationStats(_Event, frozen=True):
 
 
 class RoundRestarted(_Event, frozen=True):
-    """The round is asked again: its deltas so far are void. ``why`` is a sentence for the owner."""
+    """The request of the round is repeated; its deltas so far are void. ``why`` is a sentence for the owner."""
 
     round: int
     why: str
     timing: RoundTiming = RoundTiming()
-    """Of the attempt that is given up; the Totals count it."""
+    """Of the request that is given up. TurnTotals include it."""
 
 
 class ToolRequested(_Event, frozen=True):
-    """The model asks for a call that can be made."""
+    """The model calls a tool."""
 
     call: ToolCall
 
 
 class ApprovalRequested(_Event, frozen=True):
-    """The loop waits for the owner."""
+    """The loop waits until the owner allows or denies ``call``."""
 
     call: ToolCall
     diff: str
 
 
 class ToolFinished(_Event, frozen=True):
-    """The call is over, however."""
+    """The call is over, whether it ran, failed or was refused."""
 
     call: ToolCall
     output: ToolOutput
 
 
 class MessageAdded(_Event, frozen=True):
-    """``message`` is now part of the conversation."""
+    """``message`` is now the last one of the conversation."""
 
     message: Message
 
@@ -178,24 +181,26 @@ class MessageShortened(_Event, frozen=True):
 
 
 class RoundFinished(_Event, frozen=True):
-    """The round is over, its tools too."""
+    """The round is over, its tools included."""
 
     round: int
     timing: RoundTiming
     finish_reason: str = ""
-    """The server's (``stop``, ``length``, ``tool_calls``), ``program`` where a whole fenced program ended the reply;
-    empty where the stream broke or was stopped."""
+    """The server's (``stop``, ``length``, ``tool_calls``), or ``program`` if a complete fenced program ended the reply;
+    empty if the stream broke or was stopped."""
 
 
 class Notice(_Event, frozen=True):
-    """Something the owner should know went other than planned: one sentence. ``kind`` is one word for counting."""
+    """Something did not go as planned: one sentence for the owner."""
 
     kind: str
+    """For statistics. Of a tool call: ``repaired``, ``text_call``, ``unknown_tool``, ``bad_arguments``, ``truncated``,
+    ``repeated``, ``refused``. Of the turn: ``repetition``, ``compacted``, ``wall``, ``read_only``, ``journal``."""
     text: str
 
 
 class TurnFinished(_Event, frozen=True):
-    """The turn is over and the conversation can go on."""
+    """The turn is over, and the conversation can continue."""
 
     totals: TurnTotals
     reason: EndReason
@@ -204,11 +209,11 @@ class TurnFinished(_Event, frozen=True):
 
 
 class TurnFailed(_Event, frozen=True):
-    """The turn broke. What was said stays in the conversation: ``kept`` is how many messages of this turn."""
+    """The turn broke. ``messages_kept`` of its messages stay in the conversation."""
 
     message: str
     hint: str = ""
-    kept: int = 0
+    messages_kept: int = 0
     totals: TurnTotals = TurnTotals()
 
 
@@ -230,21 +235,17 @@ AgentEvent = (
     | TurnFinished
     | TurnFailed
 )
+Emit = Callable[[AgentEvent], None]
 
 _decoder: msgspec.json.Decoder[AgentEvent] = msgspec.json.Decoder(AgentEvent)
 
 
-def encode_event(event: AgentEvent) -> bytes:
-    """One JSON object, no line break in it."""
-    return msgspec.json.encode(event)
-
-
 def decode_event(line: bytes | str) -> AgentEvent:
-    """The event of one line. Raises ``msgspec.DecodeError`` (ValidationError among them) for anything else."""
+    """The event in one JSON object. Raises ``msgspec.DecodeError`` for anything else."""
     return _decoder.decode(line)
 
 
 def event_values(event: AgentEvent) -> dict[str, Any]:
-    """The same as plain values, for ``--json``."""
-    made: dict[str, Any] = msgspec.to_builtins(event)
-    return made
+    """The event as a dict, for ``--json``."""
+    values: dict[str, Any] = msgspec.to_builtins(event)
+    return values

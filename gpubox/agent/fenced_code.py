@@ -1,4 +1,4 @@
-"""Fenced code of a reply. Pure."""
+"""The fenced code blocks of a reply. Pure."""
 
 from __future__ import annotations
 
@@ -11,58 +11,62 @@ PYTHON_LANGUAGES = frozenset({"python", "py", "python3", "tool_code", "ipython",
 
 @dataclass(frozen=True, slots=True)
 class FencedBlock:
-    """One fenced block. ``closed`` is false where the text ended first."""
+    """One fenced block. ``closed`` is False if the text ends before its closing fence."""
 
     language: str
     code: str
     closed: bool
     start: int
-    """Position of its opening fence in the text."""
+    """Position of the opening fence in the text."""
     end: int
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it holds Python."""
+        return self.language in PYTHON_LANGUAGES and bool(self.code.strip())
 
 
 def fenced_blocks(text: str) -> list[FencedBlock]:
-    """The fenced blocks in order; what is inside a longer fence is its content (CommonMark's rule)."""
-    found: list[FencedBlock] = []
-    opened: re.Match[str] | None = None
+    """The fenced blocks in order. As in CommonMark, a block ends at a fence at least as long as its opening fence."""
+    blocks: list[FencedBlock] = []
+    opening: re.Match[str] | None = None
     lines: list[str] = []
     start = position = 0
+
+    def add_block(fence: re.Match[str], closed: bool) -> None:
+        code = "".join(line.removeprefix(fence[1]) for line in lines)
+        language = (fence[3].split() or [""])[0].lower()
+        blocks.append(FencedBlock(language, code, closed, start, position))
+
     for line in text.splitlines(keepends=True):
-        match = _FENCE.match(line.rstrip("\r\n"))
-        if opened is None:
-            if match:
-                opened, lines, start = match, [], position
-        elif match and match[2].startswith(opened[2]) and not match[3].strip():
-            found.append(_block(opened, lines, True, start, position + len(line)))
-            opened = None
+        fence = _FENCE.match(line.rstrip("\r\n"))
+        line_start, position = position, position + len(line)
+        if opening is None:
+            if fence:
+                opening, lines, start = fence, [], line_start
+        elif fence and fence[2].startswith(opening[2]) and not fence[3].strip():
+            add_block(opening, True)
+            opening = None
         else:
             lines.append(line)
-        position += len(line)
-    if opened is not None:
-        found.append(_block(opened, lines, False, start, position))
-    return found
-
-
-def _block(opened: re.Match[str], lines: list[str], closed: bool, start: int, end: int) -> FencedBlock:
-    indent = opened[1]
-    code = "".join(line.removeprefix(indent) for line in lines)
-    words = opened[3].split()
-    return FencedBlock(words[0].lower() if words else "", code, closed, start, end)
+    if opening is not None:
+        add_block(opening, False)
+    return blocks
 
 
 def python_program(text: str) -> tuple[str, bool]:
-    """The Python blocks of ``text`` as one program, and whether the last is closed; empty where there is none.
+    """``(code, closed)``: the Python blocks of ``text`` joined to one program; ``code`` is empty if there is none.
 
-    A reply's blocks belong together: the second calls what the first defines.
+    The blocks of one reply belong together: the second often calls what the first defines.
     """
-    parts = [block for block in fenced_blocks(text) if block.language in PYTHON_LANGUAGES and block.code.strip()]
-    return "\n".join(block.code.rstrip() for block in parts), all(block.closed for block in parts)
+    programs = [block for block in fenced_blocks(text) if block.is_program]
+    return "\n".join(block.code.rstrip() for block in programs), all(block.closed for block in programs)
 
 
 def ends_with_program(text: str) -> bool:
-    """Whether the last whole line of ``text`` closes a Python block."""
-    whole = text[: text.rfind("\n") + 1].rstrip()
-    if whole.rpartition("\n")[2].strip().strip("`~"):
+    """Whether the last complete line of ``text`` closes a Python block."""
+    complete = text[: text.rfind("\n") + 1].rstrip()
+    if complete.rpartition("\n")[2].strip().strip("`~"):
         return False
-    found = fenced_blocks(whole)
-    return bool(found) and found[-1].closed and found[-1].language in PYTHON_LANGUAGES and bool(found[-1].code.strip())
+    blocks = fenced_blocks(complete)
+    return bool(blocks) and blocks[-1].closed and blocks[-1].is_program

@@ -1,21 +1,46 @@
-"""AgentLoop: one turn of think, act, observe as an async iterator of events."""
+"""The agent loop: a turn is rounds of think (a completion), act (tool calls) and observe (their outputs)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
 
+from gpubox.agent.completion import CompletionRequester, ModelReply
 from gpubox.agent.conversation import Conversation
-from gpubox.agent.events import AgentEvent, TurnFinished, TurnTotals
+from gpubox.agent.events import (
+    AgentEvent,
+    Emit,
+    EndReason,
+    Message,
+    Notice,
+    RoundFinished,
+    RoundStarted,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    TurnTotals,
+)
+from gpubox.agent.repetition import without_repetition
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Approve, Tool, deny_all
-from gpubox.agent.turn import RunningTurn
+from gpubox.agent.thinking import ThinkingSplitter
+from gpubox.agent.timing import TurnTimings
+from gpubox.agent.tool_calls import CallIds, ToolCallPlan, plan_tool_calls
+from gpubox.agent.tool_protocol import choose_protocol, context_size
+from gpubox.agent.tool_runner import CompletedCall, ToolRunner
+from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
+from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
+
+LAST_ROUND_HINT = "\n(You have one reply left: give your answer now.)"
+STOPPED_CALL_OUTPUT = "[not run: the turn was stopped]"
+MAX_REPEATED_ROUNDS = 2
+"""Consecutive rounds that only repeat earlier calls; then the turn ends."""
 
 
 class AgentLoop:
-    """Plays turns, one at a time. Holds no file and no server: those are handed to ``run``."""
+    """Runs turns, one at a time. It owns no file and no server: ``run`` receives both."""
 
     def __init__(
         self,
@@ -24,13 +49,13 @@ class AgentLoop:
         retry_seconds: float = 0.5,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``approve`` asks the owner where a tool wants it; ``retry_seconds`` pass before a request is made again."""
+        """``approve`` asks the owner if a tool needs it. ``retry_seconds``: wait before a request is repeated."""
         self._approve, self._retry_seconds, self._clock = approve, retry_seconds, clock
         self._task: asyncio.Task[None] | None = None
         self._turn: RunningTurn | None = None
 
     def stop(self) -> None:
-        """Ends the turn that runs: the stream is closed, tools are killed, TurnFinished says ``stopped``."""
+        """Ends the running turn: the stream is closed, tools are killed, TurnFinished says ``stopped``."""
         if self._turn and self._task and not self._task.done():
             self._turn.stopped = True
             self._task.cancel()
@@ -38,29 +63,21 @@ class AgentLoop:
     async def run(
         self, conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient
     ) -> AsyncGenerator[AgentEvent, None]:
-        """The events of one turn; the last message of ``conversation`` is the owner's, and it grows as they come.
+        """The events of one turn. The last message of ``conversation`` is the owner's; the turn adds its own.
 
-        The last event is TurnFinished or TurnFailed. Cancelled or closed early (``contextlib.aclosing``), the stream
-        is closed, tools are killed, and ``conversation`` can go on.
+        The last event is TurnFinished or TurnFailed. If the generator is cancelled or closed early
+        (``contextlib.aclosing``), the stream is closed, tools are killed, and ``conversation`` stays usable.
         """
         events: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
-        turn = RunningTurn(
-            conversation,
-            settings,
-            tools,
-            client,
-            emit=events.put_nowait,
-            approve=self._approve,
-            retry_seconds=self._retry_seconds,
-            clock=self._clock,
+        turn = self._turn = RunningTurn(
+            conversation, settings, tools, client, events.put_nowait, self._approve, self._retry_seconds, self._clock
         )
-        task = asyncio.create_task(turn.play())
+        task = self._task = asyncio.create_task(turn.run())
         task.add_done_callback(lambda _: events.put_nowait(None))
-        self._task, self._turn = task, turn
         try:
             while (event := await events.get()) is not None:
                 yield event
-            if turn.stopped and task.cancelled():  # stopped before it began
+            if turn.stopped and task.cancelled():  # it was stopped before it started
                 yield TurnFinished(TurnTotals(), "stopped")
             else:
                 await task
@@ -68,3 +85,180 @@ class AgentLoop:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+
+
+@dataclass(slots=True)
+class RunningTurn:
+    """One turn: rounds until the model answers, a limit is reached, the owner stops it, or something breaks."""
+
+    conversation: Conversation
+    settings: AgentSettings
+    tools: Sequence[Tool]
+    client: LlamaClient
+    emit: Emit
+    approve: Approve
+    retry_seconds: float
+    clock: Callable[[], float]
+    stopped: bool = False
+    """The owner stopped the turn: a cancellation is then its end, not an error."""
+    _round: int = 0
+    _answer: str = ""
+    _requester: CompletionRequester | None = None
+    _reply_added: bool = False
+    """Whether the reply of the running round is part of the conversation."""
+    _deadline: asyncio.Timeout = field(init=False)
+    _timings: TurnTimings = field(init=False)
+    _tool_runner: ToolRunner = field(init=False)
+    _call_ids: CallIds = field(init=False)
+
+    def __post_init__(self) -> None:
+        messages = self.conversation.messages
+        self._deadline = asyncio.timeout(self.settings.max_turn_seconds)
+        self._timings = TurnTimings(self.conversation, self.clock)
+        self._tool_runner = ToolRunner(self.tools, self._ask_owner, self.emit, self.settings.max_output_characters)
+        self._call_ids = CallIds(
+            (call.id for message in messages for call in message.tool_calls), f"call_{len(messages)}"
+        )
+
+    async def run(self) -> None:
+        """Runs to the end. Afterwards the conversation is usable in every case; only a cancellation is raised."""
+        messages_before = len(self.conversation.messages)
+        try:
+            async with self._deadline:
+                reason = await self._run_rounds()
+        except asyncio.CancelledError:
+            self._close_round()
+            if not self.stopped:
+                raise
+            reason = "stopped"
+        except TimeoutError:
+            self._close_round()
+            reason = "wall"
+            self.emit(Notice("wall", f"The turn reached its limit of {self.settings.max_turn_seconds:,.0f} s."))
+        except GpuboxError as error:
+            self._close_round()
+            kept = len(self.conversation.messages) - messages_before
+            self.emit(TurnFailed(error.message, error.hint, kept, self._totals()))
+            return
+        self.emit(TurnFinished(self._totals(), reason, self._answer))
+
+    async def _run_rounds(self) -> EndReason:
+        requester = await self._start()
+        settings = self.settings
+        repeated_rounds = 0
+        for self._round in range(1, settings.rounds + 1):
+            remaining_tokens = settings.max_turn_tokens - self._timings.generated_tokens
+            if remaining_tokens <= 0:
+                return "tokens"
+            self.emit(RoundStarted(self._round, settings.rounds))
+            reply = await requester.request(self._round, min(settings.max_tokens, remaining_tokens))
+            if reply.repetitive:
+                return self._end_repetitive(reply)
+            plan = plan_tool_calls(reply, self.tools, requester.protocol, self._call_ids)
+            self._answer = reply.visible.strip()
+            self._add_reply(reply, plan.content, plan)
+            if not plan.calls:
+                self._end_round(reply)
+                return "length" if reply.finish_reason == "length" else "answered"
+            if not plan.native and self._tool_runner.repeats_success(plan.calls):
+                self._end_round(reply)
+                return "answered"  # the answer shows the program that ran
+            completed = await self._act(reply, plan)
+            repeated_rounds = repeated_rounds + 1 if all(call.repeated for call in completed) else 0
+            if repeated_rounds >= MAX_REPEATED_ROUNDS:
+                self.emit(Notice("repetition", "The model makes the same call again and again."))
+                return "repetition"
+        return "rounds"
+
+    async def _start(self) -> CompletionRequester:
+        props = await self.client.props()
+        protocol = choose_protocol(
+            self.settings, self.tools, props, ignored_programs=self.conversation.ignored_programs()
+        )
+        context_tokens = context_size(props)
+        if context_tokens:  # one output must not fill a small context
+            self._tool_runner.max_characters = min(self._tool_runner.max_characters, context_tokens)
+        model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
+        self.emit(TurnStarted(protocol.name, protocol.why, model, protocol.tool_names, context_tokens))
+        self._requester = CompletionRequester(
+            self.client,
+            self.conversation,
+            self.settings,
+            protocol,
+            context_tokens,
+            self.emit,
+            self._timings,
+            self.retry_seconds,
+        )
+        return self._requester
+
+    async def _act(self, reply: ModelReply, plan: ToolCallPlan) -> list[CompletedCall]:
+        """Runs the calls of ``reply`` and adds their outputs to the conversation."""
+        self._timings.start_tools()
+        completed = await self._tool_runner.run(plan.calls)
+        hint = LAST_ROUND_HINT if self._round == self.settings.rounds - 1 else ""
+        if plan.native:
+            for done in completed:
+                text = done.output.text + (hint if done is completed[-1] else "")
+                self.emit(self.conversation.add(Message("tool", text, tool_call_id=done.call.id)))
+        else:
+            outputs = "\n\n".join(f"Output:\n```\n{done.output.text}\n```" for done in completed)
+            self.emit(self.conversation.add(Message("tool", outputs + hint)))
+        self._end_round(reply)
+        return completed
+
+    def _add_reply(
+        self, reply: ModelReply, content: str, plan: ToolCallPlan | None = None, *, partial: bool = False
+    ) -> None:
+        self._reply_added = True
+        calls = tuple(planned.call for planned in plan.calls) if plan and plan.native else ()
+        if content.strip() or reply.reasoning_content.strip() or calls:
+            message = Message("assistant", content, reply.reasoning_content, calls, partial=partial)
+            self.emit(self.conversation.add(message))
+
+    def _end_repetitive(self, reply: ModelReply) -> EndReason:
+        self.emit(Notice("repetition", "The model repeated itself and was stopped."))
+        self._answer = without_repetition(reply.visible).strip()
+        self._add_reply(reply, without_repetition(reply.content), partial=True)
+        self._end_round(reply)
+        return "repetition"
+
+    def _end_round(self, reply: ModelReply) -> None:
+        self.emit(RoundFinished(self._round, self._timings.end_round(reply.measurements), reply.finish_reason))
+        self._reply_added = False
+        if self._requester:
+            self._requester.reply = None
+
+    def _close_round(self) -> None:
+        """Ends a round that was interrupted: adds the partial reply and answers the calls that did not run."""
+        reply = self._requester.reply if self._requester else None
+        if reply is None:
+            return
+        if not self._reply_added:
+            self._answer = reply.visible.strip()
+            self._add_reply(reply, _close_thinking(reply.content), partial=True)
+        for call in self.conversation.unanswered_calls():
+            self.emit(self.conversation.add(Message("tool", STOPPED_CALL_OUTPUT, tool_call_id=call.id)))
+        self._end_round(reply)
+
+    def _totals(self) -> TurnTotals:
+        return self._timings.totals(self._round, self._tool_runner.calls, self._tool_runner.failed_calls)
+
+    async def _ask_owner(self, call: ToolCall, diff: str) -> bool:
+        """Asks for approval. The deadline moves by the time the owner takes."""
+        deadline, asked_at = self._deadline.when(), asyncio.get_running_loop().time()
+        self._deadline.reschedule(None)
+        try:
+            return await self.approve(call, diff)
+        finally:
+            waited = asyncio.get_running_loop().time() - asked_at
+            self._timings.add_approval(waited)
+            if deadline is not None:
+                self._deadline.reschedule(deadline + waited)
+
+
+def _close_thinking(content: str) -> str:
+    """``content`` with a closing tag if it ends within its thinking."""
+    splitter = ThinkingSplitter()
+    splitter.feed(content)
+    return f"{content}\n{splitter.closing_tag}\n" if splitter.closing_tag else content

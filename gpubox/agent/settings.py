@@ -1,4 +1,4 @@
-"""What one turn may do: limits, protocol and sampling. Frozen; the same settings make the same prompt prefix."""
+"""The settings of one turn: limits, protocol and sampling. The same settings give the same prompt prefix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 ProtocolName = Literal["auto", "native", "fenced", "none"]
-"""How tools are called: the template's own way, a ```python block, not at all; ``auto``: what ``/props`` says."""
+"""How the model calls tools: as its chat template does, in a ```python block, not at all. ``auto``: see ``/props``."""
 
 SYSTEM_PROMPT = (
     "You are a careful programmer. You work on the owner's own machine. "
@@ -16,27 +16,27 @@ SYSTEM_PROMPT = (
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """Limits of one turn, and how the model is asked."""
+    """Limits of one turn, and the parameters of its requests."""
 
     rounds: int = 5
-    """Requests to the model in one turn, retries of a broken connection not counted."""
+    """At most so many rounds in one turn. A repeated request does not count."""
     max_tokens: int = 4096
-    """Generated tokens of one round, thinking included."""
-    turn_tokens: int = 16384
+    """Generated tokens of one request, thinking included."""
+    max_turn_tokens: int = 16384
     """Generated tokens of one turn."""
-    wall_seconds: float = 900.0
-    """Of one turn, the owner's approvals not counted."""
+    max_turn_seconds: float = 900.0
+    """Wall time of one turn without the owner's approvals."""
     silence_seconds: float = 300.0
-    """Without any sign of life from the server: reading a long prompt shows progress, so it is none."""
-    output_characters: int = 8000
-    """Of one tool's output that the model reads: half its head, half its tail."""
+    """How long the server may send nothing. During prefill it sends progress."""
+    max_output_characters: int = 8000
+    """How much of one tool output the model reads: head and tail, half of it each."""
     protocol: ProtocolName = "auto"
     thinking: bool | None = None
-    """On, off, or as the template does by itself."""
+    """On, off, or as the chat template does by itself."""
     thinking_budget_tokens: int | None = None
-    """Thinking is closed after so many tokens (``thinking_budget_tokens``)."""
+    """Thinking ends after so many tokens."""
     sampling: dict[str, Any] = {}
-    """Fields of the request as llama-server names them (``temperature``, ``top_k``, ``seed`` ...)."""
+    """Fields of the request with llama-server's names (``temperature``, ``top_k``, ``seed`` ...)."""
     system_prompt: str = SYSTEM_PROMPT
     slot: int | None = None
-    """The server's slot to stay in, so that its KV cache is this conversation's; ``None``: the server chooses."""
+    """The server's slot to use (``id_slot``), which keeps this conversation's KV cache; ``None``: any."""

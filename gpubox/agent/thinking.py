@@ -1,7 +1,7 @@
-"""Thinking that arrives inside the content: told apart while it streams, and cut off at the end. Pure.
+"""Separates thinking from the visible answer where both arrive in the content. Pure.
 
-Models write ``<think>`` (also thinking, reasoning, ``[THINK]``) at the start of a reply; cut short, it is never
-closed. A server that parses it sends ``reasoning_content`` instead, and none of this finds anything.
+Models write ``<think>`` (or thinking, reasoning, ``[THINK]``) at the start of a reply. A reply that is cut short may
+never close it. A server that parses thinking sends ``reasoning_content``, and the content has no tags.
 """
 
 from __future__ import annotations
@@ -9,88 +9,67 @@ from __future__ import annotations
 import re
 
 _NAMES = ("think", "thinking", "reasoning", "thought")
-_PAIRS = {f"<{name}>": f"</{name}>" for name in _NAMES} | {
+_CLOSING_TAGS = {f"<{name}>": f"</{name}>" for name in _NAMES} | {
     "[THINK]": "[/THINK]",
     "<|channel>thought": "<channel|>",
     "<|channel|>analysis<|message|>": "<|end|>",
 }
-_ORPHAN = re.compile(r"(?m)^[^`\n]*(?:</(?:think|thinking|reasoning|thought)>|\[/THINK\])[ \t]*$")
+_UNOPENED = re.compile(r"(?m)^[^`\n]*(?:</(?:think|thinking|reasoning|thought)>|\[/THINK\])[ \t]*$")
 
 
 def split_thinking(content: str) -> tuple[str, str]:
     """``(thinking, visible)`` of a whole reply. An unclosed ``<think>`` hides everything after it."""
-    thinking: list[str] = []
-    rest = content
-    while opened := _opening(rest):
-        start, tag = opened
-        inside = rest[start + len(tag) :]
-        end = inside.find(_PAIRS[tag])
-        if end < 0:
-            thinking.append(inside)
-            return "".join(thinking), ""
-        thinking.append(inside[:end])
-        rest = inside[end + len(_PAIRS[tag]) :]
-    if not thinking and (orphan := _ORPHAN.search(rest)):  # the template opened it in the prompt
-        thinking.append(rest[: orphan.end()])
-        rest = rest[orphan.end() :]
-    return "".join(thinking), rest.lstrip() if thinking else rest
-
-
-def _opening(text: str) -> tuple[int, str] | None:
-    start = len(text) - len(text.lstrip())
-    for tag in _PAIRS:
-        if text.startswith(tag, start):
-            return start, tag
-    return None
+    splitter = ThinkingSplitter()
+    thinking, visible = (first + rest for first, rest in zip(splitter.feed(content), splitter.end(), strict=True))
+    if visible != content:
+        return thinking, visible.lstrip()
+    if closing := _UNOPENED.search(content):  # the chat template opened it in the prompt
+        return content[: closing.end()], content[closing.end() :].lstrip()
+    return "", content
 
 
 class ThinkingSplitter:
-    """The same on a stream: pieces of content in, ``(thinking, visible)`` pieces out, a tag never among them."""
+    """Splits a stream: pieces of content in, ``(thinking, visible)`` pieces out, without the tags."""
 
     def __init__(self) -> None:
-        self._close = ""
-        self._held = ""
-        self._open = True
-        """Whether a tag may still come: only before any visible text."""
-
-    @property
-    def closing(self) -> str:
-        """The tag that ends the thinking in the middle of which the text is; empty: it is in none."""
-        return self._close
+        self.closing_tag = ""
+        """The tag that ends the thinking if the text is within it; else empty."""
+        self._buffer = ""
+        """Text that may be the start of a tag."""
+        self._answer_started = False
+        """No tag may open after visible text."""
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """What ``piece`` makes certain."""
-        if not self._open and not self._close:
+        """``piece`` and the buffer, as far as they are certainly no part of a tag."""
+        if self._answer_started:
             return "", piece
-        self._held += piece
-        thinking = visible = ""
-        while self._held:
-            if self._close:
-                end = self._held.find(self._close)
-                if end < 0:
-                    keep = _overlap(self._held, self._close)
-                    thinking += self._held[: len(self._held) - keep]
-                    self._held = self._held[len(self._held) - keep :]
-                    break
-                thinking += self._held[:end]
-                self._held = self._held[end + len(self._close) :]
-                self._close = ""
+        self._buffer += piece
+        thinking = ""
+        while self._buffer:
+            if self.closing_tag:
+                inside, closed, rest = self._buffer.partition(self.closing_tag)
+                if not closed:
+                    keep = _overlap(inside, self.closing_tag)
+                    self._buffer = inside[len(inside) - keep :]
+                    return thinking + inside[: len(inside) - keep], ""
+                thinking += inside
+                self._buffer, self.closing_tag = rest, ""
                 continue
-            opened = _opening(self._held)
-            if opened:
-                self._held = self._held[opened[0] + len(opened[1]) :]
-                self._close = _PAIRS[opened[1]]
-                continue
-            stripped = self._held.lstrip()
-            if not stripped or any(tag.startswith(stripped) for tag in _PAIRS):
+            text = self._buffer.lstrip()
+            opening_tag = next((tag for tag in _CLOSING_TAGS if text.startswith(tag)), "")
+            if opening_tag:
+                self._buffer, self.closing_tag = text[len(opening_tag) :], _CLOSING_TAGS[opening_tag]
+            elif not text or any(tag.startswith(text) for tag in _CLOSING_TAGS):
                 break  # it may still become a tag
-            visible, self._held, self._open = self._held, "", False
-        return thinking, visible
+            else:
+                visible, self._buffer, self._answer_started = self._buffer, "", True
+                return thinking, visible
+        return thinking, ""
 
     def end(self) -> tuple[str, str]:
-        """What was held back."""
-        held, self._held = self._held, ""
-        return (held, "") if self._close else ("", held)
+        """The rest of the buffer, at the end of the stream."""
+        rest, self._buffer = self._buffer, ""
+        return (rest, "") if self.closing_tag else ("", rest)
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -1,132 +1,172 @@
-"""From the moments of one round to its Timing, whose parts sum to its wall time. Pure."""
+"""Where the time of a turn goes: from the timestamps of each request to round timings and turn totals."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-import msgspec
-
+from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import RoundTiming, TurnTotals
 from gpubox.server.chunks import Timings
+
+_OPTIONAL_COUNTS = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
+_NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server")
 
 
 @dataclass(slots=True)
 class RequestMeasurements:
-    """Moments of one round by this clock, ``None`` where they never came; and what was counted."""
+    """Timestamps and counts of one request. Times are seconds of the loop's clock, ``None`` if not reached."""
 
-    began: float
-    """The end of what came before: what lies between it and the request is the loop's own time."""
-    asked: float
-    reading: float | None = None
-    """The server began to read the prompt (its first progress)."""
-    first: float | None = None
-    """The first generated piece."""
+    round_started: float
+    """The end of the round before: the time from here to ``sent`` is the loop's own."""
+    sent: float
+    prefill_started: float | None = None
+    """First ``prompt_progress`` of the server."""
+    first_delta: float | None = None
     ended: float | None = None
     thinking_seconds: float = 0.0
-    """Between pieces of which the later one is thinking."""
-    pieces: int = 0
-    thinking_pieces: int = 0
-    thought: Timings | None = None
-    """The server's figures when the last piece of thinking came (``timings_per_token``)."""
-    prompt_total: int | None = None
-    prompt_cached: int | None = None
-    server: Timings | None = None
-    generated: int | None = None
+    """Sum of the intervals that end with a thinking delta."""
+    deltas: int = 0
+    thinking_deltas: int = 0
+    prompt_tokens: int | None = None
+    """Whole prompt, cached tokens included."""
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
     """``usage.completion_tokens``."""
+    timings: Timings | None = None
+    """The server's newest ``timings``."""
+    timings_after_thinking: Timings | None = None
+    """The server's ``timings`` at the last thinking delta (``timings_per_token``)."""
 
 
-def round_timing(
-    marks: RequestMeasurements, now: float, *, server_cache_tokens: int, tool: float, approval: float
+class TurnTimings:
+    """The clock of one turn. It measures each round and adds them up; every second of the turn belongs to a round."""
+
+    def __init__(self, conversation: Conversation, clock: Callable[[], float]) -> None:
+        self._conversation, self.clock = conversation, clock
+        self._rounds: list[RoundTiming] = []
+        self._round_started = clock()
+        self._tools_started: float | None = None
+        self._approval_seconds = 0.0
+
+    @property
+    def generated_tokens(self) -> int:
+        """Of all rounds so far, repeated requests included."""
+        return sum(timing.generated_tokens for timing in self._rounds)
+
+    def start_request(self) -> RequestMeasurements:
+        """The measurements of a request that is sent now."""
+        return RequestMeasurements(self._round_started, self.clock())
+
+    def start_tools(self) -> None:
+        """From now to the end of the round the time belongs to the tools."""
+        self._tools_started = self.clock()
+
+    def add_approval(self, seconds: float) -> None:
+        """``seconds`` of the running round were spent waiting for the owner."""
+        self._approval_seconds += seconds
+
+    def end_round(self, measured: RequestMeasurements) -> RoundTiming:
+        """Ends a round, or a request that is given up and repeated."""
+        now = self.clock()
+        tool_seconds = 0.0
+        if self._tools_started is not None:
+            tool_seconds = max(now - self._tools_started - self._approval_seconds, 0.0)
+        cache_tokens = self._conversation.server_cache_tokens
+        timing = _round_timing(measured, now, cache_tokens, tool_seconds, self._approval_seconds)
+        self._conversation.server_cache_tokens = _cache_tokens_after(measured) or cache_tokens
+        self._rounds.append(timing)
+        self._round_started, self._tools_started, self._approval_seconds = now, None, 0.0
+        return timing
+
+    def totals(self, rounds: int, tool_calls: int, failed_tool_calls: int) -> TurnTotals:
+        """The sums of all rounds so far. A rate is computed from the sums; a count that no round knows is unknown."""
+        sums: dict[str, Any] = {
+            name: sum(getattr(timing, name) or 0 for timing in self._rounds)
+            for name in RoundTiming.__struct_fields__
+            if name not in _NOT_SUMMED
+        }
+        for name in _OPTIONAL_COUNTS:
+            if all(getattr(timing, name) is None for timing in self._rounds):
+                sums[name] = None
+        generation_seconds = sums["thinking_seconds"] + sums["answer_seconds"]
+        prefill_seconds = sums["prefill_new_seconds"] + sums["prefill_reprocessed_seconds"]
+        prefill_tokens = sums["prefill_new_tokens"] + sums["prefill_reprocessed_tokens"]
+        whole = RoundTiming(
+            **sums,
+            tg_tokens_per_second=_rate(sums["generated_tokens"], generation_seconds),
+            pp_tokens_per_second=_rate(prefill_tokens, prefill_seconds),
+            from_server=all(timing.from_server for timing in self._rounds),
+        )
+        effective = _rate(whole.generated_tokens, whole.wall_seconds - whole.approval_seconds)
+        return TurnTotals(rounds, whole, effective, tool_calls, failed_tool_calls)
+
+
+def _round_timing(
+    measured: RequestMeasurements, now: float, cache_tokens: int, tool_seconds: float, approval_seconds: float
 ) -> RoundTiming:
-    """The Timing of a round that ends ``now``.
+    """The timing of a round that ends ``now``.
 
-    ``server_cache_tokens`` is what the server's cache held after the round before (prompt and answer); ``tool`` and
-    ``approval`` are seconds of this round after the answer.
+    ``cache_tokens`` is the size of the server's cache before the round. The tool and approval times follow the reply.
     """
-    server = marks.server
-    ended = marks.ended if marks.ended is not None else now
-    asked = max(ended - marks.asked, 0.0)
-    first = marks.first if marks.first is not None else ended
+    server, started = measured.timings, measured.prefill_started
+    ended = measured.ended if measured.ended is not None else now
+    request_seconds = max(ended - measured.sent, 0.0)
+    first_delta = measured.first_delta if measured.first_delta is not None else ended
     if server:
-        prompt, generation = server.prompt_seconds, server.generation_seconds
-        read, cached, generated = server.prompt_tokens, server.cached_tokens, server.generated_tokens
+        prefill, generation = server.prompt_seconds, server.generation_seconds
+        prompt_tokens, cached, generated = server.prompt_tokens, server.cached_tokens, server.generated_tokens
     else:
-        began = marks.reading if marks.reading is not None else marks.asked
-        prompt, generation = max(first - began, 0.0), max(ended - first, 0.0)
-        cached = marks.prompt_cached or 0
-        read = max((marks.prompt_total or 0) - cached, 0)
-        generated = marks.generated if marks.generated is not None else marks.pieces
-    if prompt + generation > asked:  # clocks differ; a server's figures never exceed what was waited for
-        scale = asked / (prompt + generation)
-        prompt, generation = prompt * scale, generation * scale
-    began = marks.reading if marks.reading is not None else (marks.asked if server is None else first - prompt)
-    queue = min(max(began - marks.asked, 0.0), asked - prompt - generation)
-    reread = min(max(server_cache_tokens - cached, 0), read)
-    share = reread / read if read else 0.0
-    span = max(ended - first, 1e-9)
-    thinking = generation * min(marks.thinking_seconds / span, 1.0)
-    if marks.thinking_pieces and marks.thinking_pieces == marks.pieces:
-        thinking = generation
-    elif marks.thought and server and server.generation_seconds:
-        thinking = generation * min(marks.thought.generation_seconds / server.generation_seconds, 1.0)
-    wall = max(now - marks.began, 0.0)
-    named = queue + prompt + generation + tool + approval
+        prefill = max(first_delta - (measured.sent if started is None else started), 0.0)
+        generation = max(ended - first_delta, 0.0)
+        cached = measured.cached_tokens or 0
+        prompt_tokens = max((measured.prompt_tokens or 0) - cached, 0)
+        generated = measured.completion_tokens if measured.completion_tokens is not None else measured.deltas
+    if prefill + generation > request_seconds:  # the clocks differ: the server's time cannot exceed the wait for it
+        scale = request_seconds / (prefill + generation)
+        prefill, generation = prefill * scale, generation * scale
+    if started is None:
+        started = first_delta - prefill if server else measured.sent
+    queue = min(max(started - measured.sent, 0.0), request_seconds - prefill - generation)
+    reprocessed = min(max(cache_tokens - cached, 0), prompt_tokens)
+    reprocessed_share = reprocessed / prompt_tokens if prompt_tokens else 0.0
+    after_thinking = measured.timings_after_thinking
+    if measured.thinking_deltas and measured.thinking_deltas == measured.deltas:
+        thinking_share = 1.0
+    elif after_thinking and server and server.generation_seconds:
+        thinking_share = min(after_thinking.generation_seconds / server.generation_seconds, 1.0)
+    else:
+        thinking_share = min(measured.thinking_seconds / max(ended - first_delta, 1e-9), 1.0)
+    wall = max(now - measured.round_started, 0.0)
     return RoundTiming(
         wall_seconds=wall,
         queue_seconds=queue,
-        prefill_new_seconds=prompt * (1 - share),
-        prefill_reprocessed_seconds=prompt * share,
-        thinking_seconds=thinking,
-        answer_seconds=generation - thinking,
-        tool_seconds=tool,
-        approval_seconds=approval,
-        loop_seconds=max(wall - named, 0.0),
-        prefill_new_tokens=read - reread,
-        prefill_reprocessed_tokens=reread,
+        prefill_new_seconds=prefill * (1 - reprocessed_share),
+        prefill_reprocessed_seconds=prefill * reprocessed_share,
+        thinking_seconds=generation * thinking_share,
+        answer_seconds=generation * (1 - thinking_share),
+        tool_seconds=tool_seconds,
+        approval_seconds=approval_seconds,
+        loop_seconds=max(wall - queue - prefill - generation - tool_seconds - approval_seconds, 0.0),
+        prefill_new_tokens=prompt_tokens - reprocessed,
+        prefill_reprocessed_tokens=reprocessed,
         cached_tokens=cached,
         generated_tokens=generated,
-        thinking_tokens=marks.thought.generated_tokens if marks.thought else marks.thinking_pieces,
+        thinking_tokens=after_thinking.generated_tokens if after_thinking else measured.thinking_deltas,
         tg_tokens_per_second=server.tg_tokens_per_second if server else _rate(generated, generation),
-        pp_tokens_per_second=server.pp_tokens_per_second if server else _rate(read, prompt),
+        pp_tokens_per_second=server.pp_tokens_per_second if server else _rate(prompt_tokens, prefill),
         draft_tokens=server.draft_tokens if server else None,
         draft_tokens_accepted=server.draft_tokens_accepted if server else None,
         from_server=server is not None,
     )
 
 
-def cache_tokens_after(marks: RequestMeasurements) -> int:
-    """Tokens the server's cache holds after this round: the prompt, and the answer but for its last token."""
-    if marks.server:
-        generated = max(marks.server.generated_tokens - 1, 0)
-        return marks.server.cached_tokens + marks.server.prompt_tokens + generated
-    return (marks.prompt_total or 0) + max((marks.generated or 0) - 1, 0)
-
-
-def turn_totals(timings: list[RoundTiming], rounds: int, tools: int, failed: int) -> TurnTotals:
-    """The sums of a turn. A rate is that of the sums; a count that no round knew stays unknown."""
-    sums: dict[str, float | int | None] = {}
-    for name in RoundTiming.__struct_fields__:
-        known = [value for timing in timings if (value := getattr(timing, name)) is not None]
-        sums[name] = sum(known) if known else None
-    generation = sum(t.thinking_seconds + t.answer_seconds for t in timings)
-    prefill = sum(t.prefill_new_seconds + t.prefill_reprocessed_seconds for t in timings)
-    generated = sum(t.generated_tokens for t in timings)
-    read = sum(t.prefill_new_tokens + t.prefill_reprocessed_tokens for t in timings)
-    whole = msgspec.convert(
-        {
-            **{name: value if value is not None else 0 for name, value in sums.items() if name not in _OPTIONAL},
-            **{name: sums[name] for name in _OPTIONAL if name in sums},
-            "tg_tokens_per_second": _rate(generated, generation),
-            "pp_tokens_per_second": _rate(read, prefill),
-            "from_server": all(t.from_server for t in timings),
-        },
-        RoundTiming,
-    )
-    own = whole.wall_seconds - whole.approval_seconds
-    return TurnTotals(rounds, whole, _rate(generated, own), tools, failed)
-
-
-_OPTIONAL = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
+def _cache_tokens_after(measured: RequestMeasurements) -> int:
+    """Tokens in the server's cache after a request: the prompt and all generated tokens but the last."""
+    if server := measured.timings:
+        return server.cached_tokens + server.prompt_tokens + max(server.generated_tokens - 1, 0)
+    return (measured.prompt_tokens or 0) + max((measured.completion_tokens or 0) - 1, 0)
 
 
 def _rate(count: int, seconds: float) -> float | None:

@@ -1,170 +1,238 @@
-"""What a whole Reply asks for: calls that can be made, calls that get an error for an answer, or none. Pure."""
+"""From a reply to tool calls: calls that can run, and calls that are answered with an error. Pure.
+
+A call arrives natively, as text that the template should have parsed, or as a fenced program. Text forms: Hermes and
+Qwen (``<tool_call>{...}</tool_call>``), Qwen3-Coder (``<function=...>``), Llama 3 (``<|python_tag|>``), Mistral
+(``[TOOL_CALLS]``), a JSON object in a fence or as the whole text.
+"""
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubox.agent.arguments import read_arguments
+from gpubox.agent.completion import ModelReply, RawToolCall
+from gpubox.agent.events import Notice
 from gpubox.agent.fenced_code import python_program
-from gpubox.agent.leaks import text_tool_calls
-from gpubox.agent.protocol import CODE_TOOL, ToolProtocol
-from gpubox.agent.reply import ModelReply, RawCall
+from gpubox.agent.tool_protocol import CODE_TOOL, ToolProtocol
 from gpubox.agent.tools import Tool, ToolCall
 
 MAX_CALLS_PER_REPLY = 8
-"""Calls of one reply that are made."""
+"""Later calls of one reply are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """One call; with ``error`` it is not made, and that is what the model reads."""
+    """One call. If ``error`` is not empty, the call does not run and ``error`` is its output."""
 
     call: ToolCall
     error: str = ""
-    kind: str = ""
-    """Of the Notice this is worth: ``repaired``, ``leaked``, ``unknown_tool``, ``bad_arguments``, ``truncated``."""
-    notice: str = ""
+    notice: Notice | None = None
+    """What the owner should know of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPlan:
-    """The calls of a reply, and the content that goes into the history with them."""
+    """The calls of a reply, and the content that the reply leaves in the history."""
 
     calls: tuple[PlannedCall, ...]
     content: str
-    linked: bool = False
-    """Whether the history holds them as ``tool_calls`` (else the content shows them)."""
+    native: bool = False
+    """Whether the history holds the calls as ``tool_calls``; otherwise ``content`` shows them."""
 
 
 class CallIds:
-    """Gives each call of a conversation an id of its own: the model's, where it is new."""
+    """Gives each call of a conversation a unique id: the model's own if it is new."""
 
-    def __init__(self, taken: Iterable[str], prefix: str) -> None:
-        self._taken, self._prefix = set(taken), prefix
+    def __init__(self, used: Iterable[str], prefix: str) -> None:
+        self._used, self._prefix = set(used), prefix
 
     def new(self, wanted: str = "") -> str:
-        """``wanted``, or one made up."""
-        numbers = (f"{self._prefix}_{n}" for n in itertools.count(1))
-        identity = wanted if wanted and wanted not in self._taken else next(n for n in numbers if n not in self._taken)
-        self._taken.add(identity)
-        return identity
+        """``wanted`` if it is not used yet, else a generated id."""
+        generated = (f"{self._prefix}_{n}" for n in itertools.count(1))
+        call_id = wanted if wanted and wanted not in self._used else next(n for n in generated if n not in self._used)
+        self._used.add(call_id)
+        return call_id
 
 
-def plan_tool_calls(reply: ModelReply, tools: Sequence[Tool], chosen: ToolProtocol, taken: CallIds) -> ToolCallPlan:
-    """The Plan of a whole reply."""
-    if not tools or chosen.name == "none":
+def plan_tool_calls(
+    reply: ModelReply, tools: Sequence[Tool], protocol: ToolProtocol, call_ids: CallIds
+) -> ToolCallPlan:
+    """The calls of a complete reply."""
+    if not tools or protocol.name == "none":
         return ToolCallPlan((), reply.content)
     truncated = reply.finish_reason == "length"
-    if raw := [reply.calls[index] for index in sorted(reply.calls)]:
-        return ToolCallPlan(_planned(raw, tools, taken, truncated), reply.content, True)
+    if native_calls := [reply.tool_calls[index] for index in sorted(reply.tool_calls)]:
+        return ToolCallPlan(_planned_calls(native_calls, tools, call_ids, truncated), reply.content, True)
     visible = reply.visible
-    prose, found = text_tool_calls(visible, [tool.name for tool in tools])
-    if found:
-        raw = [RawCall("", name, arguments) for name, arguments in found]
-        planned = tuple(_leaked(p) for p in _planned(raw, tools, taken, truncated))
-        return ToolCallPlan(planned, prose if chosen.native else reply.content, chosen.native)
-    if chosen.name == "fenced":
+    prose, text_calls = text_tool_calls(visible, [tool.name for tool in tools])
+    if text_calls:
+        raw_calls = [RawToolCall("", name, arguments) for name, arguments in text_calls]
+        planned = tuple(
+            item
+            if item.notice
+            else replace(item, notice=Notice("text_call", f"The model wrote its call of {item.call.name} as text."))
+            for item in _planned_calls(raw_calls, tools, call_ids, truncated)
+        )
+        return ToolCallPlan(planned, prose if protocol.native else reply.content, protocol.native)
+    if protocol.name == "fenced":
         code, closed = python_program(visible)
         if code:
-            call = ToolCall(taken.new(), CODE_TOOL, {"code": code}, code)
-            return ToolCallPlan((_cut(call) if truncated and not closed else PlannedCall(call),), reply.content)
+            call = ToolCall(call_ids.new(), CODE_TOOL, {"code": code}, code)
+            return ToolCallPlan((_cut_off(call) if truncated and not closed else PlannedCall(call),), reply.content)
     return ToolCallPlan((), reply.content)
 
 
-def _planned(raw: list[RawCall], tools: Sequence[Tool], taken: CallIds, truncated: bool) -> tuple[PlannedCall, ...]:
+def _planned_calls(
+    raw_calls: list[RawToolCall], tools: Sequence[Tool], call_ids: CallIds, truncated: bool
+) -> tuple[PlannedCall, ...]:
     planned: list[PlannedCall] = []
-    for position, item in enumerate(raw[:MAX_CALLS_PER_REPLY]):
-        cut = truncated and position == len(raw) - 1  # those before it were written to their end
-        one = _one(item, tools, taken, cut)
-        if all((one.call.name, one.call.arguments) != (p.call.name, p.call.arguments) for p in planned):
-            planned.append(one)
+    for index, raw in enumerate(raw_calls[:MAX_CALLS_PER_REPLY]):
+        last = index == len(raw_calls) - 1  # only the last call can be cut off
+        new = _planned_call(raw, tools, call_ids, truncated and last)
+        if all((new.call.name, new.call.arguments) != (old.call.name, old.call.arguments) for old in planned):
+            planned.append(new)
     return tuple(planned)
 
 
-def _one(raw: RawCall, tools: Sequence[Tool], taken: CallIds, cut: bool) -> PlannedCall:
-    identity = taken.new(raw.id)
-    tool = _tool(raw.name, tools)
+def _planned_call(raw: RawToolCall, tools: Sequence[Tool], call_ids: CallIds, truncated: bool) -> PlannedCall:
+    call_id = call_ids.new(raw.id)
+    tool = _find_tool(raw.name, tools)
     if tool is None:
         name = re.sub(r"\W", "_", raw.name)[:40] or "unknown"
-        known = ", ".join(tool.name for tool in tools)
         return PlannedCall(
-            ToolCall(identity, name),
-            f"There is no tool {name}. The tools are: {known}.",
-            "unknown_tool",
-            f"The model called a tool that does not exist ({name}).",
+            ToolCall(call_id, name),
+            f"There is no tool {name}. The tools are: {', '.join(tool.name for tool in tools)}.",
+            Notice("unknown_tool", f"The model called a tool that does not exist ({name})."),
         )
     properties = tool.parameters.get("properties", {})
-    wanted = "code" if "code" in properties else ""
-    arguments, repaired = read_arguments(raw.arguments, wanted, properties, truncated=cut)
-    if arguments is None and cut:
-        return _cut(ToolCall(identity, tool.name))
-    problem = "the arguments are no valid JSON object" if arguments is None else _problem(arguments, tool)
+    code_argument = "code" if "code" in properties else ""
+    arguments, repaired = read_arguments(raw.arguments, code_argument, properties, truncated=truncated)
+    if arguments is None and truncated:
+        return _cut_off(ToolCall(call_id, tool.name))
+    problem = "the arguments are not a valid JSON object" if arguments is None else _problem(arguments, tool)
     if arguments is None or problem:
+        shape = ", ".join(f'"{key}": ...' for key in properties)
         return PlannedCall(
-            ToolCall(identity, tool.name, arguments or {}),
-            f"Not run: {problem}. Call {tool.name} again with {_shape(tool)}.",
-            "bad_arguments",
-            f"The model's call of {tool.name} was not made: {problem}.",
+            ToolCall(call_id, tool.name, arguments or {}),
+            f"Not run: {problem}. Call {tool.name} again with {{{shape}}}.",
+            Notice("bad_arguments", f"The model's call of {tool.name} was not run: {problem}."),
         )
-    code = arguments.get(wanted) if wanted else ""
-    call = ToolCall(identity, tool.name, arguments, code if isinstance(code, str) else "")
+    code = arguments.get(code_argument) if code_argument else ""
+    call = ToolCall(call_id, tool.name, arguments, code if isinstance(code, str) else "")
     if repaired or tool.name != raw.name:
-        return PlannedCall(
-            call, "", "repaired", f"The model's call of {tool.name} was malformed and has been repaired."
-        )
+        notice = Notice("repaired", f"The model's call of {tool.name} was malformed and has been repaired.")
+        return PlannedCall(call, notice=notice)
     return PlannedCall(call)
 
 
-def _cut(call: ToolCall) -> PlannedCall:
+def _cut_off(call: ToolCall) -> PlannedCall:
     return PlannedCall(
-        ToolCall(call.id, call.name),  # never what is half written
+        ToolCall(call.id, call.name),  # without the arguments: half a program must not run
         "Not run: your reply was cut off by its token limit. Write a shorter program.",
-        "truncated",
-        "The model's call was cut off by max_tokens and not made.",
+        Notice("truncated", "The model's call was cut off by max_tokens and not run."),
     )
 
 
-def _leaked(planned: PlannedCall) -> PlannedCall:
-    if planned.kind:
-        return planned
-    return replace(planned, kind="leaked", notice=f"The model wrote its call of {planned.call.name} as text.")
+_CODE_TOOL_ALIASES = {
+    "python", "run_python", "execute_python", "execute_code", "code_interpreter", "run_code", "ipython"
+}  # fmt: skip
 
 
-_OTHER_NAMES = {"python", "run_python", "execute_python", "execute_code", "code_interpreter", "run_code", "ipython"}
-
-
-def _tool(name: str, tools: Sequence[Tool]) -> Tool | None:
-    names = {tool.name: tool for tool in tools}
+def _find_tool(name: str, tools: Sequence[Tool]) -> Tool | None:
+    by_name = {tool.name: tool for tool in tools}
     simple = name.rpartition(".")[2].strip().lower()
-    if simple in names:
-        return names[simple]
-    if simple in _OTHER_NAMES and CODE_TOOL in names:
-        return names[CODE_TOOL]
-    near = difflib.get_close_matches(simple, names, n=1, cutoff=0.8)
-    return names[near[0]] if near else None
+    if simple not in by_name and simple in _CODE_TOOL_ALIASES and CODE_TOOL in by_name:
+        simple = CODE_TOOL
+    close = [simple] if simple in by_name else difflib.get_close_matches(simple, by_name, n=1, cutoff=0.8)
+    return by_name[close[0]] if close else None
 
 
 def _problem(arguments: dict[str, Any], tool: Tool) -> str:
+    """What is wrong with ``arguments``, as the end of a sentence; empty: nothing."""
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     for key in tool.parameters.get("required", []):
         if key not in arguments:
             return f'"{key}" is missing'
     for key, value in arguments.items():
-        kind = properties.get(key, {}).get("type")
-        if kind == "string" and not isinstance(value, str):
+        expected = properties.get(key, {}).get("type")
+        if expected == "string" and not isinstance(value, str):
             return f'"{key}" must be a string'
-        if kind == "integer" and (not isinstance(value, int) or isinstance(value, bool)):
+        if expected == "integer" and (not isinstance(value, int) or isinstance(value, bool)):
             return f'"{key}" must be a whole number'
     if "code" in properties and not str(arguments.get("code", "")).strip():
         return '"code" is empty'
     return ""
 
 
-def _shape(tool: Tool) -> str:
-    keys = ", ".join(f'"{key}": ...' for key in tool.parameters.get("properties", {}))
-    return f"{{{keys}}}"
+_TAGGED = re.compile(r"<(tool_call|tool_code|function_call)>(.*?)(?:</\1>|\Z)", re.S)
+_FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.S)
+_PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.S)
+_MARKED = re.compile(r"(?:<\|python_tag\|>|\[TOOL_CALLS\])\s*(.*)\Z", re.S)
+_FENCED = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(\s*[\[{].*?)\n?```", re.S)
+
+TextToolCall = tuple[str, str]
+"""Name and raw arguments, as the model wrote them."""
+
+
+def text_tool_calls(text: str, names: list[str]) -> tuple[str, list[TextToolCall]]:
+    """``(prose, calls)``: the text before the first call, and the calls. Without calls ``prose`` is ``text``.
+
+    JSON without a tag around it counts as a call only if it names one of the tools ``names``.
+    """
+    if not names or not text.strip():
+        return text, []
+    for pattern in (_TAGGED, _FUNCTION, _MARKED, _FENCED):
+        matches = list(pattern.finditer(text))
+        if calls := [call for match in matches for call in _calls_in(match, pattern, names)]:
+            return text[: matches[0].start()].strip(), calls
+    whole = text.strip()
+    if whole.startswith("{") and (call := _json_call(whole, names)):
+        return "", [call]
+    return text, []
+
+
+def _calls_in(match: re.Match[str], pattern: re.Pattern[str], names: list[str]) -> list[TextToolCall]:
+    inner = match[match.lastindex or 1].strip()
+    function = match if pattern is _FUNCTION else _FUNCTION.search(inner) if pattern is _TAGGED else None
+    if function:
+        parameters = dict(_PARAMETER.findall(function[2]))
+        return [(function[1], json.dumps(parameters) if parameters else function[2].strip())]
+    if pattern is not _FENCED and (mistral := re.match(r"([\w.-]+)\s*(\{.*)", inner, re.S)):
+        return [(mistral[1], mistral[2])]
+    if inner.startswith("["):
+        items = _load_json(inner)
+        calls = [_json_call(json.dumps(item), names) for item in items] if isinstance(items, list) else []
+    else:
+        calls = [_json_call(inner, names, strict=pattern is _FENCED)]
+    return [call for call in calls if call]
+
+
+def _json_call(text: str, names: list[str], *, strict: bool = True) -> TextToolCall | None:
+    """The call in the JSON object ``text``. Not ``strict``: any name, and JSON that is only nearly valid."""
+    values = _load_json(text)
+    if not isinstance(values, dict):
+        name_match = re.search(r'"name"\s*:\s*"([\w.-]+)"', text)
+        arguments_match = re.search(r'"(?:arguments|parameters)"\s*:\s*(.*)\Z', text, re.S)
+        if strict or not name_match or not arguments_match:
+            return None
+        return name_match[1], re.sub(r"\}\s*\Z", "", arguments_match[1])
+    inner = values.get("function")
+    values = inner if isinstance(inner, dict) else values
+    name = values.get("name") or values.get("tool")
+    if not isinstance(name, str) or (strict and name not in names):
+        return None
+    arguments: Any = next((values[k] for k in ("arguments", "parameters", "args") if k in values), {})
+    return name, arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _load_json(text: str) -> Any:
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None

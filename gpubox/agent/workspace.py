@@ -1,30 +1,36 @@
-"""The one folder that a chat's file tools may touch, and nothing beside it.
+"""The one folder that the file tools of a chat may touch, and the scratch folder of a chat without one. Blocking.
 
-Every path is walked from the folder's own descriptor, a name at a time and never through a link, so that a program
-of the model's that swaps folders meanwhile wins nothing. Only ordinary files are opened.
+Each path is opened from the workspace's own descriptor, one name at a time and never through a symbolic link: a
+program of the model that swaps folders meanwhile gains nothing. Only regular files are opened.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.process import identity_of
+from gpubox.paths import Paths
+from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
 
-FILE_BYTES = 8 * 1024 * 1024
-"""No larger file is read or written."""
-DEPTH = 32
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr")
-_SHARED = ("home", "media", "mnt", "opt", "root", "srv", "tmp", "var")
-"""Refused themselves; a folder in them is somebody's."""
+MAX_FILE_BYTES = 8 * 1024 * 1024
+"""Larger files are neither read nor written."""
+MAX_DEPTH = 32
+_MAX_NAME_BYTES = 255
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_SYSTEM_FOLDERS = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr")
+_SHARED_FOLDERS = ("home", "media", "mnt", "opt", "root", "srv", "tmp", "var")
+"""These are refused, but not the folders in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +38,46 @@ class FolderEntry:
     """One item of a folder."""
 
     path: str
-    """From the workspace, with slashes."""
+    """Relative to the workspace, with slashes."""
     kind: str
     """file | folder | link | other"""
     size_bytes: int = 0
-    target: str = ""
-    """Where a link points, as it is written."""
-    same_disk: bool = True
+    link_target: str = ""
+    same_device: bool = True
+    """False: another file system is mounted here."""
 
 
 class Workspace:
-    """One folder, by its identity: one that was replaced since is not touched any more."""
+    """One folder, known by device and inode: if another folder takes its place, that one is not touched."""
 
-    def __init__(self, folder: Path, *, anywhere: bool = False, own: tuple[Path, ...] = ()) -> None:
-        """``own`` are gpubox's own folders, which hold the API key. Raises UsageError where ``folder`` cannot be one.
+    def __init__(self, folder: Path, *, any_folder: bool = False, own_folders: tuple[Path, ...] = ()) -> None:
+        """Raises UsageError if ``folder`` cannot be a workspace.
 
-        ``anywhere`` is the owner's word that even a home folder, ``/`` or a system folder will do.
+        ``any_folder``: the owner allows even a home folder, ``/`` or a system folder. ``own_folders``: gpubox's own
+        folders, which hold the API key.
         """
         try:
             self.root = folder.expanduser().resolve(strict=True)
-            found = self.root.stat()
+            state = self.root.stat()
         except (OSError, RuntimeError, ValueError) as error:
             why = (getattr(error, "strerror", "") or "no such folder").lower()
             raise UsageError(f"The workspace {folder} cannot be used: {why}.", "Name a folder that exists.") from None
-        if not stat.S_ISDIR(found.st_mode):
-            raise UsageError(f"The workspace {folder} is no folder.", "Name the folder the model may work in.")
-        if not anywhere and (what := _too_wide(self.root, own)):
+        if not stat.S_ISDIR(state.st_mode):
+            raise UsageError(f"The workspace {folder} is not a folder.", "Name the folder the model may work in.")
+        if not any_folder and (kind := _too_wide(self.root, own_folders)):
             raise UsageError(
-                f"{self.root} is {what}: the model would have all of it as its workspace.",
-                "Make a folder for it, or say --any-workdir.",
+                f"{self.root} is {kind}: the model would have all of it as its workspace.",
+                "Create a folder for it, or add --any-workdir.",
             )
-        self._identity = (found.st_dev, found.st_ino)
+        self.device = state.st_dev
+        """File systems that are mounted in the workspace are not part of it."""
+        self._inode = state.st_ino
 
     def parts(self, path: str) -> tuple[str, ...]:
-        """The names that ``path`` is made of; empty for the workspace itself. Raises GpuboxError."""
-        for front in (str(self.root), WORKSPACE_MOUNT):  # a program sees it there
-            if path == front or path.startswith(front.rstrip("/") + "/"):
-                path = path[len(front) :].lstrip("/")
+        """The names that ``path`` consists of; empty for the workspace itself. Raises GpuboxError."""
+        for root in (str(self.root), WORKSPACE_MOUNT):  # a program sees the workspace as WORKSPACE_MOUNT
+            if path == root or path.startswith(root.rstrip("/") + "/"):
+                path = path[len(root) :].lstrip("/")
                 break
         if path.startswith(("/", "~")):
             raise GpuboxError(
@@ -76,159 +85,167 @@ class Workspace:
             )
         names = tuple(name for name in path.split("/") if name not in ("", "."))
         if ".." in names:
-            raise GpuboxError(f"{printable_path(path)} is refused: a path must not hold '..'.")
+            raise GpuboxError(f"{printable_path(path)} is refused: a path must not contain '..'.")
         try:
-            long = any(len(os.fsencode(name)) > 255 for name in names)
+            too_long = any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in names)
         except UnicodeError:
-            long = True
-        if long or len(names) > DEPTH or "\0" in path:
-            raise GpuboxError(f"{printable_path(path)} is no usable path.")
+            too_long = True
+        if too_long or len(names) > MAX_DEPTH or "\0" in path:
+            raise GpuboxError(f"{printable_path(path)} is not a valid path.")
         return names
 
     @contextlib.contextmanager
-    def folder(self, names: tuple[str, ...], *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder ``names``; its missing folders are made with ``make``. Raises GpuboxError."""
-        descriptor = self._open_root()
+    def folder(self, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
+        """A descriptor of the folder ``names``. ``create``: missing folders are created. Raises GpuboxError."""
         try:
+            descriptor = os.open(self.root, _OPEN_FOLDER)
+        except OSError as error:
+            raise GpuboxError(f"The workspace is gone: {error.strerror}.") from None
+        try:
+            state = os.fstat(descriptor)
+            if (state.st_dev, state.st_ino) != (self.device, self._inode):
+                raise GpuboxError("Another folder has taken the workspace's place.", "Open the chat with --workdir.")
             for depth, name in enumerate(names, start=1):
-                with _explained(names[:depth], descriptor):
-                    if make:
+                with _os_errors_explained(names[:depth], descriptor):
+                    if create:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, dir_fd=descriptor)
-                    inner = os.open(name, _FOLDER, dir_fd=descriptor)
+                    inner = os.open(name, _OPEN_FOLDER, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _open_root(self) -> int:
-        try:
-            descriptor = os.open(self.root, _FOLDER)
-        except OSError as error:
-            raise GpuboxError(f"The workspace is gone: {error.strerror}.") from None
-        found = os.fstat(descriptor)
-        if (found.st_dev, found.st_ino) != self._identity:
-            os.close(descriptor)
-            raise GpuboxError("The workspace was replaced by another folder.", "Open the chat again with --workdir.")
-        return descriptor
-
-    @property
-    def device(self) -> int:
-        """The disk it lies on; others that are mounted in it are not looked into."""
-        return self._identity[0]
-
     def read(self, names: tuple[str, ...]) -> bytes:
-        """The bytes of an ordinary file of at most FILE_BYTES. Raises GpuboxError."""
+        """The bytes of a regular file of at most MAX_FILE_BYTES. Raises GpuboxError."""
         if not names:
             raise GpuboxError("The workspace itself is a folder, not a file.")
         with self.folder(names[:-1]) as descriptor:
             return read_at(descriptor, names)[0]
 
 
-def read_at(descriptor: int, names: tuple[str, ...]) -> tuple[bytes, os.stat_result]:
-    """The bytes of the file called ``names[-1]`` in the folder ``descriptor``, and its state. Raises GpuboxError."""
-    file = open_file(descriptor, names)
-    with os.fdopen(file, "rb") as stream:
-        found = os.fstat(file)
-        data = stream.read(FILE_BYTES + 1)
-    if len(data) > FILE_BYTES:
-        raise GpuboxError(f"{printable_path('/'.join(names))} is too large: more than {FILE_BYTES // 2**20} MiB.")
-    return data, found
-
-
-def open_file(descriptor: int, names: tuple[str, ...]) -> int:
-    """A descriptor to read an ordinary file. Nothing else is ever opened, so that no pipe or device is touched."""
-    with _explained(names, descriptor):
-        _ordinary(names, os.stat(names[-1], dir_fd=descriptor, follow_symlinks=False), descriptor)
-        file = os.open(names[-1], _FILE, dir_fd=descriptor)
+def read_at(folder: int, names: tuple[str, ...]) -> tuple[bytes, os.stat_result]:
+    """The bytes and the state of the regular file ``names[-1]`` in the open folder ``folder``. Raises GpuboxError."""
+    with _os_errors_explained(names, folder):
+        # Checked before it is opened, because to open a pipe or a device may already have an effect.
+        _require_regular(names, os.stat(names[-1], dir_fd=folder, follow_symlinks=False), folder)
+        descriptor = os.open(names[-1], _OPEN_FILE, dir_fd=folder)
     try:
-        _ordinary(names, os.fstat(file), descriptor)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
+        state = os.fstat(descriptor)
+        _require_regular(names, state, folder)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_FILE_BYTES:
+        raise GpuboxError(f"{printable_path('/'.join(names))} is too large: more than {MAX_FILE_BYTES // 2**20} MiB.")
+    return data, state
 
 
-def list_folder(descriptor: int, names: tuple[str, ...], limit: int, device: int) -> tuple[list[FolderEntry], bool]:
-    """The items of the folder ``descriptor``; ``device`` is the disk that counts as the workspace's own."""
-    found: list[FolderEntry] = []
-    more = False
-    with os.scandir(descriptor) as items:
-        for item in items:
-            if len(found) >= limit:
-                more = True
-                break
-            with contextlib.suppress(OSError):  # it went meanwhile
-                found.append(_entry(descriptor, item, names, device))
-    return sorted(found, key=lambda entry: entry.path), more
+def list_folder(folder: int, names: tuple[str, ...], limit: int, device: int) -> tuple[list[FolderEntry], bool]:
+    """``(entries, truncated)``: at most ``limit`` entries of the open folder, sorted. ``device``: the workspace's."""
+    entries: list[FolderEntry] = []
+    with os.scandir(folder) as items:
+        for item in itertools.islice(items, limit):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                entries.append(_folder_entry(folder, item, names, device))
+        truncated = next(items, None) is not None
+    return sorted(entries, key=lambda entry: entry.path), truncated
 
 
-def _entry(descriptor: int, item: os.DirEntry[str], names: tuple[str, ...], device: int) -> FolderEntry:
+def _folder_entry(folder: int, item: os.DirEntry[str], names: tuple[str, ...], device: int) -> FolderEntry:
     path = "/".join((*names, item.name))
     state = item.stat(follow_symlinks=False)
     if stat.S_ISLNK(state.st_mode):
-        return FolderEntry(path, "link", target=os.readlink(item.name, dir_fd=descriptor))
+        return FolderEntry(path, "link", link_target=os.readlink(item.name, dir_fd=folder))
     kind = "folder" if stat.S_ISDIR(state.st_mode) else "file" if stat.S_ISREG(state.st_mode) else "other"
-    return FolderEntry(path, kind, state.st_size if kind == "file" else 0, same_disk=state.st_dev == device)
+    return FolderEntry(path, kind, state.st_size if kind == "file" else 0, same_device=state.st_dev == device)
 
 
 def printable_path(path: str) -> str:
-    """A path as a message may show it: one short line."""
+    """A path for a message: one short line."""
     clean = "".join(char if char.isprintable() else "\ufffd" for char in path)
     return clean if len(clean) <= 200 else clean[:199] + "…"
 
 
-def _ordinary(names: tuple[str, ...], state: os.stat_result, descriptor: int) -> None:
-    path = "/".join(names)
+def _require_regular(names: tuple[str, ...], state: os.stat_result, folder: int) -> None:
     if stat.S_ISREG(state.st_mode):
         return
     if stat.S_ISLNK(state.st_mode):
-        raise GpuboxError(_link_words(path, descriptor, names[-1]))
-    what = "a folder" if stat.S_ISDIR(state.st_mode) else "a device, a pipe or a socket"
-    raise GpuboxError(f"{printable_path(path)} is {what}, not a file.")
+        raise _link_error(names, _link_target(folder, names[-1]))
+    kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a device, a pipe or a socket"
+    raise GpuboxError(f"{printable_path('/'.join(names))} is {kind}, not a file.")
 
 
-def _is_link(descriptor: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
-
-
-def _link_words(path: str, descriptor: int, name: str) -> str:
-    target = ""
+def _link_target(folder: int, name: str) -> str:
+    """Empty: ``name`` is not a link."""
     with contextlib.suppress(OSError):
-        target = os.readlink(name, dir_fd=descriptor)
-    return f"{printable_path(path)} is a link to {printable_path(target) or '?'}, and links are not followed: name what it points to."
+        return os.readlink(name, dir_fd=folder)
+    return ""
+
+
+def _link_error(names: tuple[str, ...], target: str) -> GpuboxError:
+    return GpuboxError(
+        f"{printable_path('/'.join(names))} is a link to {printable_path(target) or '?'}. "
+        "Links are not followed: name what it points to."
+    )
 
 
 @contextlib.contextmanager
-def _explained(names: tuple[str, ...], descriptor: int) -> Iterator[None]:
-    """Turns what the kernel refuses at ``names[-1]`` in the folder ``descriptor`` into one sentence."""
-    path = "/".join(names)
+def _os_errors_explained(names: tuple[str, ...], folder: int) -> Iterator[None]:
+    """Turns an OSError for ``names[-1]`` in the open folder ``folder`` into a GpuboxError."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(descriptor, names[-1]):
-            raise GpuboxError(_link_words(path, descriptor, names[-1])) from None
+        path = printable_path("/".join(names))
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and (target := _link_target(folder, names[-1])):
+            raise _link_error(names, target) from None
         if error.errno == errno.ENOENT:
-            raise GpuboxError(f"{printable_path(path)} does not exist.") from error
+            raise GpuboxError(f"{path} does not exist.") from error
         if error.errno == errno.ENOTDIR:
-            raise GpuboxError(f"{printable_path(path)} is no folder.") from None
-        raise GpuboxError(f"{printable_path(path)}: {error.strerror}.") from None
+            raise GpuboxError(f"{path} is not a folder.") from None
+        raise GpuboxError(f"{path}: {error.strerror}.") from None
 
 
-def _too_wide(root: Path, own: tuple[Path, ...]) -> str:
+def _too_wide(root: Path, own_folders: tuple[Path, ...]) -> str:
+    """What ``root`` is if it is too wide for a workspace; empty: it is not."""
     home = Path.home().resolve()
     if root == Path("/"):
         return "the whole machine"
     if root == home:
         return "the home folder"
     if home.is_relative_to(root):
-        return "a folder with homes in it"
-    if any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in (p.resolve() for p in own)):
-        return "a folder with gpubox's own files in it"
-    if root.parts[1] in _SYSTEM or (len(root.parts) == 2 and root.parts[1] in _SHARED):
-        return "a folder of the system"
+        return "a folder that contains home folders"
+    own = [folder.resolve() for folder in own_folders]
+    if any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in own):
+        return "a folder that contains gpubox's own files"
+    if root.parts[1] in _SYSTEM_FOLDERS or (len(root.parts) == 2 and root.parts[1] in _SHARED_FOLDERS):
+        return "a system folder"
     return ""
+
+
+def create_scratch(paths: Paths) -> Path:
+    """A new empty folder for the programs of a chat without a workspace. Raises GpuboxError.
+
+    The scratch folders of processes that no longer run are removed.
+    """
+    try:
+        paths.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in paths.scratch.iterdir():
+            pid = old.name.partition("-")[0]
+            if not pid.isdecimal() or identity_of(int(pid)) is None:
+                remove_tree(old)
+        parent = paths.scratch / f"{os.getpid()}-{secrets.token_hex(4)}"
+        parent.mkdir(mode=0o700)
+        folder = parent / "work"
+        folder.mkdir()
+        folder.chmod(0o777)  # under root the programs run as another user; the parent folder keeps others out
+    except OSError as error:
+        raise GpuboxError(f"{paths.scratch} cannot be written: {error.strerror}.", "Free some disk space.") from None
+    return folder.resolve()  # the Sandbox accepts no path with a link in it
+
+
+def remove_scratch(folder: Path) -> None:
+    """Removes a folder of ``create_scratch``."""
+    remove_tree(folder.parent)

@@ -1,13 +1,14 @@
-"""What every kind of benchmark is: items, one way to execute one, one way to score what was stored."""
+"""The interface of every kind of benchmark: its items, how to execute one, how to score a stored record."""
 
 from __future__ import annotations
 
 import importlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 
@@ -25,101 +26,124 @@ KINDS = {
     "sweep": "gpubox.bench.kinds.sweep.kind:Sweep",
     "soak": "gpubox.bench.kinds.soak.kind:Soak",
 }
-"""Kind -> ``module:class``, imported when it is used."""
+"""Kind -> ``module:class``, imported on first use."""
+MAX_ITEMS = 20_000
+"""Per run: a day of one request every four seconds."""
+MAX_COUNT = 10_000_000
+"""For every number in the options (tokens, repeats, rounds): above the context size of any model."""
 
 
 class Benchmark(ABC):
-    """One kind, with the options of one plan. ``items`` and ``score`` must depend on the plan alone."""
+    """One kind with the options of one plan. ``items`` and ``score`` depend only on the plan and their arguments."""
 
     kind: str
     takes_parallel = False
 
     def __init__(self, plan: Plan) -> None:
-        """Raises UsageError for options that cannot be."""
+        """Raises UsageError if an option is invalid."""
         self.plan = plan
         self.config = Config()
-        """Says what may confine the model's code, where it is run to be scored."""
+        """Its ``weakest_confinement`` applies to model-written programs that scoring runs."""
         self._sandbox: Sandbox | None = None
         self.history: NoiseHistory | None = None
-        """What past runs of this shared_sandbox say of its noise, for ``summarise``."""
+        """The noise of this box in past runs, for ``summarise``."""
 
     @abstractmethod
     def items(self) -> Sequence[Item]:
-        """All items in the order of execution; the same plan gives the same ids."""
+        """All items in the order of execution."""
 
     @abstractmethod
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        """Does the item on the target that ``target_server`` has up. Returns whole requests and replies, JSON values only.
+        """Executes ``item`` on the active target. Returns whole requests and replies, JSON values only.
 
-        Raises GpuboxError where the server refuses (kept as the result's error) or is gone (tried once more).
+        Raises GpuboxError if the server refuses (stored as the result's error) or is gone (tried once more).
         """
 
     @abstractmethod
     async def score(self, item: Item, raw: RawRecord) -> Result:
-        """The numbers of one stored record. Reads nothing else, so that scoring again gives the same."""
+        """The numbers of one stored record."""
 
     @abstractmethod
-    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
-        """The report of what there is so far, warm-ups left out by the kind."""
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
+        """The report of the results so far. ``results`` include warm-ups; the kind leaves them out."""
 
     async def prepare(self, pairs: Sequence[tuple[Item, RawRecord]]) -> None:
-        """Told before all of these are scored: a kind that can do many together keeps what it needs for ``score``."""
+        """Called before ``score`` with every record that will be scored, for kinds that score faster in batches."""
         return
 
-    async def sandbox(self, target_server: TargetServer) -> str:
-        """The isolation that confines the model's code; empty where none is run. Raises GpuboxError where none confines."""
+    async def sandbox_isolation(self, target_server: TargetServer) -> str:
+        """How model-written programs are confined; empty if the kind runs none. Raises GpuboxError if nothing can."""
         return ""
 
     def shared_sandbox(self) -> Sandbox:
-        """Where the model's code runs; always the same one."""
+        """The sandbox for model-written programs, created once."""
         if self._sandbox is None:
             from gpubox.sandbox.runner import Sandbox
 
             self._sandbox = Sandbox(self.config)
         return self._sandbox
 
-    def best(self, results: Sequence[tuple[Item, Result]]) -> Target | None:
-        """The target that ``bench save`` keeps as a profile; ``None`` where the kind has none to choose."""
+    def best(self, results: ScoredItems) -> Target | None:
+        """The target that ``bench save`` writes as a profile; ``None`` if the kind has no single best one."""
         return None
 
-    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
-        """The run so far in a few words, for the progress line."""
+    def headline(self, results: ScoredItems) -> str:
+        """The main figure so far, for the progress line."""
         return ""
 
-    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
-        """Why ``item`` need not be done, given what came before it; empty: it must.
+    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
+        """Why earlier results make ``item`` pointless; empty: execute it.
 
-        Asked before the item's target is brought up (``server`` is then another's, or ``None``) and again after it.
+        Called before the item's target is started (``active`` is then another target or ``None``) and again after.
         """
         return ""
 
-    def unneeded_reason(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
-        """Why ``item`` is not needed any more (a verdict is clear); empty: it is. Asked before ``skip_reason``."""
+    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
+        """Why ``item`` is not needed any more (a verdict is clear); empty: it is. Called before ``skip_reason``."""
         return ""
 
-    def target_of(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
-        """The name of the target that ``item`` is done on; what came before it may decide it."""
+    def target_of(self, item: Item, results: ScoredItems) -> str:
+        """The name of the target for ``item``; it may depend on earlier results."""
         return item.target
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
-        """Why a target does not come up, where that is a result (its items are skipped with it); empty: the run ends.
+        """Why a target cannot load, if that is a result (its items are skipped); empty: the run ends with ``error``.
 
-        ``error`` is a ChangeFailed where an engine was started, a UsageError where its flags were refused before.
+        ``error`` is an OperationFailed if an engine was started, a UsageError if its flags were refused before that.
         """
         return ""
 
 
-def flagged_headline(benchmark: Benchmark, results: Sequence[tuple[Item, Result]]) -> str:
-    """The run so far in a few words, with the kinds of flags that make them doubtful."""
-    words = benchmark.headline(results)
+def flagged_headline(benchmark: Benchmark, results: ScoredItems) -> str:
+    """The headline, followed by the kinds of flags that cast doubt on it."""
+    headline = benchmark.headline(results)
     kinds = dict.fromkeys(flag.kind for item, result in results if not item.warmup for flag in result.flags)
-    return f"{words}  ! {', '.join(kinds)}" if words and kinds else words
+    return f"{headline}  ! {', '.join(kinds)}" if headline and kinds else headline
 
 
 def make_benchmark(plan: Plan) -> Benchmark:
-    """The benchmark of ``plan``. Raises UsageError where there is no such kind, or its options are wrong."""
+    """The benchmark of ``plan``. Raises UsageError if the kind or an option is unknown."""
     if plan.kind not in KINDS:
         raise UsageError(f"There is no benchmark {plan.kind!r}.", f"There are: {', '.join(KINDS)}.")
     module, _, name = KINDS[plan.kind].partition(":")
-    made: Benchmark = getattr(importlib.import_module(module), name)(plan)
-    return made
+    benchmark: Benchmark = getattr(importlib.import_module(module), name)(plan)
+    return benchmark
+
+
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """Raises UsageError if a number in the options is NaN, infinite or above MAX_COUNT."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            check_numbers(value)
+            continue
+        for number in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            if isinstance(number, int | float) and not -MAX_COUNT <= number <= MAX_COUNT:  # also true of NaN
+                shown = f"{number:g}" if isinstance(number, float) else str(number)[:24]
+                limit = "a number" if isinstance(number, float) and math.isnan(number) else f"at most {MAX_COUNT:,}"
+                raise UsageError(f"{name.replace('_', '-')} must be {limit}, not {shown}.")
+
+
+def check_items(count: int) -> None:
+    """Raises UsageError if a run would have more than MAX_ITEMS items; called before they are created."""
+    if count > MAX_ITEMS:
+        raise UsageError(f"That is {count:,} items.", f"At most {MAX_ITEMS:,} in one run: fewer repeats or minutes.")

@@ -1,35 +1,29 @@
-"""Which OpenAI-compatible server answers, and which of its own words a request may use there."""
+"""Identifies the OpenAI-compatible server at an address, and what its kind cannot control in a measurement."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
-
-import httpx
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.server.address import KEY_HINT
-from gpubox.server.client import MAX_RESPONSE_BYTES, LlamaClient
+from gpubox.server.client import LlamaClient
 from gpubox.server.dialect import EXTRA_FIELDS, detect_dialect, read_other_server
 from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI
 
 _CONTROLS = {"cache_prompt": "its cache", "ignore_eos": "the length of answers", "chat_template_kwargs": "thinking"}
-WHOLE_SECONDS = 20.0
 
 
-async def identify_endpoint(client: LlamaClient, model: str, *, ours: bool) -> tuple[str, str, dict[str, Any]]:
-    """What answers, the model's name for requests, and llama-server's ``/props`` (else empty).
+async def identify_endpoint(client: LlamaClient, model: str, *, managed: bool) -> tuple[str, str, dict[str, Any]]:
+    """The dialect, the model's name for requests, and llama-server's ``/props`` (empty for other servers).
 
-    ``ours``: gpubox started it, so it is a llama-server. Raises GpuboxError where nothing answers, or it has no such
-    model.
+    ``managed``: gpubox started it, so it is a llama-server. Raises GpuboxError if nothing answers or the model is
+    missing.
     """
-    props = await _get(client, "/props")
+    props = await client.get_json("/props")
     props = props if isinstance(props, dict) else {}
-    if ours or "default_generation_settings" in props:
-        return LLAMA, model or "gpubox", props  # it serves one model, whatever it is called
-    models = _names(await _get(client, "/v1/models"))
+    if managed or "default_generation_settings" in props:
+        return LLAMA, model or "gpubox", props  # a llama-server accepts any model name
+    models = _model_ids(await client.get_json("/v1/models"))
     if model and models and model not in models:
         raise GpuboxError(
             f"{client.base_url} has no model {model!r}.", f"It has: {sanitize_line(', '.join(models[:8]))[:400]}."
@@ -37,40 +31,21 @@ async def identify_endpoint(client: LlamaClient, model: str, *, ours: bool) -> t
     if not model and not models:
         raise GpuboxError(f"{client.base_url} lists no models.", "Name one: --model NAME.", code=ExitCode.UNHEALTHY)
     dialect = await detect_dialect(client)
-    if not model and dialect in (OLLAMA, LM_STUDIO) and (other_server := await read_other_server(client, dialect)):
-        model = other_server.model  # the one that is loaded: another would be loaded in its place
+    if not model and dialect in (OLLAMA, LM_STUDIO) and (peer := await read_other_server(client, dialect)):
+        model = peer.model  # the loaded one: naming another would make the server load it
     return dialect or OPENAI, model or models[0], {}
 
 
 def uncontrolled_settings(dialect: str) -> str:
-    """What of a measurement is as such a server has it, in words; empty: nothing."""
-    missing = [word for word in _CONTROLS if word not in EXTRA_FIELDS.get(dialect, frozenset())]
+    """A clause that names the settings which requests cannot control on such a server; empty if there are none."""
+    missing = [field for field in _CONTROLS if field not in EXTRA_FIELDS.get(dialect, frozenset())]
     if not missing:
         return ""
-    return f"{dialect} takes no {', '.join(missing)}; left to it: {', '.join(_CONTROLS[w] for w in missing)}"
+    settings = ", ".join(_CONTROLS[field] for field in missing)
+    return f"{dialect} does not support {', '.join(missing)}; not controlled: {settings}"
 
 
-async def _get(client: LlamaClient, path: str) -> Any:
-    try:
-        async with asyncio.timeout(WHOLE_SECONDS), client.http.stream("GET", path) as response:
-            body = b""
-            async for part in response.aiter_bytes():
-                body += part
-                if len(body) > MAX_RESPONSE_BYTES:
-                    return None  # no page that this asks for is so long
-    except (httpx.HTTPError, TimeoutError) as error:
-        raise GpuboxError(
-            f"{client.base_url} does not answer ({type(error).__name__}).", code=ExitCode.NOT_RUNNING
-        ) from None
-    if response.status_code == 401:
-        raise GpuboxError(f"{client.base_url} wants an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
-    try:
-        return json.loads(body) if response.status_code == 200 else None
-    except (ValueError, RecursionError):
-        return None
-
-
-def _names(models: Any) -> list[str]:
+def _model_ids(models: Any) -> list[str]:
     data = models.get("data") if isinstance(models, dict) else None
-    found = data if isinstance(data, list) else []
-    return [item["id"] for item in found if isinstance(item, dict) and isinstance(item.get("id"), str)]
+    entries = data if isinstance(data, list) else []
+    return [entry["id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]

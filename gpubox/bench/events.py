@@ -1,4 +1,4 @@
-"""What a run tells while it works: frozen values, for the screen and the command line alike."""
+"""The events of a benchmark run: frozen values, for the screen and the command line alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubox.server.events import ServerEvent
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A run begins, or goes on with ``done`` of its items behind it."""
+    """A run begins, or resumes with ``done`` items complete."""
 
     run: RunInfo
     done: int
@@ -19,7 +19,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class TargetServerEvent:
-    """What the Supervisor does to bring a target up or to give the old server back."""
+    """An event of the Supervisor while it starts a target or restores the previous server."""
 
     target: str
     event: ServerEvent
@@ -27,14 +27,14 @@ class TargetServerEvent:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark of one sentence: hashing a model, starting a server that died again."""
+    """One sentence for the owner, such as that a model is being hashed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ItemStarted:
-    """``number`` of ``total`` is in flight."""
+    """Item ``number`` of ``total`` begins."""
 
     item: Item
     number: int
@@ -43,7 +43,7 @@ class ItemStarted:
 
 @dataclass(frozen=True, slots=True)
 class ItemProgress:
-    """An item at work, a few times a second."""
+    """Progress within an item, a few times a second."""
 
     item: str
     text: str
@@ -52,28 +52,28 @@ class ItemProgress:
 
 @dataclass(frozen=True, slots=True)
 class ItemFinished:
-    """One more item is on disk."""
+    """The result of one more item is on disk."""
 
     item: Item
     result: Result
     done: int
     total: int
     seconds_left: float | None
-    """An estimate from the items of this run so far; ``None`` before it means anything."""
+    """Estimated from the items finished in this session; ``None`` before the first."""
     headline: str
-    """The run in a few words: ``tg 249.3 tok/s``, ``pass@1 61.0 % of 41``."""
+    """The main figure so far: ``tg 249.3 tok/s``, ``pass@1 61.0 % of 41``."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlagRaised:
-    """Something that makes numbers doubtful was seen."""
+    """A reason to doubt the numbers was observed."""
 
     flag: Flag
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run is over for now; ``run.state`` says how."""
+    """Work on the run ended; ``run.state`` says how."""
 
     run: RunInfo
 
@@ -83,4 +83,4 @@ Emit = Callable[[BenchEvent], None]
 
 
 def ignore_event(event: BenchEvent) -> None:
-    """Tells nobody."""
+    """For callers that need no events."""

@@ -1,8 +1,8 @@
-"""What a benchmark is made of: frozen values that go into files as they stand (msgspec)."""
+"""The values that make up a benchmark. They are frozen, and msgspec writes them to the run's files as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,68 +14,68 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing that is measured: a profile (with flags changed for this run), or a server somewhere."""
+    """What is measured: a profile (with some flags changed for this run), or a server at a URL."""
 
     name: str
-    """Unique in its plan; what reports call it."""
+    """Unique in its plan; reports use it."""
     profile: str = ""
     overrides: Mapping[str, FlagValue] = field(default_factory=dict)
-    """Flags that differ from the profile's, as ``--set`` gives them."""
+    """Flags that differ from the profile's, as in ``--set``."""
     url: str = ""
     """An OpenAI-compatible server that gpubox neither starts nor stops."""
     model: str = ""
-    """The model to ask for at ``url``; empty: the first that it lists."""
+    """The model to request at ``url``; empty: the first that it lists."""
     stopped: bool = False
-    """The item needs the memory of the card: no server of gpubox may run meanwhile (llama-bench)."""
+    """The item needs the GPU's memory (llama-bench), so no server of gpubox may run meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that decides what a run does. The same plan always gives the same items."""
+    """Everything that decides what a run does. Equal plans give equal items."""
 
     kind: str
     targets: tuple[Target, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The kind's own, JSON values only."""
+    """The options of the kind, JSON values only."""
     parallel: int = 1
-    """How many items of one target are in flight at once."""
+    """The number of items of one target that run at the same time."""
     seed: int = 0
-    """Of everything random: prompts' order, bootstrap."""
+    """For every random choice: the order of prompts or starts, the bootstrap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The smallest piece of a run: what a crash can cost, and what resuming goes on from."""
+    """The smallest unit of work. A crash loses at most one item, and resuming continues at the next one."""
 
     id: str
     """Unique in its run and stable: ``short/cold/d0/3``."""
     target: str
-    """The name of the target it needs running."""
+    """The name of the target that it needs."""
     values: Mapping[str, Any] = field(default_factory=dict)
     warmup: bool = False
-    """Executed and kept, counted nowhere."""
+    """Executed and stored, but not counted."""
     group: str = ""
-    """Items that share a warm-up: resuming in the middle of a group executes its warm-up again."""
+    """Items that share a warm-up: resuming within a group repeats the warm-up."""
     weight: float = 1.0
-    """What it costs beside the others (tokens, say): the time left is told by it."""
+    """Its cost relative to the others (tokens, for example), for the estimate of the time left."""
     start: int = 0
-    """Which start of its server it belongs to: another number is another start. 0: any server of its target will do."""
+    """The number of the server start that it belongs to; 0: any running server of its target will do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Why a number may not stand: seen while it was measured."""
+    """A reason to doubt a number, observed during the measurement."""
 
     kind: str
     """foreign request | throttling | swap | clocks | other GPU process | busy CPU | cache | length | setup | crash"""
     text: str
     item: str = ""
-    """Empty: of the whole run."""
+    """Empty: the flag concerns the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The box at one instant of an item, as the driver says."""
+    """One reading of the driver during an item."""
 
     at: float
     """Seconds since the item began."""
@@ -88,17 +88,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """What one item did, stored before anything is scored. Scores are made of this alone."""
+    """What one item did, stored before anything is scored. Scores depend on this alone."""
 
     item: str
     started_at: str
     seconds: float
     data: Mapping[str, Any]
-    """The kind's own: whole requests and replies."""
+    """Whole requests and replies, in the form of the kind."""
     samples: tuple[Sample, ...] = ()
     flags: tuple[Flag, ...] = ()
     error: str = ""
-    """Why it could not be done, where the server refused it; the data is then what there was."""
+    """Why the server refused the item; ``data`` then holds what arrived before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class Result:
     seconds: float = 0.0
     flags: tuple[Flag, ...] = ()
     error: str = ""
-    """Why it has no numbers; it counts as not measured, never as 0."""
+    """Why it has no numbers. Such an item counts as not measured, never as 0."""
     skipped: bool = False
-    """Nothing was executed: an earlier item decided it (a sweep's cell that cannot load)."""
+    """Not executed because an earlier item decided it (a cell of a sweep that cannot load)."""
     unneeded: bool = False
-    """Skipped because it is not needed: the verdict was clear before. Counts as no failure."""
+    """Skipped because the verdict was already clear; not a failure."""
 
     @property
     def ok(self) -> bool:
@@ -122,8 +122,12 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """It was wanted, and there are no numbers."""
+        """Whether it was needed but has no numbers."""
         return bool(self.error) and not self.unneeded
+
+
+ScoredItems = Sequence[tuple[Item, Result]]
+"""Items in the order of the plan, each with its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +139,19 @@ class Provenance:
     url: str = ""
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """Secrets as ``***``."""
+    """Secrets are replaced by ``***``."""
     engine: str = ""
     engine_path: str = ""
     engine_version: str = ""
     engine_sha256: str = ""
-    """Of the binary and the llama and ggml libraries beside it."""
+    """Of the binary and the llama and ggml libraries next to it."""
     model_path: str = ""
     model_bytes: int | None = None
     model_sha256: str = ""
     dialect: str = ""
-    """What answered at ``url``: llama-server, vllm, ollama, ..."""
+    """The kind of server at ``url``: llama-server, vllm, ollama, ..."""
     props: Mapping[str, Any] = field(default_factory=dict)
-    """Of ``/props``: build, context size, slots, template capabilities."""
+    """From ``/props``: build, context size, slots, template capabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,42 +159,43 @@ class Machine:
     """The box at the beginning of a run."""
 
     gpubox: str
+    """The version of gpubox."""
     cpu: str = ""
     cores: int | None = None
     ram_bytes: int | None = None
     kernel: str = ""
     driver: str = ""
     gpus: tuple[Mapping[str, Any], ...] = ()
-    """name, vram_total_bytes, power_limit_watts, pcie link, by card."""
+    """By GPU: name, vram_total_bytes, power_limit_watts, PCIe link."""
     gpu_processes: tuple[str, ...] = ()
-    """Programs on the cards that are not the measured server."""
+    """Programs on the GPUs other than the measured server."""
     sandbox: str = ""
-    """The confinement isolation where the kind runs the model's code."""
+    """How programs written by the model are confined, if the kind runs any."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The head of one run's folder."""
+    """The contents of a run's ``run.json``."""
 
     id: str
     plan: Plan
     created_at: str
     items: int
     state: str = "running"
-    """running | finished | interrupted | failed; ``running`` without an owner is interrupted."""
+    """running | finished | interrupted | failed. A ``running`` run without a live owner is interrupted."""
     message: str = ""
     ended_at: str = ""
     seconds: float = 0.0
-    """Of work, over all its sessions."""
+    """Time spent on it, over all sessions."""
     machine: Machine | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     """By target."""
     flags: tuple[Flag, ...] = ()
-    """Of the run as a whole; those of items are in their results."""
-    before: Launch | None = None
-    """The server that ran before and runs again afterwards."""
+    """Flags of the run as a whole; those of items are in their results."""
+    previous: Launch | None = None
+    """The server that ran before the run, and that runs again afterwards."""
     restore_pending: bool = False
-    """Whether the box is not yet as it was before."""
+    """True while ``previous`` still has to be restored."""
     applied_argv: tuple[str, ...] = ()
-    """The command line of the server that the run brought up last."""
+    """The command line of the server that the run started last."""
     schema: int = SCHEMA

@@ -1,30 +1,92 @@
-"""The owner's words for flags -> the profile's own keys, as this engine calls them."""
+"""Flags that a benchmark changes: how they are written, applied and checked, and which of them change answers."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 
-from gpubox.bench.model import Target
-from gpubox.bench.target_server import apply_overrides
+from gpubox.bench.model import RunInfo, Target
 from gpubox.engines.capabilities import Capabilities
+from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue, Profile
 
-_WINDOWS = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
-"""llama-server's names for the draft window, today's first."""
+MAX_INT = 1 << 63
+_DRAFT_WINDOW = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
+"""llama-server's names for the maximum draft length, the current one first."""
+LOSSY_FLAGS = frozenset(
+    {
+        "cache-type-k", "ctk", "cache-type-v", "ctv", "override-kv", "lora", "lora-scaled", "control-vector",
+        "control-vector-scaled", "rope-scaling", "rope-scale", "rope-freq-base", "rope-freq-scale", "yarn-orig-ctx",
+        "yarn-ext-factor", "yarn-attn-factor", "yarn-beta-slow", "yarn-beta-fast", "grp-attn-n", "grp-attn-w",
+        "reasoning-budget", "reasoning", "context-shift",
+    }
+)  # fmt: skip
+"""llama-server's flags that change the answer to a prompt. They are never recommended for speed alone."""
+LOSSLESS_KV_TYPES = frozenset({"f32", "f16", "bf16"})
+
+
+def parse_override(text: str) -> tuple[str, FlagValue]:
+    """``flag=value`` of ``--set``. The value is TOML, else a string; an empty one removes the flag.
+
+    Raises UsageError.
+    """
+    name, sign, literal = text.partition("=")
+    name = name.strip().removeprefix("--")
+    if not sign or not name:
+        raise UsageError(f"{text!r} sets no flag.", "Write: --set n-cpu-moe=4")
+    try:
+        value = tomllib.loads(f"value = {literal}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = literal.strip()
+    if isinstance(value, int | float) and not -MAX_INT < value < MAX_INT:
+        value = literal.strip()  # nan, inf and huge numbers: the engine refuses them
+    if isinstance(value, list):
+        value = tuple(value)
+    if not isinstance(value, bool | int | float | str | tuple):
+        raise UsageError(f"{text!r}: no flag takes such a value.")
+    return name, value
+
+
+def apply_overrides(profile: Profile, target: Target) -> Profile:
+    """``profile`` with the target's overrides; an empty string removes a flag.
+
+    Raises UsageError for a companion profile (it runs next to what is measured), for a field of the profile and for
+    a secret.
+    """
+    from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
+
+    if profile.companion:
+        raise UsageError(f"{profile.name} runs beside the active profile.", "Benchmarks measure the active one.")
+    for name in target.overrides:
+        flag = name.lstrip("-").replace("_", "-")
+        if flag in TOP_LEVEL_FLAGS:
+            raise UsageError(f"{flag} is a field of the profile, not a flag.", "Write a second profile to compare.")
+        if flag in SECRET_FLAGS or flag == "api-key-file":
+            raise UsageError(f"{flag} is a secret, so no run may set it.", "Put it into the api-key file.")
+    flags = {**profile.flags, **target.overrides}
+    return replace(profile, flags={name: value for name, value in flags.items() if value != ""})
+
+
+def check_overrides(target: Target, profile: Profile, capabilities: Capabilities) -> None:
+    """Raises UsageError if the engine does not list one of the flags. Called before anything is stopped."""
+    from gpubox.server.launch import check_flags
+
+    check_flags(apply_overrides(profile, target), capabilities)
 
 
 def flag_key(name: str, profile: Profile, capabilities: Capabilities) -> str:
-    """The key of ``name`` in the profile's flags: the one it has there under any alias, else the engine's own name.
+    """The key for ``name`` in the profile's flags: the alias used there, else the engine's own name.
 
-    An option that the engine has under no name stays as it is, for the check to refuse.
+    A flag that the engine does not know stays as it is; ``check_overrides`` refuses it.
     """
     wanted = name.lstrip("-").replace("_", "-")
-    if wanted in _WINDOWS:
-        usable = [word for word in _WINDOWS if (option := capabilities.option(word)) and option.removed is None]
+    if wanted in _DRAFT_WINDOW:
+        usable = [flag for flag in _DRAFT_WINDOW if (option := capabilities.option(flag)) and option.removed is None]
         wanted = usable[0] if usable else wanted
     canonical = capabilities.canonical(wanted)
-    same = [key for key in profile.flags if capabilities.canonical(key) == canonical]
-    return same[0] if same else canonical if capabilities.option(wanted) else wanted
+    aliases = [key for key in profile.flags if capabilities.canonical(key) == canonical]
+    return aliases[0] if aliases else canonical if capabilities.option(wanted) else wanted
 
 
 def with_flag_keys(
@@ -34,25 +96,18 @@ def with_flag_keys(
     return {flag_key(name, profile, capabilities): value for name, value in flags.items()}
 
 
-def check_overrides(target: Target, profile: Profile, capabilities: Capabilities) -> None:
-    """Raises UsageError where the engine's help knows one of the target's flags not, before anything is stopped."""
-    from gpubox.server.launch import check_flags
-
-    check_flags(apply_overrides(profile, target), capabilities)
-
-
 def toggle_mtp(profile: Profile) -> tuple[str, Mapping[str, FlagValue]]:
-    """MTP off where the profile has it on, and on where it is off: in words, and as flags."""
-    kinds = profile.flags.get("spec-type", "none")
-    words = [str(one) for one in kinds] if isinstance(kinds, tuple) else str(kinds).split(",")
-    if "draft-mtp" in words:
-        synthetic = [name for name in profile.flags if name.startswith("spec-synth-")]  # refused where nothing drafts
+    """MTP off if the profile uses it, otherwise on: a label and the overrides."""
+    value = profile.flags.get("spec-type", "none")
+    kinds = [str(kind) for kind in value] if isinstance(value, tuple) else str(value).split(",")
+    if "draft-mtp" in kinds:
+        synthetic = [name for name in profile.flags if name.startswith("spec-synth-")]  # refused without a draft
         return "without MTP", {"spec-type": "none", **dict.fromkeys(synthetic, "")}
     return "with MTP", {"spec-type": "draft-mtp"}
 
 
 def toggle_mmap(profile: Profile, capabilities: Capabilities) -> tuple[str, Mapping[str, FlagValue]]:
-    """The model mapped where the profile reads it, and read where it is mapped: in words, and as flags."""
+    """mmap off if the profile maps the model, otherwise on: a label and the overrides."""
     mode = capabilities.option("load-mode")
     if mode is None or mode.removed is not None:  # builds before b11000 or so
         off = profile.flags.get("mmap") is False or profile.flags.get("no-mmap") is True
@@ -60,3 +115,32 @@ def toggle_mmap(profile: Profile, capabilities: Capabilities) -> tuple[str, Mapp
         return ("with mmap", {name: ""}) if off else ("without mmap", {"mmap": False})
     off = profile.flags.get("load-mode", "auto") not in ("auto", "mmap", "mmap+mlock")
     return ("with mmap", {"load-mode": "mmap"}) if off else ("without mmap", {"load-mode": "none"})
+
+
+def lossy_values(flags: Mapping[str, FlagValue]) -> dict[str, str]:
+    """The flags that change answers, with their values. Lossless KV types are left out."""
+    return {
+        name: str(value)
+        for name, value in flags.items()
+        if name in LOSSY_FLAGS
+        and value != ""
+        and not (name.startswith(("cache-type", "ct")) and str(value) in LOSSLESS_KV_TYPES)
+    }
+
+
+def lossy_difference(info: RunInfo) -> str:
+    """A sentence if the targets of a run would answer differently; empty if, as far as known, only speed differs.
+
+    Considers the overrides and the model files.
+    """
+    values = [lossy_values(target.overrides) for target in info.plan.targets]
+    names = sorted({name for own in values for name in own if any(other.get(name) != own[name] for other in values)})
+    models = {provenance.model_sha256 or provenance.model_path for provenance in info.provenance.values()} - {""}
+    if len(models) > 1:
+        names.append("the model file")
+    if not names:
+        return ""
+    return (
+        f"They differ in {' and '.join(names)}, which changes the answers too: speed alone recommends neither. "
+        "`gpubox bench humaneval` and `suite` measure the difference."
+    )

@@ -1,4 +1,4 @@
-"""The fixed prompts. Changing one changes what every number means: add, never edit."""
+"""The fixed prompts of all speed measurements. Add prompts but never edit one: old numbers would lose their meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPEED_PROMPTS = {
     "misses, a decorator for functions, and tests with pytest. Return only the code.",
 }
 SPEED_TOKENS = {"short": 128, "medium": 512, "long": 2048, "code": 512}
-"""How much is generated for each."""
+"""Tokens to generate for each."""
 CHAT_PROMPTS: dict[str, tuple[str, ...]] = {
     "code": (
         "Write a Python function that reverses the words of a sentence in place.",
@@ -77,7 +77,7 @@ CHAT_PROMPTS: dict[str, tuple[str, ...]] = {
         "What makes a good public library?",
     ),
 }
-"""Fifty chat prompts in three arms; their prompts are the sampling unit."""
+"""Fifty chat prompts in three domains. The prompts are the sampling unit."""
 _WORDS = (
     "river garden engine window paper mountain letter kitchen harbour signal forest bridge market teacher copper",
     "morning station village captain silver machine history doctor music summer island weather builder thunder shadow",
@@ -88,10 +88,10 @@ _WORDS = (
 
 
 def filler_text(words: int, seed: int = 0) -> str:
-    """So many words of made-up prose, always the same: context that no cache of n-grams knows by heart."""
-    dice, known = random.Random(seed), " ".join(_WORDS).split()
-    made: list[str] = []
-    while len(made) < words:
-        sentence = dice.choices(known, k=dice.randint(6, 14))
-        made += [sentence[0].capitalize(), *sentence[1:-1], f"{sentence[-1]}."]
-    return " ".join(made[:words])
+    """So many words of random prose, the same for the same seed. No n-gram cache can predict it."""
+    dice, vocabulary = random.Random(seed), " ".join(_WORDS).split()
+    text: list[str] = []
+    while len(text) < words:
+        sentence = dice.choices(vocabulary, k=dice.randint(6, 14))
+        text += [sentence[0].capitalize(), *sentence[1:-1], f"{sentence[-1]}."]
+    return " ".join(text[:words])

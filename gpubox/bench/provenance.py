@@ -1,4 +1,4 @@
-"""What exactly is measured, and on what: without it a number is a rumour."""
+"""What exactly was measured, and on which machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ import psutil
 from gpubox import __version__
 from gpubox.bench.model import Machine, Provenance
 from gpubox.engines.find import EMBEDDED
-from gpubox.hardware.nvml import DriverReading
+from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading
 from gpubox.models.gguf import check_gguf
 from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
+from gpubox.storage import write_atomically
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
@@ -30,10 +32,10 @@ _BLOCK = 4 << 20
 
 
 def read_machine(driver: DriverReading, sandbox: str = "", gpu_processes: tuple[str, ...] = ()) -> Machine:
-    """The box now."""
+    """The box as it is now."""
     return Machine(
         gpubox=__version__,
-        cpu=_cpu(),
+        cpu=_cpu_name(),
         cores=psutil.cpu_count(logical=False) or psutil.cpu_count(),
         ram_bytes=psutil.virtual_memory().total,
         kernel=f"{platform.system()} {platform.release()}",
@@ -53,26 +55,21 @@ def read_machine(driver: DriverReading, sandbox: str = "", gpu_processes: tuple[
     )
 
 
-async def read_provenance(server: ActiveTarget, paths: Paths, say: Callable[[str], None]) -> Provenance:
-    """What ``server`` runs. Hashes its files where they are not known yet, which can take a minute; never raises."""
-    target, launch = server.target, server.running.launch if server.running else None
-    props = _told(server.props)
+async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str], None]) -> Provenance:
+    """What ``active`` runs. Hashes its files unless the hashes are cached, which can take a minute. Never raises."""
+    target, launch = active.target, active.running.launch if active.running else None
+    props = _relevant_props(active.props)
     if launch is None:
-        return Provenance(
-            target=target.name,
-            url=target.url,
-            dialect=server.dialect,
-            model_path=server.model,
-            engine_version=str(props.get("build_info") or ""),
-            props=props,
-        )
+        version = str(props.get("build_info") or "")
+        return Provenance(target.name, url=target.url, dialect=active.dialect, model_path=active.model,
+                          engine_version=version, props=props)  # fmt: skip
     hashes = FileHashes(paths.cache / "hashes.json")
     model = Path(launch.model_path) if launch.model_path else None
     try:
-        engine = await asyncio.to_thread(hashes.of, engine_files(launch.engine, Path(launch.engine_path)))
-        digest = await asyncio.to_thread(hashes.of, _shards(model), say) if model else ""
+        engine_sha256 = await asyncio.to_thread(hashes.of, engine_files(launch.engine, Path(launch.engine_path)))
+        model_sha256 = await asyncio.to_thread(hashes.of, _shards(model), say) if model else ""
     except asyncio.CancelledError:
-        hashes.stopped = True  # a thread cannot be cancelled, and gpubox waits for it before it leaves
+        hashes.stopped = True  # a thread cannot be cancelled, and gpubox waits for it at exit
         raise
     return Provenance(
         target=target.name,
@@ -82,95 +79,89 @@ async def read_provenance(server: ActiveTarget, paths: Paths, say: Callable[[str
         engine=launch.engine,
         engine_path=launch.engine_path,
         engine_version=launch.engine_version,
-        engine_sha256=engine,
+        engine_sha256=engine_sha256,
         model_path=launch.model_path or "",
         model_bytes=launch.model_bytes,
-        model_sha256=digest,
-        dialect=server.dialect,
+        model_sha256=model_sha256,
+        dialect=active.dialect,
         props=props,
     )
 
 
 def engine_files(name: str, path: Path) -> list[Path]:
-    """The files that compute: the binary, and the llama and ggml libraries that lie beside it."""
+    """The binary, and the llama and ggml libraries next to it."""
     folders = [path.parent] if name == EMBEDDED else [path.resolve().parent, path.resolve().parent.parent / "lib"]
-    found = {path.resolve()}
+    files = {path.resolve()}
     for folder in folders:
         with contextlib.suppress(OSError):
-            found |= {entry.resolve() for entry in folder.iterdir() if _LIBRARIES.match(entry.name)}
-    return sorted(found)
+            files |= {entry.resolve() for entry in folder.iterdir() if _LIBRARIES.match(entry.name)}
+    return sorted(files)
 
 
 class FileHashes:
-    """SHA-256 of files, kept until a file's size or time changes. A cache that cannot be written costs only time."""
+    """SHA-256 of files, cached until a file's size or time changes."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self.stopped = False
-        """Set from another thread: what is being hashed is left at that."""
+        """Set by another thread to end hashing early."""
 
     def of(self, files: Iterable[Path], say: Callable[[str], None] = lambda text: None) -> str:
-        """Of one file; of several: of their hashes in order. Empty where one of them cannot be read."""
+        """The hash of one file, or of the hashes of several. Empty if one of them cannot be read."""
         try:
-            found = [self._one(path, say) for path in files]
+            digests = [self._digest(path, say) for path in files]
         except OSError:
             return ""
-        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest() if found else ""
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
-    def _one(self, path: Path, say: Callable[[str], None]) -> str:
+    def _digest(self, path: Path, say: Callable[[str], None]) -> str:
         status = path.stat()
         key, stamp = str(path), [status.st_size, status.st_mtime_ns]
-        known = self._read()
-        held = known.get(key)
-        if isinstance(held, list) and held[:2] == stamp:
-            return str(held[2])
+        cache = self._read_cache()
+        entry = cache.get(key)
+        if isinstance(entry, list) and entry[:2] == stamp:
+            return str(entry[2])
         if status.st_size > 1 << 30:
-            say(f"hashing {path.name} once, so that the run says which file it measured")
+            say(f"hashing {path.name}, once, to record which file is measured")
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(_BLOCK):
                 if self.stopped:
                     raise InterruptedError
                 digest.update(block)
-        known[key] = [*stamp, digest.hexdigest()]
+        cache[key] = [*stamp, digest.hexdigest()]
         with contextlib.suppress(OSError):
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._cache.with_suffix(".new")
-            fresh.write_text(json.dumps(known), encoding="utf-8")
-            fresh.replace(self._cache)
+            write_atomically(self._cache, json.dumps(cache).encode())
         return digest.hexdigest()
 
-    def _read(self) -> dict[str, Any]:
+    def _read_cache(self) -> dict[str, Any]:
         try:
-            known = json.loads(self._cache.read_bytes())
+            cache = json.loads(self._cache.read_bytes())
         except (OSError, ValueError, RecursionError):
             return {}
-        return known if isinstance(known, dict) else {}
+        return cache if isinstance(cache, dict) else {}
 
 
 def _shards(model: Path) -> list[Path]:
-    from gpubox.errors import GpuboxError
-
     try:
         return list(check_gguf(model).shards)
     except GpuboxError:
         return [model]
 
 
-def _told(props: dict[str, Any]) -> dict[str, Any]:
-    """What of ``/props`` decides speed or answers; its template text does not go into every run."""
+def _relevant_props(props: dict[str, Any]) -> dict[str, Any]:
+    """The fields of ``/props`` that affect speed or answers. The template is stored as a hash because it is long."""
     settings = props.get("default_generation_settings")
     context = settings.get("n_ctx") if isinstance(settings, dict) else None
-    kept: dict[str, Any] = {
-        name: props[name] for name in ("build_info", "total_slots", "chat_template_caps", "modalities") if name in props
-    }
+    fields = ("build_info", "total_slots", "chat_template_caps", "modalities")
+    relevant: dict[str, Any] = {name: props[name] for name in fields if name in props}
     template = props.get("chat_template")
     if isinstance(template, str):
-        kept["chat_template_sha256"] = hashlib.sha256(template.encode(errors="replace")).hexdigest()
-    return {**kept, "n_ctx": context} if context is not None else kept
+        relevant["chat_template_sha256"] = hashlib.sha256(template.encode(errors="replace")).hexdigest()
+    return {**relevant, "n_ctx": context} if context is not None else relevant
 
 
-def _cpu() -> str:
+def _cpu_name() -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""One question to the served path and the numbers of its answer: what speed, ab, sweep and soak ask alike."""
+"""Questions with fixed prompts, and the numbers of their replies, as ab, speed, sweep and soak measure them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, RawRecord, Result
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import UsageError
 from gpubox.server.other_server import LLAMA
 
 if TYPE_CHECKING:
@@ -20,69 +20,74 @@ if TYPE_CHECKING:
 
 COMPLETIONS = "/v1/completions"
 TEMPLATE_TOKENS = 160
-"""Of the chat template and the question."""
+"""Context reserved for the chat template and the question."""
 MIN_PP_TOKENS = 16
-"""A prompt of fewer new tokens says nothing of the speed of reading."""
+"""With fewer evaluated prompt tokens there is no pp."""
 DOMAINS = tuple(CHAT_PROMPTS)
+_REPLY_VALUES = (
+    "ttft_seconds", "wall_seconds", "pp", "tg", "prompt_tokens", "cached_tokens", "generated_tokens",
+    "generation_seconds", "draft_tokens", "draft_tokens_accepted", "mean_accepted_length", "timed_by",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One prompt of the fixed fifty, and how it is asked. Greedy, uncached, of a fixed length."""
+    """One of the fifty chat prompts and how to ask it: greedy, uncached, with a fixed number of tokens."""
 
     name: str
     text: str
     domain: str
     max_tokens: int
     context_tokens: int = 0
-    """Made-up prose before it."""
+    """Length of the filler text before it."""
     thinking: bool = False
     raw: bool = False
-    """As text that the server's own template made, to ``/v1/completions`` instead of the chat."""
+    """Sent to ``/v1/completions`` as text that the server's own chat template produced."""
 
 
 def questions(per_domain: int, max_tokens: int, domains: Sequence[str] = DOMAINS, context: int = 0) -> list[Question]:
-    """The first ``per_domain`` prompts of each domain, the domains taking turns. Raises UsageError."""
+    """The first ``per_domain`` prompts of each domain, the domains in alternation. Raises UsageError."""
     if unknown := [name for name in domains if name not in CHAT_PROMPTS]:
         raise UsageError(f"There is no domain {unknown[0]!r}.", f"There are: {', '.join(CHAT_PROMPTS)}.")
     if per_domain < 1 or max_tokens < 2 or context < 0 or not domains:
-        raise UsageError("There is nothing to measure.", "At least one prompt and two tokens.")
+        raise UsageError("There is nothing to measure.", "Ask for at least one prompt and two tokens.")
     columns = [
         [Question(f"{name}-{i:02d}", text, name, max_tokens, context) for i, text in enumerate(CHAT_PROMPTS[name], 1)]
         for name in dict.fromkeys(domains)
     ]
-    return [one for row in zip_longest(*(column[:per_domain] for column in columns)) for one in row if one]
+    rows = zip_longest(*(column[:per_domain] for column in columns))
+    return [question for row in rows for question in row if question]
 
 
 def question_of(item: Item) -> Question:
-    """What ``item`` asks."""
+    """The question of ``item``."""
     return msgspec.convert(item.values["question"], Question)
 
 
 def question_values(question: Question, **changes: Any) -> dict[str, Any]:
-    """``question`` as an item keeps it."""
+    """``question``, with ``changes``, in the form of an item's values."""
     return {"question": msgspec.to_builtins(replace(question, **changes))}
 
 
-def context_shortfall(question: Question, server: ActiveTarget | None) -> str:
-    """Why the server's slots have no room for it; empty: they have."""
-    size = server.context_tokens if server else None
+def context_shortfall(question: Question, active: ActiveTarget | None) -> str:
+    """Why the question does not fit the context of a slot; empty: it fits."""
+    size = active.context_tokens if active else None
     needs = question.context_tokens + question.max_tokens + TEMPLATE_TOKENS
     return f"needs a context of {needs:,} tokens; a slot has {size:,}" if size and size < needs else ""
 
 
 async def ask_question(target_server: TargetServer, item: Item, contexts: dict[int, str]) -> dict[str, Any]:
-    """The raw data of one asked question. ``contexts`` keeps the prose of each length. Raises as ``measure_request``."""
+    """The raw data of one question. ``contexts`` caches the filler text by length. Raises as ``measure_request``."""
     question = question_of(item)
     text = question.text
-    if question.context_tokens:
-        if question.context_tokens not in contexts:
-            contexts[question.context_tokens] = await context_filler(target_server, question.context_tokens)
-        text = f"{contexts[question.context_tokens]}\n\nLeave the text above aside. {text}"
-    if target_server.server.dialect != LLAMA:
-        text = f"[{item.id}]\n{text}"  # no switch for its cache: what is first must be new
+    if length := question.context_tokens:
+        if length not in contexts:
+            contexts[length] = await context_filler(target_server, length)
+        text = f"{contexts[length]}\n\nLeave the text above aside. {text}"
+    if target_server.active.dialect != LLAMA:
+        text = f"[{item.id}]\n{text}"  # its cache cannot be switched off, so the prompt begins with something new
     messages = [{"role": "user", "content": text}]
-    kwargs = {"enable_thinking": question.thinking}
+    template_kwargs = {"enable_thinking": question.thinking}
     body: dict[str, Any] = {
         "max_tokens": question.max_tokens,
         "temperature": 0.0,
@@ -92,93 +97,65 @@ async def ask_question(target_server: TargetServer, item: Item, contexts: dict[i
         "ignore_eos": True,
     }
     if not question.raw:
-        return await measure_request(
-            target_server, item.id, {**body, "messages": messages, "chat_template_kwargs": kwargs}
-        )
-    prompt = await _templated(target_server, messages, kwargs)
-    return await measure_request(target_server, item.id, {**body, "prompt": prompt}, path=COMPLETIONS)
+        body |= {"messages": messages, "chat_template_kwargs": template_kwargs}
+        return await measure_request(target_server, item.id, body)
+    body["prompt"] = await target_server.client.apply_template(messages, template_kwargs)
+    return await measure_request(target_server, item.id, body, path=COMPLETIONS)
 
 
-def reply_values(raw: RawRecord, got: MeasuredReply) -> dict[str, Any]:
-    """A result's values of one answer: rates in tokens per second, times in seconds. Needs ``got.generated_tokens``."""
-    values: dict[str, Any] = {
-        "ttft_seconds": got.ttft_seconds,
-        "wall_seconds": got.wall_seconds,
-        "pp": got.pp if (got.prompt_tokens or 0) >= MIN_PP_TOKENS else None,
-        "tg": got.tg,
-        "effective": (got.generated_tokens or 0) / got.wall_seconds,
-        "prompt_tokens": got.prompt_tokens,
-        "cached_tokens": got.cached_tokens,
-        "generated_tokens": got.generated_tokens,
-        "generation_seconds": got.generation_seconds,
-        "draft_tokens": got.draft_tokens,
-        "draft_tokens_accepted": got.draft_tokens_accepted,
-        "mean_accepted_length": got.mean_accepted_length,
-        "timed_by": got.timed_by,
-    }
-    if got.ttft_seconds is not None and got.generated_tokens:
+def reply_values(raw: RawRecord, reply: MeasuredReply) -> dict[str, Any]:
+    """A result's values for one reply that has ``generated_tokens``: rates in tokens per second, times in seconds."""
+    values: dict[str, Any] = {name: getattr(reply, name) for name in _REPLY_VALUES}
+    values["effective"] = (reply.generated_tokens or 0) / reply.wall_seconds
+    if (reply.prompt_tokens or 0) < MIN_PP_TOKENS:
+        values["pp"] = None
+    if reply.ttft_seconds is not None and reply.generated_tokens:
         from gpubox.bench.interference import energy_joules
 
-        joules = energy_joules(raw.samples, got.ttft_seconds, got.wall_seconds)
-        values["joules_per_token"] = joules / got.generated_tokens if joules is not None else None
+        joules = energy_joules(raw.samples, reply.ttft_seconds, reply.wall_seconds)
+        values["joules_per_token"] = joules / reply.generated_tokens if joules is not None else None
     return values
 
 
-def question_result(item: Item, raw: RawRecord, more: Mapping[str, Any] | None = None) -> Result:
-    """The Result of one stored answer to a question."""
-    got = stored_reply(raw.data)
-    flags = unmet_conditions(item, got, question_of(item).max_tokens)
-    if why := no_speed_reason(got):
-        return Result(item.id, flags=flags, error=why)
-    return Result(item.id, {**reply_values(raw, got), **(more or {})}, flags=flags)
+def question_result(item: Item, raw: RawRecord, extra: Mapping[str, Any] | None = None) -> Result:
+    """The result of one stored reply to a question; ``extra`` values are added."""
+    reply = stored_reply(raw.data)
+    flags = unmet_conditions(item, reply, question_of(item).max_tokens)
+    if reason := no_speed_reason(reply):
+        return Result(item.id, flags=flags, error=reason)
+    return Result(item.id, {**reply_values(raw, reply), **(extra or {})}, flags=flags)
 
 
-def no_speed_reason(got: MeasuredReply) -> str:
-    """Why an answer has no speed; empty: it has one."""
-    if got.generated_tokens is None and (got.text or got.reasoning):
-        return "the server does not say how many tokens it generated"
-    if got.generated_tokens and got.tg is None and got.timed_by == "client":
-        return "its answer came in too few pieces to be timed from outside"
-    return "" if got.generated_tokens and got.tg is not None else "it generated nothing that could be timed"
+def no_speed_reason(reply: MeasuredReply) -> str:
+    """Why a reply has no speed; empty: it has one."""
+    if reply.generated_tokens is None and (reply.text or reply.reasoning):
+        return "the server does not report how many tokens it generated"
+    if reply.generated_tokens and reply.tg is None and reply.timed_by == "client":
+        return "its answer came in too few chunks for the client to time it"
+    return "" if reply.generated_tokens and reply.tg is not None else "it generated nothing that could be timed"
 
 
-def unmet_conditions(item: Item, got: MeasuredReply, wanted: int | None, *, cold: bool = True) -> tuple[Flag, ...]:
-    """What the request asked for and did not get: a length (``None``: any), a prompt that is read anew."""
-    found = []
-    prompt = (got.prompt_tokens or 0) + (got.cached_tokens or 0)
-    if cold and (got.cached_tokens or 0) > max(8, prompt // 50):
-        found.append(Flag("cache", f"{got.cached_tokens:,} of {prompt:,} prompt tokens came from the cache", item.id))
-    if wanted is not None and got.generated_tokens is not None and got.generated_tokens != wanted:
-        found.append(Flag("length", f"{got.generated_tokens:,} instead of {wanted:,} tokens", item.id))
-    return tuple(found)
+def unmet_conditions(
+    item: Item, reply: MeasuredReply, max_tokens: int | None, *, cold: bool = True
+) -> tuple[Flag, ...]:
+    """A flag for each condition that the reply does not meet: its length (``None``: any), and a cold cache."""
+    flags = []
+    cached, generated = reply.cached_tokens or 0, reply.generated_tokens
+    prompt = (reply.prompt_tokens or 0) + cached
+    if cold and cached > max(8, prompt // 50):
+        flags.append(Flag("cache", f"{cached:,} of {prompt:,} prompt tokens came from the cache", item.id))
+    if max_tokens is not None and generated is not None and generated != max_tokens:
+        flags.append(Flag("length", f"{generated:,} instead of {max_tokens:,} tokens", item.id))
+    return tuple(flags)
 
 
 async def context_filler(target_server: TargetServer, tokens: int) -> str:
-    """Made-up prose of so many tokens; counted by the server where it can, else four tokens for three words.
+    """Filler text of ``tokens`` tokens, as llama-server counts them; for other servers four tokens per three words.
 
-    Raises GpuboxError where a llama-server does not count.
+    Raises GpuboxError if a llama-server does not tokenize.
     """
     text = filler_text(tokens)
-    if target_server.server.dialect != LLAMA:
+    if target_server.active.dialect != LLAMA:
         return " ".join(text.split()[: tokens * 3 // 4])
-    found = (await _post(target_server, "/tokenize", {"content": text}, "count tokens"))["tokens"]
-    return str((await _post(target_server, "/detokenize", {"tokens": found[:tokens]}, "count tokens"))["content"])
-
-
-async def _templated(target_server: TargetServer, messages: list[dict[str, str]], kwargs: Mapping[str, Any]) -> str:
-    asked = {"messages": messages, "chat_template_kwargs": dict(kwargs)}
-    return str((await _post(target_server, "/apply-template", asked, "apply its template"))["prompt"])
-
-
-async def _post(target_server: TargetServer, path: str, body: Mapping[str, Any], what: str) -> dict[str, Any]:
-    import httpx
-
-    try:
-        response = await target_server.client.http.post(path, json=body, timeout=60.0)
-        found = response.json()
-        if response.status_code == 200 and isinstance(found, dict) and found.keys() & {"tokens", "content", "prompt"}:
-            return found
-        why = f"HTTP {response.status_code}"
-    except (httpx.HTTPError, ValueError) as error:
-        why = type(error).__name__
-    raise GpuboxError(f"The server does not {what} ({why}).")
+    client = target_server.client
+    return await client.detokenize((await client.tokenize(text))[:tokens])

@@ -1,4 +1,4 @@
-"""Runs that were killed before the box was as it had been: who comes next settles what they on_restore_point."""
+"""Restores the server that ran before a benchmark, if the benchmark was killed before it could."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ from gpubox.server.instance import InstanceView, observe
 
 
 def pending_restore(paths: Paths) -> RunInfo | None:
-    """The last run that was cut off with its server, or half of it, still in the place of what ran before.
+    """The newest killed run whose server, or half-finished switch, is still in place.
 
-    ``None`` where another server was started or stopped since: that is the owner's choice.
+    ``None`` if another server was started or stopped since: that was the owner's choice.
     """
     view = observe(paths, MAIN_INSTANCE)
-    return next((info for info in map(_owing, reversed(list_runs(paths))) if info and _left_behind(view, info)), None)
+    infos = map(_pending_info, reversed(list_runs(paths)))
+    return next((info for info in infos if info and _is_in_place(view, info)), None)
 
 
 def clear_pending_restores(paths: Paths) -> None:
-    """The box is as it was: runs that were cut off on_restore_point nothing any more."""
+    """Marks every killed run as restored."""
     for run in list_runs(paths):
-        if info := _owing(run):
+        if info := _pending_info(run):
             with contextlib.suppress(GpuboxError), run.owned():
                 run.save(replace(info, restore_pending=False))
 
 
 async def restore(info: RunInfo, paths: Paths, config: Config, emit: Emit = ignore_event) -> str:
-    """What ran before ``info``'s run runs again. Returns the profile, empty where nothing ran. Raises GpuboxError."""
-    target_profiles = target_profiles_of(info.plan)
+    """Restores the server that ran before ``info``'s run. Returns its profile, empty if none ran.
+
+    Raises GpuboxError.
+    """
     target_server = TargetServer(
         paths,
         config,
         _no_profile,
         emit,
-        before=info.before,
+        previous=info.previous,
         restore_pending=info.restore_pending,
         applied_argv=info.applied_argv,
-        target_profiles=target_profiles,
+        target_profiles=target_profiles_of(info.plan),
     )
     await target_server.restore()
     clear_pending_restores(paths)
@@ -52,20 +55,20 @@ async def restore(info: RunInfo, paths: Paths, config: Config, emit: Emit = igno
     return running.launch.profile if running else ""
 
 
-def _owing(run: Run) -> RunInfo | None:
+def _pending_info(run: Run) -> RunInfo | None:
     with contextlib.suppress(GpuboxError):
         info = run.info
         return info if info.restore_pending and not run.busy else None
     return None
 
 
-def _left_behind(view: InstanceView, info: RunInfo) -> bool:
+def _is_in_place(view: InstanceView, info: RunInfo) -> bool:
     if view.operation:
         return False
     if view.running is None:
-        return view.state.operation is not None  # cut off between stop and start
+        return view.state.operation is not None  # killed between stop and start
     return started_by_run(view.running, info.applied_argv, target_profiles_of(info.plan))
 
 
 def _no_profile(name: str) -> Profile:
-    raise UsageError(f"{name} is not needed to give the box back.")
+    raise UsageError(f"Restoring a server does not need the profile {name}.")

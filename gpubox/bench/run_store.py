@@ -1,14 +1,11 @@
-"""One folder for each run: a head that is replaced atomically, journals that are appended and synced line by line."""
+"""One folder for each run: ``run.json`` is replaced atomically, the journals grow by one synced line at a time."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -17,20 +14,75 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpubox.bench.jsonl import JsonLinesFile, read_json_lines, write_error
-from gpubox.bench.model import SCHEMA, Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.model import SCHEMA, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.server.state import utc_now
-from gpubox.storage import open_regular
+from gpubox.storage import is_locked, lock_file, open_regular, write_atomically
 
 T = TypeVar("T")
 LOCK_TRIES = 5
-_HEAD, _ITEMS, _RAW, _RESULTS, _LOCK = "run.json", "items.json", "raw.jsonl", "results.jsonl", ".lock"
+RUN_FILE, RESULTS_FILE = "run.json", "results.jsonl"
+_ITEMS, _RAW, _LOCK = "items.json", "raw.jsonl", ".lock"
+
+
+class JsonLinesFile:
+    """An append-only file of JSON lines. Opening it drops a last line that a crash cut off. Raises GpuboxError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._end = path.read_bytes().rfind(b"\n") + 1
+            os.ftruncate(self._descriptor, self._end)
+        except OSError as error:
+            raise write_error(path, error) from None
+
+    def append(self, value: Any) -> None:
+        """Appends one line and syncs it to disk. If that fails, the file stays as it was. Raises GpuboxError."""
+        line = msgspec.json.encode(value) + b"\n"
+        try:
+            written = 0
+            while written < len(line):
+                written += os.pwrite(self._descriptor, line[written:], self._end + written)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            raise write_error(self.path, error) from None
+        self._end += len(line)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_json_lines(path: Path, kind: type[T]) -> list[T]:
+    """Every complete line that decodes as ``kind``; damaged lines are left out. Raises GpuboxError."""
+    try:
+        with open_regular(path) as file:
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
+    decoder = msgspec.json.Decoder(kind)
+    values = []
+    for line in lines[:-1]:  # the text after the last newline is an incomplete line
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            values.append(decoder.decode(line))
+    return values
+
+
+def write_error(path: Path, error: OSError) -> GpuboxError:
+    """The error for a failed write, for the caller to raise."""
+    return GpuboxError(
+        f"{path} cannot be written: {error.strerror}.",
+        "Earlier results are kept; free some disk space, then `gpubox bench resume`.",
+    )
 
 
 class Run:
-    """One run's folder. Reading needs no lock; who writes holds it (``owned``)."""
+    """One run's folder. Reading needs no lock; writing is allowed only inside ``owned``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,32 +92,22 @@ class Run:
 
     @property
     def info(self) -> RunInfo:
-        """The head as it is true now: a run that nobody works on is not ``running``. Raises GpuboxError if damaged."""
-        info = _decode(self.folder / _HEAD, RunInfo)
+        """``run.json``; a ``running`` run without a live owner is ``interrupted``. Raises GpuboxError if damaged."""
+        info = _decode(self.folder / RUN_FILE, RunInfo)
         if info.schema != SCHEMA:
-            raise GpuboxError(f"The run {self.id} was made by another gpubox (schema {info.schema}).")
+            raise GpuboxError(f"The run {self.id} was made by another version of gpubox (schema {info.schema}).")
         if info.state == "running" and self._raw is None and not self.busy:
             return replace(info, state="interrupted")
         return info
 
     @property
     def busy(self) -> bool:
-        """Whether a living gpubox works on it."""
-        try:
-            descriptor = os.open(self.folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        """Whether a live gpubox works on it."""
+        return is_locked(self.folder / _LOCK)
 
     @property
     def owner(self) -> int | None:
-        """The process that works on it; SIGINT has it stop in good order. ``None`` where none does."""
+        """The process that works on it (SIGINT makes it stop cleanly); ``None`` if there is none."""
         if not self.busy:
             return None
         try:
@@ -74,36 +116,34 @@ class Run:
             return None
 
     def items(self) -> list[Item]:
-        """All items, as they were planned. Raises GpuboxError if damaged."""
+        """All items of the plan. Raises GpuboxError if damaged."""
         return _decode(self.folder / _ITEMS, list[Item])
 
     def results(self) -> dict[str, Result]:
-        """By item; the last one stands where there are two. A line that was cut off is none."""
-        return {result.item: result for result in read_json_lines(self.folder / _RESULTS, Result)}
+        """By item. If an item has two results, the later one counts."""
+        return {result.item: result for result in read_json_lines(self.folder / RESULTS_FILE, Result)}
 
     def raws(self) -> dict[str, RawRecord]:
-        """By item, as ``results``."""
+        """The raw records by item, as ``results``."""
         return {record.item: record for record in read_json_lines(self.folder / _RAW, RawRecord)}
 
-    def scored(self) -> list[tuple[Item, Result]]:
+    def scored(self) -> ScoredItems:
         """Every item that has a result, in the order of the plan."""
         results = self.results()
         return [(item, results[item.id]) for item in self.items() if item.id in results]
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
-        """Holds the run: only inside may it be written. Raises GpuboxError where another gpubox has it."""
+        """Locks the run for writing. Raises GpuboxError if another gpubox holds the lock."""
         try:
-            descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = lock_file(self.folder / _LOCK, LOCK_TRIES)
         except OSError as error:
             raise write_error(self.folder, error) from None
+        if descriptor is None:
+            raise GpuboxError(f"Another gpubox works on the run {self.id}.", "`gpubox bench ls` shows its progress.")
         try:
-            if not _taken(descriptor):
-                raise GpuboxError(
-                    f"Another gpubox works on the run {self.id}.", "`gpubox bench ls` shows how far it is."
-                )
             os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
-            self._raw, self._results = JsonLinesFile(self.folder / _RAW), JsonLinesFile(self.folder / _RESULTS)
+            self._raw, self._results = JsonLinesFile(self.folder / _RAW), JsonLinesFile(self.folder / RESULTS_FILE)
             yield
         finally:
             for journal in (self._raw, self._results):
@@ -113,7 +153,7 @@ class Run:
             os.close(descriptor)
 
     def add_raw(self, record: RawRecord) -> None:
-        """On disk when this returns. Raises GpuboxError where there is no room; the journal is then as before."""
+        """Appends ``record`` and syncs it. Raises GpuboxError; the journal is then unchanged."""
         assert self._raw is not None, "not owned"
         self._raw.append(record)
 
@@ -123,42 +163,40 @@ class Run:
         self._results.append(result)
 
     def replace_results(self, results: Sequence[Result]) -> None:
-        """All results at once, after scoring again. Raises GpuboxError."""
+        """Replaces all results, after scoring again. Raises GpuboxError."""
         assert self._results is not None, "not owned"
-        _write(self.folder / _RESULTS, b"".join(msgspec.json.encode(result) + b"\n" for result in results))
-        fresh = JsonLinesFile(self.folder / _RESULTS)  # the old one is of a file that has no name any more
+        _write(self.folder / RESULTS_FILE, b"".join(msgspec.json.encode(result) + b"\n" for result in results))
+        reopened = JsonLinesFile(self.folder / RESULTS_FILE)
         self._results.close()
-        self._results = fresh
+        self._results = reopened
 
     def save(self, info: RunInfo) -> RunInfo:
-        """Replaces the head. Raises GpuboxError."""
-        _write(self.folder / _HEAD, _pretty(info))
+        """Replaces ``run.json``. Raises GpuboxError."""
+        _write(self.folder / RUN_FILE, _pretty(info))
         return info
 
     def save_file(self, name: str, text: str) -> Path:
-        """A file of the kind's own beside the journals (a chart, another tool's words)."""
+        """Writes another file into the folder (a summary, another tool's output). Raises GpuboxError."""
         _write(self.folder / name, text.encode())
         return self.folder / name
 
     def remove(self) -> None:
-        """Deletes the folder. Raises GpuboxError where somebody works on it."""
+        """Deletes the folder. Raises GpuboxError while a gpubox works on it."""
         if self.busy:
-            raise GpuboxError(f"The run {self.id} is at work.", "Ctrl-C in its terminal stops it.")
+            raise GpuboxError(f"The run {self.id} is in progress.", "Ctrl-C in its terminal stops it.")
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def runs_folder(paths: Paths) -> Path:
-    """Where the runs are."""
     return paths.state / "runs"
 
 
 def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
-    """A new folder with the plan in it. Raises GpuboxError where the disk refuses."""
-    ids = {item.id for item in items}
-    assert len(ids) == len(items), "item ids are not unique"
+    """A new folder with the plan in it. Raises GpuboxError if it cannot be written."""
+    assert len({item.id for item in items}) == len(items), "item ids are not unique"
     names = "-".join(dict.fromkeys(target.profile or target.name for target in plan.targets if not target.stopped))
-    words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{plan.kind}-{names}").strip("-.")[:60]
-    stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{words}"
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{plan.kind}-{names}").strip("-.")[:60]
+    stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{slug}"
     for number in range(1, 1000):
         folder = runs_folder(paths) / (stem if number == 1 else f"{stem}-{number}")
         try:
@@ -175,46 +213,35 @@ def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return run
-    raise GpuboxError(f"{runs_folder(paths)} is full of runs of this second.")
+    raise GpuboxError(f"{runs_folder(paths)} has too many runs of this second.")
 
 
 def list_runs(paths: Paths) -> list[Run]:
-    """Every run that has a head, the newest last."""
+    """Every run that has a ``run.json``, the newest last."""
     return runs_in(runs_folder(paths))
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """As ``list_runs``, of a folder."""
+    """As ``list_runs``, for any folder."""
     if not folder.is_dir():
         return []
-    return [Run(path) for path in sorted(folder.iterdir()) if (path / _HEAD).is_file()]
+    return [Run(path) for path in sorted(folder.iterdir()) if (path / RUN_FILE).is_file()]
 
 
-def find_run(paths: Paths, words: str) -> Run:
-    """The run with this id, a part of an id that only one has, or ``last``. Raises UsageError."""
+def find_run(paths: Paths, name: str) -> Run:
+    """The run with this id, an unambiguous part of an id, or ``last``. Raises UsageError."""
     runs = list_runs(paths)
     if not runs:
         raise UsageError("There is no run yet.", "`gpubox bench speed` makes one.")
-    if words == "last":
+    if name == "last":
         return runs[-1]
-    found = [run for run in runs if run.id == words] or [run for run in runs if words in run.id]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{len(found)} runs are called so: {', '.join(run.id for run in found[-3:])}.", "Write more.")
-    raise UsageError(f"There is no run {words!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
-
-
-def _taken(descriptor: int) -> bool:
-    """Whether the lock is ours now. A reader's look at it (``busy``) takes microseconds and is waited for."""
-    for attempt in range(LOCK_TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            if attempt < LOCK_TRIES - 1:
-                time.sleep(0.02)
-    return False
+    matches = [run for run in runs if run.id == name] or [run for run in runs if name in run.id]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        ids = ", ".join(run.id for run in matches[-3:])
+        raise UsageError(f"{len(matches)} runs match {name!r}: {ids}.", "Give a longer part of the id.")
+    raise UsageError(f"There is no run {name!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
 
 
 def _pretty(value: Any) -> bytes:
@@ -232,15 +259,7 @@ def _decode(path: Path, kind: type[T]) -> T:
 
 
 def _write(path: Path, data: bytes) -> None:
-    name = ""
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
+        write_atomically(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
         raise write_error(path, error) from None

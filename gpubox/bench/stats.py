@@ -1,4 +1,4 @@
-"""Statistics, pure. Intervals are 95 % unless told otherwise; every random draw has a fixed seed.
+"""Statistics, pure. Intervals are 95 % unless stated otherwise; every random draw has a fixed seed.
 
 Formulas: Student's t; Holm 1979; Wilson 1927; McNemar's exact test; percentile bootstrap over clusters (prompts),
 within strata (domains), its percentiles widened for small n (Hesterberg 2015, "expanded percentile interval").
@@ -15,51 +15,67 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, TypeVar
 
-from gpubox.bench.report.model import Estimate
-
 T = TypeVar("T")
 Verdict = Literal["faster", "slower", "indistinguishable", "too few"]
 Z95 = 1.959963984540054
 RESAMPLES = 10_000
 MIN_CLUSTERS = 5
-"""Below so many prompts no interval is given: five values do not tell their own spread."""
+"""With fewer prompts no interval is given, because they do not show their own spread."""
 MARGIN = 0.01
-"""Nobody changes a flag for less: it is never called a difference."""
+"""Smaller relative differences are never reported: nobody changes a flag for less."""
 _ITERATIONS, _TINY = 500, 1e-300
 
 
-def t_p_value(value: float, freedom: float) -> float:
-    """How likely Student's t is beyond ``value`` on either side (the two-sided p). ``freedom`` may be any number > 0.
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number and its uncertainty. ``None``: the sample is too small to say."""
 
-    The regularised incomplete beta function I_x(freedom/2, 1/2) at x = freedom / (freedom + t²), by its continued
-    fraction (Abramowitz and Stegun 26.5.8; Lentz's method). Endless ``freedom``: the normal distribution.
+    value: float
+    n: int
+    sd: float | None = None
+    """Standard deviation of the sample (n-1)."""
+    median: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The ends of the 95 % interval."""
+    method: str = ""
+    """How the interval was computed: ``t``, ``Wilson``, ``bootstrap over prompts``."""
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+def t_p_value(t: float, dof: float) -> float:
+    """The two-sided p of Student's t. ``dof`` may be any number > 0; infinity gives the normal distribution.
+
+    The regularised incomplete beta function I_x(dof/2, 1/2) at x = dof / (dof + t²), by its continued fraction
+    (Abramowitz and Stegun 26.5.8; Lentz's method).
     """
-    if math.isinf(freedom):
-        return math.erfc(abs(value) / math.sqrt(2))
-    if math.isinf(value):
+    if math.isinf(dof):
+        return math.erfc(abs(t) / math.sqrt(2))
+    if math.isinf(t):
         return 0.0
-    return _beta(freedom / 2, 0.5, freedom / (freedom + value * value)) if value else 1.0
+    return _beta(dof / 2, 0.5, dof / (dof + t * t)) if t else 1.0
 
 
-def t_quantile(p: float, freedom: float) -> float:
-    """The ``t`` that is exceeded on either side with probability ``p``; infinite without a degree of freedom."""
-    if freedom < 1:
+def t_quantile(p: float, dof: float) -> float:
+    """The ``t`` whose two-sided p is ``p``; infinite below one degree of freedom."""
+    if dof < 1:
         return math.inf
-    if math.isinf(freedom):
+    if math.isinf(dof):
         return statistics.NormalDist().inv_cdf(1 - p / 2)
     low, high = 0.0, 1.0
-    while t_p_value(high, freedom) > p:
+    while t_p_value(high, dof) > p:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_p_value(middle, freedom) > p else (low, middle)
+        low, high = (middle, high) if t_p_value(middle, dof) > p else (low, middle)
     return (low + high) / 2
 
 
 @functools.cache
-def t95(freedom: float) -> float:
+def t95(dof: float) -> float:
     """The two-sided 95 % quantile of Student's t."""
-    return t_quantile(0.05, freedom)
+    return t_quantile(0.05, dof)
 
 
 def _beta(a: float, b: float, x: float) -> float:
@@ -68,57 +84,57 @@ def _beta(a: float, b: float, x: float) -> float:
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta(b, a, 1 - x)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
-    above, below = 1.0, 1 / (1 - (a + b) * x / (a + 1) or _TINY)
-    found = below
+    numerator, denominator = 1.0, 1 / (1 - (a + b) * x / (a + 1) or _TINY)
+    fraction = denominator
     for m in range(1, _ITERATIONS):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
         ):
-            below = 1 / (1 + term * below or _TINY)
-            above = 1 + term / above or _TINY
-            found *= below * above
-        if abs(below * above - 1) < 1e-14:
+            denominator = 1 / (1 + term * denominator or _TINY)
+            numerator = 1 + term / numerator or _TINY
+            fraction *= denominator * numerator
+        if abs(denominator * numerator - 1) < 1e-14:
             break
-    return front * found
+    return front * fraction
 
 
-def holm(tails: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
-    """The p of each row of one table, corrected for all of them: wrong verdicts in a whole table stay at the level.
+def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
+    """The p values of one table, corrected for all its rows (Holm 1979, with his weights).
 
-    Holm 1979, with his weights: a row of twice the weight has twice the share of the level.
+    A row with twice the weight gets twice the share of the significance level.
     """
-    shares = list(weights or [1.0] * len(tails))
-    order = sorted(range(len(tails)), key=lambda i: tails[i] / shares[i])
-    corrected, left, most = [1.0] * len(tails), sum(shares), 0.0
+    shares = list(weights or [1.0] * len(p_values))
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i] / shares[i])
+    corrected, remaining, largest = [1.0] * len(p_values), sum(shares), 0.0
     for i in order:
-        most = max(most, min(1.0, tails[i] * left / shares[i]))
-        corrected[i] = most
-        left -= shares[i]
+        largest = max(largest, min(1.0, p_values[i] * remaining / shares[i]))
+        corrected[i] = largest
+        remaining -= shares[i]
     return corrected
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean, sample sd, median, range, and the t interval of the mean. Raises ValueError on nothing."""
+    """Mean, sample sd, median, range, and the t interval of the mean. Raises ValueError without values."""
     if not values:
         raise ValueError("no values")
     mean, n = statistics.fmean(values), len(values)
-    median, least, most = statistics.median(values), min(values), max(values)
+    median, minimum, maximum = statistics.median(values), min(values), max(values)
     if n < 2:
-        return Estimate(mean, n, None, median, None, None, "", least, most)
+        return Estimate(mean, n, median=median, minimum=minimum, maximum=maximum)
     sd = statistics.stdev(values)
     half = t95(n - 1) * sd / math.sqrt(n)
-    low = max(0.0, mean - half) if least >= 0 else mean - half  # no rate and no time is below 0
-    return Estimate(mean, n, sd, median, low, mean + half, "t", least, most)
+    low = max(0.0, mean - half) if minimum >= 0 else mean - half  # rates and times are never negative
+    return Estimate(mean, n, sd, median, low, mean + half, "t", minimum, maximum)
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """The standard error of the mean: sample sd (n-1) over the root of n, as lm-eval gives it."""
+    """The standard error of the mean: sample sd (n-1) over the root of n, as in lm-eval."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def wilson(passed: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share, 0 to 1."""
+    """Wilson's 95 % interval of a proportion, 0 to 1."""
     if n < 1:
         return 0.0, 1.0
     p, z2 = passed / n, Z95**2
@@ -128,21 +144,21 @@ def wilson(passed: int, n: int) -> tuple[float, float]:
 
 
 def pass_rate(passed: Sequence[bool]) -> Estimate:
-    """The share that passed, 0 to 1, with Wilson's interval; ``sd`` is the sample's (stderr = sd over root n)."""
-    n, k = len(passed), sum(passed)
+    """The proportion that passed, 0 to 1, with Wilson's interval. Raises ValueError without values."""
+    n, count = len(passed), sum(passed)
     if not n:
         raise ValueError("no values")
-    low, high = wilson(k, n)
-    sd = statistics.stdev([float(p) for p in passed]) if n > 1 else None
-    return Estimate(k / n, n, sd, None, low, high, "Wilson", None, None)
+    low, high = wilson(count, n)
+    sd = statistics.stdev([float(value) for value in passed]) if n > 1 else None
+    return Estimate(count / n, n, sd, low=low, high=high, method="Wilson")
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The exact two-sided p of McNemar's test: how likely so uneven a split of the discordant pairs is by chance."""
-    n, k = only_first + only_second, min(only_first, only_second)
+    """The exact two-sided p of McNemar's test, from the counts of the two kinds of discordant pairs."""
+    n, smaller = only_first + only_second, min(only_first, only_second)
     if not n:
         return 1.0
-    return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / (1 << n))
+    return min(1.0, 2 * sum(math.comb(n, i) for i in range(smaller + 1)) / (1 << n))
 
 
 def bootstrap(
@@ -152,119 +168,119 @@ def bootstrap(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> tuple[float, float]:
-    """The 95 % interval of ``statistic``: whole clusters are drawn again, each stratum for itself.
+    """The 95 % interval of ``statistic``. Whole clusters are drawn, separately in each stratum.
 
-    Strata too small to show their own spread are drawn from together.
+    If a stratum has fewer than MIN_CLUSTERS, all strata are pooled.
     """
-    dice = random.Random(seed)
-    filled = [list(stratum) for stratum in strata if stratum]
-    if any(len(stratum) < MIN_CLUSTERS for stratum in filled):
-        filled = [[one for stratum in filled for one in stratum]]
-    n = sum(len(stratum) for stratum in filled)
-    drawn = sorted(
-        statistic([one for stratum in filled for one in dice.choices(stratum, k=len(stratum))])
-        for _ in range(resamples)
+    rng = random.Random(seed)
+    pools = [list(stratum) for stratum in strata if stratum]
+    if any(len(pool) < MIN_CLUSTERS for pool in pools):
+        pools = [[cluster for pool in pools for cluster in pool]]
+    n = sum(len(pool) for pool in pools)
+    statistics_drawn = sorted(
+        statistic([cluster for pool in pools for cluster in rng.choices(pool, k=len(pool))]) for _ in range(resamples)
     )
-    freedom = max(1, n - len(filled))
-    tail = statistics.NormalDist().cdf(-t95(freedom) * math.sqrt(n / freedom))
-    place = tail * (resamples - 1)
-    return drawn[math.floor(place)], drawn[math.ceil(resamples - 1 - place)]
+    dof = max(1, n - len(pools))
+    tail = statistics.NormalDist().cdf(-t95(dof) * math.sqrt(n / dof))
+    index = tail * (resamples - 1)
+    return statistics_drawn[math.floor(index)], statistics_drawn[math.ceil(resamples - 1 - index)]
 
 
 def mean_over_prompts(strata: Sequence[Sequence[Sequence[float]]], *, seed: int = 0) -> Estimate:
-    """The mean over prompts, each counted once with the median of its repeats; strata are domains.
+    """The mean over prompts; each prompt counts once, with the median of its repeats. Strata are domains.
 
-    Raises ValueError on nothing.
+    Raises ValueError without values.
     """
     medians = [[statistics.median(repeats) for repeats in stratum] for stratum in strata]
     values = [value for stratum in medians for value in stratum]
-    plain = estimate(values)
+    unclustered = estimate(values)
     if len(values) < MIN_CLUSTERS:
-        return replace(plain, low=None, high=None, method="")
+        return replace(unclustered, low=None, high=None, method="")
     low, high = bootstrap(medians, statistics.fmean, seed=seed)
-    return replace(plain, low=low, high=high, method="bootstrap over prompts")
+    return replace(unclustered, low=low, high=high, method="bootstrap over prompts")
 
 
 @dataclass(frozen=True, slots=True)
 class RatioSample:
-    """One cluster of a pooled share: drafted tokens and accepted ones of one prompt."""
+    """One cluster of a pooled ratio, such as the accepted and the drafted tokens of one prompt."""
 
     numerator: float
     denominator: float
 
 
 def pooled_ratio(strata: Sequence[Sequence[RatioSample]], *, seed: int = 0, units: str = "prompts") -> Estimate:
-    """Sum of parts over sum of wholes; the interval draws prompts (or runs), never tokens: those of one correlate.
+    """Sum of numerators over sum of denominators. The bootstrap draws clusters, because tokens of one correlate.
 
-    ``units`` names in the method what was drawn. Raises ValueError where nothing was drafted.
+    ``units`` says in the estimate's method what a cluster is. Raises ValueError if the denominators sum to 0.
     """
 
-    def ratio(drawn: list[RatioSample]) -> float:
-        whole = sum(one.denominator for one in drawn)
-        return sum(one.numerator for one in drawn) / whole if whole else 0.0
+    def ratio(samples: list[RatioSample]) -> float:
+        denominator = sum(sample.denominator for sample in samples)
+        return sum(sample.numerator for sample in samples) / denominator if denominator else 0.0
 
-    everything = [one for stratum in strata for one in stratum]
-    if not sum(one.denominator for one in everything):
+    samples = [sample for stratum in strata for sample in stratum]
+    rates = [sample.numerator / sample.denominator for sample in samples if sample.denominator]
+    if not rates:
         raise ValueError("nothing drafted")
-    rates = [one.numerator / one.denominator for one in everything if one.denominator]
-    spread = statistics.stdev(rates) if len(rates) > 1 else None
-    ends: tuple[float | None, float | None] = (None, None)
-    if len(everything) >= MIN_CLUSTERS:
-        ends = bootstrap(strata, ratio, seed=seed)
-    method = f"bootstrap over {units}" if ends[0] is not None else ""
+    low, high = bootstrap(strata, ratio, seed=seed) if len(samples) >= MIN_CLUSTERS else (None, None)
     return Estimate(
-        ratio(everything), len(everything), spread, statistics.median(rates), *ends, method, min(rates), max(rates)
+        ratio(samples),
+        len(samples),
+        statistics.stdev(rates) if len(rates) > 1 else None,
+        statistics.median(rates),
+        low,
+        high,
+        f"bootstrap over {units}" if low is not None else "",
+        min(rates),
+        max(rates),
     )
+
+
+def satterthwaite(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of (variance, degrees of freedom) pairs, with Satterthwaite's degrees of freedom of the sum."""
+    total = sum(variance for variance, _ in variances)
+    divisor = sum(variance**2 / dof for variance, dof in variances if variance and dof)
+    return total, total**2 / divisor if divisor > 0 else math.inf
+
+
+def lag1_autocorrelation(*series: Sequence[float]) -> float:
+    """The correlation of neighbours in time, each series about its own mean; limited to 0 to 0.95."""
+    products = squares = 0.0
+    for values in series:
+        mean = statistics.fmean(values)
+        residuals = [value - mean for value in values]
+        products += sum(a * b for a, b in pairwise(residuals))
+        squares += sum(value * value for value in residuals)
+    return max(0.0, min(0.95, products / squares)) if squares else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class WelchComparison:
-    """Second against first: the ratio of geometric means, and what may be said of it."""
+    """Second sample against the first: the ratio of geometric means, its 95 % interval, and the verdict."""
 
     ratio: float
     low: float | None
     high: float | None
-    n: int
     verdict: Verdict
-    least: float
-    most: float
-
-
-def lag1_autocorrelation(*sides: Sequence[float]) -> float:
-    """The correlation of neighbours in series of time, each about its own mean; 0 to 0.95."""
-    over = below = 0.0
-    for side in sides:
-        mean = statistics.fmean(side)
-        rest = [value - mean for value in side]
-        over += sum(a * b for a, b in pairwise(rest))
-        below += sum(value * value for value in rest)
-    return max(0.0, min(0.95, over / below)) if below else 0.0
 
 
 def welch(
     first: Sequence[float], second: Sequence[float], *, margin: float = MARGIN, correlation: float = 0.0
 ) -> WelchComparison:
-    """Second against first where nothing pairs them: the ratio of geometric means with Welch's interval of the logs.
+    """Second against first, unpaired: the ratio of geometric means with Welch's interval of the logs.
 
-    Student's t with the Welch-Satterthwaite degrees of freedom. Values must be above 0. Where neighbours in time are
-    alike (``correlation``, see ``lag1_autocorrelation``), so many values tell as much as fewer that are not. Raises ValueError on
-    nothing.
+    Values must be above 0. ``correlation`` is that of neighbours in time (``lag1_autocorrelation``); it reduces the
+    effective sample size. Raises StatisticsError if a sample is empty.
     """
-    if not first or not second:
-        raise ValueError("no values")
     sides = [[math.log(value) for value in side] for side in (first, second)]
-    means = [statistics.fmean(side) for side in sides]
-    distance, n = means[1] - means[0], min(len(first), len(second))
-    logs = [value - means[0] for value in sides[1]]
-    least, most = math.exp(min(logs)), math.exp(max(logs))
-    if n < MIN_CLUSTERS - 2:
-        return WelchComparison(math.exp(distance), None, None, n, "too few", least, most)
-    alike = (1 + correlation) / (1 - correlation)
-    counts = [max(2.0, len(side) / alike) for side in sides]
-    parts = [statistics.variance(side) / count for side, count in zip(sides, counts, strict=True)]
-    error = math.sqrt(sum(parts))
-    below = sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
-    half = t95(math.floor(sum(parts) ** 2 / below)) * error if below > 0 else 0.0
-    low, high = math.exp(distance - half), math.exp(distance + half)
+    log_ratio = statistics.fmean(sides[1]) - statistics.fmean(sides[0])
+    if min(map(len, sides)) < MIN_CLUSTERS - 2:
+        return WelchComparison(math.exp(log_ratio), None, None, "too few")
+    counts = [max(2.0, len(side) * (1 - correlation) / (1 + correlation)) for side in sides]
+    variance, dof = satterthwaite(
+        [(statistics.variance(side) / count, count - 1) for side, count in zip(sides, counts, strict=True)]
+    )
+    half = t95(math.floor(dof)) * math.sqrt(variance) if variance else 0.0
+    low, high = math.exp(log_ratio - half), math.exp(log_ratio + half)
     verdict: Verdict = "faster" if low > 1 + margin else "slower" if high < 1 - margin else "indistinguishable"
-    return WelchComparison(math.exp(distance), low, high, n, verdict, least, most)
+    return WelchComparison(math.exp(log_ratio), low, high, verdict)

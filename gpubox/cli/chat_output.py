@@ -100,8 +100,8 @@ class TextTurnOutput:
             f"{timing.generated_tokens:,} tokens in {units.duration(timing.wall_seconds)}",
             f"effective {units.rate(totals.effective_tokens_per_second)} tok/s",
         ]
-        if totals.tools:
-            parts.append(f"tools {totals.tools} in {units.duration(timing.tool_seconds)}")
+        if totals.tool_calls:
+            parts.append(f"tools {totals.tool_calls} in {units.duration(timing.tool_seconds)}")
         self._note(f"  {'✓' if event.reason == 'answered' else '✗'} {'  '.join(parts)}")
 
     def _note(self, text: str) -> None:

@@ -33,6 +33,7 @@ VERBS = {
     "bench": "measure speed and quality, and read the results",
     "doctor": "check what this machine has and what is missing",
     "import": "make profiles from scripts, units, other programs' files or models",
+    "schema": "print the JSON Schema of profile files, for an editor",
     "export": "write a profile as a unit, a script or a client's settings",
 }
 _MODULES = {"import": "import_"}

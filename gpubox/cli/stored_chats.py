@@ -50,7 +50,7 @@ def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> N
         return
     for turn in log.path():
         _print_turn(turn)
-    for count, reason in ((log.damaged, "damaged"), (log.unknown, "of a newer gpubox")):
+    for count, reason in ((log.damaged_lines, "damaged"), (log.unknown_lines, "of a newer gpubox")):
         if count:
             output.emit(f"(not shown: {count} {'line' if count == 1 else 'lines'}, {reason})")
 
@@ -70,13 +70,13 @@ def _values(log: ChatLog) -> dict[str, Any]:
 
     return {
         "chat": log.name,
-        "opened_at": log.opened_at or None,
+        "created_at": log.created_at or None,
         "settings": msgspec.to_builtins(log.settings),
         "head": log.head or None,
         "turns": [_turn_values(turn) for turn in log.turns.values()],
         "path": [turn.id for turn in log.path()],
-        "damaged_lines": log.damaged,
-        "unknown_lines": log.unknown,
+        "damaged_lines": log.damaged_lines,
+        "unknown_lines": log.unknown_lines,
     }
 
 
@@ -84,7 +84,7 @@ def _turn_values(turn: Turn) -> dict[str, Any]:
     header = turn.header
     return {
         "turn": turn.id,
-        "parent": turn.parent or None,
+        "parent": turn.parent_id or None,
         "at": header.at,
         "text": header.text,
         "profile": header.profile or None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.supervisor import Supervisor
+from gpubox.storage import lock_file
 
 PREFIX = "~once-"
 """No profile can have such a name, so no companion's instance has it."""
@@ -61,16 +61,16 @@ async def stop_and_remove_after_failure(supervisor: Supervisor) -> None:
     except asyncio.CancelledError:
         return  # a second interrupt; everything is removed
     except (GpuboxError, OSError) as error:
-        diagnostics.note(f"  ! The files of {supervisor.slot} were not removed: {error}")
+        diagnostics.note(f"  ! The files of {supervisor.instance} were not removed: {error}")
 
 
 async def _stop_and_remove(supervisor: Supervisor) -> None:
     await supervisor.stop()
-    paths, instance = supervisor.paths, supervisor.slot
+    paths, instance = supervisor.paths, supervisor.instance
     logs = paths.logs.glob(f"{paths.instance_log(instance).name}*")
     state = paths.instance_state(instance)
     states = state.parent.glob(f"{state.name}*")  # a kill during a write leaves a temporary file beside it
-    for path in (*states, paths.instance_lock(instance), paths.slot_life(instance), *logs):
+    for path in (*states, paths.instance_lock(instance), paths.liveness_lock(instance), *logs):
         path.unlink(missing_ok=True)
 
 
@@ -80,16 +80,13 @@ def _locked(paths: Paths, instance: str) -> Iterator[bool]:
     path = paths.instance_state(instance).with_suffix(".run")
     while True:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = lock_file(path)
         except OSError as error:
             raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+        if descriptor is None:
+            yield False
+            return
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
             if not _is_same_file(path, descriptor):
                 continue  # its former owner removed it: a lock on a removed file protects nothing
             try:

@@ -14,8 +14,7 @@ from gpubox.interchange.given_options import GivenOption, read_options
 from gpubox.interchange.import_notes import is_secret, omitted
 from gpubox.interchange.option_updates import TargetEngine, update_options
 from gpubox.interchange.reference_options import reference_options, variable_arguments
-from gpubox.profiles.argv import SAMPLING_FLAGS, SECRET_NAME
-from gpubox.profiles.loader import SECRET_FLAGS
+from gpubox.profiles.argv import SECRET_NAME
 from gpubox.profiles.multi_value_flags import (
     LARGEST_WINS,
     SHARED_LISTS,
@@ -24,7 +23,7 @@ from gpubox.profiles.multi_value_flags import (
     canonical_flag,
     split_values,
 )
-from gpubox.profiles.profile import ChatDefaults, FlagValue, Profile, is_loopback
+from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, ChatDefaults, FlagValue, Profile, is_loopback
 
 REFERENCE_ENGINE = TargetEngine("llama.cpp build 11434", reference_options())
 """The engine of imports if the owner's engine is unknown."""

@@ -1,8 +1,8 @@
-"""Flags that llama-server takes several values of: what a second one does, and how a list of them is written.
+"""llama-server flags that take several values: what a second value does, and how to write a list of them.
 
-Measured with llama.cpp build 11434: each flag was given twice and what became of it read from ``/completion``,
-``/v1/models``, ``/lora-adapters``, ``--list-devices`` and the log (tests/engine/test_repeating.py does it again; the
-processor masks are read from common/arg.cpp). The server's warning, "only last value will be used", is wrong for these.
+Measured with llama.cpp build 11434: each flag was given twice, and its effect was read from ``/completion``,
+``/v1/models``, ``/lora-adapters``, ``--list-devices`` and the log (tests/engine/test_repeating.py repeats this; the
+processor masks come from common/arg.cpp). The server's warning "only last value will be used" is wrong for these.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ _ALIASES = {
     "cpu-mask-batch-draft": "spec-draft-cpu-mask-batch",
 }  # fmt: skip
 COMMA_LISTS = frozenset({"override-tensor", "spec-draft-override-tensor", "rpc", "spec-type", "alias", "tags"})
-"""A second one adds to the first; several stand between commas, and no value can hold a comma."""
+"""Values accumulate. Several are separated by commas; no value can contain a comma."""
 QUOTED_LISTS = frozenset({"lora", "lora-scaled", "control-vector", "control-vector-scaled", "override-kv"})
-"""A second one adds to the first; several stand between commas, one that holds a comma in double quotes."""
+"""Values accumulate. Several are separated by commas; one that contains a comma is in double quotes."""
 REPEATED_FLAGS = frozenset({
     "reverse-prompt", "dry-sequence-breaker", "logit-bias", "cpu-mask", "cpu-range", "cpu-mask-batch",
     "cpu-range-batch", "spec-draft-cpu-mask", "spec-draft-cpu-range", "spec-draft-cpu-mask-batch",
 })  # fmt: skip
-"""A second one adds to the first; there is no list of them: the flag is given once for each."""
+"""Values accumulate. There is no list form: the flag is repeated for each value."""
 LARGEST_WINS = frozenset({"n-cpu-moe", "n-cpu-ffn", "spec-draft-n-cpu-moe"})
-"""Each adds the first N layers, so that the largest N of several counts."""
+"""Each value adds the first N layers, so the largest N of several counts."""
 TWO_WORD_FLAGS = frozenset({"control-vector-layer-range"})
-"""The flag is followed by two words."""
+"""The flag takes two arguments."""
 SHARED_LISTS = (
     frozenset({"override-tensor", "cpu-moe", "n-cpu-moe", "n-cpu-ffn"}),
     frozenset({"spec-draft-override-tensor", "spec-draft-cpu-moe", "spec-draft-n-cpu-moe"}),
     frozenset({"lora", "lora-scaled"}),
     frozenset({"control-vector", "control-vector-scaled"}),
 )
-"""Flags that fill one list between them, whose order counts: the first pattern that fits a tensor, an adapter's id."""
+"""Flags that fill one common list, in which order counts: the first pattern that matches a tensor wins, an adapter's
+position is its id."""
 
 
 def canonical_flag(name: str) -> str:
-    """One spelling for the aliases of the flags named here; other names as they are."""
+    """The main spelling of a flag in this file; any other name unchanged."""
     return _ALIASES.get(name, name)
 
 
@@ -48,21 +49,21 @@ def accumulates(name: str) -> bool:
     return canonical_flag(name) in COMMA_LISTS | QUOTED_LISTS | REPEATED_FLAGS
 
 
-def multi_value_argv(name: str, items: Iterable[str], again: frozenset[str] = frozenset()) -> list[str]:
+def multi_value_argv(name: str, items: Iterable[str], repeated: frozenset[str] = frozenset()) -> list[str]:
     """The arguments that give ``items`` to the flag ``name``.
 
-    ``again`` names flags that this engine wants repeated although newer builds take a list.
+    ``repeated`` names flags that this engine wants once for each value, where newer builds take a list.
     """
     rule = canonical_flag(name)
-    if rule in REPEATED_FLAGS or rule in again:
-        return [word for item in items for word in (f"--{name}", item)]
+    if rule in REPEATED_FLAGS or rule in repeated:
+        return [argument for item in items for argument in (f"--{name}", item)]
     if rule in TWO_WORD_FLAGS:
         return [f"--{name}", *items]
     return [f"--{name}", ",".join(map(_quoted, items) if rule in QUOTED_LISTS else items)]
 
 
 def split_values(name: str, text: str) -> list[str]:
-    """The values in one argument of a flag that accumulates. The opposite of ``multi_value_argv``."""
+    """The values in one argument of a flag that accumulates. The inverse of ``multi_value_argv``."""
     rule = canonical_flag(name)
     if rule in QUOTED_LISTS:
         return _quoted_fields(text)
@@ -74,7 +75,7 @@ def _quoted(item: str) -> str:
 
 
 def _quoted_fields(text: str) -> list[str]:
-    """llama.cpp's common/arg.cpp ``parse_csv_row``: a quote opens a field only where the field begins."""
+    """As ``parse_csv_row`` of llama.cpp's common/arg.cpp: a quote opens a field only at its beginning."""
     fields, field, quoted, at = [], "", False, 0
     while at < len(text):
         char = text[at]

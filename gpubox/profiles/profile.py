@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from gpubox.toml_table import toml_key
+
 FlagValue = bool | int | float | str | tuple[str | int | float, ...]
-"""``True`` is a bare flag, ``False`` its ``--no-`` form, a tuple several values (see profiles/repeating.py)."""
+"""True is the bare option, False its ``--no-`` form, a tuple several values (see multi_value_flags.py)."""
 
 TOP_LEVEL_FLAGS = {
     "model": "model",
@@ -18,67 +20,96 @@ TOP_LEVEL_FLAGS = {
     "host": "host",
     "port": "port",
 }
-"""llama-server options that a profile gives outside ``[flags]``, and how they are written there."""
+"""llama-server options that a profile has outside ``[flags]`` -> how they are written there."""
+SECRET_FLAGS = {"api-key": "LLAMA_API_KEY", "hf-token": "HF_TOKEN", "hft": "HF_TOKEN"}
+"""Options that no profile may hold -> the environment variable that replaces them."""
+SAMPLING_FLAGS = {
+    "temperature": "temp",
+    "top_p": "top-p",
+    "top_k": "top-k",
+    "min_p": "min-p",
+    "typical_p": "typical-p",
+    "presence_penalty": "presence-penalty",
+    "frequency_penalty": "frequency-penalty",
+    "repeat_penalty": "repeat-penalty",
+    "seed": "seed",
+}
+"""``[sampling]`` keys (the API's names) -> llama-server's option for the same default."""
+_FLAG_SCALAR = {"type": ["string", "number"]}
+_FLAG_SCHEMA = {
+    "additionalProperties": {"type": ["boolean", "string", "number", "array"], "items": _FLAG_SCALAR, "minItems": 1},
+    "propertyNames": {"pattern": "^[^-]", "not": {"enum": [*TOP_LEVEL_FLAGS, *SECRET_FLAGS, "api-key-file"]}},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatDefaults:
-    """Defaults of the chat pane for this profile."""
+    """Defaults of the chat screen for this profile."""
 
-    system: str = ""
-    template_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """``chat_template_kwargs`` of each request, such as ``enable_thinking``."""
+    system: str = toml_key("text", "The system prompt.", "")
+    template_kwargs: Mapping[str, bool | int | float | str] = toml_key(
+        "map", "chat_template_kwargs of each request, such as enable_thinking.", dict
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareNeeds:
-    """What the machine must have for the figures to come true. ``None``: not said."""
+    """What the machine must have for the reference figures to hold. None: not stated."""
 
-    vram_gib: float | None = None
-    ram_gib: float | None = None
-    engine: str = ""
-    """In words, what the engine must be: ``a TurboQuant fork of llama.cpp``."""
+    vram_gib: float | None = toml_key("number", "VRAM in GiB.", None)
+    ram_gib: float | None = toml_key("number", "RAM in GiB.", None)
+    engine: str = toml_key("text", "The engine in words, such as: a TurboQuant fork of llama.cpp.", "")
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceFigure:
-    """One figure somebody measured with this configuration, to set beside the owner's own."""
+    """One published figure for this configuration, to compare with the owner's own."""
 
-    what: str
-    value: float
-    unit: str
-    hardware: str
-    article: str
-    note: str = ""
+    what: str = toml_key("text", "What was measured.")
+    value: float = toml_key("number", "The figure.")
+    unit: str = toml_key("text", "Its unit.", "")
+    hardware: str = toml_key("text", "The machine it was measured on.", "")
+    article: str = toml_key("text", "Where it was published.", "")
+    note: str = toml_key("text", "How it was measured.", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One llama-server launch and its sampling defaults. Not a running thing."""
+    """One llama-server launch and its sampling defaults. Not a running server."""
 
     name: str
-    model: str
-    """A path, ``hf:user/repo[:quant]`` or ``demo:NAME``."""
-    title: str = ""
-    description: str = ""
-    engine: str = ""
-    """An engine's name; empty: the default engine."""
-    host: str = "127.0.0.1"
-    port: int = 8080
-    """0: any free port, chosen at each start."""
-    companion: bool = False
-    """Runs beside the active profile in a slot of its own instead of replacing it."""
-    restart: bool = False
-    """Started again when it dies, by the watcher beside it: at most 3 times in 15 minutes."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    flags: Mapping[str, FlagValue] = field(default_factory=dict)
-    sampling: Mapping[str, float] = field(default_factory=dict)
-    """Sampling defaults under the API's names (``temperature``, ``top_p``, ...), given to the server."""
-    chat: ChatDefaults = ChatDefaults()
-    needs: HardwareNeeds = HardwareNeeds()
-    source: str = ""
-    """Where the figures come from."""
-    references: tuple[ReferenceFigure, ...] = ()
+    model: str = toml_key("text", 'Write a path, "hf:user/repo:quant" or "demo:NAME".')
+    title: str = toml_key("text", "The profile's name in lists.", "")
+    description: str = toml_key("text", "What the profile is for.", "")
+    engine: str = toml_key("text", "The name of an engine; the default engine if empty.", "")
+    host: str = toml_key("text", "The address to listen on. 0.0.0.0: every address of this machine.", "127.0.0.1")
+    port: int = toml_key(
+        "integer", "The port to listen on. 0: any free port, chosen at each start.", 8080, between=(0, 65535)
+    )
+    companion: bool = toml_key(
+        "boolean", "Run beside the active profile, in an instance of its own, instead of replacing it.", False
+    )
+    restart: bool = toml_key("boolean", "Start the server again when it dies, at most 3 times in 15 minutes.", False)
+    env: Mapping[str, str] = toml_key("map", "Environment variables of the server.", dict, items="text")
+    flags: Mapping[str, FlagValue] = toml_key(
+        "map",
+        "llama-server's options without leading dashes. true: bare, false: the --no- form, a list: several values.",
+        dict,
+        schema=_FLAG_SCHEMA,
+    )
+    sampling: Mapping[str, float] = toml_key(
+        "map", "Sampling defaults under the API's names.", dict, items="number", choices=SAMPLING_FLAGS
+    )
+    chat: ChatDefaults = toml_key(  # noqa: RUF009 - it returns a field
+        "table", "Defaults of the chat.", ChatDefaults, table=ChatDefaults
+    )
+    needs: HardwareNeeds = toml_key(  # noqa: RUF009
+        "table", "What the machine must have for the reference figures.", HardwareNeeds, table=HardwareNeeds
+    )
+    source: str = toml_key("text", "Where the configuration and its figures come from.", "")
+    references: tuple[ReferenceFigure, ...] = toml_key(
+        "list", "Published figures for this configuration.", tuple, table=ReferenceFigure, name="reference"
+    )
     path: Path | None = None
     shipped: bool = False
 
@@ -88,12 +119,12 @@ class Profile:
 
     @property
     def summary(self) -> str:
-        """Title, or name where there is none."""
+        """The title, or the name if there is none."""
         return self.title or self.name
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host`` (a name other than localhost counts as outside)."""
+    """Whether only this machine can reach ``host``. A name other than localhost counts as reachable from outside."""
     if host == "localhost" or host.endswith(".sock"):
         return True
     try:

@@ -1,11 +1,8 @@
-"""A Profile as TOML text, and into the owner's folder. The opposite of loader.py."""
+"""Writes a Profile as TOML text into the owner's folder. The opposite of loader.py."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,44 +13,40 @@ import tomli_w
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.loader import PROFILE_NAME, parse_profile
-from gpubox.profiles.profile import Profile, ReferenceFigure
+from gpubox.profiles.profile import Profile
+from gpubox.storage import write_atomically
+from gpubox.toml_table import given_values
 
 _LITERAL = re.compile(r"[^'\x00-\x1f\x7f]*")
-"""What TOML lets stand between single quotes as it is."""
+"""What TOML takes literally between single quotes."""
 
 
 def profile_toml(profile: Profile, header: str = "") -> str:
-    """The file that loads as ``profile``: tables in a fixed order, flags in the profile's own, defaults left out.
+    """The text of a profile file that loads as ``profile``, without the keys that have their default.
 
-    ``header`` becomes the comment at its top.
+    Tables come in a fixed order, flags in the order of the profile. ``header`` becomes the comment at the top.
     """
-    default = Profile(name="", model="")
-    top = {
-        key: value
-        for key in ("title", "description", "source", "engine", "model", "host", "port", "companion", "restart")
-        if (value := getattr(profile, key)) != getattr(default, key) or key == "model"
-    }
-    needs = {"vram-gib": profile.needs.vram_gib, "ram-gib": profile.needs.ram_gib, "engine": profile.needs.engine}
-    chat = {"system": profile.chat.system}
+    values, chat = given_values(profile), given_values(profile.chat)
+    keys = ("title", "description", "source", "engine", "model", "host", "port", "companion", "restart")
     blocks = [
         _comment(header),
-        _table("", top),
+        _table("", {key: values[key] for key in keys if key in values}),
         _table("env", profile.env),
-        _table("needs", {key: value for key, value in needs.items() if value}),
+        _table("needs", given_values(profile.needs)),
         _table("flags", profile.flags),
         _table("sampling", profile.sampling),
-        _table("chat", {key: value for key, value in chat.items() if value}),
+        _table("chat", {key: value for key, value in chat.items() if key != "template-kwargs"}),
         _table("chat.template-kwargs", profile.chat.template_kwargs),
-        *(_table("[reference]", _reference(reference)) for reference in profile.references),
+        *(_table("[reference]", given_values(reference)) for reference in profile.references),
     ]
     return "\n".join(block for block in blocks if block)
 
 
 def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, header: str = "") -> Path:
-    """Writes ``profile`` into the owner's folder, whole or not at all, and returns its path.
+    """Writes ``profile`` into the owner's folder in one step and returns its path.
 
-    Raises UsageError where the name cannot be a file's, is taken (without ``overwrite``), or the text would not
-    load again; GpuboxError where the disk refuses.
+    Raises UsageError if the name is impossible, or taken (without ``overwrite``), or if the text would not load again;
+    GpuboxError if the disk refuses.
     """
     if not PROFILE_NAME.fullmatch(profile.name):
         raise UsageError(
@@ -61,42 +54,22 @@ def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, hea
         )
     text = profile_toml(profile, header)
     try:
-        text.encode()
+        data = text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{profile.name}: the profile holds bytes that no text file can.") from None
+        raise UsageError(f"{profile.name}: the profile holds bytes that cannot be written as text.") from None
     path = paths.profiles / f"{profile.name}.toml"
-    parse_profile(path, tomllib.loads(text))  # what would not load is not written
+    parse_profile(path, tomllib.loads(text))  # a profile that would not load is not written
     if path.resolve().parent == shipped_profiles().resolve():
         raise UsageError(f"{path} is one of the profiles that come with gpubox.", "Give the profile another name.")
     if path.exists() and not overwrite:
         raise UsageError(f"There is a profile {profile.name!r} already: {path}.", "Give another --name, or --force.")
     try:
-        _write(path.resolve(), text)  # through a link of the owner's, not over it
+        write_atomically(path.resolve(), data)  # a symbolic link stays and its target is replaced
     except OSError as error:
         raise GpuboxError(
             f"{path} cannot be written: {error.strerror}.", "Is the folder yours? Is the disk full?"
         ) from None
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-
-
-def _reference(reference: ReferenceFigure) -> dict[str, Any]:
-    keys = ("what", "value", "unit", "hardware", "article", "note")
-    return {key: value for key in keys if (value := getattr(reference, key)) not in ("", None)}
 
 
 def _comment(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs a program so that it cannot hurt the box: confinement by the kernel, not a list of forbidden words.
+"""Runs a model's program so that it cannot harm the box: the kernel confines it, no list of forbidden words.
 
-``await Sandbox(config).run(code, Policy(workspace=folder))`` gives an Outcome; everything else here serves that line.
+``await Sandbox(config).run(code, Policy(workspace=folder))`` returns an Outcome.
 """

@@ -1,7 +1,7 @@
-"""Runs inside the sandbox, ahead of the program: limits, user, lock, and one report on how it ended.
+"""Runs inside the sandbox before the program: sets limits, drops the user, locks itself in, reports how it ended.
 
-Its text is sent there with ``CONFIG = {...}`` ahead of it. It stands alone: Python 3.9, the fewest imports (each costs
-milliseconds of every run), and nothing of it is left in the program's ``__main__``.
+gpubox sends its text there with ``CONFIG = {...}`` in front. It must work alone, with Python 3.9, and with few imports
+(each costs every run some milliseconds); and it leaves nothing in the program's ``__main__``.
 """
 
 import os
@@ -17,10 +17,10 @@ if "CONFIG" not in globals():  # imported for its text
 
 
 def _wait(pid: int) -> None:
-    """Reports how a quick program ended; what takes longer is for the supervisor, which takes a while to compile."""
+    """Reports how a quick program ended. A longer one is left to the monitor, which takes a while to compile."""
     import _signal  # type: ignore[import-not-found]
 
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGCHLD])  # it stays pending until it is waited for
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGCHLD])  # it stays pending until sigtimedwait
     done, status, usage = os.wait4(pid, os.WNOHANG)
     if not done and not CONFIG.get("group") and _signal.sigtimedwait([_signal.SIGCHLD], _QUICK_SECONDS):
         done, status, usage = os.wait4(pid, os.WNOHANG)
@@ -28,12 +28,12 @@ def _wait(pid: int) -> None:
         os.write(CONFIG["status_fd"], b"%d %f\n" % (status, usage.ru_utime + usage.ru_stime))
         os._exit(0)
     ended = (status, usage) if done else None
-    given = {"CONFIG": CONFIG, "PROGRAM": pid, "ENDED": ended, "call": _call}
-    exec(compile(CONFIG["supervisor"], "supervisor", "exec"), given)
+    names = {"CONFIG": CONFIG, "PROGRAM": pid, "ENDED": ended, "call": _call}
+    exec(compile(CONFIG["monitor"], "monitor", "exec"), names)
 
 
 def _call(name: str, *arguments: object) -> int:
-    """One function of the C library; bytes go as a pointer to them. A tenth of what importing ctypes costs."""
+    """Calls a function of the C library; bytes are passed as a pointer. Importing ctypes takes ten times as long."""
     import _ctypes
 
     function = _ctypes.dlsym(_ctypes.dlopen(None, 0), name)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def _lock() -> None:
-    """Opens /proc/self to the program again, then gives away all that it must not have."""
+    """Gives the program access to its /proc/self, then gives up everything that it must not have."""
     from struct import pack
 
     _call("prctl", 4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
@@ -65,7 +65,7 @@ def _lock() -> None:
 
 
 def _landlock(abi: int, rules: "dict[str, list[str]]") -> int:
-    """Only these folders and devices, no TCP, no signals to others, as far as this kernel's version goes."""
+    """Allows only these folders and devices, no TCP and no signals to others, as far as this kernel can."""
     from struct import pack
 
     known = 0x1FFF | (0x2000 if abi >= 2 else 0) | (0x4000 if abi >= 3 else 0) | (0x8000 if abi >= 5 else 0)
@@ -73,7 +73,7 @@ def _landlock(abi: int, rules: "dict[str, list[str]]") -> int:
     ruleset = _call("syscall", 444, attributes, len(attributes), 0)
     if ruleset < 0:
         return ruleset
-    # execute, read a file, list a folder; all but making devices, sockets and FIFOs; read and write.
+    # Execute, read a file, list a folder; everything but making devices, sockets and FIFOs; read and write.
     rights = {"read": 0x1 | 0x4 | 0x8, "write": known & ~0x8E40, "devices": 0x2 | 0x4}
     for kind, paths in rules.items():
         for path in paths:
@@ -127,18 +127,18 @@ def _main() -> "Any":
     """The compiled program, in the process that is to run it."""
     for fd in CONFIG.get("close", ()):
         os.close(fd)
-    # A process of the same user could else open this one's end of the pipe in /proc and report for it.
+    # Otherwise a process of the same user could open the report pipe in /proc and write a false report.
     _call("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     pid = os.fork()
     if pid:
         _wait(pid)
     uid = CONFIG.get("uid")
-    if uid:  # this process alone: the kernel lets no bwrap of root's end a supervisor of another user's
+    if uid:  # not the parent: bwrap of root could not kill a monitor of another user
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    os.nice(5)  # the model's server goes first
-    os.chdir(CONFIG["work"])  # not bwrap's to do: it need not be allowed into the folder
+    os.nice(5)  # the model's server has priority
+    os.chdir(CONFIG["work"])  # bwrap itself may not be allowed into the folder
     os.close(CONFIG["status_fd"])
     if __file__.startswith("/proc/self/fd/"):
         os.close(int(__file__[14:]))
@@ -147,7 +147,7 @@ def _main() -> "Any":
         source = file.read()
     _limit()
     if CONFIG.get("go_fd") is not None:
-        os.read(CONFIG["go_fd"], 1)  # it comes once this process is in its cgroup
+        os.read(CONFIG["go_fd"], 1)  # written once this process is in its cgroup
         os.close(CONFIG["go_fd"])
     _lock()
     return compile(source, CONFIG["main"], "exec", dont_inherit=True)

@@ -1,7 +1,7 @@
-"""A cgroup for each run, where this box lets gpubox make one: there the kernel bounds all memory, its own included.
+"""A cgroup for each run, if gpubox may make one here: the kernel then bounds all memory, its own included.
 
-Version 2: below a folder that is delegated to this user (systemd does so for what its user manager starts), or as root.
-Version 1: as root. Whatever fails, the run goes on without: then limits and the supervisor's looks are what holds.
+Version 2: below a folder that is delegated to this user (systemd does so for its user manager), or as root. Version 1:
+as root. If it fails, the run goes on without a cgroup: the process limits and the monitor's checks remain.
 Formats: the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
@@ -19,13 +19,13 @@ from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.process_tree import descendants
 
 ROOT = Path("/sys/fs/cgroup")
-_PATIENCE_SECONDS = 0.5
+_WAIT_SECONDS = 0.5
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupParent:
-    """The folder in which a cgroup can be made for each run."""
+    """The folder in which gpubox can make a cgroup for each run."""
 
     folder: Path
     version: int
@@ -39,19 +39,19 @@ class Cgroup:
     version: int
 
     def admit(self, pid: int, go_fd: int) -> None:
-        """Puts ``pid`` and all below it in, then lets the program begin, which waits for a byte of ``go_fd``.
+        """Moves ``pid`` and its descendants in, then writes a byte to ``go_fd``, for which the program waits.
 
-        What they make afterwards is in it from its beginning. Blocks for some milliseconds; never raises OSError.
+        Processes that they make later are inside from the start. Blocks for some milliseconds; never raises OSError.
         """
         try:
-            end = time.monotonic() + _PATIENCE_SECONDS
-            waiting = [pid]
-            while waiting and time.monotonic() < end:
-                for one in waiting:
+            end = time.monotonic() + _WAIT_SECONDS
+            outside = [pid]
+            while outside and time.monotonic() < end:
+                for process in outside:
                     with contextlib.suppress(ProcessLookupError):
-                        (self.folder / "cgroup.procs").write_text(str(one))
+                        (self.folder / "cgroup.procs").write_text(str(process))
                 inside = set(map(int, (self.folder / "cgroup.procs").read_text().split()))
-                waiting = [one for one in descendants(pid) if one not in inside]
+                outside = [process for process in descendants(pid) if process not in inside]
         except (OSError, ValueError):
             pass
         finally:
@@ -59,7 +59,7 @@ class Cgroup:
                 os.write(go_fd, b"1")
 
     def was_full(self) -> bool:
-        """Whether the kernel ended a process of it for want of memory."""
+        """Whether the kernel killed a process of it for lack of memory."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         with contextlib.suppress(OSError, ValueError):
             for line in (self.folder / name).read_text().splitlines():
@@ -68,8 +68,8 @@ class Cgroup:
         return False
 
     def remove(self) -> None:
-        """To be called once its processes are dead; the last one may still be leaving."""
-        end = time.monotonic() + _PATIENCE_SECONDS
+        """Removes the cgroup. Call it once its processes are dead; the last one may take a moment to leave."""
+        end = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < end:
             try:
                 self.folder.rmdir()
@@ -81,24 +81,23 @@ class Cgroup:
 
 
 def make(policy: Policy) -> Cgroup | None:
-    """A new cgroup with the bounds of ``policy``; ``None`` where this box has none for gpubox."""
-    place = find()
-    if place is None:
+    """Makes a cgroup with the bounds of ``policy``; None if gpubox may make none here."""
+    parent = find()
+    if parent is None:
         return None
-    group = Cgroup(place.folder / f"gpubox-run-{os.getpid()}-{next(_numbers)}", place.version)
-    most = str(policy.memory_bytes + policy.kernel_bytes + 3 * policy.scratch_bytes)
+    group = Cgroup(parent.folder / f"gpubox-run-{os.getpid()}-{next(_numbers)}", parent.version)
+    limit = str(policy.memory_bytes + policy.kernel_bytes + 3 * policy.scratch_bytes)
     try:
         group.folder.mkdir()
-        (group.folder / ("memory.max" if place.version == 2 else "memory.limit_in_bytes")).write_text(most)
+        (group.folder / ("memory.max" if parent.version == 2 else "memory.limit_in_bytes")).write_text(limit)
     except OSError:
         group.remove()
         return None
-    swap = (
-        {"memory.swap.max": "0", "memory.oom.group": "1"}
-        if place.version == 2
-        else {"memory.memsw.limit_in_bytes": most}
-    )
-    for name, value in swap.items():  # not every kernel has these
+    if parent.version == 2:
+        optional = {"memory.swap.max": "0", "memory.oom.group": "1"}
+    else:
+        optional = {"memory.memsw.limit_in_bytes": limit}
+    for name, value in optional.items():  # not every kernel has these
         with contextlib.suppress(OSError):
             (group.folder / name).write_text(value)
     return group
@@ -106,24 +105,22 @@ def make(policy: Policy) -> Cgroup | None:
 
 @cache
 def find() -> CgroupParent | None:
-    """Where this process may make cgroups that bound memory; shown by making one."""
-    for place in _candidates(ROOT, Path("/proc/self/cgroup"), as_root=os.geteuid() == 0):
-        if _works(place):
-            return place
-    return None
+    """Where this process may make cgroups that bound memory. Tries it by making one."""
+    candidates = _candidates(ROOT, Path("/proc/self/cgroup"), as_root=os.geteuid() == 0)
+    return next((parent for parent in candidates if _works(parent)), None)
 
 
-def _works(place: CgroupParent) -> bool:
-    """Makes and removes one; those of gpuboxes that were killed are removed too."""
-    for left in place.folder.glob("gpubox-run-*"):
-        with contextlib.suppress(OSError):  # one that is in use stays
-            if not Path("/proc", left.name.split("-")[2]).exists():
-                left.rmdir()
-    trial = place.folder / f"gpubox-run-{os.getpid()}-0"
+def _works(parent: CgroupParent) -> bool:
+    """Makes and removes a cgroup. Also removes those of gpubox processes that were killed."""
+    for abandoned in parent.folder.glob("gpubox-run-*"):
+        with contextlib.suppress(OSError):  # rmdir fails while processes are in it
+            if not Path("/proc", abandoned.name.split("-")[2]).exists():
+                abandoned.rmdir()
+    trial = parent.folder / f"gpubox-run-{os.getpid()}-0"
     try:
         trial.mkdir()
         try:
-            name = "memory.max" if place.version == 2 else "memory.limit_in_bytes"
+            name = "memory.max" if parent.version == 2 else "memory.limit_in_bytes"
             (trial / name).write_text(str(1 << 30))
             return os.access(trial / "cgroup.procs", os.W_OK)
         finally:
@@ -133,22 +130,23 @@ def _works(place: CgroupParent) -> bool:
 
 
 def _candidates(root: Path, own: Path, *, as_root: bool) -> list[CgroupParent]:
-    """Folders to try, nearest first. Processes can be moved only below a folder that this user may write."""
+    """Folders to try, the nearest first. Processes can be moved only below a folder that this user may write."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
         return []
-    found: list[CgroupParent] = []
+    parents: list[CgroupParent] = []
     for _, controllers, path in lines:
         inside = Path(path.lstrip("/"))
         if controllers == "" and (root / "cgroup.controllers").exists():
-            # Its own cgroup holds processes, so none can be made below it (cgroup-v2.rst, no internal processes).
+            # gpubox's own cgroup holds processes, so it can have no children (cgroup-v2.rst, no internal processes).
             above = [root / folder for folder in inside.parents]
-            found += [CgroupParent(folder, 2) for folder in above if _delegated(folder) and (as_root or folder != root)]
+            usable = [folder for folder in above if _delegated(folder) and (as_root or folder != root)]
+            parents += [CgroupParent(folder, 2) for folder in usable]
         elif "memory" in controllers.split(","):
             mount = root / "memory"
-            found += [CgroupParent(folder, 1) for folder in (mount / inside, mount) if as_root and folder.is_dir()]
-    return found
+            parents += [CgroupParent(folder, 1) for folder in (mount / inside, mount) if as_root and folder.is_dir()]
+    return parents
 
 
 def _delegated(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""How much a program has written into folders of the host: what no limit of a process or a mount bounds."""
+"""How much a program has written into host folders. No process limit and no mount option bounds that."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from gpubox.sandbox.policy import Policy
 from gpubox.units import MIB
 
 _CLOCK_NANOSECONDS = 20_000_000
-"""File times are taken from a clock that ticks every few milliseconds."""
-_LEAST_PAUSE, _PAUSE_FACTOR = 0.1, 3.0
-"""Seconds between two walks through a folder, and how many times longer than a walk the pause is."""
+"""File times come from a clock that ticks every few milliseconds."""
+_MIN_PAUSE_SECONDS, _PAUSE_FACTOR = 0.1, 3.0
+"""The pause between two walks through a folder, at least, and as a multiple of the time that a walk takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecentChanges:
-    """What was made or changed in a folder since a moment."""
+    """What was created or changed in a folder since a moment."""
 
     entries: int = 0
     size_bytes: int = 0
-    """Of files, as the disk counts them; what they took before is taken off."""
+    """Disk space of the files, less what they used before."""
     too_deep: bool = False
-    """Whether there is a folder whose path is longer than the kernel takes."""
+    """Whether some folder's path is longer than the kernel accepts."""
 
 
 def recent_changes(
-    folder: Path, since_ns: int, most: int, before: Mapping[str, tuple[int, int, int, int]]
+    folder: Path, since_ns: int, max_entries: int, before: Mapping[str, tuple[int, int, int, int]]
 ) -> RecentChanges:
-    """Walks through all of ``folder`` without following links, until there are more than ``most`` recent entries.
+    """Walks through ``folder`` without following links, until more than ``max_entries`` are recent.
 
-    By ctime, which no program can set. ``before`` holds the files there were, with their size third.
+    Goes by ctime, which no program can set. ``before`` is ``WorkspaceScan.files`` from the start of the run.
     """
-    waiting, count, size = [""], 0, 0
-    while waiting and count <= most:
-        inside = waiting.pop()
+    folders, count, size = [""], 0, 0
+    while folders and count <= max_entries:
+        parent = folders.pop()
         try:
-            with os.scandir(folder / inside) as entries:
+            with os.scandir(folder / parent) as entries:
                 for entry in entries:
-                    name = f"{inside}/{entry.name}" if inside else entry.name
+                    name = f"{parent}/{entry.name}" if parent else entry.name
                     try:
-                        found = entry.stat(follow_symlinks=False)
+                        status = entry.stat(follow_symlinks=False)
                     except OSError as error:
                         if error.errno == errno.ENAMETOOLONG:
                             return RecentChanges(count, size, too_deep=True)
-                        continue  # it went meanwhile
-                    if stat.S_ISDIR(found.st_mode):
-                        waiting.append(name)
-                    if found.st_ctime_ns >= since_ns:
+                        continue  # it was removed meanwhile
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(name)
+                    if status.st_ctime_ns >= since_ns:
                         count += 1
-                        if stat.S_ISREG(found.st_mode):
-                            size += max(0, found.st_blocks * 512 - (before[name][2] if name in before else 0))
+                        if stat.S_ISREG(status.st_mode):
+                            size += max(0, status.st_blocks * 512 - (before[name][2] if name in before else 0))
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return RecentChanges(count, size, too_deep=True)
@@ -65,7 +65,7 @@ def recent_changes(
 
 
 def written_bytes(pids: Iterable[int]) -> int:
-    """What these processes, and the children they have waited for, gave to disks: proc(5), /proc/PID/io."""
+    """Bytes that these processes, and the children they waited for, wrote to disks: proc(5), /proc/PID/io."""
     total = 0
     for pid in pids:
         try:
@@ -78,39 +78,40 @@ def written_bytes(pids: Iterable[int]) -> int:
 
 @dataclass(eq=False)
 class DiskMonitor:
-    """One run's writing into the workspace and, where no mount bounds it, into its scratch folder."""
+    """What one run writes into the workspace and, if no mount bounds it, into its temporary folder."""
 
     policy: Policy
     scratch: Path | None
-    """The host folder that stands for /tmp; None: mounts of the run's own bound it."""
+    """The host folder that serves as /tmp. None: the run has mounts of its own with a size limit."""
     before: Mapping[str, tuple[int, int, int, int]]
     _since_ns: int = field(default_factory=lambda: time.time_ns() - _CLOCK_NANOSECONDS)
     _free: tuple[int, int] = (0, 0)
-    _next_look: float = 0.0
+    _next_check: float = 0.0
 
     def __post_init__(self) -> None:
         if self.policy.workspace is not None:
             self._free = _free(self.policy.workspace)[:2]
 
     def exceeded_limit(self, pids: list[int]) -> str:
-        """Which bound the run passed, in a few words; empty where none. Blocks: it may walk through the folders."""
+        """The limit that the run exceeded, in words; empty if none. Blocks: it may walk through the folders."""
         began = time.monotonic()
-        if began < self._next_look:
+        if began < self._next_check:
             return ""
         try:
-            return self._scratch_excess() or self._workspace_excess(pids)
+            return self._check_scratch() or self._check_workspace(pids)
         finally:
             took = time.monotonic() - began
-            self._next_look = time.monotonic() + (max(_LEAST_PAUSE, took * _PAUSE_FACTOR) if took > 0.01 else 0.0)
+            pause = max(_MIN_PAUSE_SECONDS, took * _PAUSE_FACTOR) if took > 0.01 else 0.0
+            self._next_check = time.monotonic() + pause
 
-    def _scratch_excess(self) -> str:
+    def _check_scratch(self) -> str:
         if self.scratch is None:
             return ""
         policy = self.policy
-        found = recent_changes(self.scratch, 0, policy.scratch_files, {})
-        return _words(found, policy.scratch_files, policy.scratch_bytes, "its folders that die with it")
+        changes = recent_changes(self.scratch, 0, policy.scratch_files, {})
+        return _describe(changes, policy.scratch_files, policy.scratch_bytes, "its temporary folders")
 
-    def _workspace_excess(self, pids: list[int]) -> str:
+    def _check_workspace(self, pids: list[int]) -> str:
         policy = self.policy
         if policy.workspace is None or policy.read_only:
             return ""
@@ -118,36 +119,38 @@ class DiskMonitor:
         used_bytes, used_files = self._free[0] - free_bytes, self._free[1] - free_files
         if counts_files and used_bytes <= policy.disk_bytes and used_files <= policy.disk_files:
             return ""
-        # Somebody filled the disk; whoever downloads a model meanwhile is not our program.
-        found = recent_changes(policy.workspace, self._since_ns, policy.disk_files, self.before)
-        words = _words(found, policy.disk_files, policy.disk_bytes, "the workspace")
-        if words or used_bytes <= policy.disk_bytes or written_bytes(pids) <= policy.disk_bytes:
-            return words
-        return f"disk: more than {policy.disk_bytes // MIB:,} MiB were written"  # into files that have no name any more
+        # The disk filled up. That may be another program, such as a model download: look at the files.
+        changes = recent_changes(policy.workspace, self._since_ns, policy.disk_files, self.before)
+        problem = _describe(changes, policy.disk_files, policy.disk_bytes, "the workspace")
+        if problem or used_bytes <= policy.disk_bytes or written_bytes(pids) <= policy.disk_bytes:
+            return problem
+        return f"disk: more than {policy.disk_bytes // MIB:,} MiB were written"  # into files that were removed
 
 
-def _words(found: RecentChanges, files: int, size: int, where: str) -> str:
-    if found.too_deep:
-        return f"files: its folders in {where} lie too deep"
-    if found.entries > files:
-        return f"files: more than {files:,} were made in {where}"
-    return f"disk: more than {size // MIB:,} MiB were written into {where}" if found.size_bytes > size else ""
+def _describe(changes: RecentChanges, max_files: int, max_bytes: int, place: str) -> str:
+    if changes.too_deep:
+        return f"files: its folders in {place} lie too deep"
+    if changes.entries > max_files:
+        return f"files: more than {max_files:,} were made in {place}"
+    if changes.size_bytes > max_bytes:
+        return f"disk: more than {max_bytes // MIB:,} MiB were written into {place}"
+    return ""
 
 
 def _free(folder: Path) -> tuple[int, int, bool]:
-    """Bytes and inodes that its disk has left, and whether it counts inodes at all: btrfs does not."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize, found.f_favail, found.f_files > 0
+    """Free bytes and inodes of its disk, and whether it counts inodes at all; btrfs does not."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize, disk.f_favail, disk.f_files > 0
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes ``folder`` with all that a program left in it, however deep: no path to a folder in it is ever long.
+    """Removes ``folder`` with everything a program left in it, however deep.
 
-    Each folder's content is moved up before the folder is removed. What cannot be removed stays.
+    Moves the contents of each subfolder up before removing it, so that no path gets long. What cannot be removed stays.
     """
-    moved, stays = 0, set[str]()
+    moved, stuck = 0, set[str]()
     with contextlib.suppress(OSError):
-        while names := [name for name in os.listdir(folder) if name not in stays]:  # noqa: PTH208
+        while names := [name for name in os.listdir(folder) if name not in stuck]:  # noqa: PTH208
             for name in names:
                 path = folder / name
                 try:
@@ -158,9 +161,9 @@ def remove_tree(folder: Path) -> None:
                     for inner in os.listdir(path):  # noqa: PTH208
                         moved += 1
                         if not (path / inner).is_symlink() and (path / inner).is_dir():
-                            (path / inner).chmod(0o700)  # or its own link to the folder above could not be changed
+                            (path / inner).chmod(0o700)  # a folder must be writable for its ".." to change
                         (path / inner).rename(folder / f".{moved}-{secrets.token_hex(4)}")
                     path.rmdir()
                 except OSError:
-                    stays.add(name)
+                    stuck.add(name)
         folder.rmdir()

@@ -1,7 +1,7 @@
-"""How root lends a workspace to the unused user its programs run as: an idmapped mount that one thread sees.
+"""Gives the unused user that root's programs run as access to a workspace: an idmapped mount that one thread sees.
 
-Inside, the folder's owner appears as that user, and what it makes belongs to the owner on disk; nothing is changed on
-the host, and nobody else sees the mount. mount_setattr(2), Linux 5.12.
+In the mount the folder's owner appears as that user, and new files belong to the owner on disk. Nothing changes on the
+host, and no other process sees the mount. mount_setattr(2), Linux 5.12.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ _maps: dict[tuple[int, int, int], int] = {}
 
 
 class IdmappedMount(Generic[T]):
-    """Calls ``start`` where the lent folder is mounted over itself; the thread lives until ``end``.
+    """Calls ``start`` in a thread that sees ``folder`` mounted over itself with another owner.
 
-    It must: the processes ``start`` makes are killed by the kernel when the thread that made them is gone.
+    The thread lives until ``end``: the kernel kills the processes that ``start`` made when their thread is gone
+    (PR_SET_PDEATHSIG).
     """
 
     def __init__(self, folder: Path, uid: int, start: Callable[[], T]) -> None:
         self._folder, self._uid, self._start = folder, uid, start
-        self._started, self._over = threading.Event(), threading.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
         self._result: list[T] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._live, name="gpubox-sandbox", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gpubox-sandbox", daemon=True)
 
     def begin(self) -> T:
-        """What ``start`` returned. Raises what it raised, or GpuboxError where this folder cannot be lent."""
+        """Returns what ``start`` returns. Raises what it raises, and GpuboxError if the folder cannot be mounted so."""
         self._thread.start()
         self._started.wait()
         if self._error is not None:
@@ -50,17 +51,17 @@ class IdmappedMount(Generic[T]):
         return self._result[0]
 
     def end(self) -> None:
-        """To be called once the processes are dead."""
-        self._over.set()
+        """Call it once the processes are dead."""
+        self._ended.set()
         self._thread.join()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
-            _lend(self._folder, self._uid)
+            _mount(self._folder, self._uid)
             self._result.append(self._start())
         except OSError as error:
             self._error = GpuboxError(
-                f"The workspace {self._folder} cannot be lent to a confined program: {error.strerror}.",
+                f"A confined program cannot be given the workspace {self._folder}: {error.strerror}.",
                 "Run gpubox as an ordinary user, or choose a folder on ext4, xfs or btrfs.",
             )
         except BaseException as error:
@@ -68,20 +69,20 @@ class IdmappedMount(Generic[T]):
         finally:
             self._started.set()
         if self._error is None:
-            self._over.wait()
+            self._ended.wait()
 
 
-def _lend(folder: Path, uid: int) -> None:
-    """In the calling thread alone: ``folder`` as one that belongs to ``uid``."""
+def _mount(folder: Path, uid: int) -> None:
+    """Mounts ``folder`` over itself, for the calling thread alone, as a folder of ``uid``."""
     owner = folder.stat()
-    users = _user_map(owner.st_uid, owner.st_gid, uid)
+    user_namespace = _user_map(owner.st_uid, owner.st_gid, uid)
     path = os.fsencode(folder)
     _checked("unshare", _CLONE_NEWNS)
     _checked("mount", None, b"/", None, _MS_PRIVATE, None)
     tree = _checked("syscall", _OPEN_TREE, _AT_FDCWD, path, _TREE_CLONE)
     try:
-        wanted = struct.pack("=QQQQ", _IDMAP | _NOSUID | _NODEV, 0, 0, users)
-        _checked("syscall", _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, wanted, len(wanted))
+        attributes = struct.pack("=QQQQ", _IDMAP | _NOSUID | _NODEV, 0, 0, user_namespace)
+        _checked("syscall", _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
         _checked("syscall", _MOVE_MOUNT, tree, b"", _AT_FDCWD, path, _MOVE_FROM_FD)
     finally:
         os.close(tree)
@@ -98,7 +99,7 @@ def _checked(name: str, *arguments: int | bytes | None) -> int:
 
 
 def _user_map(owner: int, group: int, uid: int) -> int:
-    """An open user namespace that maps the owner to ``uid``; kept for the next run. Only a process can make one."""
+    """An open user namespace that maps the owner to ``uid``, kept for later runs. It takes a process to make one."""
     key = (owner, group, uid)
     if key not in _maps:
         python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable

@@ -1,7 +1,7 @@
-"""The isolation without namespaces: a throw-away folder, and what the kernel lets Landlock, seccomp and limits forbid.
+"""Isolation without namespaces: a temporary folder, Landlock, seccomp and process limits.
 
-Weaker than bubblewrap: the host's processes and its disk can be seen (names, not contents), memory counts for each
-process alone, and a kernel older than Landlock 6 needs signals forbidden outright.
+Weaker than bubblewrap: a program sees the host's processes and the names of its files (not their contents), memory is
+limited for each process alone, and before Landlock 6 seccomp must forbid all signals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpubox.sandbox.policy import Policy
 
 _CREATE_RULESET, _VERSION_FLAG = 444, 1
 SIGNAL_SCOPE = 6
-"""From this version on a program cannot signal what is outside."""
+"""From this version on, a program cannot signal processes outside."""
 _READABLE = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo", "/etc/localtime"]
 _READABLE += ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"]
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -28,38 +28,38 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 @cache
 def version() -> int:
-    """The kernel's Landlock ABI; 0 where it has none or has it switched off."""
+    """The kernel's Landlock ABI version; 0 if it has none or it is disabled."""
     libc = ctypes.CDLL(None, use_errno=True)
     return max(0, int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
 def count_own_threads() -> int:
-    """Threads of this user on the whole machine: without a namespace the kernel counts those too."""
-    found = 0
+    """Threads of this user on the whole machine. Without a namespace RLIMIT_NPROC counts them too."""
+    count = 0
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdigit() and folder.stat().st_uid == os.getuid():
-                found += sum(1 for _ in (folder / "task").iterdir())
-    return found
+                count += sum(1 for _ in (folder / "task").iterdir())
+    return count
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchDirs:
-    """The folders of one run, made for it and removed after it."""
+    """The temporary folders of one run."""
 
     root: Path
     work: Path
     tmp: Path
     main: Path
     read_only: bool = False
-    """Whether ``work`` may only be read."""
+    """``work`` may only be read."""
 
     def remove(self) -> None:
         remove_tree(self.root)
 
 
-def _remove_left() -> None:
-    """The folders of this user's gpuboxes that were killed."""
+def _remove_abandoned() -> None:
+    """Removes the folders of this user's gpubox processes that were killed."""
     for path in Path(tempfile.gettempdir()).glob("gpubox-sandbox-*-*"):
         pid = path.name.split("-")[2]
         with contextlib.suppress(OSError):
@@ -68,8 +68,8 @@ def _remove_left() -> None:
 
 
 def make_scratch_dirs(policy: Policy, code: bytes, uid: int) -> ScratchDirs:
-    """A new folder in the temporary folder with the program in it. Raises OSError."""
-    _remove_left()
+    """Makes the folders, with the program in them, below the system's temporary folder. Raises OSError."""
+    _remove_abandoned()
     root = Path(tempfile.mkdtemp(prefix=f"gpubox-sandbox-{os.getpid()}-"))
     work, tmp, main = policy.workspace or root / "work", root / "tmp", root / "main.py"
     for folder in {root / "work", tmp}:
@@ -82,9 +82,9 @@ def make_scratch_dirs(policy: Policy, code: bytes, uid: int) -> ScratchDirs:
     return ScratchDirs(root, work, tmp, main, policy.read_only and policy.workspace is not None)
 
 
-def rules(place: ScratchDirs, python: Interpreter) -> dict[str, list[str]]:
-    """What may be read and run, what may be written, and which devices, as boot.py takes it."""
-    readable = [*_READABLE, str(place.main), *([str(python.prefix)] if python.prefix else [])]
-    writable = [str(place.tmp)]
-    (readable if place.read_only else writable).append(str(place.work))
+def rules(scratch: ScratchDirs, python: Interpreter) -> dict[str, list[str]]:
+    """Paths that may be read and run, paths that may be written, and devices; boot.py takes them in this form."""
+    readable = [*_READABLE, str(scratch.main), *([str(python.prefix)] if python.prefix else [])]
+    writable = [str(scratch.tmp)]
+    (readable if scratch.read_only else writable).append(str(scratch.work))
     return {"read": readable, "write": writable, "devices": list(_DEVICES)}

@@ -1,4 +1,4 @@
-"""What a confined program may use, and how its run ended."""
+"""What a confined program may use, how it is confined, and how its run ended."""
 
 from __future__ import annotations
 
@@ -9,79 +9,80 @@ from typing import Literal
 from gpubox import units
 
 Isolation = Literal["bubblewrap", "landlock", "none"]
-"""What confined a run, strongest first."""
-EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
-"""Which limit of the Policy ended a run; empty: the program ended by itself."""
+"""The mechanism that confines a run."""
 ISOLATIONS: tuple[Isolation, ...] = ("bubblewrap", "landlock", "none")
+"""The strongest first."""
+EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
+"""The limit of the Policy that ended a run; empty if the program ended by itself."""
 WORKSPACE_MOUNT = "/workspace"
-"""Where bubblewrap shows the workspace to a program."""
+"""The path of the workspace inside bubblewrap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What one program may touch and use. It has no socket but pairs of its own and no files but these."""
+    """What one program may touch and use. It gets no other files, and no sockets but socket pairs."""
 
     workspace: Path | None = None
-    """The one folder it may write and that outlives it; None: an empty one that dies with the run.
+    """The one folder that it may write and that outlives it. None: an empty folder that is removed after the run.
 
-    What tools of the owner's run there unasked (``.git``, ``.envrc``, ``.vscode``...) can only be read, and what a
-    program makes of the kind is moved out. Landlock cannot except a folder: what was changed is told afterwards.
+    Files that the owner's tools run by themselves (``.git``, ``.envrc``, ``.vscode``...) are read-only, and those that
+    the program creates are quarantined. Landlock cannot protect a subfolder: changes there are reported afterwards.
     """
     read_only: bool = False
-    """Whether even the workspace may only be read: the owner wants to see each change first."""
+    """The program may only read the workspace: the owner approves each change first."""
     wall_seconds: float = 30.0
     cpu_seconds: int = 30
     """CPU time of one process."""
     memory_bytes: int = units.GIB
-    """Address space of one process, and the memory of all of them together."""
+    """Address space of one process, and memory of all its processes together."""
     processes: int = 64
     """Processes and threads at one time."""
     open_files: int = 256
     file_bytes: int = 64 * units.MIB
-    """The longest file it may write."""
+    """Size of one file that it writes."""
     disk_bytes: int = units.GIB
-    """How much it may add to the workspace."""
+    """Bytes that it may add to the workspace."""
     disk_files: int = 20_000
-    """How many files and folders it may add to the workspace."""
+    """Files and folders that it may add to the workspace."""
     scratch_bytes: int = 64 * units.MIB
-    """Size of each folder that dies with the run: /tmp, /dev/shm, and the workspace where none was given."""
+    """Size of each temporary folder: /tmp, /dev/shm, and the workspace if none was given."""
     scratch_files: int = 20_000
-    """Files in each of those."""
+    """Files in each temporary folder."""
     kernel_bytes: int = 128 * units.MIB
-    """What the kernel may hold for all of them beyond that memory: page tables, sockets, locks, names. Looked at
-    every 10 ms; about as much again can be taken between two looks."""
+    """Kernel memory for all its processes: page tables, sockets, locks, names. Checked every 10 ms; between two checks
+    the program can take about as much again."""
     allow_seccomp_filters: bool = False
-    """Whether it may add seccomp filters of its own: gpubox's judge does, before it runs a stranger's program."""
+    """The program may add seccomp filters. The benchmark's judge does so before it runs a candidate."""
     output_bytes: int = 256 * units.KIB
-    """What is kept of stdout and stderr; more ends the run."""
+    """Bytes of stdout and stderr that are kept; more ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one run ended. The output is text of an untrusted program: never markup."""
+    """How one run ended. The output comes from an untrusted program: never render it as markup."""
 
     exit_code: int | None
-    """None where a signal ended the program."""
+    """None if a signal ended the program."""
     signal: str | None
-    """``SIGKILL``, ``SIGSEGV``...; None where it exited."""
+    """``SIGKILL``, ``SIGSEGV``...; None if the program exited."""
     output: str
-    """stdout and stderr as they came; what is no UTF-8 is replaced."""
+    """stdout and stderr in the order written; bytes that are not UTF-8 are replaced."""
     ended_by: EndedBy
     seconds: float
     """From the call to the death of the last process."""
     isolation: Isolation
     files_changed: tuple[str, ...] = ()
-    """Made or changed regular files, relative to the workspace, sorted; empty without a workspace."""
+    """Regular files created or changed in the workspace: relative paths, sorted."""
     dropped_bytes: int = 0
     """Output that was read but not kept."""
     quarantined: tuple[str, ...] = ()
-    """What it made that tools of the owner's would have run: moved out of the workspace. ``.git (a repository)``"""
+    """Auto-run files that the program created and that were moved out of the workspace: ``.git (a repository)``"""
     not_quarantined: tuple[str, ...] = ()
-    """What it made or changed of the kind that is there still."""
+    """Auto-run files that the program created or changed and that are still in the workspace."""
     quarantine: str = ""
-    """The folder that ``quarantined`` lies in now; empty where there is none."""
+    """The folder with the quarantined files; empty if there are none."""
     why: str = ""
-    """Which limit that was, in a few words: ``files: more than 20,000 were made in /tmp``; empty where none was."""
+    """The limit that ended the run, in words: ``files: more than 20,000 were made in /tmp``."""
 
     @property
     def ok(self) -> bool:
@@ -91,36 +92,36 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a real run on this machine has shown: which isolation confines here, and why not a better one."""
+    """The isolation that works on this machine, proven by a real run, and why none stronger does."""
 
     isolation: Isolation | None
-    """None: nothing that the owner accepts; code is not run."""
+    """None: nothing that the owner accepts works, so no code is run."""
     detail: str = ""
     """``bubblewrap 0.8.0, Python 3.11.2``: one line for the screen."""
     problem: str = ""
-    """Why no better isolation confines, in one sentence; empty at the best one."""
+    """Why no stronger isolation works, in one sentence; empty at the strongest."""
     hint: str = ""
     """What the owner can do about it."""
     program: str = ""
-    """Path of the bwrap that works; empty at the other tiers."""
+    """Path of the bwrap that works; empty for the other mechanisms."""
     as_root: bool = False
     """Whether bwrap itself runs as root; the program never does."""
     cgroup: int = 0
-    """Version of the cgroup that bounds memory; 0 where this box has none for gpubox."""
+    """Version of the cgroup that bounds memory; 0 if gpubox can make none."""
 
     @property
     def memory(self) -> str:
-        """How memory, the kernel's own included, is bounded: for the owner."""
+        """How memory, kernel memory included, is bounded: a sentence for the owner."""
         if self.cgroup:
             return f"memory bounded by a cgroup (version {self.cgroup})"
         return "no cgroup here: memory is watched, and the kernel's own a hundred times a second"
 
     @property
     def weaker(self) -> str:
-        """What this isolation cannot hold that bubblewrap does: for the owner."""
+        """What this isolation does not prevent and bubblewrap does: a sentence for the owner."""
         if self.isolation == "landlock":
             return (
-                "it cannot keep a program from changing the .git of its work folder (a change is told afterwards),"
+                "it cannot keep a program from changing the .git of its work folder (a change is reported afterwards),"
                 " nor from seeing the host's processes and the names of its files"
             )
         if self.isolation == "none":

@@ -1,4 +1,4 @@
-"""Which isolation confines here: found out by running a program, not by looking for files."""
+"""Which isolation works here, proven by running a program in it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.sandbox import bubblewrap, cgroup, landlock, remedies
+from gpubox.sandbox.confined_run import run_confined
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import ISOLATIONS, Confinement, Policy
 
@@ -20,8 +21,8 @@ _known: dict[str, Confinement] = {}
 
 
 async def probe(config: Config) -> Confinement:
-    """The strongest isolation that confines here and that the owner accepts; each isolation is tried once for each process."""
-    accepted = config.weakest_confinement
+    """The strongest isolation that works here and that the owner accepts. Each is tried once in this process."""
+    accepted = config.weakest_isolation
     if accepted not in _known:
         _known[accepted] = await _probe(accepted, Path("/"))
     return _known[accepted]
@@ -30,20 +31,23 @@ async def probe(config: Config) -> Confinement:
 async def _probe(accepted: str, root: Path) -> Confinement:
     problems = [] if bubblewrap.installed() else ["bubblewrap is not installed"]
     for candidate in candidates(accepted):
-        why = await try_confinement(candidate)
-        if not why:
-            weaker = candidate.isolation != "bubblewrap"
-            detail = f"{_name(candidate)}, Python {find_interpreter().version}"
-            hint = remedies.remedy(problems, root) if weaker else ""
-            group = cgroup.find()
-            candidate = replace(candidate, cgroup=group.version if group else 0)
-            return replace(candidate, detail=detail, problem="; ".join(problems) if weaker else "", hint=hint)
-        problems.append(why)
+        if problem := await try_confinement(candidate):
+            problems.append(problem)
+            continue
+        group = cgroup.find()
+        candidate = replace(
+            candidate,
+            detail=f"{_name(candidate)}, Python {find_interpreter().version}",
+            cgroup=group.version if group else 0,
+        )
+        if candidate.isolation == "bubblewrap":
+            return candidate
+        return replace(candidate, problem="; ".join(problems), hint=remedies.remedy(problems, root))
     return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=remedies.remedy(problems, root))
 
 
 def candidates(accepted: str) -> Iterator[Confinement]:
-    """Everything to try, strongest first, down to the isolation the owner accepts."""
+    """Everything to try, the strongest first, down to the weakest isolation that the owner accepts."""
     as_root = os.geteuid() == 0
     for program in bubblewrap.installed():
         if as_root:
@@ -54,9 +58,7 @@ def candidates(accepted: str) -> Iterator[Confinement]:
 
 
 async def try_confinement(candidate: Confinement) -> str:
-    """Runs ``print(1)`` for real; empty where that went as it should, else why not."""
-    from gpubox.sandbox.runner import run_confined
-
+    """Runs ``print(1)``. Returns why that failed, or an empty text."""
     if candidate.isolation == "landlock" and landlock.version() < 1:
         return "this kernel has no Landlock"
     try:
@@ -65,9 +67,9 @@ async def try_confinement(candidate: Confinement) -> str:
         return error.message.rstrip(".")
     if outcome.ok and outcome.output == "1\n":
         return ""
-    said = outcome.output.strip().splitlines()
+    lines = outcome.output.strip().splitlines()
     name = candidate.program or candidate.isolation
-    return f"{name}: {said[-1][:200] if said else outcome.ended_by or outcome.signal or outcome.exit_code}"
+    return f"{name}: {lines[-1][:200] if lines else outcome.ended_by or outcome.signal or outcome.exit_code}"
 
 
 def _name(candidate: Confinement) -> str:
@@ -83,5 +85,5 @@ def _name(candidate: Confinement) -> str:
 
 
 def probe_blocking(config: Config) -> Confinement:
-    """``probe`` where no loop runs."""
+    """``probe`` for callers without an event loop."""
     return asyncio.run(probe(config))

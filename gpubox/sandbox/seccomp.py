@@ -1,10 +1,10 @@
-"""The system calls that a confined program has no business with, as a BPF program for the kernel. Pure.
+"""The system calls that a confined program may not use, as a BPF program for the kernel. Pure.
 
-A second lock behind the namespaces: it takes away what has been used to break out of them (io_uring, bpf, userfaultfd,
-new user namespaces, keyrings), every socket but a pair, what memory limits do not see (memfd, System V, longer pipes
-and socket buffers), and files with a set-user-ID bit, which would outlive the run.
+A second wall behind the namespaces. It forbids what has been used to break out of them (io_uring, bpf, userfaultfd,
+new user namespaces, keyrings), all sockets but pairs, memory that no limit counts (memfd, System V, larger pipe and
+socket buffers), and set-user-ID files, which would outlive the run.
 
-Numbers: the kernel's asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64); both name what is newer alike.
+Numbers: the kernel's asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64). Newer calls have one number in both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LD, _JEQ, _JGT, _JSET, _RET, _AND = 0x20, 0x15, 0x25, 0x45, 0x06, 0x54
 _NR, _ARCH, _ARGS = 0, 4, 16
 _NEWEST = 462
-"""mseal. What came later is answered as an older kernel would: ENOSYS."""
+"""mseal. Later calls fail with ENOSYS, as on an older kernel."""
 _X32 = 0x3FFFFFFF
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (NEWTIME is not clone's)."""
@@ -81,7 +81,7 @@ TABLES: dict[str, tuple[int, dict[str, int]]] = {
 _SOFT = {"clone3": errno.ENOSYS, "openat2": errno.ENOSYS, "memfd_create": errno.ENOSYS, "io_setup": errno.ENOSYS}
 _SOFT |= {"inotify_init": errno.ENOSYS, "inotify_init1": errno.ENOSYS, "fallocate": errno.EOPNOTSUPP}
 _SOFT |= {name: errno.ENOSYS for name in _ALIKE if name.startswith("landlock")}
-"""libraries fall back to the older call after ENOSYS, and only then; from fallocate to writing."""
+"""Calls that fail with another error than EPERM, because only then libraries fall back to an older call."""
 _BY_ARGUMENT = frozenset(
     {"clone", "socketpair", "ioctl", "open", "openat", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2"}
     | {"setrlimit", "prlimit64", "setsockopt", "fcntl", "prctl", "mmap", "setpriority", "ioprio_set"}
@@ -89,12 +89,12 @@ _BY_ARGUMENT = frozenset(
 )
 GROUP_LEAVING = frozenset({"setsid", "setpgid"})
 SIGNALLING = frozenset({"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"})
-"""Denied only where no namespace keeps other processes out of reach."""
+"""Denied only if no namespace hides other processes."""
 
 
 @dataclass
 class _Program:
-    """Instructions in order; after each rule the call's number is loaded again."""
+    """The instructions in order. Each rule leaves the call's number in the accumulator."""
 
     numbers: dict[str, int]
     code: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -103,13 +103,13 @@ class _Program:
         self.code.append((code, yes, no, value & 0xFFFFFFFF))
 
     def refuse(self, name: str, error: int = errno.EPERM) -> None:
-        """``name`` fails with ``error``, whatever it is asked."""
+        """``name`` always fails with ``error``."""
         if name in self.numbers:
             self.add(_JEQ, self.numbers[name], 0, 1)
             self.add(_RET, _ERRNO | error)
 
     def when(self, name: str, tests: list[tuple[int, int, int]], error: int = errno.EPERM) -> None:
-        """``name`` fails where every ``(argument, comparison, value)`` holds."""
+        """``name`` fails if every ``(argument, comparison, value)`` is true."""
         if name not in self.numbers:
             return
         self.add(_JEQ, self.numbers[name], 0, 2 * len(tests) + 2)
@@ -134,7 +134,7 @@ class _Program:
 
 
 def supported(machine: str | None = None) -> bool:
-    """Whether there is a table for this kind of processor."""
+    """Whether there is a table for this processor architecture."""
     return (machine or platform.machine()) in TABLES
 
 
@@ -143,14 +143,14 @@ def compile_filter(
 ) -> bytes:
     """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
 
-    ``shared``: no namespace keeps other processes away, so nothing may leave its process group. ``signals=False``
-    forbids signals too, ``filters`` lets a program add filters of its own. Raises KeyError where ``supported`` says no.
+    ``shared``: no namespace hides other processes, so no process may leave its group. ``signals=False`` forbids signals
+    too. ``filters`` lets a program add filters. Raises KeyError if the architecture is not ``supported``.
     """
     arch, numbers = TABLES[machine or platform.machine()]
     program = _Program(numbers)
     program.add(_LD, _ARCH)
     program.add(_JEQ, arch, 1, 0)
-    program.add(_RET, _KILL)  # another architecture's calls have other numbers
+    program.add(_RET, _KILL)  # call numbers differ between architectures
     program.add(_LD, _NR)
     if arch == TABLES["x86_64"][0]:
         program.add(_JGT, _X32, 0, 1)
@@ -162,25 +162,25 @@ def compile_filter(
         if name in _BY_ARGUMENT or (name in GROUP_LEAVING | SIGNALLING and not (shared and name in only_shared)):
             continue
         program.refuse(name, _SOFT.get(name, errno.EPERM))
-    _by_argument(program)
+    _refuse_by_argument(program)
     if not filters:
         program.when("prctl", [(0, _JEQ, _PR_SET_SECCOMP)])
     program.add(_RET, _ALLOW)
     return program.packed()
 
 
-def _by_argument(program: _Program) -> None:
+def _refuse_by_argument(program: _Program) -> None:
     program.when("clone", [(0, _JSET, _NEW_NAMESPACES)])
-    # A datagram socket of a pair can still send to any unix socket it can name.
+    # A datagram socket of a pair could still send to any unix socket that it can name.
     program.only("socketpair", 0, (_AF_UNIX,))
     program.only("socketpair", 1, (_SOCK_STREAM,), _SOCK_TYPE)
-    # What a socket or a pipe holds is memory that no limit counts: their buffers stay as long as they are at first.
+    # No limit counts the memory of socket and pipe buffers: they keep their first size.
     for option in (_SO_SNDBUF, _SO_SNDBUFFORCE):
         program.when("setsockopt", [(1, _JEQ, _SOL_SOCKET), (2, _JEQ, option)])
     for request in (_F_SETPIPE_SZ, _F_SETLEASE, _F_NOTIFY):
         program.when("fcntl", [(1, _JEQ, request)])
     program.when("mmap", [(3, _JSET, _MAP_HUGETLB)], errno.ENOMEM)
-    # A process may be slowed by itself alone: the one that watches it is of the same user.
+    # A process may only slow itself down: the monitor runs as the same user.
     for name in ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
         program.only(name, 0, (0,))
     for name, kind in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
@@ -192,6 +192,6 @@ def _by_argument(program: _Program) -> None:
         program.when(name, [(argument, _JSET, _SET_ID)])
     for name, argument in (("open", 1), ("openat", 2)):
         program.when(name, [(argument, _JSET, _MAY_CREATE), (argument + 1, _JSET, _SET_ID)])
-    # A core limit of 1 byte is what keeps the host's core handler from being run; 0 would not.
+    # The core limit of 1 byte keeps the kernel from running the host's core handler; 0 would not.
     program.when("setrlimit", [(0, _JEQ, _RLIMIT_CORE)])
     program.when("prlimit64", [(1, _JEQ, _RLIMIT_CORE)])

@@ -1,4 +1,4 @@
-"""Starts one confined process; what it needs is handed over as open files, and nothing of gpubox's is inherited."""
+"""Starts one confined process. It gets what it needs as open descriptors and inherits nothing else of gpubox."""
 
 from __future__ import annotations
 
@@ -22,44 +22,58 @@ from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Confinement, Policy
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
-_SUPERVISOR_TEXT = Path(monitor.__file__).read_text(encoding="utf-8")
+_MONITOR_TEXT = Path(monitor.__file__).read_text(encoding="utf-8")
 _GRACE_SECONDS = 5
-_PREFERRED_UIDS = (1_900_000_000, 65_534)
+_FIRST_UNUSED_UID, _NOBODY_UID = 1_900_000_000, 65_534
 MAX_STDIN = 1 << 20
-"""What a pipe holds for anybody (fs.pipe-max-size as the kernel has it)."""
+"""What a pipe holds without privileges (the kernel's default of fs.pipe-max-size)."""
 _UIDS = 8
-"""Users to take turns with: as many runs at a time have process counts of their own."""
+"""Users that take turns, so that as many runs at a time each have their own process count."""
 
 _turns = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
+class ConfinedProgram:
+    """What to run, and what it finds."""
+
+    code: bytes
+    stdin: bytes = b""
+    """At most MAX_STDIN bytes. The program reads it from a pipe, once."""
+    special_files: Sequence[str] = ()
+    """Sockets, FIFOs and devices in the workspace. They are blocked."""
+    protected: Sequence[AutoRunFile] = ()
+    """Files of the workspace that bubblewrap makes read-only."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConfinedProcess:
-    """One confined program that runs, and the two pipes it speaks through."""
+    """One running confined program, and the pipes that it writes to."""
 
     popen: subprocess.Popen[bytes]
     output_fd: int
     status_fd: int
+    """Here the monitor reports how the program ended."""
     release: Callable[[], None] = lambda: None
-    """To be called once it is dead."""
+    """Call it once the program is dead."""
     group: Cgroup | None = None
-    """Its cgroup, to be removed once it is dead."""
+    """Remove it once the program is dead."""
     go_fd: int = -1
-    """The program begins when something is written here."""
+    """The program begins when a byte is written here."""
     protected: tuple[AutoRunFile, ...] = ()
-    """What it may only read in the workspace."""
+    """Files of the workspace that it can only read."""
     scratch: Path | None = None
-    """The host folder that stands for /tmp where no namespace holds the run together, but its process group."""
+    """The host folder that serves as /tmp if the run is only a process group, without namespaces."""
 
 
 def limits(policy: Policy) -> dict[str, tuple[int, int]]:
-    """rlimit name -> (soft, hard), to be set inside: processes are counted for each user namespace."""
-    same = {
+    """rlimit name -> (soft, hard). Set inside, because the kernel counts processes for each user namespace."""
+    both = {
         "RLIMIT_AS": policy.memory_bytes,
         "RLIMIT_NPROC": policy.processes,
         "RLIMIT_NOFILE": policy.open_files,
         "RLIMIT_FSIZE": policy.file_bytes,
-        # 1 byte: the only value at which the kernel does not call the host's core handler either.
+        # 1 byte: the only value with which the kernel does not call the host's core handler.
         "RLIMIT_CORE": 1,
         "RLIMIT_MEMLOCK": 65536,
         "RLIMIT_MSGQUEUE": 0,
@@ -67,72 +81,57 @@ def limits(policy: Policy) -> dict[str, tuple[int, int]]:
         "RLIMIT_RTPRIO": 0,
         "RLIMIT_SIGPENDING": 1024,
     }
-    return {name: (value, value) for name, value in same.items()} | {
+    return {name: (value, value) for name, value in both.items()} | {
         "RLIMIT_CPU": (policy.cpu_seconds, policy.cpu_seconds + 1)
     }
 
 
 def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[str] = ()) -> bytes:
-    """boot.py with its CONFIG ahead of it; ``folders`` are those that die with the run and have a size of their own."""
-    watch = {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes}
+    """boot.py with its CONFIG in front. The monitor counts the files in ``folders``."""
     common = {
         "alarm": int(policy.wall_seconds) + _GRACE_SECONDS,
         "limits": limits(policy),
         "parent": os.getpid(),
-        "watch": watch,
-        "supervisor": _SUPERVISOR_TEXT,
+        "watch": {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes},
+        "monitor": _MONITOR_TEXT,
     }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
 
 
 def unused_uid() -> int:
-    """A user of nobody's, so that a program of root's is not root; of this gpubox's alone where there are that many."""
-    preferred, common = _PREFERRED_UIDS
+    """A user that owns nothing, so that root's programs do not run as root; different for each gpubox if possible."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/uid_map").read_text().splitlines():
-            inside, _, count = (int(word) for word in line.split())
-            if inside <= preferred and preferred + 2**27 < inside + count:
-                return preferred + (os.getpid() * _UIDS + next(_turns) % _UIDS) % 2**27
-    return common
+            first, _, count = (int(field) for field in line.split())
+            if first <= _FIRST_UNUSED_UID and first + count > _FIRST_UNUSED_UID + 2**27:
+                return _FIRST_UNUSED_UID + (os.getpid() * _UIDS + next(_turns) % _UIDS) % 2**27
+    return _NOBODY_UID
 
 
-def start(
-    confinement: Confinement,
-    python: Interpreter,
-    code: bytes,
-    policy: Policy,
-    special_files: Sequence[str],
-    stdin: bytes = b"",
-    protected: Sequence[AutoRunFile] = (),
-) -> ConfinedProcess:
-    """The program at the isolation of ``confinement``; ``special_files``: names in the workspace that stay closed to it.
+def start(confinement: Confinement, python: Interpreter, program: ConfinedProgram, policy: Policy) -> ConfinedProcess:
+    """Starts ``program`` with the isolation of ``confinement``.
 
-    ``protected``: what it may only read there; bubblewrap alone can do that.
-
-    ``stdin`` is what it can read there, at most MOST_STDIN, in a pipe that is empty once it is read. Raises
-    OSError where it cannot be started, GpuboxError where root cannot lend the workspace.
+    Raises OSError if it cannot be started, GpuboxError if root cannot give its user access to the workspace.
     """
     uid = unused_uid() if os.geteuid() == 0 else 0
-
     group = cgroup.make(policy)
+    launch = _start_bubblewrap if confinement.isolation == "bubblewrap" else _start_without_namespaces
 
     def begin() -> ConfinedProcess:
-        if confinement.isolation == "bubblewrap":
-            return _start_bubblewrap(confinement, python, code, policy, special_files, uid, stdin, group, protected)
-        return _start_in_place(confinement, python, code, policy, special_files, uid, stdin, group)
+        return launch(confinement, python, program, policy, uid, group)
 
     try:
         if not uid or policy.workspace is None:
             return begin()
-        lending = IdmappedMount(policy.workspace, uid, begin)
-        process = lending.begin()
+        mount = IdmappedMount(policy.workspace, uid, begin)
+        process = mount.begin()
     except BaseException:
         if group:
             group.remove()
         raise
 
     def release() -> None:
-        lending.end()
+        mount.end()
         process.release()
 
     return replace(process, release=release)
@@ -141,95 +140,109 @@ def start(
 def _start_bubblewrap(
     confinement: Confinement,
     python: Interpreter,
-    code: bytes,
+    program: ConfinedProgram,
     policy: Policy,
-    special_files: Sequence[str],
     uid: int,
-    stdin: bytes,
     group: Cgroup | None,
-    protected: Sequence[AutoRunFile],
 ) -> ConfinedProcess:
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        config = {"main": bubblewrap.MAIN, "work": WORKSPACE_MOUNT, "filter": _filter(policy), "status_fd": status_end}
-        closed = _guarded(theirs, policy.workspace, protected)
-        config["close"] = [fd for fd, _ in closed]
         go_fd, go_end = _gate(ours, theirs, group)
-        config["go_fd"] = go_end
-        text = boot_text(
-            policy, config | {"uid": uid if confinement.as_root else 0}, bubblewrap.scratch_folders(policy)
+        protected = _open_protected(theirs, policy.workspace, program.protected)
+        protected_fds = [fd for fd, _ in protected]
+        config = {
+            "main": bubblewrap.MAIN,
+            "work": WORKSPACE_MOUNT,
+            "filter": _filter(policy),
+            "status_fd": status_end,
+            "close": protected_fds,
+            "go_fd": go_end,
+            "uid": uid if confinement.as_root else 0,
+        }
+        text = boot_text(policy, config, bubblewrap.scratch_folders(policy))
+        fds = bubblewrap.BwrapFiles(
+            _memory_file(theirs, text),
+            _memory_file(theirs, program.code),
+            tuple((fd, file.path) for fd, file in protected),
         )
-        shown = tuple((fd, one.path) for fd, one in closed)
-        fds = bubblewrap.BwrapFiles(_memory_file(theirs, text), _memory_file(theirs, code), shown)
-        words = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=special_files)
-        # As a file: what stands in argv is read in /proc/1/cmdline by whoever is confined.
-        options = _memory_file(theirs, b"\0".join(os.fsencode(word) for word in words) + b"\0")
+        argv = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=program.special_files)
+        # In a file, because the confined program can read argv in /proc/1/cmdline.
+        options = _memory_file(theirs, b"\0".join(os.fsencode(argument) for argument in argv) + b"\0")
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
-            (status_end, fds.boot, fds.main, options, *(fd for fd, _ in shown), *([] if go_end is None else [go_end])),
-            stdin=_stdin(theirs, stdin),
+            (status_end, fds.boot, fds.main, options, *protected_fds, *([] if go_end is None else [go_end])),
+            stdin=_stdin(theirs, program.stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
-        kept = tuple(one for _, one in closed)
-        return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd, protected=kept)
+        files = tuple(file for _, file in protected)
+        return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd, protected=files)
 
 
-def _guarded(
-    stack: contextlib.ExitStack, workspace: Path | None, protected: Sequence[AutoRunFile]
+def _open_protected(
+    stack: contextlib.ExitStack, workspace: Path | None, files: Sequence[AutoRunFile]
 ) -> list[tuple[int, AutoRunFile]]:
-    """Each opened: what an earlier program, or one beside this, put in its place is another file and left out."""
-    found: list[tuple[int, AutoRunFile]] = []
-    for one in protected if workspace else ():
+    """Opens each file. One that another program replaced meanwhile is a different file, and is left out."""
+    opened: list[tuple[int, AutoRunFile]] = []
+    if workspace is None:
+        return opened
+    for file in files:
         with contextlib.suppress(OSError):
-            fd = os.open(workspace / one.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # type: ignore[operator]
+            fd = os.open(workspace / file.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, fd)
-            facts = os.fstat(fd)
-            ordinary = stat.S_ISDIR(facts.st_mode) or stat.S_ISREG(facts.st_mode)
-            if ordinary and (facts.st_dev, facts.st_ino) == one.identity:
-                found.append((fd, one))
-    return found
+            status = os.fstat(fd)
+            ordinary = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+            if ordinary and (status.st_dev, status.st_ino) == file.identity:
+                opened.append((fd, file))
+    return opened
 
 
-def _start_in_place(
+def _start_without_namespaces(
     confinement: Confinement,
     python: Interpreter,
-    code: bytes,
+    program: ConfinedProgram,
     policy: Policy,
-    special_files: Sequence[str],
     uid: int,
-    stdin: bytes,
     group: Cgroup | None,
 ) -> ConfinedProcess:
-    """Without namespaces: boot.py locks itself up, and its process group is what dies together."""
-    if confinement.isolation == "landlock" and any(
-        not (policy.workspace or Path()).joinpath(d).is_socket() for d in special_files
-    ):
+    """boot.py confines itself, and its process group is killed as a whole."""
+    workspace = policy.workspace or Path()
+    if confinement.isolation == "landlock" and any(not (workspace / n).is_socket() for n in program.special_files):
         raise GpuboxError(
-            f"The workspace holds {special_files[0]}, through which Landlock lets a program out.",
-            "Remove it: a FIFO or device is closed by bubblewrap only.",
+            f"The workspace holds {program.special_files[0]}, through which a program gets around Landlock.",
+            "Remove it: only bubblewrap blocks a FIFO or a device.",
         )
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        place = landlock.make_scratch_dirs(policy, code, uid)
-        ours.callback(place.remove)
+        go_fd, go_end = _gate(ours, theirs, group)
+        scratch = landlock.make_scratch_dirs(policy, program.code, uid)
+        ours.callback(scratch.remove)
         abi = landlock.version() if confinement.isolation == "landlock" else 0
-        config = {"main": str(place.main), "work": str(place.work), "status_fd": status_end, "uid": uid, "group": True}
-        config |= {"landlock": (abi, landlock.rules(place, python)) if abi else None}
-        config["filter"] = _filter(policy, shared=True, signals=abi >= landlock.SIGNAL_SCOPE)
+        config = {
+            "main": str(scratch.main),
+            "work": str(scratch.work),
+            "filter": _filter(policy, shared=True, signals=abi >= landlock.SIGNAL_SCOPE),
+            "status_fd": status_end,
+            "go_fd": go_end,
+            "uid": uid,
+            "group": True,
+            "landlock": (abi, landlock.rules(scratch, python)) if abi else None,
+        }
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.count_own_threads())
-        go_fd, config["go_fd"] = _gate(ours, theirs, group)
         boot_fd = _memory_file(theirs, boot_text(counted, config))
-        env = bubblewrap.ENV | {"HOME": str(place.work), "TMPDIR": str(place.tmp)}
-        argv = python.command(f"/proc/self/fd/{boot_fd}", on_host=True)
-        passed = (status_end, boot_fd, *(fd for fd in [config["go_fd"]] if isinstance(fd, int)))
-        popen = _popen(argv, output_end, passed, stdin=_stdin(theirs, stdin), env=env)
+        popen = _popen(
+            python.command(f"/proc/self/fd/{boot_fd}", on_host=True),
+            output_end,
+            (status_end, boot_fd, *([] if go_end is None else [go_end])),
+            stdin=_stdin(theirs, program.stdin),
+            env=bubblewrap.ENV | {"HOME": str(scratch.work), "TMPDIR": str(scratch.tmp)},
+        )
         ours.pop_all()
         return ConfinedProcess(
-            popen, output_fd, status_fd, group=group, go_fd=go_fd, release=place.remove, scratch=place.root
+            popen, output_fd, status_fd, group=group, go_fd=go_fd, release=scratch.remove, scratch=scratch.root
         )
 
 
@@ -248,7 +261,7 @@ def _popen(
     drop_to: int = 0,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Nothing is inherited but ``fds``; ``drop_to``: the user it becomes first."""
+    """Starts ``argv`` with no descriptors but ``fds``, as the user ``drop_to`` if that is given."""
     popen = subprocess.Popen(
         argv,
         stdin=stdin,
@@ -262,7 +275,7 @@ def _popen(
         group=drop_to or None,
         extra_groups=[] if drop_to else None,
     )
-    with contextlib.suppress(OSError):  # should the box run out of memory, this is what goes, and not the server
+    with contextlib.suppress(OSError):  # if the box runs out of memory, the kernel kills this and not the server
         Path(f"/proc/{popen.pid}/oom_score_adj").write_text("1000")
     return popen
 
@@ -276,7 +289,7 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int
 
 
 def _gate(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, group: Cgroup | None) -> tuple[int, int | None]:
-    """A pipe on which the program waits until it is in its cgroup: the end to write, and the end to read."""
+    """A pipe on which the program waits until it is in its cgroup: (the end to write, the end to read)."""
     if group is None:
         return -1, None
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -286,7 +299,7 @@ def _gate(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, group: Cgrou
 
 
 def _stdin(stack: contextlib.ExitStack, data: bytes) -> int:
-    """A pipe that holds ``data`` whole and then ends: unlike a file, nobody reads it a second time."""
+    """A pipe with ``data`` in it. Unlike a file, it cannot be read twice."""
     if not data:
         return subprocess.DEVNULL
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -302,7 +315,7 @@ def _stdin(stack: contextlib.ExitStack, data: bytes) -> int:
 
 
 def _memory_file(stack: contextlib.ExitStack, data: bytes) -> int:
-    """An open file of no folder, at its beginning."""
+    """An anonymous file (memfd) with ``data``, positioned at offset 0."""
     fd = os.memfd_create("gpubox", os.MFD_CLOEXEC)
     stack.callback(os.close, fd)
     with open(fd, "wb", closefd=False) as file:

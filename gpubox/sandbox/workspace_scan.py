@@ -1,4 +1,4 @@
-"""The folder a program may write: what lies in it before and after a run."""
+"""The folder that a program may write: its files before and after a run."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from gpubox.errors import GpuboxError, UsageError
 MAX_ENTRIES = 50_000
 MAX_LISTED = 1_000
 MAX_SPECIAL_FILES = 100
-_NOT_LOOKED_INTO = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+_SKIPPED_FOLDERS = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceScan:
-    """The regular files of a workspace with what changes when they do, and what is neither file nor folder nor link."""
+    """The contents of a workspace at one moment."""
 
     files: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    """Regular files -> (mtime, ctime, size, inode): at least one of them changes when the file does."""
     special_files: tuple[str, ...] = ()
-    """Sockets, FIFOs and devices: each leads out of the workspace."""
+    """Sockets, FIFOs and devices. Each is a way out of the workspace."""
     size_bytes: int = 0
     entries: int = 0
 
 
 def check_workspace(folder: Path) -> Path:
-    """The folder itself. Raises UsageError where it is none, is the whole machine, or is named through a link.
+    """Returns ``folder`` itself. Raises UsageError if it is no folder, is /, or is reached through a link.
 
-    A link may have been put there by an earlier program, so who lets the owner name one resolves it once.
+    An earlier program may have made the link, so a front end resolves the owner's path once and keeps the result.
     """
     try:
         real = folder.resolve(strict=True)
@@ -45,43 +46,43 @@ def check_workspace(folder: Path) -> Path:
 
 
 def scan(folder: Path) -> WorkspaceScan:
-    """What lies in ``folder`` now, without following a link; at most MOST_ENTRIES of it."""
+    """Lists ``folder`` without following links, at most MAX_ENTRIES of it."""
     files: dict[str, tuple[int, int, int, int]] = {}
     special_files: list[str] = []
-    waiting, seen, size = [""], 0, 0
-    while waiting and seen < MAX_ENTRIES:
-        inside = waiting.pop()
-        with contextlib.suppress(OSError), os.scandir(folder / inside) as entries:
+    folders, count, size = [""], 0, 0
+    while folders and count < MAX_ENTRIES:
+        parent = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(folder / parent) as entries:
             for entry in entries:
-                seen += 1
-                name = f"{inside}/{entry.name}" if inside else entry.name
+                count += 1
+                name = f"{parent}/{entry.name}" if parent else entry.name
                 with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode):
-                        files[name] = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
-                        size += found.st_blocks * 512
-                    elif stat.S_ISDIR(found.st_mode):
-                        if entry.name not in _NOT_LOOKED_INTO:
-                            waiting.append(name)
-                    elif not stat.S_ISLNK(found.st_mode):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        files[name] = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+                        size += status.st_blocks * 512
+                    elif stat.S_ISDIR(status.st_mode):
+                        if entry.name not in _SKIPPED_FOLDERS:
+                            folders.append(name)
+                    elif not stat.S_ISLNK(status.st_mode):
                         special_files.append(name)
-                if seen >= MAX_ENTRIES:
+                if count >= MAX_ENTRIES:
                     break
-    return WorkspaceScan(files, tuple(special_files), size, seen)
+    return WorkspaceScan(files, tuple(special_files), size, count)
 
 
 def scan_at_start(folder: Path) -> WorkspaceScan:
-    """What lies in the workspace as a run begins. Raises GpuboxError where it cannot be closed."""
-    found = scan(folder)
-    if len(found.special_files) > MAX_SPECIAL_FILES:
-        why = f"The workspace {folder} holds {len(found.special_files)} sockets, FIFOs or devices."
+    """Scans the workspace before a run. Raises GpuboxError if it has too many special files to block."""
+    before = scan(folder)
+    if len(before.special_files) > MAX_SPECIAL_FILES:
         raise GpuboxError(
-            why, f"Each has to be closed to the program, and at most {MAX_SPECIAL_FILES} are: choose another."
+            f"The workspace {folder} holds {len(before.special_files)} sockets, FIFOs or devices.",
+            f"gpubox blocks each of them, and at most {MAX_SPECIAL_FILES}: choose another folder.",
         )
-    return found
+    return before
 
 
 def changed_files(before: WorkspaceScan, after: WorkspaceScan) -> tuple[str, ...]:
-    """The files that are new or changed, sorted, at most MOST_LISTED; a name that is no UTF-8 is made printable."""
+    """The new and changed files, sorted, at most MAX_LISTED. Bytes of a name that are not UTF-8 are replaced."""
     names = sorted(name for name, facts in after.files.items() if before.files.get(name) != facts)
     return tuple(os.fsencode(name).decode("utf-8", "replace") for name in names[:MAX_LISTED])

@@ -1,4 +1,4 @@
-"""The address of a server as people write it -> the root that every endpoint hangs on. Pure."""
+"""The address of a server, as people write it -> the root URL that all its endpoints begin with. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from gpubox.errors import UsageError
 
-KEY_HINT = "Its key: in GPUBOX_URL_KEY, or in a file that [keys] in config.toml names for its address."
-# What client configurations end with: a base URL, or the whole path of one endpoint. What stands before is a proxy's.
+KEY_HINT = "Put its key into GPUBOX_URL_KEY, or into a file that [keys] in config.toml names for its address."
+# The end of the path in client configurations: a base URL or a whole endpoint. A path before it belongs to a proxy.
 _ENDPOINT = re.compile(
     r"/(?:(?:v1|api/v0|api/v1|api)(?:/(?:(?:chat/)?completions|models|embeddings|responses|messages|rerank"
     r"|chat|generate|tags|ps|version))?|health|metrics|slots|props|models|completions?)\Z"
@@ -16,15 +16,15 @@ _ENDPOINT = re.compile(
 
 
 def server_root(text: str) -> str:
-    """``text`` without what clients add: ``box:8080``, ``http://box:8080/v1/`` and its endpoints are all one server.
+    """The root of ``text``: ``box:8080``, ``http://box:8080/v1/`` and all endpoints have the root ``http://box:8080``.
 
-    Raises UsageError where it is no http address, or holds a password, which is not repeated.
+    Raises UsageError if it is not an http address, or contains a password (which the message does not repeat).
     """
     text = text.strip()
-    if "@" in text:  # it would stand on the screen and in every output
-        raise UsageError("The address holds a user name or a password.", f"Write http://HOST:PORT. {KEY_HINT}")
-    if "?" in text or "#" in text:  # a key in it would stand in every report
-        raise UsageError("The address has a question mark or a # in it.", f"Write http://HOST:PORT. {KEY_HINT}")
+    if "@" in text:  # the address appears on the screen and in every output
+        raise UsageError("The address contains a user name or a password.", f"Write http://HOST:PORT. {KEY_HINT}")
+    if "?" in text or "#" in text:  # a key in it would appear in every report
+        raise UsageError("The address contains a question mark or a #.", f"Write http://HOST:PORT. {KEY_HINT}")
     parts = _split(text if "://" in text else f"http://{text}")
     if parts is None:
         raise UsageError(f"{text!r} is not the address of a server.", "Write http://HOST:PORT.")
@@ -33,7 +33,7 @@ def server_root(text: str) -> str:
 
 
 def origin(address: str) -> str:
-    """Scheme, host and port of ``address``: what a key is kept for. The names of this machine's loopback are one."""
+    """Scheme, host and port of ``address``, for which a key is valid. All names of the loopback give 127.0.0.1."""
     parts = _split(address)
     if parts is None:
         return ""
@@ -45,7 +45,7 @@ def _split(text: str) -> SplitResult | None:
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError:  # a port of 99999, half an IPv6 address
+    except ValueError:  # port 99999, or half an IPv6 address
         return None
-    good = parts.scheme in ("http", "https") and parts.hostname and port != 0
-    return parts if good and re.fullmatch(r"[\w.:\[\]%~-]+", parts.netloc) else None
+    valid = parts.scheme in ("http", "https") and parts.hostname and port != 0
+    return parts if valid and re.fullmatch(r"[\w.:\[\]%~-]+", parts.netloc) else None

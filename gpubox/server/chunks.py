@@ -1,20 +1,32 @@
-"""The values of a streamed completion, and decoded JSON -> Chunk. Pure.
+"""Bytes of a streamed completion -> Chunks: the wire format of OpenAI-compatible servers. Pure: no sockets, no clock.
 
-Fields of OpenAI-compatible servers, llama-server's (b11434) on top. A missing field is empty or ``None``; what makes no
-sense is the same as missing, never raised.
+The fields are OpenAI's and llama-server's (build 11434). A missing or malformed field is empty or ``None``; nothing is
+raised for it. The stream, as recorded from llama-server: ``data: {...}`` lines with a blank line after each, comments
+as pings, and ``data: [DONE]`` at the end.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from gpubox.server.responses import json_integer, json_object
+
+LINE_BYTES = 8 * 1024 * 1024
+"""The longest line that is accepted: one delta may carry a whole file, but must not fill the memory."""
+
+
+class LineTooLong(ValueError):
+    """A line of the stream is longer than LINE_BYTES."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A piece of one native tool call. ``index`` says of which; id and name come once, arguments in pieces."""
+    """A piece of the native tool call number ``index``. Id and name come once, the arguments in pieces."""
 
     index: int
     id: str = ""
@@ -24,7 +36,7 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class StreamedPromptProgress:
-    """``prompt_progress``: prompt tokens, read in ``seconds`` so far. ``processed`` counts the cached ones too."""
+    """``prompt_progress``: prompt tokens, and the seconds so far. ``processed`` includes the cached tokens."""
 
     total: int
     cached: int
@@ -38,7 +50,7 @@ class Timings:
 
     cached_tokens: int
     prompt_tokens: int
-    """Prompt tokens that were read, the cached ones not among them."""
+    """Prompt tokens that were processed, without the cached ones."""
     prompt_seconds: float
     generated_tokens: int
     generation_seconds: float
@@ -52,13 +64,13 @@ class Timings:
 
     @property
     def pp_tokens_per_second(self) -> float | None:
-        """As the server computes it; ``None`` where nothing was read."""
+        """As the server computes it; ``None`` if no prompt token was processed."""
         return self.prompt_tokens / self.prompt_seconds if self.prompt_tokens and self.prompt_seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """``usage``: what any OpenAI-compatible server counts."""
+    """``usage``: the token counts of any OpenAI-compatible server."""
 
     prompt_tokens: int | None
     generated_tokens: int | None
@@ -67,7 +79,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One event of the stream."""
+    """One event of the stream, or one whole completion."""
 
     text: str = ""
     reasoning: str = ""
@@ -83,29 +95,85 @@ class Chunk:
     """``[DONE]``: nothing follows."""
 
 
+class SseDecoder:
+    """Takes the bytes as they arrive and yields the Chunks that they complete."""
+
+    def __init__(self, line_bytes: int = LINE_BYTES) -> None:
+        self._limit = line_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.invalid_lines = 0
+        """Lines that do not belong into such a stream."""
+        self.first_invalid = ""
+        """The first of them, shortened."""
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        """The Chunks that end in ``data``. Raises LineTooLong."""
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            whole = b"".join((*self._parts, line)) if self._parts else line
+            self._parts, self._size = [], 0
+            if chunk := self._line(whole):
+                yield chunk
+        if rest:
+            self._parts.append(rest)
+            self._size += len(rest)
+        if self._size > self._limit:
+            raise LineTooLong
+
+    def _line(self, line: bytes) -> Chunk | None:
+        line = line.rstrip(b"\r")
+        if not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
+            return None
+        if len(line) > self._limit:
+            raise LineTooLong
+        name, colon, payload = line.partition(b":")
+        payload = payload.strip()
+        if colon and name == b"data" and payload == b"[DONE]":
+            return Chunk(done=True)
+        if colon and name in (b"data", b"error"):
+            values = _decoded(payload)
+            if values is not None:
+                return chunk_of(values if name == b"data" else {"error": values})
+        self.invalid_lines += 1
+        self.first_invalid = self.first_invalid or line[:60].decode(errors="replace")
+        return None
+
+
+def _decoded(payload: bytes) -> dict[str, Any] | None:
+    try:
+        values = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        try:  # json accepts a lone surrogate (half an emoji), msgspec does not
+            values = json.loads(payload.decode(errors="replace"))
+        except (ValueError, RecursionError):
+            return None
+    return values if isinstance(values, dict) else None
+
+
 def chunk_of(values: dict[str, Any]) -> Chunk:
-    """The Chunk of one decoded object: chat deltas, plain completions and errors. Never raises."""
+    """The Chunk of one decoded object: a chat delta or message, a plain completion, or an error. Never raises."""
     choices = values.get("choices")
-    choice = _dict(choices[0]) if isinstance(choices, list) and choices else {}
-    delta = _dict(choice.get("delta")) or _dict(choice.get("message"))
+    choice = json_object(choices[0]) if isinstance(choices, list) and choices else {}
+    delta = json_object(choice.get("delta")) or json_object(choice.get("message"))
     calls = delta.get("tool_calls")
     return Chunk(
-        text=plain_text(delta.get("content") if delta else choice.get("text")),
-        reasoning=plain_text(delta.get("reasoning_content") or delta.get("reasoning")),
-        calls=tuple(_call(i, _dict(item)) for i, item in enumerate(calls)) if isinstance(calls, list) else (),
+        text=_plain_text(delta.get("content") if delta else choice.get("text")),
+        reasoning=_plain_text(delta.get("reasoning_content") or delta.get("reasoning")),
+        calls=tuple(_call(i, json_object(item)) for i, item in enumerate(calls)) if isinstance(calls, list) else (),
         finish_reason=_text(choice.get("finish_reason")),
-        progress=_progress(values.get("prompt_progress")),
-        timings=timings_of(values.get("timings")),
-        usage=_usage(values.get("usage")),
+        progress=_progress(json_object(values.get("prompt_progress"))),
+        timings=_timings(values.get("timings")),
+        usage=_usage(json_object(values.get("usage"))),
         model=_text(values.get("model")),
         error=_error(values.get("error")),
     )
 
 
-def plain_text(content: Any) -> str:
-    """``content`` as text: a string, a list of parts with ``text``, one such part; anything else is empty."""
+def _plain_text(content: Any) -> str:
+    """``content`` as text: a string, a list of parts with ``text``, or one such part. Anything else is empty."""
     if isinstance(content, list):
-        return "".join(plain_text(part) for part in content[:1000])
+        return "".join(_plain_text(part) for part in content[:1000])
     if isinstance(content, dict):
         content = content.get("text")
     return _text(content)
@@ -118,49 +186,47 @@ def _text(value: Any) -> str:
 
 
 def _call(position: int, item: dict[str, Any]) -> CallDelta:
-    function = _dict(item.get("function"))
+    function = json_object(item.get("function"))
     arguments = function.get("arguments")
     if isinstance(arguments, dict):  # some servers send them decoded
         arguments = msgspec.json.encode(arguments).decode()
-    index = _whole(item.get("index"))
+    index = _count(item.get("index"))
     return CallDelta(
         position if index is None else index, _text(item.get("id")), _text(function.get("name")), _text(arguments)
     )
 
 
-def _progress(item: Any) -> StreamedPromptProgress | None:
-    item = _dict(item)
-    total = _whole(item.get("total"))
+def _progress(item: dict[str, Any]) -> StreamedPromptProgress | None:
+    total = _count(item.get("total"))
     if total is None:
         return None
     return StreamedPromptProgress(
-        total, _whole(item.get("cache")) or 0, _whole(item.get("processed")) or 0, (_number(item.get("time_ms")) / 1000)
+        total, _count(item.get("cache")) or 0, _count(item.get("processed")) or 0, _seconds(item.get("time_ms"))
     )
 
 
-def timings_of(item: Any) -> Timings | None:
-    """The Timings of a ``timings`` object; ``None`` where there is none."""
-    item = _dict(item)
+def _timings(item: Any) -> Timings | None:
+    """The Timings of a ``timings`` object; ``None`` if there is none."""
+    item = json_object(item)
     if "predicted_n" not in item and "prompt_n" not in item:
         return None
     return Timings(
-        cached_tokens=_whole(item.get("cache_n")) or 0,
-        prompt_tokens=_whole(item.get("prompt_n")) or 0,
-        prompt_seconds=_number(item.get("prompt_ms")) / 1000,
-        generated_tokens=_whole(item.get("predicted_n")) or 0,
-        generation_seconds=_number(item.get("predicted_ms")) / 1000,
-        draft_tokens=_whole(item.get("draft_n")),
-        draft_tokens_accepted=_whole(item.get("draft_n_accepted")),
+        cached_tokens=_count(item.get("cache_n")) or 0,
+        prompt_tokens=_count(item.get("prompt_n")) or 0,
+        prompt_seconds=_seconds(item.get("prompt_ms")),
+        generated_tokens=_count(item.get("predicted_n")) or 0,
+        generation_seconds=_seconds(item.get("predicted_ms")),
+        draft_tokens=_count(item.get("draft_n")),
+        draft_tokens_accepted=_count(item.get("draft_n_accepted")),
     )
 
 
-def _usage(item: Any) -> Usage | None:
-    item = _dict(item)
+def _usage(item: dict[str, Any]) -> Usage | None:
     if not item:
         return None
-    details = _dict(item.get("prompt_tokens_details"))
+    details = json_object(item.get("prompt_tokens_details"))
     return Usage(
-        _whole(item.get("prompt_tokens")), _whole(item.get("completion_tokens")), _whole(details.get("cached_tokens"))
+        _count(item.get("prompt_tokens")), _count(item.get("completion_tokens")), _count(details.get("cached_tokens"))
     )
 
 
@@ -170,14 +236,11 @@ def _error(item: Any) -> str:
     return _text(item)[:300]
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _count(value: Any) -> int | None:
+    number = json_integer(value)
+    return number if number is not None and number >= 0 else None
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _number(value: Any) -> float:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
-    return float(value) if good else 0.0
+def _seconds(milliseconds: Any) -> float:
+    valid = isinstance(milliseconds, (int, float)) and not isinstance(milliseconds, bool) and 0 <= milliseconds < 1e12
+    return float(milliseconds) / 1000 if valid else 0.0

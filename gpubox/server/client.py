@@ -1,4 +1,4 @@
-"""The HTTP client of one llama-server. Endpoints and fields as of build 11434; a missing field is ``None``."""
+"""The HTTP client of one server. Endpoints and fields: llama.cpp build 11434; a missing field is ``None``."""
 
 from __future__ import annotations
 
@@ -7,55 +7,62 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge, ServerAddress
-from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot
+from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_integer, json_object
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     import httpx
 
+    from gpubox.server.chunks import Chunk, Timings
+
+CHAT_PATH = "/v1/chat/completions"
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
-"""The longest answer that is read: 256 slots are a tenth of it. What sends more is no llama-server, or is broken."""
-
-
+"""The longest answer that is read. 256 slots need a tenth of it; a longer answer is broken, or not a llama-server's."""
 _GAUGES = (f"llamacpp:{DEFERRED}", f"llamacpp:{PROCESSING}")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One whole answer."""
+    """One whole HTTP answer."""
 
     status: int
     body: bytes
 
     @property
     def text(self) -> str:
-        """The body as text; what is no UTF-8 is shown as such."""
+        """The body as text; invalid UTF-8 is replaced."""
         return self.body.decode("utf-8", errors="replace")
 
     @property
-    def table(self) -> dict[str, Any]:
-        """The body as a JSON object; empty where it is none."""
-        values = self.json()
-        return values if isinstance(values, dict) else {}
+    def object(self) -> dict[str, Any]:
+        """The body as a JSON object; empty if it is something else."""
+        return json_object(self.json())
 
     def json(self) -> Any:
-        """The body as JSON; ``None`` where it is none."""
+        """The body as JSON; ``None`` if it is something else."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
             return None
 
+    def error(self) -> str:
+        """What the server reported, as one short line."""
+        error = self.object.get("error")
+        if isinstance(error, dict) and isinstance(error.get("message"), str):
+            return f"HTTP {self.status}: {error['message'][:200]}"
+        return f"HTTP {self.status} that is not llama-server's ({self.text[:60]!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class ReadinessProbe:
-    """One proven answer: how long it took, and its prompt and generated tokens."""
+    """A one-token request that was answered: how long it took, and its prompt and generated tokens."""
 
     seconds: float
     tokens: tuple[int, int]
@@ -63,194 +70,237 @@ class ReadinessProbe:
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
-    """One whole chat answer and the server's own timings of it."""
+    """One whole chat answer, and the server's own timings of it."""
 
     text: str
     finish_reason: str
     model: str
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    generated_tokens: int | None
-    pp_tokens_per_second: float | None
-    tg_tokens_per_second: float | None
-    prompt_seconds: float | None
-    generation_seconds: float | None
+    timings: Timings | None
 
 
 class LlamaClient:
-    """Asks one llama-server over one keep-alive connection pool. Raises UsageError where ``base_url`` is none."""
+    """All HTTP to one llama-server or other OpenAI-compatible server, over kept connections."""
 
     def __init__(
         self, base_url: str, key: str | None = None, *, timeout: float = 5.0, dialect: str = "", model: str = ""
     ) -> None:
-        """``dialect`` and ``model``: of a server that is no llama-server; requests name the model there."""
-        headers = {"Accept-Encoding": "identity"}  # so that what is counted is what is sent
+        """``timeout``: seconds for each read. ``dialect``, ``model``: set for a server that is not a llama-server.
+
+        Raises UsageError if ``base_url`` is not an http address.
+        """
+        headers = {"Accept-Encoding": "identity"}  # so that the received bytes are the sent bytes
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            self._getter = ConnectionPool(ServerAddress(base_url), headers, timeout)
+            self._pool = ConnectionPool(ServerAddress(base_url), headers, timeout)
         except ValueError as error:
             raise UsageError(
                 f"{base_url!r} is not the address of a server: {error}.", "Write http://HOST:PORT."
             ) from None
         self._headers, self._timeout = headers, timeout
-        self._http: httpx.AsyncClient | None = None
+        self._httpx_client: httpx.AsyncClient | None = None
         self.base_url = base_url
         self.dialect, self.model = dialect, model
-        self._limit = 2 * timeout
         self.denied = False
-        """Whether it refused a request for want of the right API key."""
+        """Whether the server refused a request because of a missing or wrong API key."""
         self.problem = ""
-        """Why an answer was left unread, in a sentence; empty while none was."""
+        """Why an answer was not read, in a sentence; empty if all were."""
 
-    @property
-    def http(self) -> httpx.AsyncClient:
-        """Its connections, for ``server.stream`` and whatever else is no GET; httpx is imported for them alone."""
-        if self._http is None:
-            # httpx's own command line drags in rich: a third of its import time.
-            # httpx does without when the import fails, as it does where its `cli` extra is not installed.
+    def _httpx(self) -> httpx.AsyncClient:
+        """The connections for POST and streams. GET works without httpx, because importing it is slow."""
+        if self._httpx_client is None:
+            # httpx's own command line imports rich, a third of its import time. It tolerates that this import fails.
             sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
             import httpx
 
-            # trust_env=False: a proxy in the environment must never see what goes to the box.
-            secure = self.base_url.startswith("https:")  # the certificate store costs 20 ms nobody needs on http
-            self._http = httpx.AsyncClient(
-                base_url=self.base_url, headers=self._headers, timeout=self._timeout, trust_env=False, verify=secure
+            secure = self.base_url.startswith("https:")  # loading the certificate store takes 20 ms
+            self._httpx_client = httpx.AsyncClient(
+                base_url=self.base_url,
+                headers=self._headers,
+                timeout=self._timeout,
+                trust_env=False,  # a proxy of the environment must not see what goes to the box
+                verify=secure,
             )
-        return self._http
+        return self._httpx_client
 
     async def close(self) -> None:
-        """Closes its connections."""
-        self._getter.close()
-        if self._http:
-            await self._http.aclose()
+        """Closes all connections."""
+        self._pool.close()
+        if self._httpx_client:
+            await self._httpx_client.aclose()
+
+    # -- GET: nothing here raises, except ``get_json`` -----------------------------------------------
 
     async def health(self) -> Health:
-        """Whether it is up. Never raises: a server that cannot be asked is a fact, not an error."""
+        """Whether the server is up."""
         try:
             reply = await self._fetch("/health")
         except ResponseTooLarge as error:
             return Health("error", error.sentence)
         except NoResponse as error:
             return Health("unreachable", error.kind)
-        except TimeoutError:
-            return Health("unreachable", "ReadTimeout")
         if reply.status == 200:
-            # Other servers that are well say nothing, or a plain word.
+            # Other servers answer with nothing, or with a plain word.
             odd = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
             return Health("error", "a page or broken JSON") if odd else Health("ok")
-        if reply.status == 503:
-            return Health("loading")
-        return Health("error", f"HTTP {reply.status}")
+        return Health("loading") if reply.status == 503 else Health("error", f"HTTP {reply.status}")
 
     async def slots(self) -> list[Slot] | None:
-        """The slots, or ``None`` where the server will not tell (``--no-slots``, an old build, a key)."""
-        items = await self._get("/slots")
+        """The slots; ``None`` if the server does not report them (``--no-slots``, an old build, an API key)."""
+        reply = await self._ask("/slots")
+        items = reply.json() if reply else None
         if not isinstance(items, list):
             return None
         return [_slot(item) for item in items if isinstance(item, dict) and "is_processing" in item]
 
     async def props(self) -> dict[str, Any] | None:
-        """``/props`` as it stands, or ``None``."""
-        values = await self._get("/props")
+        """The answer of ``/props``, or ``None``."""
+        reply = await self._ask("/props")
+        values = reply.json() if reply else None
         return values if isinstance(values, dict) else None
 
     async def counters(self) -> dict[str, float] | None:
-        """The counters of ``/metrics`` without their prefix, or ``None`` (``--metrics`` is off, a key is missing).
+        """The counters of ``/metrics`` without their prefix; ``None`` if ``--metrics`` is off or a key is missing.
 
-        Gauges are left out: each scrape resets them, so that two watchers rob each other (build 11434); but for
-        DEFERRED and PROCESSING, which are of this instant. A labelled counter keeps its label:
-        ``name{position="0"}``.
+        A scrape resets the gauges, so two observers would disturb each other (build 11434): only DEFERRED and
+        PROCESSING, which are current values, are included. A labelled counter keeps its label: ``name{position="0"}``.
         """
         reply = await self._ask("/metrics")
         if reply is None:
             return None
-        found = {}
+        counters = {}
         for line in reply.text.splitlines()[:1000]:
             name, _, value = line.rpartition(" ")
             if name.startswith("llamacpp:") and ("_total" in name or name in _GAUGES):
                 with contextlib.suppress(ValueError):
-                    found[name.removeprefix("llamacpp:")] = float(value)
-        return found
+                    counters[name.removeprefix("llamacpp:")] = float(value)
+        return counters
 
     async def fetch_object(self, path: str) -> dict[str, Any]:
-        """What a GET answers as a JSON object; empty where it is none, or nothing answers. Never raises."""
+        """The JSON object that a GET answers with; empty if it is something else, or nothing answers."""
         reply = await self._ask(path)
-        return reply.table if reply else {}
+        return reply.object if reply else {}
 
     async def fetch_text(self, path: str) -> str:
-        """As ``fetch_object``, as text."""
+        """The text that a GET answers with; empty if nothing answers."""
         reply = await self._ask(path)
         return reply.text if reply else ""
 
-    async def prove(self, *, embeddings: bool, timeout: float) -> ReadinessProbe:
-        """Has the server make one token (or one embedding). Returns the seconds and tokens it took.
+    async def get_json(self, path: str) -> Any:
+        """The JSON that a GET answers with; ``None`` for any other answer.
 
-        Raises GpuboxError with the server's words when it answers anything else.
+        Raises GpuboxError if nothing answers, or if the server wants an API key.
         """
+        try:
+            reply = await self._fetch(path)
+        except ResponseTooLarge:
+            return None
+        except NoResponse as error:
+            raise GpuboxError(f"{self.base_url} does not answer ({error.kind}).", code=ExitCode.NOT_RUNNING) from None
+        if reply.status == 401:
+            from gpubox.server.address import KEY_HINT
+
+            raise GpuboxError(f"{self.base_url} wants an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
+        return reply.json() if reply.status == 200 else None
+
+    async def _ask(self, path: str) -> Reply | None:
+        """The answer if its status is 200, else ``None`` and the reason in ``denied`` or ``problem``."""
+        try:
+            reply = await self._fetch(path)
+        except ResponseTooLarge as error:
+            self.problem = error.sentence
+            return None
+        except NoResponse:
+            return None
+        self.denied = self.denied or reply.status == 401
+        return reply if reply.status == 200 else None
+
+    async def _fetch(self, path: str) -> Reply:
+        try:
+            # http.client limits each read, not the whole answer: one that never ends must not block a command.
+            async with asyncio.timeout(2 * self._timeout):
+                return Reply(*await run_in_thread(self._pool.get, path, MAX_RESPONSE_BYTES))
+        except TimeoutError:
+            raise NoResponse("ReadTimeout") from None
+
+    # -- POST: everything here raises GpuboxError ----------------------------------------------------
+
+    async def probe_readiness(self, *, embeddings: bool, timeout: float) -> ReadinessProbe:
+        """Has the server generate one token (or one embedding). Raises GpuboxError for any other answer."""
         path = "/v1/embeddings" if embeddings else "/completion"
         body = {"input": "hi"} if embeddings else {"prompt": "hi", "n_predict": 1, "cache_prompt": False}
         began = time.monotonic()
         try:
             reply = await self._post(path, body, timeout)
         except ResponseTooLarge as error:
-            raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
+            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
         except NoResponse as error:
             raise GpuboxError(f"It does not answer a one-token request ({error}).", code=ExitCode.UNHEALTHY) from None
-        seconds, values = time.monotonic() - began, reply.table
-        proven = "data" in values if embeddings else "content" in values
-        if reply.status != 200 or not proven:
-            raise GpuboxError(f"It answers a one-token request with: {error_text(reply)}.", code=ExitCode.UNHEALTHY)
-        timings = values.get("timings")
-        timings = timings if isinstance(timings, dict) else {}
-        usage = values.get("usage")
-        usage = usage if isinstance(usage, dict) else {}  # an embedding has no timings
-        read = _whole(timings.get("prompt_n")) or _whole(usage.get("prompt_tokens")) or 0
-        counts = (read, _whole(timings.get("predicted_n")) or 0)
-        return ReadinessProbe(seconds, counts)
+        seconds, values = time.monotonic() - began, reply.object
+        if reply.status != 200 or ("data" if embeddings else "content") not in values:
+            raise GpuboxError(f"It answers a one-token request with: {reply.error()}.", code=ExitCode.UNHEALTHY)
+        timings, usage = json_object(values.get("timings")), json_object(values.get("usage"))
+        # an embedding has no timings
+        prompt_tokens = json_integer(timings.get("prompt_n")) or json_integer(usage.get("prompt_tokens")) or 0
+        return ReadinessProbe(seconds, (prompt_tokens, json_integer(timings.get("predicted_n")) or 0))
 
     async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> ChatCompletion:
-        """One chat answer, not streamed. Raises GpuboxError when the server refuses or leaves."""
-        body = {"messages": messages, "max_tokens": max_tokens}
+        """One chat answer, not streamed. Raises GpuboxError if the server refuses or goes away."""
+        from gpubox.server.chunks import chunk_of
+
         try:
-            reply = await self._post("/v1/chat/completions", body, timeout)
+            reply = await self._post(CHAT_PATH, {"messages": messages, "max_tokens": max_tokens}, timeout)
         except ResponseTooLarge as error:
-            raise GpuboxError(f"{error}.", code=ExitCode.UNHEALTHY) from None
+            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
         except NoResponse as error:
             raise GpuboxError(f"{self.base_url} does not answer ({error}).", code=ExitCode.NOT_RUNNING) from None
-        values = reply.table
-        try:
-            choice = values["choices"][0]
-            message = choice["message"]
-            if not isinstance(message, dict):
-                raise TypeError
-        except (KeyError, IndexError, TypeError):
-            raise GpuboxError(f"{self.base_url} answered: {error_text(reply)}.", code=ExitCode.UNHEALTHY) from None
-        timings = values.get("timings")
-        timings = timings if isinstance(timings, dict) else {}
-        return ChatCompletion(
-            text=str(message.get("content") or message.get("reasoning_content") or ""),
-            finish_reason=str(choice.get("finish_reason") or ""),
-            model=str(values.get("model", "")),
-            prompt_tokens=timings.get("prompt_n"),
-            cached_tokens=timings.get("cache_n"),
-            generated_tokens=timings.get("predicted_n"),
-            pp_tokens_per_second=timings.get("prompt_per_second"),
-            tg_tokens_per_second=timings.get("predicted_per_second"),
-            prompt_seconds=_seconds(timings.get("prompt_ms")),
-            generation_seconds=_seconds(timings.get("predicted_ms")),
-        )
+        choices = reply.object.get("choices")
+        choice = json_object(choices[0]) if isinstance(choices, list) and choices else {}
+        if not isinstance(choice.get("message"), dict):
+            raise GpuboxError(f"{self.base_url} answered: {reply.error()}.", code=ExitCode.UNHEALTHY)
+        chunk = chunk_of(reply.object)
+        return ChatCompletion(chunk.text or chunk.reasoning, chunk.finish_reason, chunk.model, chunk.timings)
 
-    async def _fetch(self, path: str) -> Reply:
-        # http.client limits each read, not the whole: an answer that never ends must not hold a verb for ever.
-        async with asyncio.timeout(self._limit):
-            return Reply(*await run_in_thread(self._getter.get, path, MAX_RESPONSE_BYTES))
+    async def tokenize(self, text: str) -> list[int]:
+        """The tokens of ``text``, without special tokens. Raises GpuboxError."""
+        tokens = await self._post_for("tokens", "/tokenize", {"content": text, "add_special": False}, "count tokens")
+        return [token for token in tokens if json_integer(token) is not None] if isinstance(tokens, list) else []
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of ``tokens``. Raises GpuboxError."""
+        return str(await self._post_for("content", "/detokenize", {"tokens": tokens}, "count tokens"))
+
+    async def apply_template(self, messages: list[dict[str, str]], template_kwargs: Mapping[str, Any]) -> str:
+        """The prompt that the model's chat template makes of ``messages``. Raises GpuboxError."""
+        body = {"messages": messages, "chat_template_kwargs": dict(template_kwargs)}
+        return str(await self._post_for("prompt", "/apply-template", body, "apply its template"))
+
+    def stream_completion(
+        self, body: Mapping[str, Any], *, path: str = CHAT_PATH, silence_seconds: float = 300.0
+    ) -> AbstractAsyncContextManager[AsyncGenerator[Chunk, None]]:
+        """Streams one completion: see ``stream.open_stream``."""
+        from gpubox.server.stream import open_stream
+
+        return open_stream(self._httpx(), body, path=path, silence_seconds=silence_seconds)
+
+    async def _post_for(self, field: str, path: str, body: dict[str, Any], task: str) -> Any:
+        """One field of the JSON object that a POST answers with. ``task`` is for the error message."""
+        code = ExitCode.FAILED
+        try:
+            reply = await self._post(path, body, timeout=60.0)
+            if reply.status == 200 and field in reply.object:
+                return reply.object[field]
+            reason = f"HTTP {reply.status}"
+        except NoResponse as error:
+            reason = error.kind
+            code = ExitCode.NOT_RUNNING if reason == "ConnectError" else code
+        raise GpuboxError(f"The server does not {task} ({reason}).", code=code)
 
     async def _post(self, path: str, body: dict[str, Any], timeout: float) -> Reply:
-        http = self.http
+        client = self._httpx()
         import httpx
 
         try:
-            async with http.stream("POST", path, json=body, timeout=timeout) as response:
+            async with client.stream("POST", path, json=body, timeout=timeout) as response:
                 parts, size = [], 0
                 async for part in response.aiter_bytes():
                     size += len(part)
@@ -260,22 +310,6 @@ class LlamaClient:
                 return Reply(response.status_code, b"".join(parts))
         except httpx.HTTPError as error:
             raise NoResponse(type(error).__name__) from None
-
-    async def _ask(self, path: str) -> Reply | None:
-        """The answer where there is a good one; else ``None``, and why in ``denied`` and ``problem``."""
-        try:
-            reply = await self._fetch(path)
-        except ResponseTooLarge as error:
-            self.problem = error.sentence
-            return None
-        except (NoResponse, TimeoutError):
-            return None
-        self.denied = self.denied or reply.status == 401
-        return reply if reply.status == 200 else None
-
-    async def _get(self, path: str) -> Any:
-        reply = await self._ask(path)
-        return reply.json() if reply else None
 
 
 @asynccontextmanager
@@ -288,35 +322,17 @@ async def connect(base_url: str, key: str | None = None, *, timeout: float = 5.0
         await client.close()
 
 
-def error_text(reply: Reply) -> str:
-    """What the server said went wrong, as one short line; garbage is named as such."""
-    error = reply.table.get("error")
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        return f"HTTP {reply.status}: {error['message'][:200]}"
-    return f"HTTP {reply.status} that is not llama-server's ({reply.text[:60]!r})"
-
-
 def _slot(item: dict[str, Any]) -> Slot:
-    following = item.get("next_token")
-    following = following[0] if isinstance(following, list) and following else following
-    generated = following.get("n_decoded") if isinstance(following, dict) else None
-    params = item.get("params")
-    limit = params.get("n_predict", params.get("max_tokens")) if isinstance(params, dict) else None
+    next_token = item.get("next_token")
+    next_token = next_token[0] if isinstance(next_token, list) and next_token else next_token
+    params = json_object(item.get("params"))
     return Slot(
-        index=_whole(item.get("id")) or 0,
+        index=json_integer(item.get("id")) or 0,
         busy=bool(item.get("is_processing")),
-        context_size_tokens=_whole(item.get("n_ctx")),
-        context_used_tokens=_whole(item.get("n_prompt_tokens")),
-        generated_tokens=_whole(generated),
-        task=_whole(item.get("id_task")),
-        processed_tokens=_whole(item.get("n_prompt_tokens_processed")),
-        predict_limit=_whole(limit),
+        context_size_tokens=json_integer(item.get("n_ctx")),
+        context_used_tokens=json_integer(item.get("n_prompt_tokens")),
+        generated_tokens=json_integer(json_object(next_token).get("n_decoded")),
+        task=json_integer(item.get("id_task")),
+        processed_tokens=json_integer(item.get("n_prompt_tokens_processed")),
+        predict_limit=json_integer(params.get("n_predict", params.get("max_tokens"))),
     )
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _seconds(milliseconds: Any) -> float | None:
-    return milliseconds / 1000 if isinstance(milliseconds, (int, float)) else None

@@ -1,34 +1,35 @@
-"""What happens after a server died: a post-mortem file, and a restart where the profile wants one.
+"""After a server died: the post-mortem file, and the decision whether to restart the server.
 
-Used by the watcher beside the server, and by the screen to tell of it. Bounded: RESTARTS in RESTART_SECONDS, never into
-a lost GPU.
+The watcher beside the server uses both; the screen uses them to report the crash. Restarts are bounded: MAX_RESTARTS
+within RESTART_SECONDS, and never while a GPU is lost.
 """
 
 from __future__ import annotations
 
-import tempfile
 from datetime import datetime
 from pathlib import Path
 
 from gpubox import units
+from gpubox.clock import utc_now
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
 from gpubox.profiles.profile import is_loopback
 from gpubox.server.instance import InstanceView, cause_of
-from gpubox.server.log import tail_text
-from gpubox.server.log_folding import fold_repeats
-from gpubox.server.state import RESTART_SECONDS, RunningServer, recent_restarts, utc_now
+from gpubox.server.log import fold_repeats, tail_text
+from gpubox.server.state import RESTART_SECONDS, RunningServer, recent_restarts
+from gpubox.storage import write_atomically
 
 MAX_RESTARTS = 3
 LAST_LINES = 60
 LOG_BYTES = 4 * 1024 * 1024
 
 
-def write_post_mortem(paths: Paths, view: InstanceView, driver: DriverReading, series: str = "") -> Path | None:
-    """Writes down how the slot's server died, once for each launch. Returns the file; ``None`` if nothing died.
+def write_post_mortem(paths: Paths, view: InstanceView, driver: DriverReading, last_minute: str = "") -> Path | None:
+    """Writes how the instance's server died, once for each launch. Returns the file; ``None`` if no server died.
 
-    ``series`` is text about its last minute. Holds no key: keys are in no argv and no log. Never raises for the disk.
+    ``last_minute``: readings of the last minute as text. The file contains no API key, because neither command line
+    nor log does. Never raises OSError.
     """
     dead = view.state.running
     if not view.crashed or dead is None:
@@ -37,55 +38,58 @@ def write_post_mortem(paths: Paths, view: InstanceView, driver: DriverReading, s
     if path.exists():
         return path
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-            file.write(_text(paths, view, dead, driver, series).encode(errors="replace"))
-        Path(file.name).replace(path)  # who writes it may be killed in the middle
+        write_atomically(path, _post_mortem(paths, view, dead, driver, last_minute).encode(errors="replace"))
     except OSError:
         return None
     return path
 
 
-def _text(paths: Paths, view: InstanceView, dead: RunningServer, driver: DriverReading, series: str) -> str:
-    cause = cause_of(paths, view.slot, dead.process)
-    cards = [f"GPU {gpu.index}{f' {gpu.name}' if gpu.name else ''}: {_use(gpu)}" for gpu in driver.gpus]
+def _post_mortem(paths: Paths, view: InstanceView, dead: RunningServer, driver: DriverReading, last_minute: str) -> str:
+    cause = cause_of(paths, view.instance, dead.process)
+    cards = [f"GPU {gpu.index}{f' {gpu.name}' if gpu.name else ''}: {_memory_use(gpu)}" for gpu in driver.gpus]
+    log = tail_text(paths.instance_log(view.instance), LOG_BYTES)
     parts = [
-        f"{dead.launch.profile} died. Seen {utc_now()}; started {dead.started_at}.",
+        f"{dead.launch.profile} died. Noticed {utc_now()}; started {dead.started_at}.",
         f"Cause: {cause.sentence}. {cause.hint}".rstrip(),
         f"Log line: {cause.line}" if cause.line else "",
         f"Engine: {dead.launch.engine_path} {dead.launch.engine_version}",
         f"Command: {command_line(dead.launch.argv)}",
         "\n".join([*cards, driver.problem]).strip(),
-        series,
+        last_minute,
         f"The last {LAST_LINES} lines of its log:",
-        "\n".join(list(fold_repeats(tail_text(paths.instance_log(view.slot), LOG_BYTES).splitlines()))[-LAST_LINES:]),
+        "\n".join(list(fold_repeats(log.splitlines()))[-LAST_LINES:]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _use(gpu: Gpu) -> str:
+def _memory_use(gpu: Gpu) -> str:
     if gpu.lost:
         return "LOST"
     return f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} in use"
 
 
 def restart_refusal(
-    view: InstanceView, driver: DriverReading, at: datetime | None = None, *, keyed: bool = True, told: bool = False
+    view: InstanceView,
+    driver: DriverReading,
+    at: datetime | None = None,
+    *,
+    has_api_key: bool = True,
+    terminated: bool = False,
 ) -> str | None:
-    """``None`` when the dead server is to be started again; else why not, in a sentence (empty: it never wanted to).
+    """Why the dead server is not restarted, or ``""`` if its profile wants no restart. ``None``: restart it.
 
-    ``keyed``: there is an API key today. A server that had one is not opened to others without. ``told``: it did not
-    die by itself, somebody sent it SIGTERM.
+    ``has_api_key``: there is a key now; a server that had one is not restarted without. ``terminated``: someone sent
+    the server SIGTERM.
     """
     dead = view.state.running
     if not view.crashed or dead is None or not dead.launch.restart:
         return ""
     if any(gpu.lost for gpu in driver.gpus):
-        return "It is not started again: a GPU is lost."
-    if told:
-        return "It is not started again: it was told to stop."
-    if dead.keyed and not keyed and not is_loopback(dead.launch.host):
-        return "It is not started again: it was started with an API key, and there is none any more."
+        return "It is not restarted: a GPU is lost."
+    if terminated:
+        return "It is not restarted: it was stopped from outside gpubox."
+    if dead.has_api_key and not has_api_key and not is_loopback(dead.launch.host):
+        return "It is not restarted: it was started with an API key, and there is no key any more."
     if len(recent_restarts(view.state, at)) >= MAX_RESTARTS:
-        return f"It is not started again: it died {MAX_RESTARTS} times in {RESTART_SECONDS // 60} minutes."
+        return f"It is not restarted: it died {MAX_RESTARTS} times in {RESTART_SECONDS // 60} minutes."
     return None

@@ -1,9 +1,9 @@
-"""Whether each profile's engine takes it: from the engines' help alone, so that a whole list is quick."""
+"""Whether the engine of a profile accepts its flags. Only the engines' help is read, so that a long list is quick."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, find_refusals
@@ -17,21 +17,22 @@ from gpubox.profiles.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class EngineCompatibility:
-    """What the engine says to one profile, and whether the model is here."""
+    """Whether an engine accepts a profile, and whether the profile's model is on this machine."""
 
     engine: str
     ok: bool
     why: str = ""
+    """Why it does not."""
     needs_fork: bool = False
     model_present: bool = False
     fetchable: bool = False
-    """The model is not here, and a start downloads it."""
+    """Whether a start downloads the model."""
     missing: str = ""
-    """Where the model should be and is not, in a few words; empty where it is here or fetchable."""
+    """Which model file is missing, if no start downloads it."""
 
     @property
-    def words(self) -> str:
-        """One short line; empty when there is nothing to say."""
+    def summary(self) -> str:
+        """The problem in one short line; empty if there is none."""
         if not self.ok:
             return f"needs a fork: {self.why}" if self.needs_fork else self.why
         if self.model_present:
@@ -42,37 +43,34 @@ class EngineCompatibility:
 def compatibility_by_profile(
     profiles: Iterable[Profile], paths: Paths, config: Config
 ) -> dict[str, EngineCompatibility]:
-    """The Fit of each profile by name. Each engine is probed at most once; nothing is raised."""
-    probed: dict[str, Capabilities | GpuboxError] = {}
-    fits: dict[str, EngineCompatibility] = {}
+    """The compatibility of each profile, by its name. Each engine runs at most once. Never raises."""
+    engines: dict[str, Capabilities | GpuboxError] = {}
+    results: dict[str, EngineCompatibility] = {}
     for profile in profiles:
-        if profile.engine not in probed:
-            probed[profile.engine] = _probe(profile.engine, paths, config)
-        present, fetchable, missing = locate_model(profile, paths, config)
-        fit = _fit(profile, probed[profile.engine], present)
-        fits[profile.name] = replace(fit, fetchable=fetchable, missing=missing)
-    return fits
+        if profile.engine not in engines:
+            try:
+                engines[profile.engine] = read_capabilities(choose_engine(config, profile.engine), paths)
+            except GpuboxError as error:
+                engines[profile.engine] = error
+        capabilities = engines[profile.engine]
+        why, needs_fork = _why_refused(profile, capabilities)
+        engine = profile.engine or ("" if isinstance(capabilities, GpuboxError) else "default")
+        model = locate_model(profile, paths, config)
+        results[profile.name] = EngineCompatibility(engine, not why, why, needs_fork, *model)
+    return results
 
 
-def _probe(wanted: str, paths: Paths, config: Config) -> Capabilities | GpuboxError:
-    try:
-        return read_capabilities(choose_engine(config, wanted), paths)
-    except GpuboxError as error:
-        return error
-
-
-def _fit(profile: Profile, found: Capabilities | GpuboxError, present: bool) -> EngineCompatibility:
-    if isinstance(found, GpuboxError):
-        return EngineCompatibility(profile.engine, False, found.message, model_present=present)
-    refusals = find_refusals(found, profile.flags)
+def _why_refused(profile: Profile, capabilities: Capabilities | GpuboxError) -> tuple[str, bool]:
+    """Why the engine refuses the profile (empty: it accepts it), and whether only a fork accepts it."""
+    if isinstance(capabilities, GpuboxError):
+        return capabilities.message, False
+    refusals = find_refusals(capabilities, profile.flags)
     if not refusals:
-        return EngineCompatibility(profile.engine or "default", True, model_present=present)
-    fork = next((r for r in refusals if r.needs_fork), None)
+        return "", False
+    fork = next((refusal for refusal in refusals if refusal.needs_fork), None)
     first = fork or refusals[0]
-    more = f" (+{len(refusals) - 1} more)" if len(refusals) > 1 else ""
-    return EngineCompatibility(
-        profile.engine or "default", False, f"{first.flag} {first.hint or first.why}{more}", fork is not None, present
-    )
+    others = f" (+{len(refusals) - 1} more)" if len(refusals) > 1 else ""
+    return f"{first.flag} {first.hint or first.why}{others}", fork is not None
 
 
 def locate_model(profile: Profile, paths: Paths, config: Config) -> tuple[bool, bool, str]:

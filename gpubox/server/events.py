@@ -1,4 +1,4 @@
-"""What the Supervisor tells while it works: frozen values, for the screen and the command line alike."""
+"""What the Supervisor reports while it works: frozen values, for the screen and the command line alike."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from enum import StrEnum
 
 
 class Step(StrEnum):
-    """The steps of a switch, in order; ``RESTORE`` only when something failed."""
+    """The steps of a switch, in order. ``RESTORE`` happens only after a failure."""
 
     CHECK = "check"
     WAIT = "wait"
     STOP = "stop"
     SETTLE = "VRAM settled"
     LOAD = "load"
-    PROVE = "first token"
+    PROBE = "first token"
     RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """A step began on ``profile``."""
+    """A step on ``profile`` began."""
 
     step: Step
     profile: str
@@ -28,7 +28,7 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A step ended well after ``seconds``; ``note`` is what it found, in a few words."""
+    """A step succeeded after ``seconds``; ``note`` is its result in a few words."""
 
     step: Step
     profile: str
@@ -38,17 +38,17 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForSlots:
-    """The old server still works; one line for each busy slot."""
+    """The old server still answers requests. ``slots``: one line for each busy slot."""
 
     profile: str
     slots: tuple[str, ...]
     seconds_left: float
-    """Until the change is given up."""
+    """Until the operation is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far a load is. Bytes are what the process has read of its files, never more than the model's size."""
+    """How far a load is. ``bytes_read`` is what the process read of its files, at most the size of the model."""
 
     profile: str
     stage: str
@@ -59,7 +59,7 @@ class LoadProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate: the bytes still unread at the mean speed so far; ``None`` before it means anything."""
+        """An estimate from the mean speed so far; ``None`` in the first half second."""
         if not self.bytes_read or not self.bytes_total or self.seconds < 0.5:
             return None
         return (self.bytes_total - self.bytes_read) * self.seconds / self.bytes_read
@@ -67,7 +67,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """A step failed: ``sentence`` says why, ``hint`` what to try, ``line`` is the log line that matters."""
+    """A step failed: ``sentence`` says why, ``hint`` what to try, ``line`` is the log line that shows it."""
 
     step: Step
     profile: str
@@ -75,12 +75,12 @@ class StepFailed:
     hint: str = ""
     line: str = ""
     logged: bool = False
-    """Whether its log is kept as that of the last failure."""
+    """Whether the log of this launch was kept as the log of the last failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationFinished:
-    """The operation is over. ``answering`` is the profile that answers now, ``None`` when nothing runs."""
+    """The operation is over. ``answering`` is the profile that answers now, ``None`` if nothing runs."""
 
     kind: str
     profile: str

@@ -1,4 +1,4 @@
-"""GET of one server over kept connections of http.client: what is polled needs neither httpx nor its import time."""
+"""HTTP GET over kept connections of http.client. Polling needs no httpx, whose import is slow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 PART_BYTES = 64 * 1024
 _CLOSED = ("RemoteProtocolError", "ReadError")
-"""What comes of a kept connection that the server closed meanwhile: build 11434 does so after each stream."""
+"""The errors of a kept connection that the server has closed: build 11434 closes it after each stream."""
 
 
 class NoResponse(Exception):
-    """No answer came. ``kind`` is httpx's word for why."""
+    """No answer came. ``kind`` is the name of httpx's exception for the same failure."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -22,15 +22,15 @@ class NoResponse(Exception):
 
 
 class ResponseTooLarge(NoResponse):
-    """An answer of more bytes than are read. Its text is one sentence for the owner."""
+    """An answer of more than ``limit`` bytes. ``sentence`` says so to the owner."""
 
     def __init__(self, path: str, limit: int) -> None:
-        self.sentence = f"{path} answers with more than {limit >> 20} MiB: that is no llama-server's"
+        self.sentence = f"{path} answers with more than {limit >> 20} MiB: that is not a llama-server"
         super().__init__(self.sentence)
 
 
 class ServerAddress:
-    """Where a server listens. Raises ValueError where ``base_url`` is no http address."""
+    """Where a server listens. Raises ValueError if ``base_url`` is not an http address."""
 
     def __init__(self, base_url: str) -> None:
         parts = urlsplit(base_url)
@@ -44,10 +44,10 @@ class ServerAddress:
 
 
 class ConnectionPool:
-    """Blocks. May be used by several threads; each request takes a connection that is free, or a new one."""
+    """Blocking GET requests to one server. Thread-safe: each request takes a free connection or opens one."""
 
     def __init__(self, address: ServerAddress, headers: dict[str, str], timeout: float) -> None:
-        """``timeout``: seconds for each read; twice as long for a whole answer."""
+        """``timeout``: seconds for each read; a whole answer may take twice as long."""
         self._address = address
         self._headers = headers
         self._timeout = timeout
@@ -56,7 +56,7 @@ class ConnectionPool:
         self._closed = False
 
     def get(self, path: str, limit: int) -> tuple[int, bytes]:
-        """Status and body of the answer to ``GET path``, at most ``limit`` bytes of it. Raises Unanswered."""
+        """Status and body of the answer to ``GET path``, at most ``limit`` bytes. Raises NoResponse."""
         end = time.monotonic() + 2 * self._timeout
         with contextlib.suppress(IndexError):
             kept = self._free.pop()
@@ -65,20 +65,21 @@ class ConnectionPool:
             except NoResponse as error:
                 if error.kind not in _CLOSED or self._closed:
                     raise
-        kind = http.client.HTTPSConnection if self._address.secure else http.client.HTTPConnection
-        return self._get(kind(self._address.host, self._address.port, timeout=self._timeout), path, limit, end)
+        connection_type = http.client.HTTPSConnection if self._address.secure else http.client.HTTPConnection
+        connection = connection_type(self._address.host, self._address.port, timeout=self._timeout)
+        return self._get(connection, path, limit, end)
 
     def close(self) -> None:
-        """Closes its connections; who waits for an answer over one has none."""
+        """Closes all connections; requests that wait for an answer fail."""
         self._closed = True
         while self._free:
             self._free.pop().close()
         for connection in tuple(self._in_use):
-            with contextlib.suppress(OSError, AttributeError):  # its thread is closing it at this moment
+            with contextlib.suppress(OSError, AttributeError):  # its thread may be closing it now
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _get(self, connection: http.client.HTTPConnection, path: str, limit: int, end: float) -> tuple[int, bytes]:
-        kept = False
+        keep = False
         self._in_use.add(connection)
         try:
             if connection.sock is None:
@@ -91,17 +92,17 @@ class ConnectionPool:
             connection.request("GET", self._address.folder + path, headers=self._headers)
             response = connection.getresponse()
             body = _read(response, path, limit, end)
-            kept = not response.will_close
+            keep = not response.will_close
             return response.status, body
         except TimeoutError:
             raise NoResponse("ReadTimeout") from None
-        except (http.client.HTTPException, ValueError):  # ValueError: a length or a chunk that is no number
+        except (http.client.HTTPException, ValueError):  # ValueError: a length or a chunk size that is not a number
             raise NoResponse("RemoteProtocolError") from None
         except OSError:
             raise NoResponse("ReadError") from None
         finally:
             self._in_use.discard(connection)
-            if kept and not self._closed:
+            if keep and not self._closed:
                 self._free.append(connection)
             else:
                 connection.close()
@@ -113,10 +114,10 @@ def _read(response: http.client.HTTPResponse, path: str, limit: int, end: float)
         size += len(part)
         if size > limit:
             raise ResponseTooLarge(path, limit)
-        if time.monotonic() > end:  # http.client limits each read, not the whole
+        if time.monotonic() > end:  # http.client limits each read, not the whole answer
             raise TimeoutError
         parts.append(part)
-    if response.length:  # read1 does not say that the end is missing
+    if response.length:  # read1 does not report a missing end
         raise http.client.IncompleteRead(b"")
-    response.close()  # else http.client takes the connection to be still in use
+    response.close()  # otherwise http.client believes that the connection is still in use
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""From a Profile to a Launch: everything that can be checked while the old server still runs is checked here."""
+"""Profile -> Launch, with every check that is possible while the old server still runs."""
 
 from __future__ import annotations
 
@@ -24,29 +24,27 @@ from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.state import Launch
 
 MIN_FREE_DISK_BYTES = 100 * 1000 * 1000
-"""Bytes of disk that must be free for the log and the state."""
+"""For the log and the state file."""
 _EMBEDDING_FLAGS = {"embeddings", "embedding"}
-
-CheckCallback = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPreview:
-    """The command line a profile stands for on this machine, and what its engine says to it."""
+    """The command line of a profile on this machine, and whether its engine accepts it."""
 
     argv: tuple[str, ...]
     engine: str
-    """Name and version; empty where there is no engine."""
+    """Name and version; empty if there is no engine."""
     model_path: str | None
-    """``None``: the model is not here yet."""
+    """``None`` if the model is not on this machine."""
     refusal: GpuboxError | None
 
 
 def preview_launch(profile: Profile, paths: Paths, config: Config) -> LaunchPreview:
-    """What would be run, without a look at ports and files: for showing, also where it cannot run here."""
+    """What a start would run, also for a profile that cannot run here. Does not check ports and files."""
     profile = expand_paths(profile, paths, config)
-    path, model = None, _absent(profile.model)
-    with contextlib.suppress(GpuboxError):  # where there is no such model the command can be shown all the same
+    path, model = None, _absent_model_argv(profile.model)
+    with contextlib.suppress(GpuboxError):  # the command can be shown without the model
         source = profile_model(profile, paths, config)
         path = str(source.path) if source.path and source.path.exists() else None
         model = source.argv or model
@@ -56,8 +54,7 @@ def preview_launch(profile: Profile, paths: Paths, config: Config) -> LaunchPrev
     except GpuboxError as error:
         argv = server_argv(profile, model)
         return LaunchPreview(("llama-server", *argv), "", path, error)
-    again = repeated_flags(capabilities)
-    argv = server_argv(profile, model, defaults=added_flags(capabilities, profile.flags), again=again)
+    argv = _argv(profile, capabilities, model)
     shown = LaunchPreview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
     try:
         check_flags(profile, capabilities)
@@ -73,19 +70,19 @@ def prepare_launch(
     paths: Paths,
     config: Config,
     *,
-    held: Launch | None = None,
+    old: Launch | None = None,
     allow_exposed: bool = False,
-    checked: CheckCallback = lambda note: None,
+    on_checked: Callable[[str], None] = lambda note: None,
 ) -> Launch:
-    """The Launch that ``profile`` describes, checked as far as a launch can be without starting it.
+    """The Launch that ``profile`` describes, checked without starting it.
 
-    ``held`` is the launch that will be stopped first: its port counts as free. Raises GpuboxError for the first thing
-    that would fail: exposure, engine, flags, files, port, disk. Blocks for subprocesses and file headers.
+    ``old`` is the launch that will be stopped first, so its port counts as free. ``on_checked`` gets a note after each
+    check. Raises GpuboxError for the first problem: exposure, engine, flags, files, port, disk. Blocks.
     """
     check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed)
     engine = choose_engine(config, profile.engine)
     capabilities = read_capabilities(engine, paths)
-    checked(f"engine {engine.name} {display_version(capabilities.version)}".strip())
+    on_checked(f"engine {engine.name} {display_version(capabilities.version)}".strip())
     profile = expand_paths(profile, paths, config)
     check_flags(profile, capabilities)
     source = profile_model(profile, paths, config)
@@ -95,18 +92,17 @@ def prepare_launch(
             f"`gpubox start {profile.name}` downloads it first." if source.fetch else "Correct `model` in the profile.",
         )
     model = check_gguf(source.path)
-    checked(f"model {source.path.name}")
+    on_checked(f"model {source.path.name}")
     _check_files(profile)
-    keeps = held is not None and held.profile == profile.name  # so that clients of "any free port" stay connected
-    port = profile.port or (held.port if held and keeps else free_port(profile.host))
-    if held is None or port != held.port:
+    # "any free port" stays the same port in a restart, so that its clients stay connected
+    port = profile.port or (old.port if old and old.profile == profile.name else free_port(profile.host))
+    if old is None or port != old.port:
         check_port(profile.host, port)
     _check_disk(paths)
-    defaults, again = added_flags(capabilities, profile.flags), repeated_flags(capabilities)
-    argv = server_argv(profile, source.argv, port=port, defaults=defaults, again=again)
+    argv = _argv(profile, capabilities, source.argv, port)
     if refusal := check_arguments(engine, _checkable(argv), profile.env):
         raise _refused(profile, engine.name, refusal)
-    checked("flags accepted")
+    on_checked("flags accepted")
     return Launch(
         profile=profile.name,
         argv=(*engine.command, *argv),
@@ -125,12 +121,19 @@ def prepare_launch(
     )
 
 
+def _argv(
+    profile: Profile, capabilities: Capabilities, model_argv: tuple[str, ...], port: int | None = None
+) -> list[str]:
+    defaults, repeated = added_flags(capabilities, profile.flags), repeated_flags(capabilities)
+    return server_argv(profile, model_argv, port=port, defaults=defaults, repeated=repeated)
+
+
 def _checkable(argv: list[str]) -> list[str]:
-    """``argv`` without RPC devices: parsing ``--rpc`` connects, and a ggml-rpc-server that serves a client waits."""
+    """``argv`` without RPC devices: parsing ``--rpc`` connects, and would wait for an rpc-server that is in use."""
     if "--rpc" not in argv:
         return argv
-    left_out = {"--rpc", "--device", "--tensor-split", "--main-gpu"}  # the last ones name what --rpc brings
-    return [word for i, word in enumerate(argv) if word not in left_out and (i == 0 or argv[i - 1] not in left_out)]
+    omitted = {"--rpc", "--device", "--tensor-split", "--main-gpu"}  # these name devices of --rpc
+    return [word for i, word in enumerate(argv) if word not in omitted and (i == 0 or argv[i - 1] not in omitted)]
 
 
 def _layers(model: GgufFile) -> int | None:
@@ -140,18 +143,18 @@ def _layers(model: GgufFile) -> int | None:
 
 
 def check_flags(profile: Profile, capabilities: Capabilities) -> None:
-    """Raises UsageError for the first flag that the engine's help does not know, with every other one named."""
+    """Raises UsageError if the engine's help does not list one of the flags; the message names all of them."""
     refusals = find_refusals(capabilities, profile.flags)
     if not refusals:
         return
     first, *others = refusals
-    more = f" (and {', '.join(r.flag for r in others)})" if others else ""
-    hint = "; ".join(f"{r.flag}: {r.hint}" for r in refusals if r.hint)
-    raise UsageError(f"{profile.name}: {first.flag}: {first.why}{more}.", hint)
+    also = f" (and {', '.join(refusal.flag for refusal in others)})" if others else ""
+    hint = "; ".join(f"{refusal.flag}: {refusal.hint}" for refusal in refusals if refusal.hint)
+    raise UsageError(f"{profile.name}: {first.flag}: {first.why}{also}.", hint)
 
 
 def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool) -> None:
-    """Raises UsageError when the profile would open an unguarded port to other machines."""
+    """Raises UsageError if the profile would open a port without an API key to other machines."""
     if profile.loopback or api_key(paths) or allow_exposed:
         return
     raise UsageError(
@@ -161,10 +164,10 @@ def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool) -> No
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises GpuboxError naming the program that holds ``port``."""
+    """Raises GpuboxError if ``port`` is taken, and names the program that uses it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe_socket:
-        # As llama-server does: an address in TIME_WAIT is free, one that somebody listens on is not.
+        # As llama-server does: an address in TIME_WAIT counts as free.
         probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe_socket.bind((host, port))
@@ -178,19 +181,19 @@ def check_port(host: str, port: int) -> None:
             owner = port_owner(port)
             if owner is None:
                 raise GpuboxError(f"{host}:{port} cannot be used: {error.strerror}.") from None
-    raise GpuboxError(f"Port {port} is held by {owner}.", "Stop that program or give the profile another port.")
+    raise GpuboxError(f"Port {port} is used by {owner}.", "Stop that program or give the profile another port.")
 
 
 def free_port(host: str) -> int:
-    """A TCP port nobody listens on now."""
+    """A TCP port on which nobody listens now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe_socket:
         with contextlib.suppress(OSError):
             probe_socket.bind((host, 0))
         return int(probe_socket.getsockname()[1]) or 8080
 
 
-def _absent(model: str) -> tuple[str, ...]:
-    # What a paste into a shell would need: llama-server fetches hf: models itself.
+def _absent_model_argv(model: str) -> tuple[str, ...]:
+    # llama-server itself can fetch hf: models, so the command works in a shell
     return ("--hf-repo", model.removeprefix("hf:")) if model.startswith("hf:") else ("--model", model)
 
 
@@ -199,15 +202,15 @@ def _refused(profile: Profile, engine: str, refusal: str) -> UsageError:
 
 
 def expand_paths(profile: Profile, paths: Paths, config: Config) -> Profile:
-    """``profile`` with ``~/`` expanded in its flags, as a shell would have, and its files found (``with_resolved_flag_paths``).
+    """``profile`` with absolute paths in its flags: ``~/`` is expanded, and files are found as the loader finds them.
 
-    The server runs in another folder than gpubox: no relative path may reach it.
+    The server runs in another folder than gpubox, so it must get no relative path.
     """
 
-    def full(value: FlagValue) -> FlagValue:
+    def expand(value: FlagValue) -> FlagValue:
         return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
 
-    profile = replace(profile, flags={name: full(value) for name, value in profile.flags.items()})
+    profile = replace(profile, flags={name: expand(value) for name, value in profile.flags.items()})
     return with_resolved_flag_paths(profile, paths, config)
 
 
@@ -218,7 +221,7 @@ def _check_files(profile: Profile) -> None:
         if name in GGUF_FLAGS:
             check_gguf(Path(value))
         elif name in FILE_FLAGS and not Path(value).is_file():
-            raise GpuboxError(f"{profile.name}: {name} names {value}, which is not there.")
+            raise GpuboxError(f"{profile.name}: {name} names {value}, which does not exist.")
 
 
 def _check_disk(paths: Paths) -> None:
@@ -228,7 +231,7 @@ def _check_disk(paths: Paths) -> None:
     free = shutil.disk_usage(folder).free
     if free < MIN_FREE_DISK_BYTES:
         raise GpuboxError(
-            f"Only {free / 1e6:.0f} MB are free where the log goes ({folder}).",
+            f"Only {free / 1e6:.0f} MB are free in the log folder ({folder}).",
             "Free some disk space.",
             code=ExitCode.FAILED,
         )

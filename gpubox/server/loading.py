@@ -1,6 +1,6 @@
-"""Watching one launch come up: load, then one proven token. What ends a load is *no progress*, or too much of it.
+"""Waits until a launch is loaded and has answered the readiness probe. A load fails when it makes no progress.
 
-Progress is a stage, bytes read, memory, and a line of a kind that was not there before. More of the same lines is none.
+Progress is a new stage, more bytes read, more memory, or a log line of a new kind. Repeated lines are no progress.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpubox.hardware.process import (
     is_listening,
     process_tree_activity,
 )
-from gpubox.server.client import LlamaClient, ReadinessProbe, connect
+from gpubox.server.client import ReadinessProbe, connect
 from gpubox.server.events import LoadProgress, ServerEvent
 from gpubox.server.failure_causes import Cause, FailureKind, find_cause
 from gpubox.server.log import CUT_MARKER, LogReader, load_stage, parse_line, tail_text
@@ -35,12 +35,12 @@ POLL_SECONDS = 0.05
 REPORT_SECONDS = 0.2
 PROBE_SECONDS = 120.0
 BUSY_CPU_PATIENCE = 10
-"""A process that only burns CPU (a kernel being compiled) is waited for this many times longer."""
+"""A process that only uses CPU time (it may compile a kernel) gets this many times longer."""
 _LAUNCH_LOG = 1024 * 1024
 FLOOD_BYTES = 256 * 1024 * 1024
-"""A load that writes more into its log writes nothing of use: llama-server at its most talkative stays below 10 MiB."""
+"""A load that writes more into its log is ended. The most verbose llama-server stays below 10 MiB."""
 MAX_LINE_KINDS = 1000
-"""A log of more kinds of lines holds noise, which is no progress."""
+"""More kinds of lines than that are noise, not progress."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -53,55 +53,55 @@ class LaunchError(GpuboxError):
 
 
 class StallDetector:
-    """Decides when a load has stopped. Pure: readings and the clock are handed in."""
+    """Decides when a load has stopped. Pure: the caller passes readings and time."""
 
     def __init__(self, stall_seconds: float, at: float) -> None:
         self._stall = stall_seconds
-        self._signs: tuple[int, ...] = ()
-        self._cpu = 0.0
-        self._moved = self._ran = at
+        self._best: tuple[int, ...] = ()
+        self._cpu_seconds = 0.0
+        self._progress_at = self._cpu_at = at
 
     def stalled(self, reading: ProcessActivity | None, kinds: int, at: float) -> bool:
-        """Whether nothing has moved for too long: kinds of lines in the log, file reads, memory.
+        """Whether there was no progress for too long: kinds of log lines, bytes read and memory.
 
-        CPU time alone counts for a while.
+        CPU time alone counts as progress for a limited time.
         """
-        signs: tuple[int, ...] = (kinds,)
+        values: tuple[int, ...] = (kinds,)
         if reading:
-            signs = (kinds, reading.read_chars, reading.rss_bytes >> 20, reading.file_rss_bytes >> 20)
-            if reading.cpu_seconds - self._cpu > 0.05:
-                self._cpu, self._ran = reading.cpu_seconds, at
-        best = tuple(map(max, signs, self._signs)) if len(signs) == len(self._signs) else signs
-        if best != self._signs:  # what only goes down and up again is no progress
-            self._signs, self._moved = best, at
-        quiet = at - max(self._moved, self._ran)
-        return quiet > self._stall or at - self._moved > self._stall * BUSY_CPU_PATIENCE
+            values = (kinds, reading.read_chars, reading.rss_bytes >> 20, reading.file_rss_bytes >> 20)
+            if reading.cpu_seconds - self._cpu_seconds > 0.05:
+                self._cpu_seconds, self._cpu_at = reading.cpu_seconds, at
+        best = tuple(map(max, values, self._best)) if len(values) == len(self._best) else values
+        if best != self._best:  # a value that falls and rises again is no progress
+            self._best, self._progress_at = best, at
+        idle = at - max(self._progress_at, self._cpu_at)
+        return idle > self._stall or at - self._progress_at > self._stall * BUSY_CPU_PATIENCE
 
 
 class LoadLog:
-    """What the log of a load tells while it is written. Cuts it where it floods."""
+    """Follows the log of a load and cuts it if it grows too fast."""
 
     def __init__(self, path: Path) -> None:
         self.stage = "starting"
         self.written = 0
-        """Bytes since the start, with those that were cut out since."""
-        self.last = ""
+        """Bytes written since the start, including those that were cut."""
+        self.last_line = ""
         self._path, self._reader, self._size = path, LogReader(path), 0
         self._kinds: set[str] = set()
 
     @property
     def kinds(self) -> int:
-        """How many kinds of lines there are: lines that differ only in numbers are of one."""
+        """How many kinds of lines there are. Lines that differ only in numbers are of one kind."""
         return len(self._kinds)
 
     def read(self) -> None:
-        """Takes in what is new. Where it floods, only the end of that."""
+        """Reads the new lines; of very many, only the last ones."""
         self._reader.skip(_LAUNCH_LOG)
         for line in self._reader.read(_LAUNCH_LOG):
             text = parse_line(line).text.strip()
             if text.startswith(CUT_MARKER):
                 continue
-            self.stage, self.last = load_stage(text) or self.stage, text or self.last
+            self.stage, self.last_line = load_stage(text) or self.stage, text or self.last_line
             if len(self._kinds) < MAX_LINE_KINDS:
                 self._kinds.add(_NUMBER.sub("#", text[:200]))
         size = _size(self._path)
@@ -109,7 +109,7 @@ class LoadLog:
         self._size = size
 
     def cut(self) -> None:
-        """Keeps the file within its bound. What is cut out is more of the same: it is not kept."""
+        """Keeps the file within its limit, without a copy of the text that is cut."""
         if exceeds_limit(self._path):
             truncate_log(self._path, keep=False)
             self._size = _size(self._path)
@@ -118,35 +118,38 @@ class LoadLog:
 async def wait_loaded(
     running: RunningServer, log: Path, key: str | None, config: Config, emit: Callable[[ServerEvent], None]
 ) -> ProcessIdentity:
-    """Returns the process that holds the port, when the server says that it is up. Raises LaunchError.
+    """Waits until the server is up; returns the process that listens on its port. Raises LaunchError.
 
-    That is the process that was started, or a child of it: engines are often wrapped in a script.
+    That is the started process or a child of it, because engines are often wrapped in a script.
     """
     assert running.process is not None
     began = reported = time.monotonic()
-    watch, told, read = StallDetector(config.stall_seconds, began), LoadLog(log), 0
+    detector, load_log, bytes_read = StallDetector(config.stall_seconds, began), LoadLog(log), 0
     launch = running.launch
     async with connect(launch.base_url, key, timeout=1.0) as client:
-        while (await client.health()).status != "ok" or (serving := _serving(running)) is None:
+        while (await client.health()).status != "ok" or (serving := _listening_process(running)) is None:
             at = time.monotonic()
             _check_alive(running.process, log)
-            told.read()
-            told.cut()
-            if told.written > FLOOD_BYTES or at - reported >= REPORT_SECONDS:
+            load_log.read()
+            load_log.cut()
+            if load_log.written > FLOOD_BYTES or at - reported >= REPORT_SECONDS:
                 reported = at
                 reading = process_tree_activity(running.process.pid)
-                if cause := _given_up(told, watch.stalled(reading, told.kinds, at), at - began, config):
+                stalled = detector.stalled(reading, load_log.kinds, at)
+                if cause := _give_up_cause(load_log, stalled, at - began, config):
                     raise LaunchError(cause)
-                read = max(read, max(reading.read_chars, reading.file_rss_bytes) if reading else 0)
+                if reading:
+                    bytes_read = max(bytes_read, reading.read_chars, reading.file_rss_bytes)
                 total = launch.model_bytes
-                emit(LoadProgress(launch.profile, told.stage, min(read, total) if total else None, total, at - began))
+                loaded = min(bytes_read, total) if total else None
+                emit(LoadProgress(launch.profile, load_log.stage, loaded, total, at - began))
             await asyncio.sleep(POLL_SECONDS)
     _check_alive(serving, log)
     return serving
 
 
-def _serving(running: RunningServer) -> ProcessIdentity | None:
-    """Who of the launch listens on its port: another program's answer on that port is not this launch's."""
+def _listening_process(running: RunningServer) -> ProcessIdentity | None:
+    """The process of the launch that listens on its port. The answer may come from another program on that port."""
     process, port = running.process, running.launch.port
     assert process is not None
     if is_listening(process.pid, port) is not False:
@@ -156,29 +159,27 @@ def _serving(running: RunningServer) -> ProcessIdentity | None:
 
 
 async def probe_readiness(running: RunningServer, log: Path, key: str | None) -> ReadinessProbe:
-    """Has the server make one token. Raises LaunchError when it dies or refuses."""
+    """Has the server generate one token. Raises LaunchError if it dies or refuses."""
     assert running.process is not None
     async with connect(running.launch.base_url, key) as client:
-        asking = asyncio.ensure_future(_ask(client, running))
+        request = asyncio.ensure_future(
+            client.probe_readiness(embeddings=running.launch.embeddings, timeout=PROBE_SECONDS)
+        )
         try:
-            while not asking.done():
-                await asyncio.wait({asking}, timeout=0.2)
-                if not asking.done():
+            while not request.done():
+                await asyncio.wait({request}, timeout=0.2)
+                if not request.done():
                     _check_alive(running.process, log)
                     truncate_log(log, keep=False)
-            proof = asking.result()
+            probe = request.result()
         except GpuboxError as error:
             await _check_not_dying(running.process, log)
-            words = error.message.rstrip(".")
-            raise LaunchError(Cause(FailureKind.HANG, words[:1].lower() + words[1:])) from None
+            message = error.message.rstrip(".")
+            raise LaunchError(Cause(FailureKind.HANG, message[:1].lower() + message[1:])) from None
         finally:
-            asking.cancel()
+            request.cancel()
     _check_alive(running.process, log)
-    return proof
-
-
-async def _ask(client: LlamaClient, running: RunningServer) -> ReadinessProbe:
-    return await client.prove(embeddings=running.launch.embeddings, timeout=PROBE_SECONDS)
+    return probe
 
 
 def _check_alive(process: ProcessIdentity, log: Path) -> None:
@@ -187,29 +188,26 @@ def _check_alive(process: ProcessIdentity, log: Path) -> None:
 
 
 async def _check_not_dying(process: ProcessIdentity, log: Path) -> None:
-    # A connection that breaks is often the first sign of a death that /proc shows a moment later.
+    # A broken connection is often the first sign of a death; /proc shows it a moment later.
     for _ in range(20):
         _check_alive(process, log)
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _given_up(told: LoadLog, stalled: bool, seconds: float, config: Config) -> Cause | None:
-    """Why the load is not waited for any longer; ``None``: it is."""
-    if told.written > FLOOD_BYTES:
-        sentence = f"the engine floods its log: {units.memory(told.written)} in {seconds:.0f} s (stage: {told.stage})"
-        return Cause(
-            FailureKind.HANG, sentence, "`gpubox logs --failed` has its first and last lines.", told.last[:300]
-        )
-    if stalled:
-        sentence = f"the engine hung: nothing moved for {config.stall_seconds:.0f} s (stage: {told.stage})"
-        hint = "`gpubox logs --failed` has its last lines; stall-seconds in config.toml sets the patience."
-        return Cause(FailureKind.HANG, sentence, hint, told.last[:300])
-    if seconds > config.load_seconds:
-        sentence = f"the load was not over after {units.rough_duration(config.load_seconds)} (stage: {told.stage})"
-        return Cause(
-            FailureKind.HANG, sentence, "load-seconds in config.toml sets how long it may take.", told.last[:300]
-        )
-    return None
+def _give_up_cause(load_log: LoadLog, stalled: bool, seconds: float, config: Config) -> Cause | None:
+    """Why the load is given up; ``None`` to keep waiting."""
+    if load_log.written > FLOOD_BYTES:
+        sentence = f"the engine wrote {units.memory(load_log.written)} into its log in {seconds:.0f} s"
+        hint = "`gpubox logs --failed` has its first and last lines."
+    elif stalled:
+        sentence = f"the engine hung: no progress for {config.stall_seconds:.0f} s"
+        hint = "`gpubox logs --failed` has its last lines; stall-seconds in config.toml sets the limit."
+    elif seconds > config.load_seconds:
+        sentence = f"the load took more than {units.rough_duration(config.load_seconds)}"
+        hint = "load-seconds in config.toml sets the limit."
+    else:
+        return None
+    return Cause(FailureKind.HANG, f"{sentence} (stage: {load_log.stage})", hint, load_log.last_line[:300])
 
 
 def _size(path: Path) -> int:

@@ -1,7 +1,7 @@
-"""The server's log file: rotation, reading from an offset, and what a line says. The parsing is pure.
+"""The server's log file: rotate it, read its new lines, split a line into its parts, fold repeated lines.
 
-Line format: llama.cpp common/log.cpp (build 11434): ``M.SS.mmm.uuu L text`` with L one of I W E D; a
-continuation line and the messages of the argument parser carry no prefix.
+A line of llama.cpp is ``M.SS.mmm.uuu L text`` with L one of I W E D (common/log.cpp, build 11434). A continuation line
+and the messages of the argument parser have no prefix.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +19,13 @@ from gpubox.storage import open_regular
 
 KEPT_LOGS = 5
 HEAD_BYTES = 512 * 1024
-"""The start of a log, in which the load is."""
+"""The start of a log, which holds the load."""
 LINE_BYTES = 64 * 1024
-"""A longer line is cut: one with a prompt in it can be any length, one of a broken program has no end."""
+"""Longer lines are cut: a line that quotes a prompt can have any length, and a broken program may never end one."""
 CUT_MARKER = "gpubox: cut at "
-"""Begins the line that stands for what was cut out of a log."""
+"""Begins the line that replaces the text cut out of a log."""
+FOLD_WINDOW = 3
+"""A line is folded if it equals one of so many lines shown last."""
 _PREFIX = re.compile(r"^(\d+)\.(\d\d)\.(\d\d\d)\.(\d\d\d) ([IWED]) (.*)$")
 
 _STAGES = (
@@ -38,12 +42,12 @@ _STAGES = (
     ("fitting params to device memory", "fitting to memory"),
     ("loading model", "reading the GGUF"),
 )
-"""Text of a log line -> the stage of the load it announces (build 11434; unknown lines announce nothing)."""
+"""Text of a log line -> the stage of the load that it announces (build 11434)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line. ``seconds`` since the server's start and ``level`` are ``None`` where it carries no prefix."""
+    """One line. ``seconds`` since the server's start and ``level`` are ``None`` for a line without a prefix."""
 
     text: str
     seconds: float | None = None
@@ -51,7 +55,7 @@ class LogLine:
 
 
 def parse_line(line: str) -> LogLine:
-    """``line`` split into its prefix and its text; any text is a line, none is an error."""
+    """Splits ``line`` into its prefix and its text. Never raises."""
     match = _PREFIX.match(line)
     if not match:
         return LogLine(line)
@@ -61,14 +65,14 @@ def parse_line(line: str) -> LogLine:
 
 
 def load_stage(text: str) -> str | None:
-    """The stage of a load that this line announces, or ``None``."""
+    """The stage of the load that this line announces, or ``None``."""
     return next((stage for needle, stage in _STAGES if needle in text), None)
 
 
 def rotate_log(path: Path) -> None:
-    """Moves the last launch's log aside (``main.log`` -> ``main.log.1`` ...), keeping KEEP of them.
+    """Moves the log of the last launch to ``main.log.1``, that one to ``.2`` and so on. KEPT_LOGS old logs stay.
 
-    Raises GpuboxError when the folder cannot be written.
+    Raises GpuboxError if the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,12 +87,17 @@ def rotate_log(path: Path) -> None:
         raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
 
 
+def rotated_path(path: Path, number: int) -> Path:
+    """Where the log of ``number`` launches ago is; 1 may also be text cut out of the current log."""
+    return path.with_name(f"{path.name}.{number}")
+
+
 def keep_failed_log(path: Path, aside: Path) -> None:
-    """Keeps the log of a launch that failed as ``aside``, whatever becomes of it in its rotation. Never raises."""
+    """Keeps the log of a failed launch as ``aside``, which no rotation removes. Never raises."""
     with contextlib.suppress(OSError):
         aside.unlink(missing_ok=True)
         try:
-            os.link(path, aside)  # no second copy of it on the disk
+            os.link(path, aside)  # needs no second copy on the disk
         except OSError:
             import shutil
 
@@ -96,7 +105,7 @@ def keep_failed_log(path: Path, aside: Path) -> None:
 
 
 def tail_text(path: Path, size: int = 64 * 1024) -> str:
-    """The last ``size`` bytes of the log as text; empty where there is none."""
+    """The last ``size`` bytes of the log as text; empty if there is no log."""
     try:
         with open_regular(path) as file:
             file.seek(0, 2)
@@ -107,70 +116,112 @@ def tail_text(path: Path, size: int = 64 * 1024) -> str:
 
 
 class LogReader:
-    """Reads the new whole lines of a log that grows, is rotated or is cut under it."""
+    """Reads the new complete lines of a log, also while the log grows, is rotated or is cut."""
 
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
         self.path = path
         self._inode = 0
         self._offset = 0
         self._partial = b""
-        self._cut = False
-        """Whether reading goes on in the middle of a line, whose rest says nothing."""
+        self._skip_rest = False
+        """Whether the next bytes are the rest of a line whose start was dropped."""
         if from_end:
             try:
-                found = path.stat()
+                status = path.stat()
             except OSError:
                 return
-            self._inode, self._offset = found.st_ino, found.st_size
+            self._inode, self._offset = status.st_ino, status.st_size
 
     def read(self, limit: int = 1024 * 1024) -> list[str]:
-        """The lines written since the last call, at most ``limit`` bytes of them, each at most LINE_BYTES long."""
+        """The lines written since the last call: at most ``limit`` bytes, each line at most LINE_BYTES."""
         try:
             with open_regular(self.path) as file:
-                found = os.fstat(file.fileno())  # the path may name another file by now
-                if found.st_ino != self._inode or found.st_size < self._offset:
-                    same = found.st_ino == self._inode
-                    self._inode, self._partial, self._cut = found.st_ino, b"", False
-                    # what was left of it was read before
-                    self._offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT_MARKER}".encode()) + 1) if same else 0
+                status = os.fstat(file.fileno())  # the path may name another file by now
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    was_cut = status.st_ino == self._inode
+                    self._inode, self._partial, self._skip_rest = status.st_ino, b"", False
+                    # the text before the cut marker was read already
+                    self._offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT_MARKER}".encode()) + 1) if was_cut else 0
                 file.seek(self._offset)
                 data = file.read(limit)
         except OSError:
             return []
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
-        if lines and self._cut:
-            self._cut = False
+        if lines and self._skip_rest:
+            self._skip_rest = False
             del lines[0]
-        if self._cut:
+        if self._skip_rest:
             self._partial = b""
         elif len(self._partial) > LINE_BYTES:
             lines.append(self._partial)
-            self._partial, self._cut = b"", True
+            self._partial, self._skip_rest = b"", True
         return [line[:LINE_BYTES].decode("utf-8", errors="replace").rstrip("\r") for line in lines]
 
     @property
     def offset(self) -> int:
-        """Where in the file it reads on."""
+        """The position in the file where the next read starts."""
         return self._offset
 
     def behind(self) -> int:
-        """Bytes that are written and not read yet."""
+        """Bytes that are written but not read yet."""
         try:
             return max(0, self.path.stat().st_size - self._offset)
         except OSError:
             return 0
 
     def skip(self, keep: int) -> int:
-        """Leaves out what is unread but for the last ``keep`` bytes; returns how many bytes that was."""
+        """Skips the unread bytes except the last ``keep``; returns how many were skipped."""
         skipped = self.behind() - keep
         if skipped <= 0:
             return 0
         self._offset += skipped
-        self._partial, self._cut = b"", True
+        self._partial, self._skip_rest = b"", True
         return skipped
 
 
-def rotated_path(path: Path, number: int) -> Path:
-    """The log of ``number`` launches (or one cut) ago."""
-    return path.with_name(f"{path.name}.{number}")
+class RepeatFold:
+    """Decides for each line of a log whether to show it: a line that was just shown is counted instead.
+
+    An idle server writes ``all slots are idle`` after each poll (build 11434); others write a few lines in turn.
+    """
+
+    def __init__(self) -> None:
+        self._shown: deque[tuple[str | None, str]] = deque(maxlen=FOLD_WINDOW)
+        self._folded = 0
+
+    def add(self, line: LogLine) -> tuple[int, bool]:
+        """How many lines were folded just before ``line``, and whether to show ``line``."""
+        key = (line.level, line.text)
+        if line.text and key in self._shown:
+            self._folded += 1
+            return 0, False
+        self._shown.append(key)
+        return self.flush(), True
+
+    def flush(self) -> int:
+        """The number of lines folded since a line was shown; starts a new count."""
+        folded, self._folded = self._folded, 0
+        return folded
+
+    def reset(self) -> None:
+        """Forgets the lines that were shown: the next line is shown whatever it says."""
+        self._shown.clear()
+
+
+def repeats_line(count: int) -> str:
+    """The line that stands for ``count`` folded lines."""
+    return f"… {count:,} more {'line' if count == 1 else 'lines'} like this"
+
+
+def fold_repeats(lines: Iterable[str]) -> Iterator[str]:
+    """``lines`` with each run of repeats replaced by its count."""
+    fold = RepeatFold()
+    for line in lines:
+        count, shown = fold.add(parse_line(line))
+        if count:
+            yield repeats_line(count)
+        if shown:
+            yield line
+    if count := fold.flush():
+        yield repeats_line(count)

@@ -1,55 +1,31 @@
-"""Log line -> event, from one table. Pure and tolerant: an unknown line is no event, never an error.
+"""The events in llama-server's log, as values. ``log_parsing.parse_event`` makes them from lines.
 
-Events are named tuples: two dozen frozen dataclasses would cost each verb 10 ms at import.
-
-printf formats read in llama.cpp build 11434; older wordings beside them where they are known:
-  tools/server/server-context.cpp  new prompt, prompt processing, n_gen, prompt eval, eval, draft acceptance, release
-  src/llama-model.cpp              offloaded N/M layers, model buffer size
-  src/llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp   KV, RS, compute, output buffers
-  common/fit.cpp                   memory breakdown table
+They are named tuples: three dozen frozen dataclasses would cost each command 10 ms at import.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from functools import cache
 from typing import Literal, NamedTuple
-
-from gpubox.server import slot_events
-from gpubox.server.log import CUT_MARKER, parse_line
-from gpubox.server.log_numbers import MIB, MOST_SECONDS, NUM, count, mib, of_bytes, rate, seconds, share, shares
-from gpubox.server.slot_events import TASK as _TASK
-from gpubox.server.slot_events import SlotEvent
 
 BufferKind = Literal["model", "kv", "recurrent", "compute", "output"]
 
 
 class LogSection(NamedTuple):
-    """A marker that says what the following lines belong to."""
+    """A line that says what the following lines belong to."""
 
     name: Literal[
-        "model",
-        "measure-main",
-        "measure-extra",
-        "no-extra",
-        "table",
-        "load",
-        "context",
-        "draft",
-        "listening",
-        "exit",
-    ]
+        "model", "measure-main", "measure-extra", "no-extra", "table", "load", "context", "draft", "listening", "exit"
+    ]  # fmt: skip
 
 
 class LogCut(NamedTuple):
-    """The line that stands for what was cut out of the log. ``ended``: requests until there, where it tells."""
+    """gpubox cut the log here. ``ended``: how many requests had ended by then, if the line says so."""
 
     ended: int | None
 
 
 class BreakdownRow(NamedTuple):
-    """One row of the fit's memory table; MiB floored by llama.cpp."""
+    """One row of the table "memory breakdown [MiB]". llama.cpp rounds its numbers down to whole MiB."""
 
     device: str
     model_bytes: int
@@ -66,7 +42,7 @@ class DeviceBuffer(NamedTuple):
 
 
 class LogDevice(NamedTuple):
-    """A device the server uses, with its memory at start where it says so."""
+    """A device that the server uses, with its memory at the start if the line has it."""
 
     device: str
     name: str
@@ -83,7 +59,7 @@ class OffloadedLayers(NamedTuple):
 
 
 class KvCache(NamedTuple):
-    """The size of one KV cache and its cells, over all devices."""
+    """The size of one KV cache and its number of cells, over all devices."""
 
     size_bytes: int
     cells: int
@@ -91,13 +67,78 @@ class KvCache(NamedTuple):
 
 
 class ThreadCount(NamedTuple):
-    """``n_threads``."""
+    """``n_threads`` of the thread pool."""
 
-    asked: int
+    threads: int
+
+
+class RequestArrived(NamedTuple):
+    """An HTTP request for a completion arrived. ``named``: it carries a conversation id."""
+
+    named: bool
+
+
+class SlotBusy(NamedTuple):
+    """The server looked at a slot for a task, but the slot works on another task."""
+
+    slot: int
+
+
+class SlotSelected(NamedTuple):
+    """The slot for the next request, and how it was selected.
+
+    ``by``: ``lcp`` (its prompt is the most similar), ``lru`` (least recently used) or ``id`` (the client named it).
+    ``similarity``: the share of the request's prompt that is in the slot. ``fresh``: the slot was never used.
+    """
+
+    slot: int
+    by: Literal["lcp", "lru", "id"]
+    similarity: float | None = None
+    fresh: bool = False
+
+
+class BetterPromptFound(NamedTuple):
+    """A prompt in the prompt cache (host RAM) is more similar to the request than the slot's own prompt."""
+
+    similarity: float | None
+
+
+class PromptCleared(NamedTuple):
+    """A slot's prompt was dropped: to free memory, or because it was moved to the prompt cache."""
+
+    slot: int
+    tokens: int
+
+
+class SlotPurged(NamedTuple):
+    """The KV cache is full: the prompt of an idle slot was dropped for another request."""
+
+    slot: int
+    tokens: int
+
+
+class PromptSaved(NamedTuple):
+    """A prompt was moved to the prompt cache in host RAM."""
+
+    tokens: int
+
+
+class FullReprocessing(NamedTuple):
+    """The server processes the whole prompt again; ``reason`` is its own text."""
+
+    slot: int
+    task: int
+    reason: str
+
+
+class SwaCache(NamedTuple):
+    """The model has sliding-window attention; its layers keep only ``cells`` cells."""
+
+    cells: int
 
 
 class TaskLaunched(NamedTuple):
-    """A slot took a request. ``child``: one of several answers to the same prompt, but the first."""
+    """A slot began a request. ``child``: a second or later answer to the same prompt (``n`` > 1)."""
 
     slot: int
     task: int
@@ -105,7 +146,7 @@ class TaskLaunched(NamedTuple):
 
 
 class NewPrompt(NamedTuple):
-    """The whole length of the prompt that a slot begins to read."""
+    """The full length of the prompt that a slot begins to process."""
 
     slot: int
     task: int
@@ -114,7 +155,7 @@ class NewPrompt(NamedTuple):
 
 
 class CachedTokens(NamedTuple):
-    """Tokens of the prompt that are in the cache now; the first of a task is what was reused."""
+    """Prompt tokens in the slot's cache now. The first such line of a task counts the reused tokens."""
 
     slot: int
     task: int
@@ -122,7 +163,7 @@ class CachedTokens(NamedTuple):
 
 
 class PromptProgressLine(NamedTuple):
-    """The progress line of a long prompt."""
+    """The progress of a long prompt; ``progress`` is 0 to 1."""
 
     slot: int
     task: int
@@ -132,7 +173,7 @@ class PromptProgressLine(NamedTuple):
 
 
 class GenerationProgressLine(NamedTuple):
-    """The speed line of a long answer."""
+    """The speed during a long answer, in tokens per second: since its start, and over the last 3 s."""
 
     slot: int
     task: int
@@ -142,14 +183,14 @@ class GenerationProgressLine(NamedTuple):
 
 
 class TimingHeader(NamedTuple):
-    """Older builds: the timing lines that follow name no slot and are of this one."""
+    """In older builds, the slot and task of the timing lines that follow, which do not name them."""
 
     slot: int
     task: int
 
 
 class TimingLine(NamedTuple):
-    """A final timing line. ``kind`` is ``prompt``, ``generation`` or ``total``; slot and task -1: see TimingsOf."""
+    """One of the timing lines at the end of a request. Slot and task are -1 after a ``TimingHeader``."""
 
     slot: int
     task: int
@@ -160,7 +201,7 @@ class TimingLine(NamedTuple):
 
 
 class DraftAcceptance(NamedTuple):
-    """The acceptance of one finished request."""
+    """Draft tokens of one finished request: how many were generated and how many accepted."""
 
     slot: int
     task: int
@@ -170,7 +211,7 @@ class DraftAcceptance(NamedTuple):
 
 
 class DraftAcceptancePerPosition(NamedTuple):
-    """Acceptance of the first, second, ... drafted token of one finished request."""
+    """Acceptance rates of the first, second, ... draft token of one finished request."""
 
     slot: int
     task: int
@@ -178,7 +219,7 @@ class DraftAcceptancePerPosition(NamedTuple):
 
 
 class SlotReleased(NamedTuple):
-    """A slot is done with a request."""
+    """A slot ended a request."""
 
     slot: int
     task: int
@@ -187,22 +228,34 @@ class SlotReleased(NamedTuple):
 
 
 class TaskCancelled(NamedTuple):
-    """A client went away."""
+    """A client disconnected."""
 
     task: int
 
 
+class TaskFailed(NamedTuple):
+    """A request ended with an error."""
+
+    task: int
+
+
+class AllSlotsIdle(NamedTuple):
+    """No slot works and no request waits. ``all_slots`` is always true: a named tuple needs a field to be truthy."""
+
+    all_slots: bool = True
+
+
 class PromptCacheSize(NamedTuple):
-    """Prompt cache in host RAM."""
+    """Size and limit of the prompt cache in host RAM."""
 
     size_bytes: int
     limit_bytes: int
 
 
 class ContextCheckpoint(NamedTuple):
-    """A context checkpoint was made (``erased=False``) or dropped. ``tokens``: where in its slot's prompt it is.
+    """A context checkpoint was created, or erased. ``tokens``: its position in the slot's prompt.
 
-    ``number``: how many the slot has with it; 0 for one that is dropped.
+    ``number``: how many checkpoints the slot has with it; 0 for an erased one.
     """
 
     slot: int
@@ -213,187 +266,20 @@ class ContextCheckpoint(NamedTuple):
 
 
 class SleepState(NamedTuple):
-    """The server went to sleep or woke."""
+    """The server went to sleep (``--sleep-idle-seconds``) or woke up."""
 
     asleep: bool
 
 
-LogEvent = (
-    LogSection | LogCut | BreakdownRow | DeviceBuffer | LogDevice | OffloadedLayers | KvCache | ThreadCount | TaskLaunched | NewPrompt | CachedTokens
-    | PromptProgressLine | GenerationProgressLine | TimingHeader | TimingLine | DraftAcceptance | DraftAcceptancePerPosition | SlotReleased | TaskCancelled
-    | PromptCacheSize | ContextCheckpoint | SleepState | SlotEvent
+SlotEvent = (
+    SlotSelected | BetterPromptFound | PromptCleared | SlotPurged | PromptSaved | FullReprocessing | SwaCache
+    | RequestArrived | SlotBusy | AllSlotsIdle | TaskFailed
 )  # fmt: skip
-_Build = Callable[[re.Match[str]], "LogEvent | None"]
-_TASK_OR_NONE = rf"(?:{_TASK}|^ *)"
-_LONGEST = 2048
-"""No line that means anything is longer; one with a prompt in it can be any length."""
-_ROUTER = re.compile(r"\[\d{1,5}\] ")
+"""What the server logs about the slot that a request gets, and about prompts that it keeps or drops."""
 
-
-def _section(name: str) -> _Build:
-    return lambda m: LogSection(name)  # type: ignore[arg-type]
-
-
-def _buffer(kind: BufferKind) -> _Build:
-    return lambda m: DeviceBuffer(m[1], kind, mib(m[2]))
-
-
-def _timing(kind: Literal["prompt", "generation"]) -> _Build:
-    return lambda m: TimingLine(int(m[1] or -1), int(m[2] or -1), kind, seconds(m[3]), count(m[4]), rate(m[5]))
-
-
-def _row(m: re.Match[str]) -> LogEvent:
-    return BreakdownRow(m[1].strip(), *(of_bytes(int(m[i]) * MIB) for i in (2, 3, 4)))
-
-
-_DEVICE = r"(?<!\S)(\S+(?: \([^()]*\))?)"
-_TABLE: tuple[tuple[str, str, _Build], ...] = (
-    # needle that must be in the line (cheap), pattern, builder
-    (
-        "all slots are idle",
-        r"update_slots: all slots are idle",
-        lambda m: slot_events.AllSlotsIdle(),
-    ),  # the most frequent one
-    ("load_model: loading model '", r"load_model: loading model '", _section("model")),
-    ("initial parameters", r"getting device memory data for initial parameters", _section("measure-main")),
-    ("extra model", r"getting device memory data for the extra model", _section("measure-extra")),
-    ("extra model", r"failed to measure the memory of the extra model", _section("no-extra")),
-    ("memory breakdown", r"\| memory breakdown \[MiB\]", _section("table")),
-    ("common_memory_breakdown", r"\|   - ([^|]+)\|[^(|]*= +\d+ \+ \( *\d+ = +(\d+) \+ +(\d+) \+ +(\d+)\) \+", _row),
-    ("common_memory_breakdown", r"\|   - ([^|]+)\| +\d+ = +(\d+) \+ +(\d+) \+ +(\d+) +\|", _row),
-    ("loading model tensors", r"load_tensors: loading model tensors", _section("load")),
-    ("constructing llama_context", r"constructing llama_context", _section("context")),
-    ("MTP draft context", r"creating MTP draft context", _section("draft")),
-    ("loading draft model", r"loading draft model", _section("draft")),
-    ("listening on", r"listening on http", _section("listening")),
-    (CUT_MARKER, rf"^{CUT_MARKER}(?:[^,]*, after (\d+) requests:)?", lambda m: LogCut(count(m[1]) if m[1] else None)),
-    ("cleaning up before exit", r"cleaning up before exit", _section("exit")),
-    ("model buffer size", rf"{_DEVICE} model buffer size = +{NUM} MiB", _buffer("model")),
-    ("KV buffer size", rf"{_DEVICE} KV buffer size = +{NUM} MiB", _buffer("kv")),
-    ("RS buffer size", rf"{_DEVICE} RS buffer size = +{NUM} MiB", _buffer("recurrent")),
-    ("compute buffer size", rf"{_DEVICE} compute buffer size = +{NUM} MiB", _buffer("compute")),
-    ("output buffer size", rf"{_DEVICE} +output buffer size = +{NUM} MiB", _buffer("output")),
-    (
-        "using device",
-        r"using device (\S+) \((.*)\) \(([^()]*)\) - (\d+) MiB free",
-        lambda m: LogDevice(m[1], m[2], m[3], None, of_bytes(int(m[4]) * MIB)),
-    ),
-    (
-        "MiB free)",
-        r"  - (\S+) +: (.+) \((\d+) MiB, (\d+) MiB free\)",
-        lambda m: LogDevice(m[1], m[2], "", of_bytes(int(m[3]) * MIB), of_bytes(int(m[4]) * MIB)),
-    ),
-    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", lambda m: OffloadedLayers(count(m[1]), count(m[2]))),
-    (
-        "llama_kv_cache: size",
-        rf"size = +{NUM} MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs\)",
-        lambda m: KvCache(mib(m[1]), count(m[2]), count(m[3])),
-    ),
-    ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: ThreadCount(count(m[1]))),
-    (
-        "processing task",
-        rf"{_TASK}processing task(?:, is_child = ([01]))?",
-        lambda m: TaskLaunched(int(m[1]), int(m[2]), m[3] == "1"),
-    ),
-    (
-        "new prompt",
-        rf"{_TASK}new prompt, n_ctx_slot = (\d+),[^=]*= -?\d+, (?:task\.n_tokens|n_prompt_tokens) = (\d+)",
-        lambda m: NewPrompt(int(m[1]), int(m[2]), count(m[3]), count(m[4])),
-    ),
-    (
-        "memory_seq_rm",
-        rf"{_TASK}(?:cached n_tokens|n_tokens|n_past) = (\d+), memory_seq_rm",
-        lambda m: CachedTokens(int(m[1]), int(m[2]), count(m[3])),
-    ),
-    ("kv cache rm", rf"{_TASK}kv cache rm \[(\d+), end", lambda m: CachedTokens(int(m[1]), int(m[2]), count(m[3]))),
-    (
-        "prompt processing",
-        rf"{_TASK}prompt processing(?: progress)?, (?:n_tokens|n_past) = +(\d+), (?:(?:batch\.)?n_tokens = +\d+, )?"
-        rf"progress = +{NUM}(?:, t = +{NUM} s / +{NUM} tokens per second)?",
-        lambda m: PromptProgressLine(int(m[1]), int(m[2]), count(m[3]), share(m[4]), rate(m[6])),
-    ),
-    (
-        "tg =",
-        rf"{_TASK}n_(?:gen|decoded) = +(\d+), tg = +{NUM} t/s(?:, tg_3s = +{NUM} t/s)?",
-        lambda m: GenerationProgressLine(int(m[1]), int(m[2]), count(m[3]), rate(m[4]), rate(m[5])),
-    ),
-    (
-        "print_timing",
-        r"print_timing: id +(\d+) \| task +(-?\d+) \| *$",
-        lambda m: TimingHeader(int(m[1]), int(m[2])),
-    ),
-    (
-        "prompt eval time",
-        rf"{_TASK_OR_NONE}prompt eval time = +{NUM} ms / +(\d+) tokens \([^,]*, +{NUM} tokens per second\)",
-        _timing("prompt"),
-    ),
-    (
-        " eval time",
-        rf"{_TASK_OR_NONE}eval time = +{NUM} ms / +(\d+) tokens \([^,]*, +{NUM} tokens per second\)",
-        _timing("generation"),
-    ),
-    (
-        "total time",
-        rf"{_TASK_OR_NONE}total time = +{NUM} ms / +(\d+) tokens",
-        lambda m: TimingLine(int(m[1] or -1), int(m[2] or -1), "total", seconds(m[3]), count(m[4]), None),
-    ),
-    (
-        "draft acceptance",
-        rf"{_TASK_OR_NONE}draft acceptance(?: rate)? = [^(]*\( *(\d+) accepted / +(\d+) generated\)"
-        rf"(?:, mean (?:acceptance )?len(?:gth)? = +{NUM})?",
-        lambda m: DraftAcceptance(int(m[1] or -1), int(m[2] or -1), count(m[3]), count(m[4]), rate(m[5])),
-    ),
-    (
-        "acc per pos",
-        rf"{_TASK}acc per pos = \(([^)]*)\)",
-        lambda m: DraftAcceptancePerPosition(int(m[1]), int(m[2]), shares(m[3])),
-    ),
-    (
-        "stop processing",
-        rf"{_TASK}stop processing: (?:n_tokens|n_past) = (\d+), truncated = (\d)",
-        lambda m: SlotReleased(int(m[1]), int(m[2]), count(m[3]), m[4] == "1"),
-    ),
-    ("cancel task", r"cancel task, id_task = (\d+)", lambda m: TaskCancelled(int(m[1]))),
-    (
-        "cache state",
-        rf"cache state: \d+ prompts, {NUM} MiB \(limits: {NUM} MiB",
-        lambda m: PromptCacheSize(mib(m[1]), mib(m[2])),
-    ),
-    (
-        "created context checkpoint",
-        rf"{_TASK}created context checkpoint (\d+) of \d+ \([^)]*?(?:n_tokens = (\d+)[^)]*)?size = {NUM} MiB",
-        lambda m: ContextCheckpoint(int(m[1]), mib(m[5]), False, int(m[3]), count(m[4] or m[3])),
-    ),
-    (
-        "context checkpoint",
-        rf"{_TASK}eras(?:ing|ed) (?:old |invalidated )?context checkpoint [^(]*"
-        rf"\([^)]*n_tokens = (\d+)[^)]*size = {NUM} MiB",
-        lambda m: ContextCheckpoint(int(m[1]), mib(m[4]), True, 0, count(m[3])),
-    ),
-    ("entering sleeping state", r"(?<!exiting )\bentering sleeping state", lambda m: SleepState(True)),
-    ("exiting sleeping state", r"exiting sleeping state", lambda m: SleepState(False)),
-    *slot_events.TABLE,
-)
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)  # when it is first needed: forty at import would slow every verb down
-
-
-def parse_event(line: str) -> tuple[float | None, LogEvent | None]:
-    """``(seconds since the server's start, event)`` of one log line; ``None`` for what it does not say."""
-    line = line[:_LONGEST]
-    for needle, pattern, build in _TABLE:
-        if needle in line:
-            try:
-                parsed = parse_line(line[router.end() :] if (router := _ROUTER.match(line)) else line)
-                if match := _compiled(pattern).search(parsed.text):
-                    return _time(parsed.seconds), build(match)
-            except (ValueError, OverflowError):  # a number that is none, or has a thousand digits
-                return None, None
-    return None, None
-
-
-def _time(seconds: float | None) -> float | None:
-    return seconds if seconds is not None and seconds <= MOST_SECONDS else None
+LogEvent = (
+    LogSection | LogCut | BreakdownRow | DeviceBuffer | LogDevice | OffloadedLayers | KvCache | ThreadCount
+    | TaskLaunched | NewPrompt | CachedTokens | PromptProgressLine | GenerationProgressLine | TimingHeader | TimingLine
+    | DraftAcceptance | DraftAcceptancePerPosition | SlotReleased | TaskCancelled | PromptCacheSize | ContextCheckpoint
+    | SleepState | SlotEvent
+)  # fmt: skip

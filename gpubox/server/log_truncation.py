@@ -1,24 +1,32 @@
-"""Cutting the log of a running server: how the model was loaded and what comes next stay, the rest goes aside.
+"""Cuts the log of a running server that grew too long. The lines of the load stay; the rest is moved aside.
 
-The server writes in append mode, so it goes on at the end of what is left.
+The server opened the log in append mode, so it continues at the new end. The line left at the cut says how many
+requests had ended by then.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubox.server.log import CUT_MARKER, HEAD_BYTES, rotated_path
-from gpubox.server.log_request_count import count_ended_requests, ended_requests_before_cut
+from gpubox.errors import GpuboxError
+from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, rotated_path
+from gpubox.storage import try_lock
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 COPY_SECONDS = 60.0
-"""A log that floods is cut as often as it takes, but copied aside no more often than this."""
+"""A log that grows fast is cut as often as needed, but is copied aside at most once in this time."""
 UNLOADED_BYTES = 64 * 1024
+MAX_COUNTED_BYTES = 512 * 1024 * 1024
+"""Requests are not counted in a longer stretch: reading it would take seconds."""
+ENDED = b"| stop processing: n_"
+"""In the line that a slot writes at the end of a request (tools/server/server-context.cpp, release)."""
 _LOADED = b"listening on http"
+_CHUNK = 4 * 1024 * 1024
+_CUT_LINE = re.compile(rb"^" + CUT_MARKER.encode() + rb"[^,\n]*, after (\d{1,15}) requests:", re.MULTILINE)
 
 
 def exceeds_limit(path: Path) -> bool:
@@ -30,49 +38,42 @@ def exceeds_limit(path: Path) -> bool:
 
 
 def truncate_log(path: Path, *, keep: bool = True) -> None:
-    """Cuts a running server's log once it is over ROTATE_BYTES, the old text kept as ``.log.1`` where ``keep`` says so.
+    """Cuts the log of a running server if it is longer than MAX_LOG_BYTES. Never raises.
 
-    Its first lines, up to the one that says that the server listens, stay: they alone tell where the memory went.
-    Of a server that never said so the first UNLOADED_BYTES stay. A line that begins with CUT comes after them, and
-    says how many requests had ended. Never raises.
+    The lines up to the one that says that the server listens stay, because only they tell where the memory went.
+    If there is no such line, the first UNLOADED_BYTES stay. ``keep``: the whole old text is kept as ``.log.1``.
     """
     if not exceeds_limit(path):
         return
     try:
         with path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two gpuboxes would copy what the first has left
+            if not try_lock(file.fileno()):  # another gpubox truncates it
+                return
             if os.fstat(file.fileno()).st_size <= MAX_LOG_BYTES:
                 return
             head = _head(file.read(HEAD_BYTES))
-            aside = _keep(path) if keep else None
-            ended = _ended(path)
+            aside = _copy_aside(path) if keep else None
+            ended = _ended_requests(path)
             file.truncate(len(head))
         with path.open("ab") as file:
-            where = f"what was here is in {aside.name}" if aside else "what was here is gone"
+            fate = f"what was here is in {aside.name}" if aside else "what was here is gone"
             after = f", after {ended} requests" if ended is not None else ""
-            file.write(f"{CUT_MARKER}{datetime.now(UTC).isoformat(timespec='seconds')}{after}: {where}\n".encode())
-    except OSError:
+            file.write(f"{CUT_MARKER}{datetime.now(UTC).isoformat(timespec='seconds')}{after}: {fate}\n".encode())
+    except (OSError, GpuboxError):
         return
 
 
-def _ended(path: Path) -> int | None:
-    """Requests that ended in all of this launch's log so far; ``None`` where that is not known any more."""
-    before = ended_requests_before_cut(path)
-    since = count_ended_requests(path, before[1], path.stat().st_size) if before else None
-    return before[0] + since if before and since is not None else None
-
-
 def _head(start: bytes) -> bytes:
-    """The lines of the load, without those of an earlier cut."""
+    """The lines of the load, without the line of an earlier cut."""
     cut = start.find(f"\n{CUT_MARKER}".encode())
     start = start if cut < 0 else start[: cut + 1]
-    found = start.find(_LOADED)
-    end = start.find(b"\n", found) if found >= 0 else start.rfind(b"\n", 0, UNLOADED_BYTES)
+    loaded = start.find(_LOADED)
+    end = start.find(b"\n", loaded) if loaded >= 0 else start.rfind(b"\n", 0, UNLOADED_BYTES)
     return start[: end + 1]
 
 
-def _keep(path: Path) -> Path | None:
-    """Copies the log aside, if that was not just done; ``None`` where the disk refuses: it is then cut all the same."""
+def _copy_aside(path: Path) -> Path | None:
+    """Copies the log unless that was just done; ``None`` if the disk refuses (the log is cut anyway)."""
     aside = rotated_path(path, 1)
     try:
         if abs(time.time() - aside.stat().st_mtime) < COPY_SECONDS:
@@ -87,3 +88,52 @@ def _keep(path: Path) -> Path | None:
         aside.unlink(missing_ok=True)
         return None
     return aside
+
+
+def _ended_requests(path: Path) -> int | None:
+    """Requests that ended in the whole log of this launch; ``None`` if unknown."""
+    before_cut = ended_requests_before_cut(path)
+    if before_cut is None:
+        return None
+    since_cut = count_ended_requests(path, before_cut[1], path.stat().st_size)
+    return None if since_cut is None else before_cut[0] + since_cut
+
+
+def count_ended_requests(path: Path, begin: int, end: int) -> int | None:
+    """Requests whose end is logged in the lines that begin in ``[begin, end)``; 64 MiB take about 30 ms.
+
+    A line that begins before ``end`` and ends behind it is counted: a reader that continues at ``end`` skips it.
+    ``None`` if the stretch is too long or cannot be read.
+    """
+    if end - begin > MAX_COUNTED_BYTES:
+        return None
+    count, left, overlap = 0, end - begin, b""
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(begin)
+            while left > 0 and (data := file.read(min(left, _CHUNK))):
+                left -= len(data)
+                data = overlap + data
+                overlap = data[-len(ENDED) + 1 :]
+                count += data.count(ENDED)
+            rest_of_line = file.read(LINE_BYTES).partition(b"\n")[0]
+    except OSError:
+        return None
+    return count + (overlap + rest_of_line).count(ENDED)
+
+
+def ended_requests_before_cut(path: Path) -> tuple[int, int] | None:
+    """What the line of the last cut says: how many requests had ended, and the position of the text after the cut.
+
+    ``(0, 0)`` for a log that was never cut; ``None`` if the line does not say how many.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return None
+    at = head.rfind(f"\n{CUT_MARKER}".encode()) + 1
+    if at == 0 and not head.startswith(CUT_MARKER.encode()):
+        return 0, 0
+    cut_line = _CUT_LINE.match(head, at)
+    return (int(cut_line[1]), at) if cut_line else None

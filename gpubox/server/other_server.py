@@ -1,4 +1,4 @@
-"""What a server that is no llama-server says of itself: values."""
+"""What a server that is not a llama-server reports: values."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ NAMES = {VLLM: "vLLM", OLLAMA: "Ollama", LM_STUDIO: "LM Studio", OPENAI: "OpenAI
 
 @dataclass(frozen=True, slots=True)
 class OtherServerModel:
-    """One model that a server has."""
+    """One model of a server."""
 
     name: str
     loaded: bool | None = None
     quantization: str | None = None
     context_size_tokens: int | None = None
     size_bytes: int | None = None
-    """In memory where it is loaded, VRAM and RAM together; else its file."""
+    """Of a loaded model: its VRAM and RAM together; else the size of its file."""
     vram_bytes: int | None = None
     expires_at: str | None = None
     """When an idle model is unloaded, ISO-8601."""
 
     @property
-    def in_words(self) -> str:
-        """Name, quantization, and where it is."""
+    def description(self) -> str:
+        """Name, quantization, size and context in one line."""
         vram = "" if self.vram_bytes is None else f"{units.memory(self.vram_bytes)} in VRAM"
         whole = f"of {units.memory(self.size_bytes)}" if vram and self.size_bytes else ""
         context = f"context {self.context_size_tokens:,}" if self.context_size_tokens else ""
@@ -36,7 +36,7 @@ class OtherServerModel:
 
 @dataclass(frozen=True, slots=True)
 class OtherServerReading:
-    """What a server that is no llama-server says of itself now."""
+    """What a server that is not a llama-server reports now."""
 
     dialect: str
     version: str | None = None
@@ -47,8 +47,9 @@ class OtherServerReading:
     kv_cache_used: float | None = None
     """0 to 1."""
     counters: Mapping[str, float] | None = None
-    """Under the names of llama-server's ``/metrics``."""
+    """With the names of llama-server's ``/metrics``."""
     not_reported: str = ""
+    """What this kind of server does not report, in a sentence."""
 
     @property
     def engine(self) -> str:
@@ -57,16 +58,16 @@ class OtherServerReading:
 
     @property
     def summary(self) -> str:
-        """What it does now, in one line."""
+        """What the server does now, in one line."""
         loaded = [model for model in self.models if model.loaded]
         if self.running_requests is not None:
             fill = "" if self.kv_cache_used is None else f", KV cache {self.kv_cache_used:.0%} used"
             return f"{self.running_requests} running, {units.tokens(self.waiting_requests)} waiting{fill}"
         if not loaded and self.dialect in (OLLAMA, LM_STUDIO):
             return f"{self.engine} has no model loaded."
-        return "; ".join(model.in_words for model in loaded[:3])
+        return "; ".join(model.description for model in loaded[:3])
 
     @property
     def model(self) -> str:
-        """The one that a request means which names none: the first loaded, else the first; empty: there is none."""
+        """The model for requests that name none: the first loaded model, else the first; empty if there is none."""
         return self.models[0].name if self.models else ""

@@ -1,16 +1,17 @@
-"""What one llama-server answered, as values. Apart from the client: who only holds them needs no httpx."""
+"""Values that a llama-server answers with, and helpers to read unchecked JSON. Needs no httpx."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 DEFERRED, PROCESSING = "requests_deferred", "requests_processing"
-"""Requests that wait for a slot, and those that have one: the two gauges that no scrape resets."""
+"""Requests that wait for a slot, and requests that have one: the two gauges of ``/metrics`` that no scrape resets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What ``/health`` answered: ``ok``, ``loading``, ``unreachable`` or ``error``, and why."""
+    """The answer of ``/health``: ``ok``, ``loading``, ``unreachable`` or ``error``, and why."""
 
     status: str
     detail: str = ""
@@ -27,7 +28,7 @@ class Slot:
     generated_tokens: int | None
     task: int | None = None
     processed_tokens: int | None = None
-    """Prompt tokens read for this request so far, without the reused ones."""
+    """Prompt tokens of this request processed so far, without the reused ones."""
     predict_limit: int | None = None
     """The request's ``n_predict``; -1 or ``None``: no limit."""
 
@@ -35,3 +36,13 @@ class Slot:
         if not self.generated_tokens:
             return f"slot {self.index} is reading a prompt ({self.context_used_tokens or 0:,} tokens so far)"
         return f"slot {self.index} is answering ({self.generated_tokens:,} tokens so far)"
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """``value`` if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def json_integer(value: Any) -> int | None:
+    """``value`` if it is an integer (JSON's true and false are none), else ``None``."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,10 +1,9 @@
-"""Starting and ending the server process. One launch, one process group, one marker, one lock."""
+"""Starts and ends the server process. Each launch is one process group with one marker and one lock."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -17,34 +16,35 @@ from typing import BinaryIO
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, find_by_marker, identity_of, is_alive
 from gpubox.server.state import Launch
+from gpubox.storage import lock_file, lock_holder
 
 POLL_SECONDS = 0.02
 IMMEDIATE_STOP_SECONDS = 1.0
-"""The grace of a server whose requests are to be cut off: llama-server otherwise answers them first (build 11434)."""
+"""Grace when requests are to be aborted. After SIGTERM llama-server (build 11434) first finishes its requests."""
 KILL_SECONDS = 15.0
-"""How long the kernel may take to bury a killed process: a driver gives back tens of GiB first."""
+"""How long a killed process may take to disappear: the driver first releases tens of GiB."""
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""The servers this very process started: only a parent can see an exit code, and must reap."""
+"""The servers that this process started: only a parent can read the exit code, and it must reap them."""
 _started: dict[int, ProcessIdentity] = {}
 _exits: dict[ProcessIdentity, int] = {}
-"""How the reaped ones ended: the reason is asked for after the reaping."""
+"""Exit codes of reaped servers, for the question why they ended."""
 
 
-def launch_marker(state: Path, slot: str, profile: str, launch_id: str) -> str:
-    """What the environment of a launch carries; a prefix of it finds all launches of a slot."""
-    return f"{state}|{slot}|{profile}|{launch_id}"
+def launch_marker(state: Path, instance: str, profile: str, launch_id: str) -> str:
+    """The value of the marker variable of a launch. A prefix of it finds all launches of an instance."""
+    return f"{state}|{instance}|{profile}|{launch_id}"
 
 
-def spawn_server(launch: Launch, *, log: Path, life: Path, mark: str, key: str | None) -> ProcessIdentity:
-    """Starts ``launch`` detached in its own session, its output appended to ``log``.
+def spawn_server(launch: Launch, *, log: Path, liveness_lock: Path, marker: str, key: str | None) -> ProcessIdentity:
+    """Starts ``launch`` in its own session; its output is appended to ``log``.
 
-    The child inherits a lock on ``life`` and holds it for as long as it lives, so that no second server of
-    the slot can start, whatever happened to gpubox. Raises GpuboxError when it cannot start.
+    The child inherits the lock on ``liveness_lock`` and holds it while it lives. So no second server of the instance
+    can start, whatever happens to gpubox. Raises GpuboxError if it cannot start.
     """
-    env = {**os.environ, **launch.env, MARKER_VARIABLE: mark}
+    env = {**os.environ, **launch.env, MARKER_VARIABLE: marker}
     if key:
         env["LLAMA_API_KEY"] = key
-    with _life_lock(life) as lock, _appended(log) as output:
+    with _held_lock(liveness_lock) as lock, _append(log) as output:
         try:
             child = subprocess.Popen(
                 launch.argv,
@@ -59,13 +59,13 @@ def spawn_server(launch: Launch, *, log: Path, life: Path, mark: str, key: str |
         except OSError as error:
             raise GpuboxError(f"{launch.argv[0]} cannot be started: {error.strerror}.") from None
     _children[child.pid] = child
-    # A child that is already dead has no identity any more; one that cannot match stands for it.
+    # A child that is already dead has no identity; use one that matches no process.
     _started[child.pid] = identity_of(child.pid) or ProcessIdentity(child.pid, -1, "")
     return _started[child.pid]
 
 
 def exit_code(process: ProcessIdentity) -> int | None:
-    """The exit code of a dead server (negative: the signal); ``None`` when this gpubox was not its parent."""
+    """The exit code of a dead server (negative: the signal); ``None`` if this gpubox was not its parent."""
     child = _children.get(process.pid)
     if child is None:
         return _exits.get(process)
@@ -75,41 +75,41 @@ def exit_code(process: ProcessIdentity) -> int | None:
 
 
 def remember_exit_code(process: ProcessIdentity, code: int) -> None:
-    """Remembers how ``process`` ended, for who learnt it another way."""
+    """Stores the exit code of a server that the caller reaped itself."""
     _exits[process] = code
 
 
 def reap_servers() -> None:
-    """Collects the servers of ours that ended, so that no zombie is left under a long-running screen."""
+    """Reaps the ended servers of this process: a long-running screen must leave no zombies."""
     for pid, child in list(_children.items()):
         if (code := child.poll()) is not None:
             del _children[pid]
             _exits[_started.pop(pid)] = code
 
 
-async def terminate_server(process: ProcessIdentity, mark: str, grace: float) -> str:
-    """Ends a server: one SIGTERM, ``grace`` seconds, then SIGKILL to whatever still carries its marker.
+async def terminate_server(process: ProcessIdentity, marker: str, grace: float) -> str:
+    """Ends a server: one SIGTERM, ``grace`` seconds, then SIGKILL to all processes with its marker.
 
-    Never a second SIGTERM: llama-server deadlocks on it (research, build 11434). Returns how it went.
-    Raises GpuboxError where it does not die.
+    There is never a second SIGTERM, because llama-server (build 11434) deadlocks on it. Returns a note if SIGKILL was
+    needed. Raises GpuboxError if the process does not die.
     """
     began = time.monotonic()
     _signal(process, signal.SIGTERM)
     while is_alive(process) and time.monotonic() - began < grace:
         await asyncio.sleep(POLL_SECONDS)
-    how = f"SIGKILL, it did not leave in {grace:g} s" if is_alive(process) else ""
+    note = f"SIGKILL, it did not exit within {grace:g} s" if is_alive(process) else ""
     _signal(process, signal.SIGKILL)
-    for leftover, _ in find_by_marker(mark):
+    for leftover, _ in find_by_marker(marker):
         _signal(leftover, signal.SIGKILL)
     while is_alive(process) and time.monotonic() - began < grace + KILL_SECONDS:
         await asyncio.sleep(POLL_SECONDS)
     if is_alive(process):
         raise GpuboxError(
-            f"The server (pid {process.pid}) does not die, not even of SIGKILL.",
+            f"The server (pid {process.pid}) does not die, not even after SIGKILL.",
             "It hangs in the driver: `dmesg` may say why; a reboot frees it.",
         )
     exit_code(process)
-    return how
+    return note
 
 
 def _signal(process: ProcessIdentity, number: int) -> None:
@@ -124,7 +124,7 @@ def _signal(process: ProcessIdentity, number: int) -> None:
             ) from None
 
 
-def _appended(log: Path) -> BinaryIO:
+def _append(log: Path) -> BinaryIO:
     try:
         return log.open("ab")
     except OSError as error:
@@ -132,39 +132,19 @@ def _appended(log: Path) -> BinaryIO:
 
 
 def is_liveness_lock_held(path: Path) -> bool:
-    """Whether some process holds the life lock ``path``."""
+    """Whether some process holds the lock on ``path``."""
     return lock_holder(path) is not None
 
 
-def lock_holder(path: Path) -> int | None:
-    """The process that took the lock on ``path``, seen in /proc/locks: looking must not take it. ``None``: it is free.
-
-    One that is dead, or of another container, may have handed it on. Only the inode is compared: btrfs and overlayfs
-    give another device there than stat does.
-    """
-    try:
-        inode = str(path.stat().st_ino)
-        lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    found = (line.split() for line in lines if "FLOCK" in line and "->" not in line)
-    return next((int(words[4]) for words in found if words[5].rpartition(":")[2] == inode), None)
-
-
 @contextmanager
-def _life_lock(path: Path) -> Iterator[int]:
+def _held_lock(path: Path) -> Iterator[int]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = lock_file(path)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+    if descriptor is None:
+        raise GpuboxError("A server that gpubox started still runs in this instance.", "`gpubox stop`, then try again.")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise GpuboxError(
-                "A server that gpubox started still runs in this slot.", "`gpubox stop`, then try again."
-            ) from None
         yield descriptor
     finally:
         os.close(descriptor)  # the child's copy keeps the lock

@@ -1,4 +1,4 @@
-"""What gpubox remembers of a server on disk: enough to find it, to say why it is gone, and to start it again."""
+"""What gpubox stores about a server: enough to find it, to explain why it is gone, and to start it again."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import ProcessIdentity
-from gpubox.storage import NotRegularFile, read_text
+from gpubox.storage import NotRegularFile, read_text, write_atomically
 
 SCHEMA = 1
 STATE_BYTES = 4 * 1024 * 1024
 RESTART_SECONDS = 15 * 60
-"""A restart counts for so long."""
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+"""A restart counts against MAX_RESTARTS for so long."""
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One exact launch: what was run, not what the profile says today. Started again as it stands by a rollback."""
+    """What was run, exactly. The profile may have changed since; a rollback starts the launch again unchanged."""
 
     profile: str
     argv: tuple[str, ...]
-    """The whole command line, binary first. Never holds a key."""
+    """The whole command line, binary first, without API keys."""
     host: str
     port: int
     env: Mapping[str, str] = field(default_factory=dict)
-    """What the profile adds to the environment."""
+    """The variables that the profile adds to the environment."""
     engine: str = ""
     engine_path: str = ""
     engine_version: str = ""
     model_path: str | None = None
     model_bytes: int | None = None
     restart: bool = False
-    """Whether the profile wants it started again when it dies."""
+    """Whether the watcher starts it again after a crash."""
     layers: int | None = None
-    """Trunk layers of the model, from its GGUF (``block_count`` without the MTP blocks)."""
+    """``block_count`` of the GGUF, without the MTP blocks."""
     has_experts: bool = False
     embeddings: bool = False
-    """Proven by an embedding instead of a token."""
+    """Whether the readiness probe asks for an embedding instead of a token."""
 
     @property
     def base_url(self) -> str:
-        """Where this machine reaches it."""
+        """The address at which this machine reaches it."""
         host = self.host.strip("[]")
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
@@ -57,28 +57,28 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """One launch that was made. ``process`` is ``None`` between the decision and the fork."""
+    """One started launch. ``process`` is ``None`` in the record that is written just before the fork."""
 
     launch: Launch
     launch_id: str
     started_at: str
     process: ProcessIdentity | None = None
     ready_at: str | None = None
-    """When it answered its first token; ``None``: it never has."""
+    """When it answered the readiness probe; ``None``: not yet."""
     load_seconds: float | None = None
     loaded_vram: tuple[tuple[int, int], ...] = ()
-    """``(GPU index, bytes)`` in use when it was proven: its own where the driver tells, else the whole card's."""
+    """``(GPU index, bytes)`` in use when it was ready: by this process, or by all if the driver hides the processes."""
     probe_tokens: tuple[int, int] = (0, 0)
-    """Prompt and generated tokens of gpubox's own proof: no client's, so no total counts them."""
-    keyed: bool = False
-    """Whether it was started with an API key, whatever the key file says today."""
+    """Prompt and generated tokens of the readiness probe, which no total counts."""
+    has_api_key: bool = False
+    """Whether it was started with an API key; the key file may have changed since."""
     whole_card_gpus: tuple[int, ...] = ()
-    """The GPU indexes for which ``loaded_vram`` is the whole card's use."""
+    """The GPU indexes for which ``loaded_vram`` is the use of all processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a gpubox is doing to this slot."""
+    """What a gpubox is doing to an instance."""
 
     kind: str
     profile: str
@@ -89,7 +89,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailure:
-    """The last launch of a slot that failed or died; its log is kept beside the slot's."""
+    """The last launch of an instance that failed or crashed. Its log is kept."""
 
     profile: str
     launch_id: str
@@ -101,95 +101,76 @@ class LaunchFailure:
 
 @dataclass(frozen=True, slots=True)
 class InstanceState:
-    """The whole file of one slot."""
+    """The state file of one instance."""
 
     running: RunningServer | None = None
     operation: Operation | None = None
     last_good: Launch | None = None
-    """The last launch that was proven."""
+    """The last launch that became ready."""
     message: str = ""
     """Why nothing runs, in a sentence."""
     restarts: tuple[str, ...] = ()
-    """When it was started again after a crash, lately: ISO-8601 UTC."""
+    """When it was recently restarted after a crash: ISO-8601 UTC."""
     failed: LaunchFailure | None = None
     damaged: bool = False
-    """The file could not be read: what it said is lost."""
-
-
-def utc_now() -> str:
-    """This instant, ISO-8601 UTC to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Whether the file could not be read."""
 
 
 def recent_restarts(state: InstanceState, at: datetime | None = None) -> tuple[str, ...]:
-    """The restarts of ``state`` that still count."""
+    """The restarts of the last RESTART_SECONDS."""
     since = (at or datetime.now(UTC)) - timedelta(seconds=RESTART_SECONDS)
-    return tuple(when for when in state.restarts if _is_after(when, since))
 
+    def is_recent(when: str) -> bool:
+        try:
+            return datetime.fromisoformat(when) > since
+        except ValueError:
+            return False
 
-def _is_after(when: str, since: datetime) -> bool:
-    try:
-        return datetime.fromisoformat(when) > since
-    except ValueError:
-        return False
+    return tuple(filter(is_recent, state.restarts))
 
 
 def load_state(path: Path) -> InstanceState:
-    """The state in ``path``. An absent file is an empty state; a damaged one too, with a message that says so."""
+    """The state in ``path``. Without a file it is empty; a damaged file also gives an empty state, and a message."""
     try:
-        values = json.loads(read_text(path, STATE_BYTES))
-        return _state(values)
+        return _state(json.loads(read_text(path, STATE_BYTES)))
     except FileNotFoundError:
         return InstanceState()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, NotRegularFile) else type(error).__name__
-        return InstanceState(message=f"The state file {path} was damaged ({why}).", damaged=True)
+        reason = error.strerror if isinstance(error, NotRegularFile) else type(error).__name__
+        return InstanceState(message=f"The state file {path} was damaged ({reason}).", damaged=True)
 
 
 def save_state(path: Path, state: InstanceState) -> None:
-    """Writes ``state`` atomically, readable by the owner only. Raises GpuboxError when the disk refuses.
+    """Writes ``state`` atomically, readable by the owner only. Raises GpuboxError if that fails.
 
-    On a full disk it is written into the space that the file has already, where that is enough: it is better that
-    a stop is on record than that the record is written in one step.
+    On a full disk it overwrites the existing file, if that is large enough: an up-to-date record matters more than an
+    atomic write.
     """
-    import tempfile
-
-    text = json.dumps({"schema_version": SCHEMA, **asdict(state)}, indent=1)
+    text = json.dumps({"schema_version": SCHEMA, **asdict(state)}, indent=1).encode()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_atomically(path, text)
     except OSError as error:
-        if error.errno in _FULL and _overwritten(path, text.encode()):
+        if error.errno in _DISK_FULL and _overwrite(path, text):
             return
         raise GpuboxError(f"The state file {path} cannot be written: {error.strerror}.", disk_hint(error)) from None
 
 
 def disk_hint(error: OSError) -> str:
-    """What the owner can do about a state folder that refuses."""
+    """What the owner can do about a state folder that cannot be written."""
     if error.errno == errno.EROFS:
-        return "Its file system is mounted read-only: `dmesg` may say why. `gpubox stop` works all the same."
-    return f"{'Free some disk space' if error.errno in _FULL else 'Make its folder one to write in'}, then try again."
+        return "Its file system is mounted read-only: `dmesg` may say why. `gpubox stop` still works."
+    return f"{'Free some disk space' if error.errno in _DISK_FULL else 'Make its folder writable'}, then try again."
 
 
-def _overwritten(path: Path, text: bytes) -> bool:
-    """Whether ``text`` could be written over the blocks that the file holds; blanks fill what is left of it."""
+def _overwrite(path: Path, text: bytes) -> bool:
+    """Writes ``text`` over the existing blocks of the file, padded with blanks. Returns whether it fits."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            found = os.fstat(descriptor)
-            if len(text) > max(found.st_size, found.st_blocks * 512):
+            status = os.fstat(descriptor)
+            if len(text) > max(status.st_size, status.st_blocks * 512):
                 return False
-            os.pwrite(descriptor, text.ljust(found.st_size), 0)
+            os.pwrite(descriptor, text.ljust(status.st_size), 0)
             with contextlib.suppress(OSError):
                 os.fsync(descriptor)
         finally:

@@ -1,10 +1,9 @@
-"""What runs now, as one value: the record, the process, and what the server itself answers."""
+"""The status of one server: what is on record, whether the process lives, and what the server answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gpubox.config import Config, api_key
@@ -18,9 +17,6 @@ from gpubox.server.responses import Slot
 from gpubox.server.state import Launch
 from gpubox.threads import run_in_thread
 
-if TYPE_CHECKING:
-    from gpubox.server.client import LlamaClient
-
 DENIED = "It wants an API key that gpubox does not have."
 
 
@@ -28,7 +24,7 @@ DENIED = "It wants an API key that gpubox does not have."
 class ServerStatus:
     """One server now. ``None`` is unknown."""
 
-    slot: str | None
+    instance: str | None
     """``None`` for a server that gpubox did not start."""
     state: str
     """stopped | loading | ready | answering | stopping | unreachable | error | crashed"""
@@ -41,7 +37,7 @@ class ServerStatus:
     started_at: str | None = None
     load_seconds: float | None = None
     exposed: str = ""
-    """Empty on loopback; else who can reach it: ``LAN, no key`` or ``LAN, key``."""
+    """Who else can reach it: ``LAN, no key`` or ``LAN, key``; empty on loopback."""
     message: str = ""
     operation: str = ""
     """What another gpubox is doing to it: ``switch to b: load``."""
@@ -54,12 +50,12 @@ class ServerStatus:
 
 
 def can_sleep(argv: Sequence[str]) -> bool:
-    """Whether a server of this command line lets go of its memory when idle: asking /slots would wake it."""
+    """Whether a server with this command line frees its memory when idle. Asking /slots would wake it."""
     return any("sleep-idle-seconds" in word for word in argv)
 
 
 def can_sleep_at(base_url: str) -> bool:
-    """Whether the program at ``base_url`` is one of this machine whose command line lets it sleep. Blocks."""
+    """Whether the server at ``base_url`` runs on this machine and can sleep. Blocks."""
     parts = urlsplit(base_url)
     if not is_loopback(parts.hostname or "") or parts.port is None:
         return False
@@ -67,32 +63,38 @@ def can_sleep_at(base_url: str) -> bool:
     return bool(owner and owner.pid and can_sleep(process_argv(owner.pid)))
 
 
-async def read_status(paths: Paths, config: Config, slot: str) -> ServerStatus:
-    """The server of ``slot`` as it is now. Asks it over HTTP only where its process lives."""
-    view = await run_in_thread(_look, paths, slot)
+async def read_status(paths: Paths, config: Config, instance: str) -> ServerStatus:
+    """The status of ``instance``. Asks the server over HTTP only if its process is alive."""
+    view = await run_in_thread(_observe, paths, instance)
     if view.running is None:
-        return _gone(view)
-    from gpubox.server.client import connect  # httpx only where there is a server to ask
+        return _not_running(view)
+    from gpubox.server.client import connect  # imported only if there is a server to ask
 
     launch = view.running.launch
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
-        state, found = await _ask(client, not can_sleep(launch.argv))
-    return status_from_view(view, state, found, denied=client.denied)
+        health = await client.health()
+        slots = await client.slots() if health.status == "ok" and not can_sleep(launch.argv) else None
+    return status_from_view(view, _state(health.status, slots), slots, denied=client.denied)
+
+
+def _observe(paths: Paths, instance: str) -> InstanceView:
+    truncate_log(paths.instance_log(instance))
+    return observe(paths, instance)
 
 
 def status_from_view(
-    view: InstanceView, state: str, found: tuple[Slot, ...] | None = None, *, denied: bool = False
+    view: InstanceView, state: str, slots: Sequence[Slot] | None = None, *, denied: bool = False
 ) -> ServerStatus:
-    """The status that a view and what the server answered come to; ``state`` as its HTTP side gave it."""
+    """The status that follows from ``view`` and from what the server answered (``state``, ``slots``, ``denied``)."""
     if view.running is None:
-        return _gone(view)
+        return _not_running(view)
     launch = view.running.launch
     if view.operation and "stop" in (view.operation.kind, view.operation.step):
         state = "stopping"
     elif state == "unreachable" and view.running.ready_at is None:
         state = "loading"  # it does not listen yet
     return ServerStatus(
-        slot=view.slot,
+        instance=view.instance,
         state=state,
         profile=launch.profile,
         pid=view.process.pid if view.process else None,
@@ -102,15 +104,15 @@ def status_from_view(
         engine_version=launch.engine_version or None,
         started_at=view.running.started_at,
         load_seconds=view.running.load_seconds,
-        exposed=exposure(launch, keyed=view.running.keyed),
+        exposed=exposure(launch, has_api_key=view.running.has_api_key),
         message=view.message or (DENIED if denied else ""),
         operation=_operation(view),
-        slots=found,
+        slots=tuple(slots) if slots is not None else None,
     )
 
 
 async def read_foreign_status(base_url: str, key: str | None) -> ServerStatus:
-    """A server that somebody else runs, by its URL; read only."""
+    """The status of a server that gpubox did not start, by its URL."""
     from gpubox.server.client import connect
     from gpubox.server.dialect import detect_dialect, is_llama_props, read_other_server
 
@@ -118,40 +120,47 @@ async def read_foreign_status(base_url: str, key: str | None) -> ServerStatus:
         health = await client.health()
         props = (await client.props() if health.status == "ok" else None) or {}
         asleep = props.get("is_sleeping") is True or await run_in_thread(can_sleep_at, base_url)
-        found = await client.slots() if health.status == "ok" and not asleep else None
-        if not (found or client.denied or is_llama_props(props)) and health.status in ("ok", "error"):
+        slots = await client.slots() if health.status == "ok" and not asleep else None
+        if not (slots or client.denied or is_llama_props(props)) and health.status in ("ok", "error"):
             dialect = await detect_dialect(client)
-            if dialect not in ("", LLAMA) and (other_server := await read_other_server(client, dialect)):
-                return status_of_other_server(base_url, other_server, denied=client.denied)
-    state = _state(health.status, found)
+            if dialect not in ("", LLAMA) and (reading := await read_other_server(client, dialect)):
+                return status_of_other_server(base_url, reading, denied=client.denied)
+    state = _state(health.status, slots)
     message = _denied() if client.denied else ""
     if state == "unreachable":
         message = f"Nothing answers at {base_url}."
     elif state == "error":
-        message = f"It answers /health with {health.detail}: that is no llama-server."
+        message = f"It answers /health with {health.detail}: it is not a llama-server."
+    model, version = props.get("model_path"), props.get("build_info")
     return ServerStatus(
-        slot=None,
+        instance=None,
         state=state,
         base_url=base_url,
-        model_path=_text(props.get("model_path")),
-        engine_version=_text(props.get("build_info")),
-        slots=tuple(found) if found is not None else None,
+        model_path=model if isinstance(model, str) else None,
+        engine_version=version if isinstance(version, str) else None,
+        slots=tuple(slots) if slots is not None else None,
         message=message,
     )
 
 
-def status_of_other_server(base_url: str, other_server: OtherServerReading, *, denied: bool) -> ServerStatus:
-    """The status of a server that is no llama-server."""
-    loaded = [model.name for model in other_server.models if model.loaded]
-    state = "ready" if not other_server.running_requests else "answering"
+def status_of_other_server(base_url: str, reading: OtherServerReading, *, denied: bool) -> ServerStatus:
+    """The status of a server that is not a llama-server."""
+    loaded = [model.name for model in reading.models if model.loaded]
     return ServerStatus(
-        slot=None,
-        state=state,
+        instance=None,
+        state="answering" if reading.running_requests else "ready",
         base_url=base_url,
         model_path=", ".join(loaded[:4]) or None,
-        engine_version=other_server.engine,
-        message=_denied() if denied else other_server.summary,
+        engine_version=reading.engine,
+        message=_denied() if denied else reading.summary,
     )
+
+
+def exposure(launch: Launch, *, has_api_key: bool) -> str:
+    """Who can reach the launch's port; empty for this machine only."""
+    if is_loopback(launch.host):
+        return ""
+    return "LAN, key" if has_api_key else "LAN, no key"
 
 
 def _denied() -> str:
@@ -160,40 +169,23 @@ def _denied() -> str:
     return f"{DENIED} {KEY_HINT}"
 
 
-def _look(paths: Paths, slot: str) -> InstanceView:
-    truncate_log(paths.instance_log(slot))
-    return observe(paths, slot)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def exposure(launch: Launch, *, keyed: bool) -> str:
-    """Who can reach the launch's port, in words; empty for this machine only."""
-    if is_loopback(launch.host):
-        return ""
-    return "LAN, key" if keyed else "LAN, no key"
-
-
-async def _ask(client: LlamaClient, may_ask_slots: bool) -> tuple[str, tuple[Slot, ...] | None]:
-    health = await client.health()
-    found = await client.slots() if health.status == "ok" and may_ask_slots else None
-    return _state(health.status, found), tuple(found) if found is not None else None
-
-
-def _state(health: str, slots: list[Slot] | None) -> str:
+def _state(health: str, slots: Sequence[Slot] | None) -> str:
     if health != "ok":
         return health
     return "answering" if any(slot.busy for slot in slots or ()) else "ready"
 
 
-def _gone(view: InstanceView) -> ServerStatus:
+def _not_running(view: InstanceView) -> ServerStatus:
     state = "crashed" if view.crashed else "stopped"
     if view.operation:
         state = "stopping" if view.operation.kind == "stop" else "loading"
-    profile = view.operation.profile if view.operation else None
-    return ServerStatus(slot=view.slot, state=state, profile=profile, message=view.message, operation=_operation(view))
+    return ServerStatus(
+        instance=view.instance,
+        state=state,
+        profile=view.operation.profile if view.operation else None,
+        message=view.message,
+        operation=_operation(view),
+    )
 
 
 def _operation(view: InstanceView) -> str:

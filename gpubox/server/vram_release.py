@@ -1,4 +1,4 @@
-"""Waiting for the driver to give VRAM back: it does so after the process is gone, not with it."""
+"""VRAM around a launch: wait until the old server's VRAM is released, and measure what the new server holds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ LIMIT_SECONDS = 10.0
 
 
 async def wait_vram_released() -> str:
-    """Returns when two readings agree on every card, or after LIMIT_SECONDS. Says what it saw, in a few words."""
+    """Waits until two readings agree on every card, at most LIMIT_SECONDS; returns a note about the result.
+
+    The driver releases the memory only after the process is gone.
+    """
     before = await asyncio.to_thread(vram_used)
     if before is None:
-        return "no GPU driver to ask"
+        return "no GPU driver"
     began = time.monotonic()
     while time.monotonic() - began < LIMIT_SECONDS:
         await asyncio.sleep(INTERVAL_SECONDS)
@@ -28,16 +31,16 @@ async def wait_vram_released() -> str:
         if len(after) == len(before) and all(abs(a - b) <= STEADY_BYTES for a, b in zip(after, before, strict=True)):
             return f"{units.memory(sum(after))} in use"
         before = after
-    return f"still moving after {LIMIT_SECONDS:.0f} s"
+    return f"still changing after {LIMIT_SECONDS:.0f} s"
 
 
 class VramInUse(NamedTuple):
-    """The zero line from which growth since the load is counted."""
+    """The baseline from which growth since the load is counted."""
 
     used: tuple[tuple[int, int], ...]
-    """``(GPU index, bytes)``: what the server holds on each card, or the card's whole use where that is hidden."""
+    """``(GPU index, bytes)``: what the server holds, or what all processes hold if the driver hides the processes."""
     whole: tuple[int, ...]
-    """The cards of the latter."""
+    """The GPU indexes of the second case."""
 
 
 def vram_in_use(pid: int) -> VramInUse:

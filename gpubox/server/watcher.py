@@ -1,14 +1,16 @@
-"""The watcher beside a server: what sees to its death when no screen is open. Who starts it, finds it and ends it.
+"""The watcher: a small process beside each server, which acts when the server dies and no screen is open.
 
-It is one process for each slot, in a session of its own, known by the lock that it holds. At rest it is ``rest.py``;
-for a death it becomes ``revive.py``, and goes back to rest beside what that started. Killing it costs nothing but
-itself: the next gpubox that looks at the server starts another. ``GPUBOX_WATCHER=0`` in the environment: there is none.
+It waits in ``watcher_idle.py``, a program that imports nothing of gpubox and so needs little memory. When the server
+dies or its log grows too long, the process replaces itself (exec) by ``watcher_recovery.py``: that writes the
+post-mortem, restarts the server if its profile wants it, or cuts the log, and then execs back into the waiting program
+beside the server that runs now; if none runs, it exits. There is one watcher for each instance, in its own session,
+identified by the lock that it holds. It may be killed at any time: the next gpubox command that looks at the server
+starts another one. ``GPUBOX_WATCHER=0`` in the environment switches watchers off.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -20,50 +22,39 @@ from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server import watcher_idle
 from gpubox.server.log_truncation import MAX_LOG_BYTES
-from gpubox.server.server_process import lock_holder
+from gpubox.storage import is_locked, lock_holder
 
 _children: list["subprocess.Popen[bytes]"] = []  # noqa: UP037
-GONE_SECONDS = 2.0
+KILL_SECONDS = 2.0
 
 
-def watched(slot: str) -> bool:
-    """Whether the servers of ``slot`` are to have a watcher: those of one run alone end with it."""
-    return not slot.startswith("~") and os.environ.get("GPUBOX_WATCHER") != "0"
+def wants_watcher(instance: str) -> bool:
+    """Whether the server of ``instance`` gets a watcher. That of a temporary instance ends with its command."""
+    return not instance.startswith("~") and os.environ.get("GPUBOX_WATCHER") != "0"
 
 
-def is_watched(paths: Paths, slot: str) -> bool:
-    """Whether a watcher is there.
+def has_watcher(paths: Paths, instance: str) -> bool:
+    """Whether a watcher runs.
 
-    It tries the lock for a moment: /proc/locks makes its reader wait 12 ms for the kernel. A watcher that starts in
-    that moment tries again (``rest.py``).
+    Takes the lock for a moment, because reading /proc/locks takes 12 ms. A watcher that starts in that moment retries.
     """
-    try:
-        descriptor = os.open(paths.slot_watch(slot), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return is_locked(paths.watcher_lock(instance))
 
 
-def ensure_watcher(paths: Paths, slot: str, process: ProcessIdentity | None) -> bool:
-    """Starts the watcher of ``process`` where there is none. Returns whether it did. Never raises.
+def ensure_watcher(paths: Paths, instance: str, process: ProcessIdentity | None) -> bool:
+    """Starts a watcher for ``process`` if there is none; returns whether it did. Never raises.
 
-    Of a process that is dead already it sees to the death.
+    If ``process`` is already dead, the watcher handles that at once.
     """
     _children[:] = [child for child in _children if child.poll() is None]
-    if process is None or not watched(slot) or is_watched(paths, slot):
+    if process is None or not wants_watcher(instance) or has_watcher(paths, instance):
         return False
-    place = paths.slot_watch(slot)
-    if not os.access(place.parent, os.W_OK):
+    lock = paths.watcher_lock(instance)
+    if not os.access(lock.parent, os.W_OK):
         return False
     try:
         child = subprocess.Popen(
-            resting(paths, slot, process, str(place)),
+            idle_command(paths, instance, process, str(lock)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -76,30 +67,30 @@ def ensure_watcher(paths: Paths, slot: str, process: ProcessIdentity | None) -> 
     return True
 
 
-def resting(paths: Paths, slot: str, process: ProcessIdentity, place: str) -> list[str]:
-    """The command line of the watcher at rest; ``place`` is its lock: a path, or ``fd:N``."""
+def idle_command(paths: Paths, instance: str, process: ProcessIdentity, lock: str) -> list[str]:
+    """The command line of the waiting watcher; ``lock`` is a path, or ``fd:N`` for a lock that is held already."""
     root = str(Path(__file__).parent.parent.parent)
-    begin = f"import sys; sys.path.append({root!r}); from gpubox.server.watcher_recovery import main; main()"
+    recovery = f"import sys; sys.path.append({root!r}); from gpubox.server.watcher_recovery import main; main()"
     folders = [str(folder) for folder in (paths.config, paths.state, paths.cache, paths.config_override or "")]
     numbers = [str(MAX_LOG_BYTES), str(process.pid), str(process.start_ticks)]
     python = [sys.executable, "-I", "-S", str(Path(watcher_idle.__file__))]
-    log = str(paths.instance_log(slot))
-    return [*python, place, log, *numbers, "--", sys.executable, "-c", begin, slot, *folders]
+    log = str(paths.instance_log(instance))
+    return [*python, lock, log, *numbers, "--", sys.executable, "-c", recovery, instance, *folders]
 
 
-def end(paths: Paths, slot: str) -> None:
-    """Ends the watcher: what is done to the server from here on is meant. Never raises."""
-    pid = lock_holder(paths.slot_watch(slot))
+def stop_watcher(paths: Paths, instance: str) -> None:
+    """Kills the watcher, before gpubox itself stops the server. Never raises."""
+    pid = lock_holder(paths.watcher_lock(instance))
     if not pid or pid == os.getpid():
         return
     with contextlib.suppress(OSError):
         process = os.pidfd_open(pid)
         try:
-            if lock_holder(paths.slot_watch(slot)) != pid:  # else the pid was another's when it was opened
+            if lock_holder(paths.watcher_lock(instance)) != pid:  # the pid may have been reused before it was opened
                 return
             signal.pidfd_send_signal(process, signal.SIGKILL)
-            gone = select.poll()
-            gone.register(process, select.POLLIN)
-            gone.poll(GONE_SECONDS * 1000)
+            exited = select.poll()
+            exited.register(process, select.POLLIN)
+            exited.poll(KILL_SECONDS * 1000)
         finally:
             os.close(process)

@@ -1,8 +1,8 @@
-"""The watcher of one server while nothing happens: a program of its own that imports nothing of gpubox.
+"""The waiting part of the watcher (see ``watcher.py``): a program of its own that imports nothing of gpubox.
 
-``python -I -S rest.py LOCK LOG LIMIT PID TICKS -- COMMAND ...`` sleeps until the process ends or the log is longer than
-LIMIT bytes, then becomes ``COMMAND ... fd:N died|long``. LOCK is the path of the file whose lock it holds as long as it
-watches, or ``fd:N`` where it holds it already; where another watcher holds it, it ends.
+``python -I -S watcher_idle.py LOCK LOG LIMIT PID TICKS -- COMMAND ...`` sleeps until the process ends or the log is
+longer than LIMIT bytes, and then execs ``COMMAND ... fd:N died|long``. It holds the lock of the file LOCK meanwhile
+(``fd:N``: it already holds the lock). If another watcher holds the lock, it exits.
 """
 
 import fcntl
@@ -11,26 +11,26 @@ import select
 import sys
 import time
 
-LOOK_SECONDS = 15.0
-"""Between two looks at the log; the end of the process wakes it at once."""
+LOG_CHECK_SECONDS = 15.0
+"""Between two checks of the log's size. The end of the process is noticed at once."""
 LOCK_PAUSES = (0.02, 0.05, 0.1)
-"""Between the tries for a lock that another gpubox may hold for a moment, to see whether there is a watcher."""
+"""Between attempts to take the lock, which another gpubox may hold for a moment (``watcher.has_watcher``)."""
 
 
 def _start_ticks(pid: int) -> int | None:
-    """As ``hardware.process.identity_of``: a pid alone names no process."""
+    """As in ``hardware.process.identity_of``: pids are reused, pid and start time together are not."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib would double what it weighs
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib would double the memory
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _locked(place: str) -> int | None:
-    """The descriptor of the lock; ``None`` where somebody else holds it."""
-    if place.startswith("fd:"):
-        return int(place[3:])
-    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _take_lock(lock: str) -> int | None:
+    """The descriptor of the lock; ``None`` if another process holds it."""
+    if lock.startswith("fd:"):
+        return int(lock[3:])
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for pause in (*LOCK_PAUSES, None):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,7 +51,7 @@ def _wait(pid: int, ticks: int, log: str, limit: int) -> str:
         return "died"
     ended = select.poll()
     ended.register(process, select.POLLIN)
-    while not ended.poll(LOOK_SECONDS * 1000):
+    while not ended.poll(LOG_CHECK_SECONDS * 1000):
         try:
             if os.stat(log).st_size > limit:  # noqa: PTH116
                 return "long"
@@ -61,16 +61,16 @@ def _wait(pid: int, ticks: int, log: str, limit: int) -> str:
 
 
 def main() -> None:
-    place, log, limit, pid, ticks, _, *command = sys.argv[1:]
+    lock, log, limit, pid, ticks, _, *command = sys.argv[1:]
     try:
-        lock = _locked(place)
+        descriptor = _take_lock(lock)
     except OSError:
         return
-    if lock is None:
+    if descriptor is None:
         return
-    what = _wait(int(pid), int(ticks), log, int(limit))
-    os.set_inheritable(lock, True)
-    os.execv(command[0], [*command, f"fd:{lock}", what])
+    event = _wait(int(pid), int(ticks), log, int(limit))
+    os.set_inheritable(descriptor, True)
+    os.execv(command[0], [*command, f"fd:{descriptor}", event])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""What the watcher does when its server died: a post-mortem, and a new start where the profile wants one.
+"""The acting part of the watcher (see ``watcher.py``): after a crash it writes the post-mortem and may restart.
 
-Then it becomes the watcher at rest of whatever runs in the slot, or ends. Everything is decided under the slot's lock
-by what is on record: a server that was told to stop is not on record as running.
+It decides under the instance's lock, from the state file. A server that gpubox stopped is not recorded as running.
 """
 
 from __future__ import annotations
@@ -19,53 +18,49 @@ from gpubox.hardware.nvml import read_driver
 from gpubox.paths import Paths
 from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
 from gpubox.server.failure_causes import FailureKind
-from gpubox.server.instance import InstanceView, cause_of, observe
+from gpubox.server.instance import cause_of, observe
 from gpubox.server.log_truncation import truncate_log
 from gpubox.server.server_process import remember_exit_code
 from gpubox.server.state import load_state
 from gpubox.server.supervisor import Supervisor
-from gpubox.server.watcher import resting
+from gpubox.server.watcher import idle_command
 
 BUSY_SECONDS = 0.5
 
 
-async def handle_crash(paths: Paths, slot: str) -> bool:
-    """Waits until no other gpubox works on ``slot``, then sees to the death of its server, if it is dead.
+async def handle_crash(paths: Paths, instance: str) -> bool:
+    """Waits until no other gpubox works on ``instance``; then, if its server is dead, writes the post-mortem.
 
-    Returns whether it was started again.
+    Returns whether it restarted the server.
     """
     while True:
-        view = await _undisturbed(paths, slot)
+        while (view := observe(paths, instance)).operation is not None:
+            await asyncio.sleep(BUSY_SECONDS)
         dead = view.state.running
         if not view.crashed or dead is None:
             return False
         driver = await asyncio.to_thread(read_driver)
         write_post_mortem(paths, view, driver)
-        supervisor = Supervisor(paths, load_config(paths), slot)
-        told = cause_of(paths, slot, dead.process).kind is FailureKind.STOPPED
-        if restart_refusal(view, driver, keyed=api_key(paths) is not None, told=told) is not None:
-            return False  # the record stays that of a crash: it says why
+        supervisor = Supervisor(paths, load_config(paths), instance)
+        terminated = cause_of(paths, instance, dead.process).kind is FailureKind.STOPPED
+        has_key = api_key(paths) is not None
+        if restart_refusal(view, driver, has_api_key=has_key, terminated=terminated) is not None:
+            return False  # the record stays that of a crash, with its cause
         try:
-            await supervisor.revive(dead.launch_id)
+            await supervisor.restart_crashed(dead.launch_id)
             return True
         except GpuboxError:
-            after = observe(paths, slot)
+            after = observe(paths, instance)
             if after.operation is None and after.state.running != dead:
-                return False  # it was tried, and why it failed is on record
-            if after.operation is None and not os.access(paths.instance_state(slot).parent, os.W_OK):
+                return False  # the restart failed, and the record says why
+            if after.operation is None and not os.access(paths.instance_state(instance).parent, os.W_OK):
                 return False
         await asyncio.sleep(BUSY_SECONDS)
 
 
-async def _undisturbed(paths: Paths, slot: str) -> InstanceView:
-    while (view := observe(paths, slot)).operation is not None:
-        await asyncio.sleep(BUSY_SECONDS)
-    return view
-
-
-def _bury(paths: Paths, slot: str) -> None:
-    """Takes the exit codes of the dead servers that this watcher started: they are its children still."""
-    recorded = load_state(paths.instance_state(slot)).running
+def _reap_children(paths: Paths, instance: str) -> None:
+    """Reads the exit codes of dead servers that this watcher started: they are still its children after exec."""
+    recorded = load_state(paths.instance_state(instance)).running
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if recorded and recorded.process and recorded.process.pid == ended[0]:
@@ -73,22 +68,22 @@ def _bury(paths: Paths, slot: str) -> None:
 
 
 def main() -> None:
-    """``SLOT CONFIG STATE CACHE CONFIG_FILE LOCK died|long``, as ``watcher.resting`` and ``rest.py`` put it."""
-    slot, config, state, cache, config_file, lock, what = sys.argv[1:]
+    """Arguments: ``INSTANCE CONFIG STATE CACHE CONFIG_FILE LOCK died|long``, from ``watcher.idle_command``."""
+    instance, config, state, cache, config_file, lock, event = sys.argv[1:]
     paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
     os.set_inheritable(int(lock.removeprefix("fd:")), False)  # no server may inherit it
-    if what == "long":
-        truncate_log(paths.instance_log(slot))
+    if event == "long":
+        truncate_log(paths.instance_log(instance))
     else:
         try:
-            _bury(paths, slot)
-            while asyncio.run(handle_crash(paths, slot)):
-                _bury(paths, slot)  # it may have died again before it could be watched
-        except Exception:  # nobody reads what it prints
+            _reap_children(paths, instance)
+            while asyncio.run(handle_crash(paths, instance)):
+                _reap_children(paths, instance)  # the restarted server may be dead already
+        except Exception:  # nobody sees the output of the watcher
             with contextlib.suppress(OSError):
                 (paths.logs / "watcher-error.log").write_text(traceback.format_exc(), encoding="utf-8")
-    process = observe(paths, slot).process
+    process = observe(paths, instance).process
     if process:
         os.set_inheritable(int(lock.removeprefix("fd:")), True)
-        command = resting(paths, slot, process, lock)
+        command = idle_command(paths, instance, process, lock)
         os.execv(command[0], command)

@@ -1,4 +1,4 @@
-"""The screen's application: what every screen shares, and how it is opened and left."""
+"""The Textual app: creates the screens, passes messages of the bridge to them, and performs the app-wide actions."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
-from textual.reactive import reactive
-from textual.widgets import Input
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
+from gpubox.threads import run_in_thread
 from gpubox.tui import theme
-from gpubox.tui.actions import ACTIONS_BY_ID, OPENS_INPUT, Scope, bindings
-from gpubox.tui.bridge import ServiceBridge, Services
-from gpubox.tui.dashboard.profiles import ProfilePane
+from gpubox.tui.actions import ACTIONS_BY_ID, Scope, action_name, bindings
+from gpubox.tui.bridge import ServiceBridge
+from gpubox.tui.dashboard.profiles import ProfileEntry, ProfilePane
 from gpubox.tui.dashboard.screen import DashboardScreen
+from gpubox.tui.formatting import SanitizeFilter
 from gpubox.tui.messages import (
     LogLinesRead,
     OperationEnded,
@@ -37,10 +37,6 @@ from gpubox.tui.messages import (
     ServerOverviewChanged,
     SnapshotTaken,
 )
-from gpubox.tui.profile_entries import ProfileEntry
-from gpubox.tui.sanitize_filter import SanitizeFilter
-from gpubox.tui.verbs import Verbs
-from gpubox.tui.widgets.requests_pane import RequestRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,12 +44,21 @@ if TYPE_CHECKING:
     from textual.filter import LineFilter
     from textual.screen import Screen
 
+    from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.bench.screen import BenchScreen
+    from gpubox.tui.chat.screen import ChatScreen
+    from gpubox.tui.dialogs import QuestionScreen
+    from gpubox.tui.local_services import LocalServices
     from gpubox.tui.operation_progress import OperationProgress
+    from gpubox.tui.operations import OperationController
+    from gpubox.tui.persistent_screen import PersistentScreen
 
 PREVIEW_DELAY = 0.15
-"""Seconds a row is highlighted before its engine is asked: scrolling through the list asks nobody."""
+"""Seconds a row is highlighted before its engine is asked, so that scrolling asks no engine."""
 STALE_SECONDS = 2.0
-"""Readings older than this are drawn as old ones."""
+"""Readings older than this are drawn dim."""
+BENCH_POLL_SECONDS = 1.0
+MODES = {Scope.LIST: "dashboard", Scope.DASHBOARD: "dashboard", Scope.CHAT: "chat", Scope.BENCH: "bench"}
 
 
 def _palette() -> type[Provider]:
@@ -62,205 +67,350 @@ def _palette() -> type[Provider]:
     return ActionProvider
 
 
-class GpuboxApp(Verbs):
-    """Returns whether it was left in the middle of an operation."""
+class GpuboxApp(App[bool]):
+    """``run`` returns whether the owner left during an operation."""
 
     TITLE = "gpubox"
-    # The app's, not the screen's: a screen's own styles cost a second pass over all of them before the first paint.
-    CSS_PATH = Path(__file__).parent / "screens" / "dashboard.tcss"
+    # The app's, not the screen's: styles of a screen are parsed in a second pass before the first paint.
+    CSS_PATH = Path(__file__).parent / "dashboard" / "dashboard.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.ANYWHERE)]
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     DEFAULT_MODE = "dashboard"
     COMMAND_PALETTE_BINDING = ACTIONS_BY_ID["command_palette"].key
     ENABLE_COMMAND_PALETTE = True
 
-    now: reactive[ServerOverview | None] = reactive(None, repaint=False)
-    story: reactive[OperationProgress | None] = reactive(None, repaint=False)
-
-    def __init__(self, services: Services, *, start: str | None = None) -> None:
+    def __init__(self, services: LocalServices, *, start: str | None = None) -> None:
+        """``start`` names a profile to start as soon as the screen is up."""
         super().__init__()
-        self._clean_text = SanitizeFilter()
+        self._sanitize_filter = SanitizeFilter()
         self.register_theme(theme.GPUBOX)
-        # Not assigned, which would parse all styles twice before the first paint.
+        # Without the watcher, which would parse all styles twice before the first paint.
         self.set_reactive(type(self).theme, theme.GPUBOX.name)
         self.stylesheet.set_variables(self.get_css_variables())
         self.animation_level = "none"
         self.bridge = ServiceBridge(self, services)
+        self.overview: ServerOverview | None = None
         self.entries: tuple[ProfileEntry, ...] = ()
+        self.operation: OperationProgress | None = None
+        """The operation that runs, or ran last."""
         self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
+        self.chat: ChatScreen | None = None
+        self.bench: BenchScreen | None = None
         self.add_mode("dashboard", lambda: self.dashboard)
         self.add_mode("chat", self.open_chat)
         self.add_mode("bench", self.open_bench)
         self._start = start
-        self._placed = False
-        self.broken = ""
-        """What broke the screen, where it did."""
+        self._first_highlighted = False
+        self._quit_requests = 0
+        """How often quitting was asked for during an operation."""
+        self.crash = ""
+        """The exception that ended the screen."""
 
-    @property
-    def told(self) -> OperationProgress | None:
-        return self.story
+    @cached_property
+    def operations(self) -> OperationController:
+        from gpubox.tui.operations import OperationController  # imports gpubox.server: not before the first paint
+
+        return OperationController(self, self.bridge)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return (self._clean_text, *super().get_line_filters())
+        return (self._sanitize_filter, *super().get_line_filters())
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        return ()  # the registry's verbs are the palette
+        return ()  # the palette has the actions instead
 
     def on_mount(self) -> None:
         self._tick()
         self.set_interval(1.0, self._tick)
-        self.call_after_refresh(self._begin)
+        self.call_after_refresh(self._after_first_paint)
 
-    def _begin(self) -> None:
-        if not gc.isenabled():  # it was off for the first paint
+    def _after_first_paint(self) -> None:
+        if not gc.isenabled():  # the screen verb disables it for the first paint
             gc.freeze()
             gc.enable()
         if not self.is_headless:
-            quit_ = partial(self.bridge.run, self.action_quit, "quit")
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, quit_)
-        self.dashboard.fill()
-        self.bridge.begin()
-        self.bridge.run(self.watch_bench, "watch-bench")
+            quit_action = partial(self.bridge.run, self.action_quit, "quit")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, quit_action)
+        self.dashboard.mount_content()
+        self.bridge.start()
+        self.bridge.run(self._poll_bench, "poll-bench")
+
+    async def on_unmount(self) -> None:
+        await self.bridge.services.close()
 
     def _tick(self) -> None:
         self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
-        self.broadcast(self.now)
-        taken = self.bridge.watch.taken_at
-        if taken is not None:
-            self.dashboard.show_stale(asyncio.get_running_loop().time() - taken > STALE_SECONDS)
+        self._broadcast()
+        taken_at = self.bridge.poller.taken_at
+        if taken_at is not None:
+            self.dashboard.show_stale(asyncio.get_running_loop().time() - taken_at > STALE_SECONDS)
 
     def say(self, text: str, *, bad: bool = False) -> None:
-        """A sentence that goes away by itself."""
+        """Shows a notification; as a warning if ``bad``."""
         self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
+
+    async def ask(self, question: QuestionScreen) -> str | None:
+        """Shows the question. Returns the value of the answer, ``None`` for esc. Only inside workers."""
+        return await self.push_screen_wait(question)
 
     def _fatal_error(self) -> None:
         # Textual would print a traceback; the owner gets one sentence and a file to report.
         import traceback
 
         error = sys.exc_info()[1] or self._exception
-        self.broken = f"{type(error).__name__}: {error}"
+        self.crash = f"{type(error).__name__}: {error}"
         self.bridge.services.save_traceback("".join(traceback.format_exception(error)) if error else "")
         self._close_messages_no_wait()
 
-    # -- what the bridge hears ----------------------------------------------------------------------
+    # -- the chat and Bench screens ---------------------------------------------------------------------
+
+    def open_chat(self) -> ChatScreen:
+        """The chat screen, created at the first call."""
+        if self.chat is None:
+            from gpubox.tui.chat.screen import ChatScreen
+
+            self.chat = ChatScreen(self.bridge.services.chat_service(), note=self.dashboard.header.note)
+        return self.chat
+
+    def open_bench(self) -> BenchScreen:
+        """The Bench screen, created at the first call."""
+        if self.bench is None:
+            from gpubox.tui.bench.screen import BenchScreen
+
+            self.bench = BenchScreen(self.bridge.services.bench_service(), note=self.dashboard.header.note)
+        return self.bench
+
+    @property
+    def _persistent_screens(self) -> list[PersistentScreen]:
+        return [screen for screen in (self.chat, self.bench) if screen]
+
+    def _broadcast(self, snapshot: Snapshot | None = None) -> None:
+        """Passes the overview and new readings to the chat and Bench screens."""
+        for screen in self._persistent_screens:
+            screen.show_overview(self.dashboard.header, self.overview)
+            if snapshot:
+                screen.show_snapshot(snapshot)
+
+    async def _poll_bench(self) -> None:
+        """Shows the active benchmark run in every header, and its progress on the Bench screen."""
+        services = self.bridge.services
+        service = services.bench_service()
+        recording = bool(services.read_only) and not services.url  # what runs on this machine is not part of it
+        while True:
+            try:
+                run = await service.active()
+            except GpuboxError:
+                run = None
+            screens: list[Any] = [] if recording else [self.dashboard, *self._persistent_screens]
+            for screen in screens:
+                screen.header.bench = f"bench {run.info.plan.kind} {run.done}/{run.info.items}" if run else ""
+            if self.bench and (run or self.bench.live):
+                self.bench.show_run(run)
+            await asyncio.sleep(BENCH_POLL_SECONDS)
+
+    # -- messages of the bridge -------------------------------------------------------------------------
 
     @on(ServerOverviewChanged)
-    def _now_read(self, message: ServerOverviewChanged) -> None:
-        self.now = message.now
-        self.dashboard.show_now(message.now)
-        self.broadcast(message.now)
-        self._place()
+    def _overview_changed(self, message: ServerOverviewChanged) -> None:
+        self.overview = message.overview
+        self.dashboard.show_overview(message.overview)
+        self._broadcast()
+        self._highlight_first()
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:
-        if snapshot := self.bridge.watch.take():
-            self.dashboard.show_snapshot(snapshot, self.bridge.watch.history)
-            self.broadcast(self.now, snapshot)
-
-    @on(events.AppBlur)
-    def _blurred(self) -> None:
-        self.dashboard.calm = True
-
-    @on(events.AppFocus)
-    def _focused(self) -> None:
-        self.dashboard.calm = False
-
-    async def on_unmount(self) -> None:
-        await self.bridge.services.close()
+        if snapshot := self.bridge.poller.take():
+            self.dashboard.show_snapshot(snapshot, self.bridge.poller.history)
+            self._broadcast(snapshot)
 
     @on(ProfileEntriesRead)
     def _entries_read(self, message: ProfileEntriesRead) -> None:
         self.entries = message.entries
         self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
-        self.dashboard.show_entries(message.entries)
-        self._place()
-        if self._start and self.now:
-            self._open_with(self._start)
-
-    @on(OperationUpdated)
-    def _story_moved(self, message: OperationUpdated) -> None:
-        from gpubox.server.events import Step, StepStarted
-        from gpubox.tui.operation_progress import OperationProgress
-
-        story = self.story or OperationProgress("", "")
-        self.story = story.after(message.event)
-        if isinstance(message.event, StepStarted) and message.event.step in (Step.LOAD, Step.RESTORE):
-            self.dashboard.log_pane.note(f"── {message.event.step} {sanitize_line(message.event.profile)} ──")
-        if self._leaving > 1:
-            self.leave_when_safe()
-
-    @on(OperationEnded)
-    def _operation_ended(self) -> None:
-        if self._leaving:
-            self.exit(False)
+        self.dashboard.profiles.entries = message.entries
+        self._highlight_first()
 
     @on(LogLinesRead)
-    def _log_read(self, message: LogLinesRead) -> None:
+    def _log_lines_read(self, message: LogLinesRead) -> None:
         self.dashboard.log_pane.write(message.lines)
 
-    def watch_story(self, story: OperationProgress | None) -> None:
-        if self.dashboard.is_mounted:
-            self.dashboard.show_operation(story)
+    @on(events.AppBlur)
+    def _blurred(self) -> None:
+        self.dashboard.throttled = True
 
-    def _place(self) -> None:
-        """At the first sight of both, the highlight goes to what runs or ran."""
-        if self._placed or not self.entries or self.now is None:
+    @on(events.AppFocus)
+    def _focused(self) -> None:
+        self.dashboard.throttled = False
+
+    def _highlight_first(self) -> None:
+        """Once profiles and overview are known: highlights what runs or ran, and starts the profile of ``start``."""
+        if not self.entries or self.overview is None:
             return
-        self._placed = True
-        name = self._start or self.now.status.profile or self.now.last
-        first = next((entry for entry in self.entries if entry.profile), self.entries[0])  # broken files come first
-        self.dashboard.profiles.highlight(f"profile:{name}" if name else first.id)
-        if self._start:
-            self._open_with(self._start)
-
-    def _open_with(self, name: str) -> None:
-        entry = next((e for e in self.entries if e.name == name and e.kind != "model"), None)
-        if entry:
+        if not self._first_highlighted:
+            self._first_highlighted = True
+            name = self._start or self.overview.status.profile or self.overview.last_profile
+            first = next((entry for entry in self.entries if entry.profile), self.entries[0])  # not a broken file
+            self.dashboard.profiles.highlight(f"profile:{name}" if name else first.id)
+        if self._start and (
+            entry := next((e for e in self.entries if e.name == self._start and e.kind != "model"), None)
+        ):
             self._start = None
-            self.choose(entry, may_download=True)  # `gpubox demo` says what it fetches
+            self.choose(entry, may_download=True)  # `gpubox demo` has named the download already
 
     @on(ProfilePane.EntryHighlighted)
-    def _highlighted(self, message: ProfilePane.EntryHighlighted) -> None:
+    def _entry_highlighted(self, message: ProfilePane.EntryHighlighted) -> None:
         if message.entry and message.entry.profile:
             self.bridge.run(partial(self._preview, message.entry), "preview", exclusive=True)
         else:
             self.workers.cancel_group(self, "preview")
 
     async def _preview(self, entry: ProfileEntry) -> None:
-        preview, size = await self.bridge.preview(entry, PREVIEW_DELAY)
-        self.dashboard.show_preview(entry, preview, size)
+        preview, model_bytes = await self.bridge.preview(entry, PREVIEW_DELAY)
+        self.dashboard.show_preview(entry, preview, model_bytes)
 
-    # -- keys ---------------------------------------------------------------------------------------
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not (action in OPENS_INPUT and isinstance(self.focused, Input))
+    # -- operations -------------------------------------------------------------------------------------
 
     @on(ProfilePane.EntrySelected)
-    def _chosen(self, message: ProfilePane.EntrySelected) -> None:
+    def _entry_selected(self, message: ProfilePane.EntrySelected) -> None:
         self.choose(message.entry)
 
-    @on(RequestRows.RowOpened)
-    def _opened(self, message: RequestRows.RowOpened) -> None:
-        from gpubox.tui.screens.request import RequestScreen
+    def choose(self, entry: ProfileEntry, *, may_download: bool = False) -> None:
+        """Starts or switches to an entry. ``may_download``: the owner has already agreed to the download."""
+        self.bridge.run(partial(self.operations.choose, entry, may_download=may_download), "server")
 
-        self.push_screen(RequestScreen(message.value))
+    def action_stop(self) -> None:
+        self.bridge.run(partial(self.operations.stop, self.dashboard.profiles.entry), "server")
+
+    def action_restart(self) -> None:
+        self.bridge.run(self.operations.restart, "server")
+
+    def show_operation(self, operation: OperationProgress) -> None:
+        """Replaces the operation that the dashboard shows."""
+        self.operation = operation
+        if self.dashboard.is_mounted:
+            self.dashboard.show_operation(operation)
+
+    def highlight_profile(self, name: str) -> None:
+        """Highlights the profile in the list."""
+        self.dashboard.profiles.highlight(f"profile:{name}")
+
+    @on(OperationUpdated)
+    def _operation_updated(self, message: OperationUpdated) -> None:
+        from gpubox.server.events import Step, StepStarted
+        from gpubox.tui.operation_progress import OperationProgress
+
+        event = message.event
+        self.show_operation((self.operation or OperationProgress("", "")).with_event(event))
+        if isinstance(event, StepStarted) and event.step in (Step.LOAD, Step.RESTORE):
+            self.dashboard.log_pane.note(f"── {event.step} {sanitize_line(event.profile)} ──")
+        if self._quit_requests > 1:
+            self._leave_if_safe()
+
+    @on(OperationEnded)
+    def _operation_ended(self) -> None:
+        if self._quit_requests:
+            self.exit(False)
+
+    # -- actions ----------------------------------------------------------------------------------------
+
+    def action_run_by_id(self, action_id: str) -> None:
+        """Runs an action from the table as its key does, on the screen it belongs to: for palette and key bar."""
+        self.bridge.run(partial(self._run_by_id, action_id), "action")
+
+    async def _run_by_id(self, action_id: str) -> None:
+        if action_id == "back" and self.bench and self.screen is self.bench:
+            self.bench.action_bench_back()
+            return
+        action = ACTIONS_BY_ID[action_id]
+        if action.scope not in MODES:
+            await self.run_action(action_id)
+            return
+        self._show_mode(MODES[action.scope])
+        name = action_name(action)
+        await self.run_action(name if name.startswith("app.") else f"screen.{name}")
+
+    def _show_mode(self, mode: str) -> None:
+        """Brings a screen to the front; in the chat again: moves the focus to the prompt."""
+        if self.current_mode != mode and len(self.screen_stack) == 1:
+            self.switch_mode(mode)
+            self._broadcast()
+        elif self.chat and mode == "chat":
+            self.chat.action_chat_write()
+
+    def action_show_dashboard(self) -> None:
+        self._show_mode("dashboard")
+
+    def action_show_chat(self) -> None:
+        self._show_mode("chat")
+
+    def action_show_bench(self) -> None:
+        self._show_mode("bench")
+
+    def action_bench_speed(self) -> None:
+        self._show_mode("bench")
+        self.open_bench().action_bench_measure()
+
+    def action_failed_log(self) -> None:
+        self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)
+
+    async def _show_failed_log(self) -> None:
+        from gpubox.tui.dashboard.log import FailedLogScreen
+
+        try:
+            failure, lines = await run_in_thread(self.bridge.services.failed_log)
+        except GpuboxError as error:
+            self.say(str(error))
+            return
+        self.push_screen(FailedLogScreen(failure, lines))
+
+    def action_help(self) -> None:
+        from gpubox.tui.help_screen import HelpScreen
+
+        first = {"chat": Scope.CHAT, "bench": Scope.BENCH}.get(self.current_mode, Scope.ANYWHERE)
+        self.push_screen(HelpScreen(self.bridge.services.file_locations(), first=first))
+
+    async def action_back(self) -> None:
+        if self.screen is not self.dashboard:
+            return  # the other screens handle esc themselves
+        if self.dashboard.go_back() or not self.bridge.operation_running or self.operation is None:
+            return
+        if self.operation.is_waiting:
+            self.bridge.services.cancel()
+        elif self.operation.can_cancel:
+            self.bridge.run(self.operations.ask_cancel, "ask")
+
+    async def action_quit(self) -> None:
+        """Leaves at once if no operation runs; else when it has ended, or at the second request."""
+        if not self.bridge.operation_running:
+            self.exit(False)
+            return
+        self._quit_requests += 1
+        if self.operation and self.operation.is_downloading:
+            self.operations.stop_download()
+            self.exit(False)
+        elif self._quit_requests == 1:
+            kind = self.operation.kind if self.operation else "operation"
+            self.say(f"The {kind} is under way; gpubox closes when it has ended. q again leaves at once.")
+        else:
+            self._leave_if_safe()
+
+    def _leave_if_safe(self) -> None:
+        """Leaves if a server is loading, which continues by itself; never between two servers."""
+        operation = self.operation
+        if operation and operation.is_waiting:
+            self.bridge.services.cancel()
+        elif operation and operation.can_leave:
+            self.exit(True)
+        else:
+            self.say("Between two servers: gpubox closes as soon as the new one is loading.")
 
 
 def run_app(
-    paths: Paths,
-    config: Config,
-    url: str | None = None,
-    start: str | None = None,
-    *,
-    replay: Path | None = None,
+    paths: Paths, config: Config, url: str | None = None, start: str | None = None, *, replay: Path | None = None
 ) -> None:
-    """Opens the screen and returns when it is left; then says what keeps running.
-
-    ``replay`` plays a recording instead of looking at this machine.
-    """
+    """Runs the screen, then prints what keeps running. ``replay`` is a recording to show instead of this machine."""
     from gpubox.tui.local_services import LocalServices
     from gpubox.tui.terminal_exit import exit_on_hangup, exit_summary
 
@@ -270,14 +420,14 @@ def run_app(
 
         services = open_recording(replay, paths, config)
     app = GpuboxApp(services, start=start)
-    exit_on_hangup(app.bridge.ended)
-    in_the_middle = app.run()
-    if not in_the_middle:
-        app.bridge.ended.wait()  # the screen broke in the middle: the operation comes to its end first
+    exit_on_hangup(app.bridge.operation_ended)
+    left_during_operation = app.run()
+    if not left_during_operation:
+        app.bridge.operation_ended.wait()  # after a crash of the screen the operation must still end
     if url is None and replay is None:
         sys.stdout.write(exit_summary(paths))
         sys.stdout.flush()
-    if app.broken:
-        raise GpuboxError(f"The screen broke: {app.broken}.", "What runs was not touched; please report it.")
-    if in_the_middle:
-        os._exit(0)  # the operation's thread would be waited for; its server goes on loading without us
+    if app.crash:
+        raise GpuboxError(f"The screen broke: {app.crash}.", "Running servers were not touched. Please report it.")
+    if left_during_operation:
+        os._exit(0)  # a normal exit would wait for the operation's thread; the server loads on without it

@@ -1,310 +1,223 @@
-"""The only bridge between the services and Textual: it polls, runs operations, and posts what it hears as messages."""
+"""The bridge between services and screen: polls the services, and posts what changed as Textual messages.
+
+Operations are run by ``operations.OperationController``, which posts their events in the same way.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
+from gpubox.tui.dashboard.profiles import ProfileEntry, build_entries
 from gpubox.tui.messages import (
     LogLinesRead,
-    OperationEnded,
-    OperationUpdated,
     ProfileEntriesRead,
     ServerOverview,
     ServerOverviewChanged,
+    SnapshotTaken,
 )
-from gpubox.tui.profile_entries import ProfileEntry, make_entries
-from gpubox.tui.snapshot_poller import SnapshotPoller
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from textual.app import App
 
-    from gpubox.models.fetch import DownloadPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
+    from gpubox.telemetry.history import History
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.bench.service import BenchService
-    from gpubox.tui.chat.service import ChatService
+    from gpubox.tui.local_services import LocalServices
 
 PROFILES_POLL_SECONDS = 2.0
 LOG_POLL_SECONDS = 0.5
-
-
-class Services(Protocol):
-    """What the screen asks for. The real one is ``live.LiveServices``; tests hand in their own.
-
-    Methods that are not coroutines may block: the bridge calls them in threads. They raise GpuboxError.
-    """
-
-    url: str | None
-    """The server that somebody else started; ``None`` where gpubox owns it."""
-    read_only: str
-    """Why nothing can be changed here; empty where it can."""
-
-    def clock(self) -> datetime: ...
-
-    async def now(self) -> ServerOverview:
-        """What runs, asked anew."""
-
-    async def snapshot(self) -> Snapshot:
-        """All readings of this instant."""
-
-    def activity_marker(self) -> object:
-        """Changes when the server does something, or another gpubox does something to it. Costs next to nothing."""
-
-    def beside(self) -> tuple[tuple[str, ...], str | None]:
-        """The profiles that run beside the active one, and the one that answered last."""
-
-    async def close(self) -> None:
-        """Ends what watches in the background."""
-
-    def stamp(self) -> object:
-        """Changes when a profile file or config.toml does."""
-
-    def catalog(self) -> ProfileCatalog: ...
-
-    def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        """Whether the list leaves out the shipped profiles until it is asked for them."""
-
-    def fits(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]: ...
-
-    def models(self, catalog: ProfileCatalog) -> list[Path]:
-        """Models on this machine that no profile names."""
-
-    def preview_launch(self, profile: Profile) -> LaunchPreview: ...
-
-    def read_log(self) -> list[str]:
-        """The lines since the last call; the first time the last ones there are."""
-
-    def failed_log(self) -> tuple[str, list[str]]:
-        """What failed last, in a sentence, and the last lines of its log. Raises GpuboxError where nothing did."""
-
-    def model_size(self, profile: Profile) -> int | None: ...
-
-    def needs_download(self, profile: Profile) -> bool:
-        """Whether the profile's model has to be downloaded first."""
-
-    def plan_download(self, profile: Profile) -> DownloadPlan:
-        """How much a start would download, and to where."""
-
-    def exposed_without_key(self, profile: Profile) -> bool:
-        """Whether starting it would open a port to other machines without a key, and nobody allowed that yet."""
-
-    def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None: ...
-
-    def operate(
-        self, kind: str, profile: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
-    ) -> None:
-        """Runs one operation of the Supervisor to its end, in the calling thread."""
-
-    def wait_seconds(self) -> float:
-        """How long a change waits for requests that are being answered."""
-
-    def cancel(self) -> None:
-        """Gives up the operation under way: what ran before is left alone, or comes back."""
-
-    def handle_crash(self) -> str:
-        """Writes down why the server died, and has it seen to. What to say of it."""
-
-    def make_profile(self, model: Path) -> Profile: ...
-
-    def chats(self) -> ChatService:
-        """The chats, and who answers them."""
-
-    def bench_service(self) -> BenchService:
-        """The runs of benchmarks; always the same one."""
-
-    def save_traceback(self, text: str) -> None:
-        """Keeps what broke the screen in a file, for a report."""
-
-    def places(self) -> list[tuple[str, str]]:
-        """What is where, for the help screen."""
+SNAPSHOT_SECONDS = 0.5
+"""Between two samples while the server works: numbers that change faster cannot be read."""
+IDLE_SNAPSHOT_SECONDS = 1.0
+ACTIVITY_CHECK_SECONDS = 0.25
+"""While idle: how often the activity marker is compared."""
+COMPANIONS_SECONDS = 1.0
+RETRY_SECONDS = 2.0
+"""Pause after a sample that failed."""
+IDLE_STATES = ("idle", "ready", "sleeping", "down")
 
 
 class ServiceBridge:
-    """Runs the services for one app. ``busy`` while an operation is under way."""
+    """Runs the services for one app."""
 
-    def __init__(self, app: App[Any], services: Services) -> None:
+    def __init__(self, app: App[Any], services: LocalServices) -> None:
         self.app, self.services = app, services
-        self.busy = False
-        self.abandoned = False
-        """Set when the owner gives up a download: the next progress report ends it."""
-        self.ended = threading.Event()
-        """Set while no operation runs, whatever became of the screen."""
-        self.ended.set()
-        self.log_wanted = True
-        """Cleared while nothing shows the log."""
+        self.operation_running = False
+        """Whether an operation or its download runs. Set by the OperationController."""
+        self.operation_ended = threading.Event()
+        """Set while no operation runs, even if the screen is gone."""
+        self.operation_ended.set()
         self.hides_shipped = False
-        """Whether the list leaves out the shipped profiles, as the owner's settings have it."""
-        self.watch = SnapshotPoller(self)
-        self._last: ServerOverview | None = None
-        self._fits: dict[str, EngineCompatibility] = {}
+        """Whether the owner's settings hide the shipped profiles."""
+        self.poller = SnapshotPoller(self)
+        self._overview: ServerOverview | None = None
+        self._compatibility: dict[str, EngineCompatibility] = {}
         self._models: list[Path] = []
         self._previews: dict[str, tuple[Profile, LaunchPreview, int | None]] = {}
 
-    def begin(self) -> None:
-        """Starts watching. Called after the first paint, so that nothing slow comes before it."""
-        self.run(self.watch.run, "watch-now")
-        self.run(self._watch_entries, "watch-entries")
+    def start(self) -> None:
+        """Starts polling. Called after the first paint, which nothing slow may delay."""
+        self.run(self.poller.run, "poll-snapshots")
+        self.run(self._poll_entries, "poll-profiles")
         if not self.services.read_only:
-            self.run(self._watch_log, "watch-log")
+            self.run(self._poll_log, "poll-log")
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
-        """Runs ``work`` as a worker of the app. Called, not awaited: one that never starts leaves nothing behind."""
-        run: Any = work
-        self.app.run_worker(run, group=group, exclusive=exclusive, exit_on_error=False)
+        """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs."""
+        function: Any = work
+        self.app.run_worker(function, group=group, exclusive=exclusive, exit_on_error=False)
 
-    async def look(self) -> None:
-        """Reads what runs once, and says so when it is new."""
-        self.heard(await self.services.now())
+    def report_overview(self, overview: ServerOverview) -> None:
+        """Posts the overview if it changed."""
+        if self.operation_running:  # the operation's own progress says more than its record on disk
+            overview = replace(overview, status=replace(overview.status, operation="", message=""))
+        if overview != self._overview:
+            self._overview = overview
+            self.app.post_message(ServerOverviewChanged(overview))
 
-    def heard(self, now: ServerOverview) -> None:
-        """Says what runs, when it is new."""
-        if self.busy:  # the story tells it better than the record of our own operation
-            now = replace(now, status=replace(now.status, operation="", message=""))
-        if now != self._last:
-            self._last = now
-            self.app.post_message(ServerOverviewChanged(now))
-
-    def complain(self, text: str) -> None:
-        """Says that a reading failed."""
+    def report_problem(self, text: str) -> None:
+        """Shows a warning."""
         self.app.notify(sanitize_line(text), severity="warning", markup=False, timeout=8)
 
-    async def _watch_entries(self) -> None:
-        seen: object = None
+    async def refresh(self) -> None:
+        """Reads profiles and overview again: after an operation a model or an engine may be new."""
+        self._previews.clear()
+        self.run(self.read_entries, "entries", exclusive=True)
+        self.report_overview(await self.services.overview())
+
+    async def _poll_entries(self) -> None:
+        last_marker: object = None
         while True:
-            stamp = await run_in_thread(self.services.stamp)
-            if stamp != seen:
-                seen = stamp
+            marker = await run_in_thread(self.services.profiles_marker)
+            if marker != last_marker:
+                last_marker = marker
                 await self.read_entries()
             await asyncio.sleep(PROFILES_POLL_SECONDS)
 
     async def read_entries(self) -> None:
-        """Reads the profiles and shows them at once; then asks the engines, then looks for models."""
+        """Reads the profiles and posts them at once; then again after asking the engines and finding models."""
         services = self.services
         catalog = await run_in_thread(services.catalog)
         self.hides_shipped = services.hides_shipped(catalog)
-        self._show(catalog)
-        self._fits = await run_in_thread(services.fits, catalog)
-        self._show(catalog)
-        self._models = await run_in_thread(services.models, catalog)
-        self._show(catalog)
+        self._post_entries(catalog)
+        self._compatibility = await run_in_thread(services.compatibility, catalog)
+        self._post_entries(catalog)
+        self._models = await run_in_thread(services.models_without_profile, catalog)
+        self._post_entries(catalog)
 
-    def _show(self, catalog: ProfileCatalog) -> None:
-        # What was known of an unchanged profile stays on the screen while the engines are asked again.
-        self.app.post_message(ProfileEntriesRead(make_entries(catalog, self._fits, self._models)))
+    def _post_entries(self, catalog: ProfileCatalog) -> None:
+        # With the previous compatibility: rows keep their marks while the engines are asked again.
+        self.app.post_message(ProfileEntriesRead(build_entries(catalog, self._compatibility, self._models)))
 
-    async def _watch_log(self) -> None:
-        lines = await run_in_thread(self.services.read_log)  # the first time it reads half a megabyte
+    async def _poll_log(self) -> None:
         while True:
-            if lines:
+            if lines := await run_in_thread(self.services.read_log):  # the first call reads half a megabyte
                 self.app.post_message(LogLinesRead(lines))
             await asyncio.sleep(LOG_POLL_SECONDS)
-            lines = await run_in_thread(self.services.read_log) if self.log_wanted else []
 
     async def preview(self, entry: ProfileEntry, delay: float) -> tuple[LaunchPreview | None, int | None]:
-        """What the engine says to a profile and how large its model is; waits ``delay`` first. Remembers."""
+        """The launch preview of a profile and its model's size in bytes, after ``delay`` seconds. Cached."""
         profile = entry.profile
         assert profile is not None
-        known = self._previews.get(profile.name)
-        if known and known[0] == profile:
-            return known[1], known[2]
+        cached = self._previews.get(profile.name)
+        if cached and cached[0] == profile:
+            return cached[1], cached[2]
         await asyncio.sleep(delay)
         try:
-            found = await run_in_thread(self.services.preview_launch, profile)
+            preview = await run_in_thread(self.services.preview_launch, profile)
         except GpuboxError as error:
             self.app.log.error(str(error))
             return None, None
         size = await run_in_thread(self.services.model_size, profile)
-        self._previews[profile.name] = (profile, found, size)
-        return found, size
+        self._previews[profile.name] = (profile, preview, size)
+        return preview, size
 
-    async def needs_download(self, profile: Profile) -> bool:
-        """Whether the profile's model has to be downloaded first."""
-        return await run_in_thread(self.services.needs_download, profile)
 
-    async def plan_download(self, profile: Profile) -> DownloadPlan:
-        """How much a start would download, and to where."""
-        return await run_in_thread(self.services.plan_download, profile)
+class SnapshotPoller:
+    """Samples for one app. At most one SnapshotTaken is queued, so that a slow terminal cannot fall behind."""
 
-    async def make_profile(self, model: Path) -> Profile:
-        """Writes a profile for a model that has none. Raises GpuboxError."""
-        return await run_in_thread(self.services.make_profile, model)
+    def __init__(self, bridge: ServiceBridge) -> None:
+        self.bridge = bridge
+        self.history: History | None = None
+        self.pending: Snapshot | None = None
+        self.taken_at: float | None = None
+        """When the last sample came, in the event loop's time."""
+        self._companions: tuple[tuple[str, ...], str | None] = ((), None)
+        self._companions_at = float("-inf")
+        self._problem_reported = False
+        self._crash_handled = False
 
-    async def idle(self) -> None:
-        """Returns when no operation is under way."""
-        while self.busy:
-            await asyncio.sleep(0.02)
+    def take(self) -> Snapshot | None:
+        """The newest snapshot; ``None`` if it was taken already."""
+        snapshot, self.pending = self.pending, None
+        return snapshot
 
-    async def fetch(self, profile: Profile) -> bool:
-        """Downloads the profile's model. Returns whether it is here now."""
-        from gpubox.tui.operation_progress import DownloadStatus, OperationAborted
-
+    async def run(self) -> None:
+        """Samples until cancelled. A problem is reported once, and does not end the loop."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        self.busy, self.abandoned, shown = True, False, 0.0
-
-        def report(done: int, total: int | None) -> None:
-            nonlocal shown
-            if self.abandoned:
-                raise GpuboxError("The download was stopped.", "The next start goes on where it was.")
-            at = loop.time()
-            if at - shown >= 0.2 or (done and not shown) or done == total:
-                shown = at
-                self.app.post_message(OperationUpdated(DownloadStatus(profile.name, done, total, at - began)))
-
-        self.app.post_message(OperationUpdated(DownloadStatus(profile.name, 0, None, 0.0)))
-        try:
-            await run_in_thread(self.services.fetch, profile, report)
-        except GpuboxError as error:
-            self.app.post_message(OperationUpdated(OperationAborted(error)))
-            return False
-        finally:
-            self.busy = False
-        return True
-
-    async def operate(
-        self, kind: str, profile: Profile | str, *, stop_now: bool = False, allow_exposed: bool = False
-    ) -> None:
-        """Runs one operation in a thread: nothing that happens to the screen cancels it into a rollback."""
-        from gpubox.tui.operation_progress import OperationAborted
-
-        self.busy = True
-
-        def emit(event: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the screen is gone; the operation goes on to its end
-                self.app.post_message(OperationUpdated(event))
-
-        def work() -> None:
+        while True:
+            started = loop.time()
+            idle, pause = False, RETRY_SECONDS
             try:
-                self.services.operate(kind, profile, stop_now, allow_exposed, emit)
-            finally:
-                self.ended.set()
+                idle = await self.sample() and not self.bridge.operation_running
+                pause = IDLE_SNAPSHOT_SECONDS if idle else SNAPSHOT_SECONDS
+                self._problem_reported = False
+            except (GpuboxError, OSError) as error:
+                self._report_problem(str(error))
+            except Exception as error:  # a bug in a reader must not end the screen
+                self.bridge.services.save_traceback(traceback.format_exc())
+                self._report_problem(f"reading failed: {type(error).__name__}: {error}")
+            await self._pause(started + pause, until_activity=idle)
 
-        self.ended.clear()
-        try:
-            await run_in_thread(work)
-        except GpuboxError as error:
-            self.app.post_message(OperationUpdated(OperationAborted(error)))
-        finally:
-            self.busy = False
-            self.app.post_message(OperationEnded())
-        self._previews.clear()  # a model may have come, an engine may have changed
-        self.run(self.read_entries, "entries", exclusive=True)
-        await self.look()
+    async def _pause(self, until: float, *, until_activity: bool) -> None:
+        """Returns at ``until``, or soon after the activity marker changed."""
+        loop, services = asyncio.get_running_loop(), self.bridge.services
+        marker = await run_in_thread(services.activity_marker) if until_activity else None
+        while (left := until - loop.time()) > 0:
+            await asyncio.sleep(min(left, ACTIVITY_CHECK_SECONDS) if until_activity else left)
+            if until_activity and (
+                self.bridge.operation_running or await run_in_thread(services.activity_marker) != marker
+            ):
+                return
+        await asyncio.sleep(0)  # even if sampling takes all the time, the screen must get its turn
 
-    async def handle_crash(self) -> None:
-        """Has a death written down, and the server started again where its profile wants it."""
-        if said := await run_in_thread(self.services.handle_crash):
-            self.complain(said)
+    async def sample(self) -> bool:
+        """Takes one snapshot and passes it on. Returns whether the server is idle."""
+        services, now = self.bridge.services, asyncio.get_running_loop().time
+        snapshot = await services.snapshot()
+        if self.history is None:
+            from gpubox.telemetry.history import History
+
+            self.history = History()
+        self.taken_at = now()
+        self.history.push(snapshot)
+        if now() - self._companions_at >= COMPANIONS_SECONDS:
+            self._companions, self._companions_at = await run_in_thread(services.companions_and_last), now()
+        companions, last = self._companions
+        self.bridge.report_overview(ServerOverview(snapshot.server, companions, None if snapshot.server.pid else last))
+        crashed = snapshot.server.state == "crashed" and not self.bridge.operation_running
+        if crashed and not self._crash_handled and (outcome := await run_in_thread(services.handle_crash)):
+            self.bridge.report_problem(outcome)
+        self._crash_handled = crashed
+        queued, self.pending = self.pending is not None, snapshot
+        if not queued:
+            self.bridge.app.post_message(SnapshotTaken())
+        return snapshot.throughput.state in IDLE_STATES
+
+    def _report_problem(self, text: str) -> None:
+        if not self._problem_reported:
+            self._problem_reported = True
+            self.bridge.report_problem(text)

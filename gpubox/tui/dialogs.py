@@ -1,38 +1,51 @@
-"""A question with two or three answers, each with its key."""
+"""The frame of every dialog, and the two general ones: a question with answers, and a prompt for one line of text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result], Generic[Result]):
+    """A framed box over a dimmed screen. Subclasses compose one Vertical or VerticalScroll."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog > Vertical, Dialog > VerticalScroll {
+        max-width: 98%; max-height: 96%; background: $panel; border: round $line-focus;
+        border-title-color: $foreground; border-title-style: bold; border-subtitle-color: $quiet;
+        scrollbar-size-vertical: 1;
+    }
+    Dialog Static { height: auto; }
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DialogAnswer:
-    """One answer: its key, its words, and the value the question returns."""
+    """One answer: its key, its text, and the value that the dialog returns."""
 
     key: str
-    words: str
+    text: str
     value: str
 
 
-class QuestionScreen(ModalScreen[str | None]):
-    """Returns the value of the answer; ``None`` for esc. The first answer is the safe one."""
+class QuestionScreen(Dialog[str | None]):
+    """Returns the value of the chosen answer, ``None`` for esc. The first answer must be the safe one."""
 
     DEFAULT_CSS = """
-    QuestionScreen { align: center middle; background: $background 60%; }
-    QuestionScreen > Vertical {
-        width: 72; max-width: 96%; height: auto; max-height: 96%; padding: 1 2;
-        border: round $line-focus; background: $panel; border-title-color: $foreground; border-title-style: bold;
-    }
-    QuestionScreen Static { height: auto; margin-bottom: 1; }
+    QuestionScreen > Vertical { width: 72; max-width: 96%; height: auto; padding: 1 2; }
+    QuestionScreen Static { margin-bottom: 1; }
     QuestionScreen OptionList { height: auto; border: none; padding: 0; background: $panel; }
     QuestionScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
     QuestionScreen OptionList:focus > .option-list--option-highlighted {
@@ -46,10 +59,14 @@ class QuestionScreen(ModalScreen[str | None]):
         self.question, self.body, self.answers = title, body, answers
 
     def compose(self) -> ComposeResult:
+        options = [
+            Option(Content.assemble((f"{answer.key}  ", "bold $primary"), answer.text), id=answer.value)
+            for answer in self.answers
+        ]
         with Vertical() as box:
-            box.border_title = Content(self.question)  # a plain text would be read as markup
+            box.border_title = Content(self.question)  # a str would be parsed as markup
             yield Static(self.body, markup=False)
-            yield OptionList(*[self._option(answer) for answer in self.answers], markup=False)
+            yield OptionList(*options, markup=False)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
@@ -63,5 +80,32 @@ class QuestionScreen(ModalScreen[str | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
 
-    def _option(self, answer: DialogAnswer) -> Option:
-        return Option(Content.assemble((f"{answer.key}  ", "bold $primary"), answer.words), id=answer.value)
+
+class PromptScreen(Dialog[str | None]):
+    """Asks for one line of text. Returns it, ``None`` for esc or an empty line."""
+
+    DEFAULT_CSS = """
+    PromptScreen > Vertical { width: 72; max-width: 96%; height: auto; padding: 1 2; }
+    PromptScreen Static { margin-bottom: 1; color: $secondary; }
+    PromptScreen Input { height: 1; background: $line; }
+    """
+    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
+
+    def __init__(self, title: str, value: str, body: str = "") -> None:
+        super().__init__()
+        self.question, self.value, self.body = title, value, body
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = Content(self.question)
+            box.border_subtitle = "⏎ confirms, esc cancels"
+            if self.body:
+                yield Static(self.body, markup=False)
+            yield Input(self.value, compact=True, select_on_focus=True)
+
+    def on_mount(self) -> None:
+        self.set_focus(self.query_one(Input))  # Widget.focus() waits a turn; text typed at once would be lost
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip() or None)

@@ -1,4 +1,4 @@
-"""The real services. Everything slow to import is imported late: the screen paints before it is needed."""
+"""The services of this machine. Slow imports are inside the methods: the screen paints before it needs them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,54 +26,59 @@ if TYPE_CHECKING:
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
     from gpubox.server.log import LogReader
-    from gpubox.server.supervisor import Supervisor
     from gpubox.telemetry.sampler import Sampler
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.service import ChatService
 
-ATTACHED_READ_ONLY = "gpubox did not start this server: it is watched read only."
-FIRST_LOG_BYTES = 512 * 1024
+ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
+LOG_TAIL_BYTES = 512 * 1024
+_SAMPLER_MODULES = (
+    "gpubox.hardware.nvml_reader", "gpubox.server.server_process", "gpubox.telemetry.history",
+    "gpubox.telemetry.sampler",
+)  # fmt: skip
 
 
 class LocalServices:
-    """This machine's profiles, engines and server; with ``url`` a foreign server, read only."""
+    """This machine's profiles, engines and server; with ``url`` a server that gpubox did not start, read only.
+
+    Methods that are not coroutines may block: the screen calls them in threads. All raise GpuboxError.
+    """
 
     def __init__(self, paths: Paths, config: Config, url: str | None = None) -> None:
         self.paths, self.config, self.url = paths, config, url
         self.read_only = ATTACHED_READ_ONLY if url else ""
-        self._imported = False
+        """Why nothing can be changed; empty if it can."""
         self._sampler: Sampler | None = None
         self._driver: DriverReader | None = None
         self._log: LogReader | None = None
-        self._cancel: Callable[[], None] | None = None
-        self._benches: BenchService | None = None
+        self._cancel: Callable[[], object] | None = None
+        self._bench: BenchService | None = None
 
     def clock(self) -> datetime:
         return datetime.now()
 
-    async def now(self) -> ServerOverview:
-        if not self._imported:  # the first look: these imports take longer than a frame
-            await run_in_thread(_import_server)
-            self._imported = True
+    async def overview(self) -> ServerOverview:
+        """Reads what runs."""
+        await run_in_thread(import_module, "gpubox.server.status")  # the first time slower than a frame
         from gpubox.server.server_process import reap_servers
         from gpubox.server.status import read_foreign_status, read_status
 
         if self.url:
             from gpubox.server.api_keys import api_key_for
 
-            return ServerOverview(
-                await read_foreign_status(self.url, await run_in_thread(api_key_for, self.paths, self.config, self.url))
-            )
+            key = await run_in_thread(api_key_for, self.paths, self.config, self.url)
+            return ServerOverview(await read_foreign_status(self.url, key))
         reap_servers()
         status = await read_status(self.paths, self.config, MAIN_INSTANCE)
-        companions, last = await run_in_thread(self.beside)
+        companions, last = await run_in_thread(self.companions_and_last)
         return ServerOverview(status, companions, None if status.pid else last)
 
     async def snapshot(self) -> Snapshot:
-        if self._sampler is None:  # the first: the driver's library and HTTP take longer to import than a frame
-            await run_in_thread(_import_sampler)
-            self._imported = True
+        """Takes all readings."""
+        if self._sampler is None:
+            for module in _SAMPLER_MODULES:
+                await run_in_thread(import_module, module)
             from gpubox.hardware.nvml_reader import DriverReader
             from gpubox.telemetry.sampler import Sampler
 
@@ -83,26 +90,30 @@ class LocalServices:
         return await self._sampler.sample()
 
     def activity_marker(self) -> object:
-        found: list[object] = []
+        """A value that changes when the server does something. Cheap."""
+        stats: list[object] = []
         for path in (self.paths.instance_log(MAIN_INSTANCE), self.paths.instance_state(MAIN_INSTANCE)):
             with contextlib.suppress(OSError):
                 stat = path.stat()
-                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return found
+                stats.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return stats
 
-    def beside(self) -> tuple[tuple[str, ...], str | None]:
+    def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
+        """The profiles that run beside the active one, and the profile that answered last."""
         if self.url:
             return (), None
-        self._watch()
-        return tuple(self._companions()), self._last()
-
-    def _watch(self) -> None:
-        """Gives each server its watcher back where somebody killed that."""
         from gpubox.server.instance import instance_names, observe
+        from gpubox.server.state import load_state
         from gpubox.server.watcher import ensure_watcher
 
-        for slot in instance_names(self.paths):
-            ensure_watcher(self.paths, slot, observe(self.paths, slot).process)
+        companions: list[str] = []
+        for name in instance_names(self.paths):
+            view = observe(self.paths, name)
+            ensure_watcher(self.paths, name, view.process)  # replaces a watcher that was killed
+            if name != MAIN_INSTANCE and view.running:
+                companions.append(view.running.launch.profile)
+        last = load_state(self.paths.instance_state(MAIN_INSTANCE)).last_good
+        return tuple(companions), last.profile if last else None
 
     async def close(self) -> None:
         if self._sampler:
@@ -111,6 +122,7 @@ class LocalServices:
             await run_in_thread(self._driver.close)
 
     def handle_crash(self) -> str:
+        """Writes the post-mortem, has the server restarted if its profile says so. Returns the outcome."""
         from gpubox.hardware.gpu import DriverReading
         from gpubox.server import watcher
         from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
@@ -119,45 +131,33 @@ class LocalServices:
 
         driver = self._driver.latest() if self._driver else DriverReading(())
         view = observe(self.paths, MAIN_INSTANCE)
-        written = write_post_mortem(self.paths, view, driver)
+        post_mortem = write_post_mortem(self.paths, view, driver)
+        outcome = f"{view.message} {post_mortem}" if post_mortem else view.message
         dead = view.state.running
-        told = dead is not None and cause_of(self.paths, MAIN_INSTANCE, dead.process).kind is FailureKind.STOPPED
-        refused = restart_refusal(view, driver, keyed=api_key(self.paths) is not None, told=told)
-        said = f"{view.message} {written}" if written else view.message
         if dead is None:
-            return said
-        if refused is None:  # the watcher does it; one that was killed is replaced for that
+            return outcome
+        stopped = cause_of(self.paths, MAIN_INSTANCE, dead.process).kind is FailureKind.STOPPED
+        refusal = restart_refusal(view, driver, has_api_key=api_key(self.paths) is not None, terminated=stopped)
+        if refusal is None:  # the watcher restarts it; one that was killed is replaced first
             watcher.ensure_watcher(self.paths, MAIN_INSTANCE, dead.process)
-            refused = (
-                "It is started again." if watcher.watched(MAIN_INSTANCE) else "It is not started again: no watcher."
-            )
-        return f"{said} {refused}".strip()
-
-    def _companions(self) -> list[str]:
-        from gpubox.server.instance import instance_names, observe
-
-        views = [observe(self.paths, slot) for slot in instance_names(self.paths) if slot != MAIN_INSTANCE]
-        return [view.running.launch.profile for view in views if view.running]
-
-    def _last(self) -> str | None:
-        from gpubox.server.state import load_state
-
-        last = load_state(self.paths.instance_state(MAIN_INSTANCE)).last_good
-        return last.profile if last else None
+            watched = watcher.wants_watcher(MAIN_INSTANCE)
+            refusal = "It is restarted." if watched else "It is not restarted: no watcher."
+        return f"{outcome} {refusal}".strip()
 
     # -- profiles -----------------------------------------------------------------------------------
 
-    def stamp(self) -> object:
-        found = []
+    def profiles_marker(self) -> object:
+        """A value that changes when a profile file or config.toml does. Cheap."""
+        times = []
         with contextlib.suppress(OSError):
-            found.append((str(self.paths.config_file), self.paths.config_file.stat().st_mtime_ns))
+            times.append((str(self.paths.config_file), self.paths.config_file.stat().st_mtime_ns))
         for folder in (shipped_profiles(), self.paths.profiles):
             with contextlib.suppress(OSError):
-                found += [(str(path), path.stat().st_mtime_ns) for path in folder.glob("*.toml")]
-        return tuple(sorted(found))
+                times += [(str(path), path.stat().st_mtime_ns) for path in folder.glob("*.toml")]
+        return tuple(sorted(times))
 
     def catalog(self) -> ProfileCatalog:
-        """The profiles; reads config.toml again too. One that is broken stands beside them, and what it said holds."""
+        """Reads config.toml again too. A broken one is listed as broken; its last valid settings stay in use."""
         from gpubox.profiles.loader import load_catalog
 
         catalog = load_catalog(self.paths)
@@ -169,16 +169,17 @@ class LocalServices:
         return catalog
 
     def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        from gpubox.profiles.listing import hides_shipped
+        """Whether the list leaves out the shipped profiles at first."""
+        from gpubox.profiles.loader import hides_shipped
 
         return hides_shipped(catalog.profiles.values(), self.config.shipped_profiles)
 
-    def fits(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
+    def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         from gpubox.server.engine_compatibility import compatibility_by_profile
 
         return compatibility_by_profile(catalog.profiles.values(), self.paths, self.config)
 
-    def models(self, catalog: ProfileCatalog) -> list[Path]:
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
         from gpubox.models.find import find_models
         from gpubox.models.resolve import profile_model
 
@@ -195,6 +196,7 @@ class LocalServices:
         return preview_launch(profile, self.paths, self.config)
 
     def make_profile(self, model: Path) -> Profile:
+        """Writes a profile for a model that has none."""
         from gpubox.interchange.importing import import_source
         from gpubox.profiles.writer import save_profile
 
@@ -207,20 +209,22 @@ class LocalServices:
     # -- the log ------------------------------------------------------------------------------------
 
     def read_log(self) -> list[str]:
+        """The new lines since the last call; the first call returns the last lines of the log."""
         if self._log is None:
             from gpubox.server.log import LogReader, tail_text
 
             path = self.paths.instance_log(MAIN_INSTANCE)
             self._log = LogReader(path, from_end=True)
-            return tail_text(path, FIRST_LOG_BYTES).splitlines()
+            return tail_text(path, LOG_TAIL_BYTES).splitlines()
         return self._log.read()
 
     def failed_log(self) -> tuple[str, list[str]]:
+        """The last failure in a sentence, and the end of its log. Raises GpuboxError if nothing failed."""
         from gpubox.server.instance import failed_log
         from gpubox.server.log import tail_text
 
-        path, said = failed_log(self.paths, MAIN_INSTANCE)
-        return said, tail_text(path, FIRST_LOG_BYTES).splitlines()
+        path, failure = failed_log(self.paths, MAIN_INSTANCE)
+        return failure, tail_text(path, LOG_TAIL_BYTES).splitlines()
 
     # -- operations ---------------------------------------------------------------------------------
 
@@ -245,64 +249,72 @@ class LocalServices:
         return plan_download(profile.model, self.paths)
 
     def exposed_without_key(self, profile: Profile) -> bool:
+        """Whether a start opens a port to other machines without a key, and the owner has not allowed that."""
         return not (profile.loopback or self.config.allow_exposed or api_key(self.paths))
 
-    def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
+    def download(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
         from gpubox.models.fetch import fetch_model
 
         fetch_model(profile.model, self.paths, self.config, on_progress)
 
     def operate(
-        self, kind: str, profile: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
+        self, kind: str, target: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
     ) -> None:
+        """Runs one operation of the Supervisor to its end. ``target`` is a profile, or for stop an instance name."""
         from gpubox.server.supervisor import Supervisor, instance_of
 
-        slot = profile if isinstance(profile, str) else instance_of(profile)
-        supervisor = Supervisor(self.paths, self.config, slot, emit)
+        supervisor = Supervisor(
+            self.paths, self.config, target if isinstance(target, str) else instance_of(target), emit
+        )
+        operation: Coroutine[Any, Any, object]
+        if kind == "stop" or isinstance(target, str):
+            operation = supervisor.stop()
+        elif kind == "start":
+            operation = supervisor.start(target, allow_exposed=allow_exposed)
+        else:
+            change = supervisor.restart if kind == "restart" else supervisor.switch
+            operation = change(target, stop_now=stop_now, allow_exposed=allow_exposed)
         try:
-            asyncio.run(self._cancellable(_work(supervisor, kind, profile, stop_now, allow_exposed)))
+            asyncio.run(self._run_cancellable(operation))
         except asyncio.CancelledError:
-            raise GpuboxError("Given up; what runs was not touched.", code=ExitCode.INTERRUPTED) from None
+            raise GpuboxError("Cancelled; what runs was not touched.", code=ExitCode.INTERRUPTED) from None
         finally:
             self._cancel = None
 
-    async def _cancellable(self, work: Coroutine[Any, Any, object]) -> None:
+    async def _run_cancellable(self, operation: Coroutine[Any, Any, object]) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-
-        def cancel() -> None:
-            loop.call_soon_threadsafe(task.cancel)
-
-        self._cancel = cancel
-        await work
+        self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
+        await operation
 
     def wait_seconds(self) -> float:
         return self.config.wait_seconds
 
     def cancel(self) -> None:
+        """Cancels the running operation: the old server is left alone, or comes back."""
         if self._cancel:
             self._cancel()
 
-    def chats(self) -> ChatService:
-        from gpubox.tui.chat.local_service import LocalChatService
+    def chat_service(self) -> ChatService:
+        from gpubox.tui.chat.service import ChatService
 
-        return LocalChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
+        return ChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def bench_service(self) -> BenchService:
-        if self._benches is None:
-            from gpubox.tui.bench.local_service import LocalBenchService
+        if self._bench is None:
+            from gpubox.tui.bench.service import BenchService
 
-            self._benches = LocalBenchService(
-                self.paths, self.config, self.url, read_only="" if self.url else self.read_only
-            )
-        return self._benches
+            self._bench = BenchService(self.paths, self.config, self.url, read_only="" if self.url else self.read_only)
+        return self._bench
 
     def save_traceback(self, text: str) -> None:
+        """Writes it to a file, for a bug report."""
         with contextlib.suppress(OSError):
             self.paths.logs.mkdir(parents=True, exist_ok=True)
             (self.paths.logs / "screen-broke.txt").write_text(text, encoding="utf-8")
 
-    def places(self) -> list[tuple[str, str]]:
+    def file_locations(self) -> list[tuple[str, str]]:
+        """(name, path), for the help screen."""
         paths = self.paths
         return [
             ("your profiles", str(paths.profiles)),
@@ -312,25 +324,3 @@ class LocalServices:
             ("state", str(paths.state)),
             ("cache", str(paths.cache)),
         ]
-
-
-def _work(
-    supervisor: Supervisor, kind: str, profile: Profile | str, stop_now: bool, allow_exposed: bool
-) -> Coroutine[Any, Any, object]:
-    if kind == "stop" or isinstance(profile, str):
-        return supervisor.stop()
-    if kind == "start":
-        return supervisor.start(profile, allow_exposed=allow_exposed)
-    work = supervisor.restart if kind == "restart" else supervisor.switch
-    return work(profile, stop_now=stop_now, allow_exposed=allow_exposed)
-
-
-def _import_server() -> None:
-    import gpubox.server.status  # noqa: F401
-
-
-def _import_sampler() -> None:
-    import gpubox.hardware.nvml_reader
-    import gpubox.server.server_process
-    import gpubox.telemetry.history
-    import gpubox.telemetry.sampler  # noqa: F401

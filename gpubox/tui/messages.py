@@ -1,4 +1,4 @@
-"""What the bridge tells the screens: values and messages."""
+"""What the bridge and the operations tell the app: values and Textual messages."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from textual.message import Message
 
 if TYPE_CHECKING:
     from gpubox.server.status import ServerStatus
+    from gpubox.tui.dashboard.profiles import ProfileEntry
     from gpubox.tui.operation_progress import OperationEvent
-    from gpubox.tui.profile_entries import ProfileEntry
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOverview:
-    """What runs at this moment."""
+    """What runs now."""
 
     status: ServerStatus
     companions: tuple[str, ...] = ()
     """Profiles that run beside the active one."""
-    last: str | None = None
-    """The profile that answered last, where none does now."""
+    last_profile: str | None = None
+    """The profile that answered last, if none does now."""
 
     @property
     def without_slots(self) -> ServerOverview:
-        """The same without what moves with every token."""
+        """The same without the slots, which change with every token."""
         return replace(self, status=replace(self.status, slots=None)) if self.status.slots else self
 
     @property
     def running(self) -> frozenset[str]:
-        """Every profile whose process lives."""
-        main = self.status.profile if self.status.pid is not None else None
-        return frozenset({*self.companions, *([main] if main else [])})
+        """The profiles whose process lives."""
+        active = self.status.profile if self.status.pid is not None else None
+        return frozenset({*self.companions, *([active] if active else [])})
 
 
 class ServerOverviewChanged(Message):
-    """A new reading of what runs; only sent when it differs from the last."""
+    """Sent only if the overview differs from the last one."""
 
-    def __init__(self, now: ServerOverview) -> None:
+    def __init__(self, overview: ServerOverview) -> None:
         super().__init__()
-        self.now = now
+        self.overview = overview
 
 
 class SnapshotTaken(Message):
-    """A new snapshot waits with the bridge. It carries none: what is drawn is the newest by then."""
+    """A snapshot waits in the SnapshotPoller. Not carried here, so that the newest one is drawn."""
 
 
 class ProfileEntriesRead(Message):
-    """The profile list, after a change of its files or of what is known about them."""
+    """The profile list, after a change of its files or of their compatibility."""
 
     def __init__(self, entries: tuple[ProfileEntry, ...]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class LogLinesRead(Message):
 
 
 class OperationUpdated(Message):
-    """The operation under way has something to tell."""
+    """An event of the running operation."""
 
     def __init__(self, event: OperationEvent) -> None:
         super().__init__()
@@ -72,4 +72,4 @@ class OperationUpdated(Message):
 
 
 class OperationEnded(Message):
-    """The operation is over, well or not."""
+    """The operation is over, successful or not."""

@@ -1,4 +1,4 @@
-"""The story of one operation, from its events to the lines the owner reads. Pure."""
+"""The progress of one operation (start, switch, restart, stop), from its events to the lines on the screen. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from gpubox.server.events import (
 from gpubox.tui.formatting import block_bar
 
 BAR_CELLS = 10
-STILL_SECONDS = 2.0
+STALL_SECONDS = 2.0
+"""After so long without a byte the mean speed no longer gives an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadStatus:
-    """How far the download of a model is; it comes before the operation's own events."""
+    """Progress of the model download, which precedes the operation's own events. Seconds since its start."""
 
     profile: str
     bytes_done: int
@@ -54,185 +55,172 @@ OperationEvent = ServerEvent | DownloadStatus | OperationAborted
 
 @dataclass(frozen=True, slots=True)
 class OperationProgress:
-    """One operation as far as it has come."""
+    """All that is known of one operation. ``kind`` is start, switch, restart or stop."""
 
     kind: str
     profile: str
     done: tuple[StepDone, ...] = ()
     step: Step | None = None
-    """Under way now."""
+    """The step under way."""
     progress: LoadProgress | DownloadStatus | None = None
-    moved: float = 0.0
-    """At which second of the load or download its bytes last grew."""
-    waiting: tuple[str, ...] = ()
-    waits_seconds: float | None = None
-    """How long it still waits for them."""
+    bytes_grew_at: float = 0.0
+    """The second of the load or download at which its bytes last grew."""
+    busy_slots: tuple[str, ...] = ()
+    """What the operation waits for, a phrase per slot."""
+    wait_seconds_left: float | None = None
     failed: StepFailed | None = None
     finished: OperationFinished | None = None
-    refused: GpuboxError | None = None
+    error: GpuboxError | None = None
 
     @property
-    def over(self) -> bool:
-        return self.finished is not None or self.refused is not None
+    def ended(self) -> bool:
+        return self.finished is not None or self.error is not None
 
     @property
-    def waits(self) -> bool:
+    def succeeded(self) -> bool:
+        return self.finished is not None and self.finished.ok and self.error is None
+
+    @property
+    def is_waiting(self) -> bool:
         """Whether it waits for busy slots."""
         return self.step is Step.WAIT
 
     @property
-    def downloads(self) -> bool:
-        """Whether a model is being downloaded."""
+    def is_downloading(self) -> bool:
         return isinstance(self.progress, DownloadStatus)
 
     @property
     def can_cancel(self) -> bool:
-        """Whether it can be ended in this step with something left that runs."""
-        return self.step in (Step.CHECK, Step.LOAD, Step.PROVE)
+        """Whether cancelling now leaves a server that runs, or the state before the operation."""
+        return self.step in (Step.CHECK, Step.LOAD, Step.PROBE)
 
     @property
-    def safe_to_leave(self) -> bool:
-        """Whether a server is there now that goes on without gpubox."""
-        return self.step in (Step.LOAD, Step.PROVE, Step.RESTORE)
+    def can_leave(self) -> bool:
+        """Whether a server is up or loading that does not need gpubox any more."""
+        return self.step in (Step.LOAD, Step.PROBE, Step.RESTORE)
 
-    @property
-    def ok(self) -> bool:
-        return self.finished is not None and self.finished.ok and self.refused is None
-
-    def after(self, event: OperationEvent) -> OperationProgress:
-        """The story with ``event`` added."""
+    def with_event(self, event: OperationEvent) -> OperationProgress:
+        """The progress after ``event``."""
         match event:
             case StepStarted(step=step):
-                return replace(self, step=step, progress=None, waiting=())
+                return replace(self, step=step, progress=None, busy_slots=())
             case StepDone():
-                return replace(self, done=(*self.done, event), step=None, progress=None, waiting=())
+                return replace(self, done=(*self.done, event), step=None, progress=None, busy_slots=())
             case LoadProgress() | DownloadStatus():
-                grew = self.progress is None or _bytes(event) != _bytes(self.progress)
-                return replace(self, progress=event, moved=event.seconds if grew else self.moved)
+                grew = self.progress is None or _bytes_done(event) != _bytes_done(self.progress)
+                return replace(self, progress=event, bytes_grew_at=event.seconds if grew else self.bytes_grew_at)
             case WaitingForSlots(slots=slots, seconds_left=left):
-                return replace(self, waiting=slots, waits_seconds=left)
+                return replace(self, busy_slots=slots, wait_seconds_left=left)
             case StepFailed():
                 return replace(self, failed=self.failed or event, step=None, progress=None)
             case OperationFinished():
                 return replace(self, finished=event, step=None, progress=None)
             case OperationAborted(error=error):
-                return replace(self, refused=error, step=None, progress=None)
+                return replace(self, error=error, step=None, progress=None)
 
     @property
-    def share(self) -> float | None:
-        """How much of the load or download is done, 0 to 1; ``None``: not known."""
-        match self.progress:
-            case LoadProgress(bytes_read=int(done), bytes_total=int(total)) if total:
-                return done / total
-            case DownloadStatus(bytes_done=done, bytes_total=int(total)) if total:
-                return done / total
-        return None
+    def fraction_done(self) -> float | None:
+        """How much of the load or download is done, 0 to 1; ``None`` if unknown."""
+        if self.progress is None or not self.progress.bytes_total:
+            return None
+        done = _bytes_done(self.progress)
+        return None if done is None else done / self.progress.bytes_total
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate; ``None`` while nothing has been read for a while: the mean speed says nothing then."""
-        if self.progress is None or self.progress.seconds - self.moved > STILL_SECONDS:
+        """An estimate for the load or download; ``None`` while no bytes arrive."""
+        if self.progress is None or self.progress.seconds - self.bytes_grew_at > STALL_SECONDS:
             return None
         return self.progress.seconds_left
 
     @property
-    def word(self) -> str:
+    def step_label(self) -> str:
         """The step under way in one or two words, for the profile's row."""
-        name = "download" if isinstance(self.progress, DownloadStatus) else str(self.step or "")
-        return f"{name} {self.share:.0%}" if name and self.share is not None else name
+        name = "download" if self.is_downloading else str(self.step or "")
+        return f"{name} {self.fraction_done:.0%}" if name and self.fraction_done is not None else name
 
 
-def progress_parts(story: OperationProgress) -> list[Content]:
-    """The story as pieces that belong together each; the caller breaks lines between them."""
-    if story.over:
-        return _ending(story)
-    name = story.profile or "the server"
-    found = [Content.assemble(("◌ ", "$accent"), (sanitize_line(name), "bold"))]
-    found += [_done(step) for step in story.done]
-    found += _under_way(story)
-    return found
-
-
-def _bytes(progress: LoadProgress | DownloadStatus) -> int | None:
+def _bytes_done(progress: LoadProgress | DownloadStatus) -> int | None:
     return progress.bytes_done if isinstance(progress, DownloadStatus) else progress.bytes_read
 
 
-def _done(step: StepDone) -> Content:
+def progress_parts(operation: OperationProgress) -> list[Content]:
+    """The operation as phrases; the caller may break lines between them."""
+    if operation.ended:
+        return _result_parts(operation)
+    name = operation.profile or "the server"
+    head = Content.assemble(("◌ ", "$accent"), (sanitize_line(name), "bold"))
+    return [head, *map(_done_step, operation.done), *_current_step(operation)]
+
+
+def _done_step(step: StepDone) -> Content:
     quick = step.step is Step.CHECK or step.seconds < 0.05
-    took = "" if quick else f" {units.duration(step.seconds)}"
-    return Content.assemble((f"{step.step} ", ""), ("✓", "$success"), (took, "$quiet"))
+    return Content.assemble(
+        f"{step.step} ", ("✓", "$success"), ("" if quick else f" {units.duration(step.seconds)}", "$quiet")
+    )
 
 
-def _under_way(story: OperationProgress) -> list[Content]:
-    match story.progress:
-        case DownloadStatus() as progress:
-            return [_bar("download", story.share, progress.bytes_done, progress.bytes_total, story.seconds_left)]
-        case LoadProgress() as progress if progress.bytes_total:
-            stage = [Content.styled(sanitize_line(progress.stage), "$quiet")]
-            return [_bar("load", story.share, progress.bytes_read, progress.bytes_total, story.seconds_left), *stage]
-        case LoadProgress() as progress:
-            return [Content.assemble(("load … ", "$accent"), (sanitize_line(progress.stage), "$quiet"))]
-    if story.waiting:
-        slots = "; ".join(sanitize_line(slot) for slot in story.waiting)
+def _current_step(operation: OperationProgress) -> list[Content]:
+    match operation.progress:
+        case DownloadStatus():
+            return [_transfer("download", operation)]
+        case LoadProgress(stage=stage, bytes_total=total):
+            text = Content.styled(sanitize_line(stage), "$quiet")
+            return [_transfer("load", operation), text] if total else [Content.assemble(("load … ", "$accent"), text)]
+    if operation.busy_slots:
+        slots = "; ".join(sanitize_line(slot) for slot in operation.busy_slots)
         return [
-            Content.assemble(("wait … ", "$accent"), (slots, "")),
-            Content.styled(f"at most {_left(story.waits_seconds or 0)} more", "$quiet"),
+            Content.assemble(("wait … ", "$accent"), slots),
+            Content.styled(f"at most {_time_left(operation.wait_seconds_left or 0)} more", "$quiet"),
             Content.styled("⏎ asks again, esc leaves it running", "$quiet"),
         ]
-    return [Content.styled(f"{story.step} …", "$accent")] if story.step else []
+    return [Content.styled(f"{operation.step} …", "$accent")] if operation.step else []
 
 
-def _bar(word: str, share: float | None, done: int | None, total: int | None, left: float | None) -> Content:
-    if share is None or total is None:
-        return Content.assemble((f"{word} … ", "$accent"), units.file_size(done))
+def _transfer(label: str, operation: OperationProgress) -> Content:
+    """``load ▓▓░░░░░░░░ 5.0 of 20.0 GB ~15 s left``."""
+    assert operation.progress is not None
+    fraction, done, total = operation.fraction_done, _bytes_done(operation.progress), operation.progress.bytes_total
+    if fraction is None or total is None:
+        return Content.assemble((f"{label} … ", "$accent"), units.file_size(done))
+    number, unit = units.file_size(done).split(" ")
     size = units.file_size(total)
-    number, unit = units.file_size(done).split(" ") if done is not None else (units.UNKNOWN, "")
     amount = f"{number} of {size}" if size.endswith(unit) else f"{number} {unit} of {size}"
-    more = f" ~{_left(left)} left" if left is not None else ""
-    return Content.assemble((f"{word} ", ""), (block_bar(share, BAR_CELLS), "$accent"), f" {amount}", (more, "$quiet"))
+    left = f" ~{_time_left(operation.seconds_left)} left" if operation.seconds_left is not None else ""
+    return Content.assemble(f"{label} ", (block_bar(fraction, BAR_CELLS), "$accent"), f" {amount}", (left, "$quiet"))
 
 
-def _left(seconds: float) -> str:
+def _time_left(seconds: float) -> str:
     return f"{max(1, round(seconds))} s" if seconds < 59.5 else units.duration(seconds)
 
 
-def _ending(story: OperationProgress) -> list[Content]:
-    if story.ok:
-        assert story.finished is not None
-        took = units.duration(story.finished.seconds)
-        head = Content.assemble(("✓ ", "$success"), _told(story.finished.message, story.profile, took))
-        return [head, *(_done(step) for step in story.done)]
-    message, hint = _failure(story)
-    head = Content.assemble(
-        ("✗ ", "$error"), (sanitize_line(story.profile), "bold"), "  " if story.profile else "", message
-    )
-    found = [head]
+def _result_parts(operation: OperationProgress) -> list[Content]:
+    profile, failed, finished = operation.profile, operation.failed, operation.finished
+    if operation.succeeded:
+        assert finished is not None
+        head = Content.assemble(("✓ ", "$success"), _with_duration(finished, profile))
+        return [head, *map(_done_step, operation.done)]
+    error = operation.error
+    text = finished.message if finished and not finished.ok else error.message if error else ""
+    message = sanitize_line(text.removeprefix(f"{profile}: "))
+    hint = (failed.hint if failed else "") or (error.hint if error else "")
+    parts = [Content.assemble(("✗ ", "$error"), (sanitize_line(profile), "bold"), "  " if profile else "", message)]
     if hint:
-        found.append(Content.styled(sanitize_line(hint), "$accent"))
-    if story.failed and story.failed.line and story.failed.line not in message:
-        found.append(Content.assemble(("log ", "$quiet"), (sanitize_line(story.failed.line), "$quiet")))
-    if story.failed and story.failed.logged:
-        found.append(Content.styled("F shows its log", "$quiet"))
-    return found
+        parts.append(Content.styled(sanitize_line(hint), "$accent"))
+    if failed and failed.line and failed.line not in message:
+        parts.append(Content.styled(f"log {sanitize_line(failed.line)}", "$quiet"))
+    if failed and failed.logged:
+        parts.append(Content.styled("F shows its log", "$quiet"))
+    return parts
 
 
-def _told(message: str, name: str, took: str) -> Content:
-    """``b answers.`` as ``b answers in 3.1 s``, the name in bold."""
-    text = sanitize_line(message).rstrip(".")
-    if text == f"{name} answers":
-        text = f"{name} answers in {took}"
-    elif text == f"{name} is stopped":
-        text = f"{text} ({took})"
-    if name and text.startswith(name):
-        return Content.assemble((name, "bold"), text.removeprefix(name))
+def _with_duration(finished: OperationFinished, profile: str) -> Content:
+    """``b answers.`` as ``b answers in 3.1 s``, with the name in bold."""
+    text, duration = sanitize_line(finished.message).rstrip("."), units.duration(finished.seconds)
+    if text == f"{profile} answers":
+        text = f"{profile} answers in {duration}"
+    elif text == f"{profile} is stopped":
+        text = f"{text} ({duration})"
+    if profile and text.startswith(profile):
+        return Content.assemble((profile, "bold"), text.removeprefix(profile))
     return Content(text)
-
-
-def _failure(story: OperationProgress) -> tuple[str, str]:
-    """What to say of a failed operation, and the suggestion."""
-    if story.finished and not story.finished.ok:
-        message = story.finished.message
-    else:
-        message = story.refused.message if story.refused else ""
-    hint = (story.failed.hint if story.failed else "") or (story.refused.hint if story.refused else "")
-    return sanitize_line(message.removeprefix(f"{story.profile}: ")), hint

@@ -1,205 +1,297 @@
-"""What happens when the owner asks for a change: the questions first, then download, then the operation."""
+"""Start, switch, restart and stop: the questions to the owner, the download, then the Supervisor's operation.
+
+One switch: ``dashboard/profiles.py`` (Enter) -> ``app.py`` -> here -> ``local_services.py`` -> Supervisor.switch.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpubox import units
 from gpubox.errors import GpuboxError
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
-from gpubox.server.events import Step
+from gpubox.threads import run_in_thread
 from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
-from gpubox.tui.operation_progress import OperationProgress
-from gpubox.tui.profile_entries import ProfileEntry
+from gpubox.tui.messages import OperationEnded, OperationUpdated
+from gpubox.tui.operation_progress import DownloadStatus, OperationAborted, OperationProgress
 
 if TYPE_CHECKING:
-    from gpubox.tui.app import GpuboxApp
+    from textual.message import Message
+
+    from gpubox.tui.bridge import ServiceBridge
+    from gpubox.tui.dashboard.profiles import ProfileEntry
+    from gpubox.tui.messages import ServerOverview
+
+DOWNLOAD_REPORT_SECONDS = 0.2
+
+
+class OperationHost(Protocol):
+    """What the controller needs of the app."""
+
+    overview: ServerOverview | None
+    entries: tuple[ProfileEntry, ...]
+    operation: OperationProgress | None
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Shows a notification."""
+
+    async def ask(self, question: QuestionScreen) -> str | None:
+        """The value of the chosen answer; ``None`` for esc."""
+
+    def show_operation(self, operation: OperationProgress) -> None:
+        """Replaces ``operation``."""
+
+    def highlight_profile(self, name: str) -> None:
+        """Highlights the profile in the list."""
+
+    def post_message(self, message: Message) -> bool:
+        """Thread-safe."""
 
 
 class OperationController:
-    """Runs inside workers of the app, because it waits for answers."""
+    """Runs one operation at a time, inside workers of the app, because it waits for the owner's answers."""
 
-    def __init__(self, app: GpuboxApp) -> None:
-        self.app = app
-        self.bridge, self.services = app.bridge, app.bridge.services
-
-    def refused(self) -> bool:
-        """Says why nothing can be changed now; whether that is so."""
-        if self.services.read_only:
-            self.app.say(self.services.read_only, bad=True)
-        elif self.bridge.busy:
-            story = self.app.story
-            self.app.say(f"A {story.kind} is under way; one thing at a time." if story else "One thing at a time.")
-        return bool(self.services.read_only) or self.bridge.busy
+    def __init__(self, host: OperationHost, bridge: ServiceBridge) -> None:
+        self.host, self.bridge, self.services = host, bridge, bridge.services
+        self._download_stopped = False
 
     async def choose(self, entry: ProfileEntry, *, may_download: bool = False) -> None:
-        """Enter on a row."""
-        if self.bridge.busy and self._waiting():
-            await self._wait_again()
-        elif self.refused():
+        """Acts on a selected row. ``may_download``: the owner has already agreed to the download."""
+        if self.bridge.operation_running and self.host.operation and self.host.operation.is_waiting:
+            await self._ask_waiting_again(self.host.operation)
+        elif self._is_refused():
             return
         elif entry.kind == "broken" and entry.error:
-            self.app.say(str(entry.error), bad=True)
+            self.host.say(str(entry.error), bad=True)
         elif entry.kind == "model" and entry.model:
             await self._make_profile(entry)
         elif entry.profile:
-            await self.start(entry.profile, may_download=may_download)
+            await self._start(entry.profile, may_download)
 
-    async def start(self, profile: Profile, *, may_download: bool = False) -> None:
-        """Starts ``profile``, or replaces what runs by it. ``may_download``: the owner agreed to that already."""
-        now = self.app.now
-        active = now.status.profile if now and now.status.pid is not None else None
+    async def restart(self) -> None:
+        """Restarts the active server, or starts again the profile that died."""
+        if self._is_refused():
+            return
+        overview = self.host.overview
+        name = (overview.status.profile or overview.last_profile) if overview else None
+        if name is None:
+            self.host.say("Nothing runs and nothing ran before. Enter starts the highlighted profile.")
+            return
+        profile = self._find_profile(name)
+        if profile is None:
+            self.host.say(f"The profile {name} is not in the list any more.", bad=True)
+            return
+        allow_exposed = await self._ask_exposed(profile)
+        if allow_exposed is None:
+            return
+        if await run_in_thread(self.services.needs_download, profile) and not await self._ask_download(
+            profile, "start"
+        ):
+            return
+        if answer := await self._ask_busy("restart"):
+            await self._run("restart", profile, stop_now=answer == "now", allow_exposed=allow_exposed)
+
+    async def stop(self, entry: ProfileEntry | None) -> None:
+        """Stops the highlighted companion if it runs, else the active server."""
+        if self._is_refused():
+            return
+        overview = self.host.overview
+        companion = entry.name if entry and overview and entry.name in overview.companions else None
+        name = companion or (overview.status.profile if overview and overview.status.pid is not None else None)
+        if overview is None or name is None:
+            self.host.say("Nothing runs.")
+            return
+        busy = [] if companion else self._busy_slots()
+        body = f"{_sentence(busy)} The request will be cut off." if busy else "It is idle."
+        if not companion and overview.status.slots is None:
+            body = "The server does not report whether it is busy."
+        shown = sanitize_line(name)
+        answers = (DialogAnswer("n", "keep it running", "no"), DialogAnswer("y", f"stop {shown}", "yes"))
+        if await self.host.ask(QuestionScreen(f"Stop {shown}?", body, answers)) == "yes":
+            self.host.show_operation(OperationProgress("stop", name))
+            await self._run_service("stop", companion or "main", stop_now=False, allow_exposed=False)
+
+    async def ask_cancel(self) -> None:
+        """Asks whether to cancel the operation; the previous server then comes back."""
+        operation = self.host.operation
+        if operation is None or not self.bridge.operation_running:
+            return
+        body = "What ran before comes back." if operation.kind != "start" else "Nothing runs then."
+        answers = (DialogAnswer("n", "go on", "no"), DialogAnswer("y", f"cancel the {operation.kind}", "yes"))
+        title = f"Cancel the {operation.kind} of {sanitize_line(operation.profile)}?"
+        if await self.host.ask(QuestionScreen(title, body, answers)) == "yes" and self.bridge.operation_running:
+            self.services.cancel()
+
+    def stop_download(self) -> None:
+        """Ends the download at its next progress report; the part on disk is kept."""
+        self._download_stopped = True
+
+    def _is_refused(self) -> bool:
+        """Whether nothing can be changed now; tells the owner why."""
+        if self.services.read_only:
+            self.host.say(self.services.read_only, bad=True)
+        elif self.bridge.operation_running:
+            operation = self.host.operation
+            self.host.say(f"A {operation.kind} is under way; one at a time." if operation else "One thing at a time.")
+        return bool(self.services.read_only) or self.bridge.operation_running
+
+    def _find_profile(self, name: str) -> Profile | None:
+        return next((entry.profile for entry in self.host.entries if entry.profile and entry.name == name), None)
+
+    async def _start(self, profile: Profile, may_download: bool) -> None:
+        overview = self.host.overview
+        active = overview.status.profile if overview and overview.status.pid is not None else None
         kind = "switch" if active and not profile.companion else "start"
-        allow = await self._allowed(profile)
-        if allow is None:
+        allow_exposed = await self._ask_exposed(profile)
+        if allow_exposed is None:
             return
         stop_now = False
-        if await self.bridge.needs_download(profile):
-            if not may_download and not await self._agreed_to_download(profile, kind):
+        if await run_in_thread(self.services.needs_download, profile):
+            if not may_download and not await self._ask_download(profile, kind):
                 return
         elif kind == "switch" and active != profile.name:
             answer = await self._ask_busy(f"switch to {profile.name}")
             if answer is None:
                 return
             stop_now = answer == "now"
-        await self._run(kind, profile, stop_now=stop_now, allow_exposed=allow)
-
-    async def restart(self) -> None:
-        """Restarts what runs, or starts again what died."""
-        if self.refused():
-            return
-        now = self.app.now
-        name = (now.status.profile or now.last) if now else None
-        entry = next((e for e in self.app.entries if e.profile and e.name == name), None)
-        if name is None:
-            self.app.say("Nothing runs and nothing ran before. Enter starts the highlighted profile.")
-        elif entry is None or entry.profile is None:
-            self.app.say(f"The profile {name} is not in the list any more.", bad=True)
-        elif (allow := await self._allowed(entry.profile)) is not None:
-            if await self.bridge.needs_download(entry.profile) and not await self._agreed_to_download(
-                entry.profile, "start"
-            ):
-                return
-            answer = await self._ask_busy("restart")
-            if answer is not None:
-                await self._run("restart", entry.profile, stop_now=answer == "now", allow_exposed=allow)
-
-    async def stop(self, entry: ProfileEntry | None) -> None:
-        """Stops the highlighted companion, else the active server."""
-        if self.refused():
-            return
-        now = self.app.now
-        companion = entry.name if entry and now and entry.name in now.companions else None
-        name = companion or (now.status.profile if now and now.status.pid is not None else None)
-        if now is None or name is None:
-            self.app.say("Nothing runs.")
-            return
-        busy = [] if companion else self._busy()
-        body = f"{_sentence(busy)} It will be cut off." if busy else "It does nothing at the moment."
-        if not companion and now.status.slots is None:
-            body = "It does not say whether it is busy."
-        answers = (DialogAnswer("n", "keep it running", "no"), DialogAnswer("y", f"stop {sanitize_line(name)}", "yes"))
-        if await self.app.push_screen_wait(QuestionScreen(f"Stop {sanitize_line(name)}?", body, answers)) == "yes":
-            self.app.story = OperationProgress("stop", name)
-            await self.bridge.operate("stop", companion or "main")
-
-    async def _run(self, kind: str, profile: Profile, *, stop_now: bool, allow_exposed: bool) -> None:
-        self.app.story = OperationProgress(kind, profile.name)
-        if await self.bridge.needs_download(profile) and not await self.bridge.fetch(profile):
-            return
-        await self.bridge.operate(kind, profile, stop_now=stop_now, allow_exposed=allow_exposed)
+        await self._run(kind, profile, stop_now=stop_now, allow_exposed=allow_exposed)
 
     async def _make_profile(self, entry: ProfileEntry) -> None:
         assert entry.model is not None
         try:
-            profile = await self.bridge.make_profile(entry.model)
+            profile = await run_in_thread(self.services.make_profile, entry.model)
         except GpuboxError as error:
-            self.app.say(str(error), bad=True)
+            self.host.say(str(error), bad=True)
             return
-        self.app.say(f"Made the profile {profile.name}: {profile.path or ''}".rstrip(": "))
-        self.app.dashboard.profiles.highlight(f"profile:{profile.name}")
+        self.host.say(f"Made the profile {profile.name}: {profile.path or ''}".rstrip(": "))
+        self.host.highlight_profile(profile.name)
         await self.bridge.read_entries()
 
-    async def _allowed(self, profile: Profile) -> bool | None:
-        """Whether an unguarded port was agreed to; ``None``: the owner said no."""
+    # -- questions --------------------------------------------------------------------------------------
+
+    async def _ask_exposed(self, profile: Profile) -> bool | None:
+        """Whether the owner allows an open port; False if none would be opened, ``None`` if the owner refused."""
         if not self.services.exposed_without_key(profile):
             return False
         body = (
-            f"{sanitize_line(profile.name)} listens on {sanitize_line(profile.host)} and there is no API key: everybody who reaches "
-            "this machine can use the model, and ask the server what it is working on.\n\n"
-            'A key in the api-key file closes it (? says where that is); so does host = "127.0.0.1" in the profile.'
+            f"{sanitize_line(profile.name)} listens on {sanitize_line(profile.host)} and there is no API key: "
+            "everybody who reaches this machine can use the model and see the prompts it works on.\n\n"
+            'Set a key in the api-key file (? shows where it is), or host = "127.0.0.1" in the profile.'
         )
         answers = (DialogAnswer("n", "do not start it", "no"), DialogAnswer("o", "start it open", "open"))
-        answer = await self.app.push_screen_wait(QuestionScreen("Open to the network without a key?", body, answers))
+        answer = await self.host.ask(QuestionScreen("Open to the network without a key?", body, answers))
         return True if answer == "open" else None
 
-    async def _agreed_to_download(self, profile: Profile, kind: str) -> bool:
-        planned = await self.bridge.plan_download(profile)
-        size = units.file_size(planned.size_bytes) if planned.size_bytes else ""
-        free = f" ({units.file_size(planned.free_bytes)} free)" if planned.free_bytes is not None else ""
+    async def _ask_download(self, profile: Profile, kind: str) -> bool:
+        plan = await run_in_thread(self.services.plan_download, profile)
+        size = units.file_size(plan.size_bytes) if plan.size_bytes else ""
+        free = f" ({units.file_size(plan.free_bytes)} free)" if plan.free_bytes is not None else ""
         body = (
             f"{sanitize_line(profile.model)} is not here yet. {f'It has {size}' if size else 'Its size is not known'}. "
+            f"It goes to {sanitize_line(str(plan.folder))}{free}."
         )
-        body += f"It goes to {sanitize_line(str(planned.folder))}{free}."
         answers = [DialogAnswer("n", "not now", "no")]
-        if planned.fits:
+        if plan.fits:
             answers.append(DialogAnswer("d", f"download it, then {kind} {sanitize_line(profile.name)}", "yes"))
         else:
-            body += "\n\nThat is too little room. HF_HOME names a folder on another disk."
-        title = f"Download {size or 'the model'}?"
-        return await self.app.push_screen_wait(QuestionScreen(title, body, answers)) == "yes"
+            body += "\n\nThere is too little room. Set HF_HOME to a folder on another disk."
+        return await self.host.ask(QuestionScreen(f"Download {size or 'the model'}?", body, answers)) == "yes"
 
-    async def give_up(self) -> None:
-        """Asks whether the operation under way is to be given up; what ran before then comes back."""
-        story = self.app.story
-        if story is None or not self.bridge.busy:
-            return
-        body = "What ran before comes back." if story.kind != "start" else "Nothing runs then."
-        answers = (DialogAnswer("n", "go on", "no"), DialogAnswer("y", "give up", "yes"))
-        title = f"Give up the {story.kind} of {sanitize_line(story.profile)}?"
-        if await self.app.push_screen_wait(QuestionScreen(title, body, answers)) == "yes" and self.bridge.busy:
-            self.services.cancel()
+    def _busy_slots(self) -> list[str]:
+        overview = self.host.overview
+        return [str(slot) for slot in (overview.status.slots or ()) if slot.busy] if overview else []
 
-    # -- busy slots ---------------------------------------------------------------------------------
-
-    def _busy(self) -> list[str]:
-        now = self.app.now
-        return [str(slot) for slot in (now.status.slots or ()) if slot.busy] if now else []
-
-    async def _ask_busy(self, verb: str) -> str | None:
-        """``wait`` or ``now``; ``None``: leave it. Does not ask when nothing is busy."""
-        busy = self._busy()
+    async def _ask_busy(self, change: str) -> str | None:
+        """``wait`` or ``now``; ``None``: do not change anything. Does not ask if the server is idle."""
+        busy = self._busy_slots()
         if not busy:
             return "wait"
         limit = units.rough_duration(self.services.wait_seconds())
-        body = f"{_sentence(busy)} Requests that are cut off have to be asked again."
+        body = f"{_sentence(busy)} Requests that are cut off must be sent again."
+        change = sanitize_line(change)
         answers = (
-            DialogAnswer("w", f"wait until it is idle ({limit} at most), then {sanitize_line(verb)}", "wait"),
-            DialogAnswer("n", f"{sanitize_line(verb)} now", "now"),
+            DialogAnswer("w", f"wait until it is idle ({limit} at most), then {change}", "wait"),
+            DialogAnswer("n", f"{change} now", "now"),
             DialogAnswer("c", "leave it running", "cancel"),
         )
-        name = self.app.now.status.profile if self.app.now else ""
-        answer = await self.app.push_screen_wait(
-            QuestionScreen(f"{sanitize_line(name or 'The server')} is busy", body, answers)
-        )
+        name = self.host.overview.status.profile if self.host.overview else None
+        title = f"{sanitize_line(name or 'The server')} is busy"
+        answer = await self.host.ask(QuestionScreen(title, body, answers))
         return None if answer == "cancel" else answer
 
-    def _waiting(self) -> bool:
-        return self.app.story is not None and self.app.story.step is Step.WAIT
-
-    async def _wait_again(self) -> None:
-        """Asks again while the operation waits for busy slots."""
-        story = self.app.story
-        assert story is not None
-        answer = await self._ask_busy(f"{story.kind} to {story.profile}" if story.kind == "switch" else story.kind)
-        if not self._waiting() or answer == "wait":
+    async def _ask_waiting_again(self, operation: OperationProgress) -> None:
+        """Asks the busy question again while the operation waits for slots."""
+        to_profile = f" to {operation.profile}" if operation.kind == "switch" else ""
+        answer = await self._ask_busy(f"{operation.kind}{to_profile}")
+        if not (self.host.operation and self.host.operation.is_waiting) or answer == "wait":
             return
         self.services.cancel()
-        await self.bridge.idle()
-        entry = next((e for e in self.app.entries if e.profile and e.name == story.profile), None)
-        if answer == "now" and entry and entry.profile and (allowed := await self._allowed(entry.profile)) is not None:
-            await self._run(story.kind, entry.profile, stop_now=True, allow_exposed=bool(allowed))
+        while self.bridge.operation_running:
+            await asyncio.sleep(0.02)
+        profile = self._find_profile(operation.profile)
+        if answer == "now" and profile and (allow_exposed := await self._ask_exposed(profile)) is not None:
+            await self._run(operation.kind, profile, stop_now=True, allow_exposed=allow_exposed)
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    async def _run(self, kind: str, profile: Profile, *, stop_now: bool, allow_exposed: bool) -> None:
+        self.host.show_operation(OperationProgress(kind, profile.name))
+        if await run_in_thread(self.services.needs_download, profile) and not await self._download(profile):
+            return
+        await self._run_service(kind, profile, stop_now=stop_now, allow_exposed=allow_exposed)
+
+    async def _download(self, profile: Profile) -> bool:
+        """Downloads the profile's model. Returns False if that failed."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        reported = float("-inf")
+        self.bridge.operation_running, self._download_stopped = True, False
+
+        def report(done: int, total: int | None) -> None:
+            nonlocal reported
+            if self._download_stopped:
+                raise GpuboxError("The download was stopped.", "The next start resumes it.")
+            now = loop.time()
+            if now - reported >= DOWNLOAD_REPORT_SECONDS or done == total:
+                reported = now
+                self._emit(DownloadStatus(profile.name, done, total, now - started))
+
+        self._emit(DownloadStatus(profile.name, 0, None, 0.0))
+        try:
+            await run_in_thread(self.services.download, profile, report)
+        except GpuboxError as error:
+            self._emit(OperationAborted(error))
+            return False
+        finally:
+            self.bridge.operation_running = False
+        return True
+
+    async def _run_service(self, kind: str, target: Profile | str, *, stop_now: bool, allow_exposed: bool) -> None:
+        """Runs the operation in a thread: nothing that happens to the screen may turn it into a rollback."""
+
+        def run() -> None:
+            try:
+                self.services.operate(kind, target, stop_now, allow_exposed, self._emit)
+            finally:
+                self.bridge.operation_ended.set()
+
+        self.bridge.operation_running = True
+        self.bridge.operation_ended.clear()
+        try:
+            await run_in_thread(run)
+        except GpuboxError as error:
+            self._emit(OperationAborted(error))
+        finally:
+            self.bridge.operation_running = False
+            self.host.post_message(OperationEnded())
+        await self.bridge.refresh()
+
+    def _emit(self, event: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the screen is gone; the operation continues without it
+            self.host.post_message(OperationUpdated(event))
 
 
 def _sentence(slots: list[str]) -> str:

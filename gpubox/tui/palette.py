@@ -1,4 +1,4 @@
-"""The command palette: the verbs of the registry, and one line for each profile."""
+"""The command palette: the actions, and one line for each profile."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class ActionProvider(Provider):
-    """Finds verbs and profiles by any letters of their name."""
+    """Finds actions and profiles by any letters of their name."""
 
-    def _all(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
+    def _commands(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
         app = cast("GpuboxApp", self.app)
-        for verb in ACTIONS:
-            if verb.palette:
-                yield verb.title, f"{verb.shown}  {verb.help}", partial(app.action_verb, verb.id)
+        for action in ACTIONS:
+            if action.palette:
+                yield action.title, f"{action.key_label}  {action.help}", partial(app.action_run_by_id, action.id)
         yield "Change the colours", "Another theme for this session", app.search_themes
         for entry in app.entries:
             if entry.profile:
                 title = f"Switch to {sanitize_line(entry.name)}"
-                yield title, sanitize_line(entry.words), partial(app.choose, entry)
+                yield title, sanitize_line(entry.summary), partial(app.choose, entry)
 
     async def discover(self) -> Hits:
-        for title, text, call in self._all():
+        for title, text, call in self._commands():
             if not title.startswith("Switch to ") or title == ACTIONS[0].title:
                 yield DiscoveryHit(Content(title), call, text=title, help=text)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for title, text, call in self._all():
+        for title, text, call in self._commands():
             if (score := matcher.match(title)) > 0:
                 yield Hit(score, matcher.highlight(title), call, text=title, help=text)

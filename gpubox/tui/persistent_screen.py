@@ -1,4 +1,4 @@
-"""A screen beside the dashboard: what the app tells it, and work that says in one sentence what went wrong."""
+"""The base of the chat and Bench screens: the app creates one of each and feeds it, also in the background."""
 
 from __future__ import annotations
 
@@ -15,33 +15,37 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ServerOverview
     from gpubox.tui.widgets.header import StatusHeader
 
+CLIPBOARD_HINT = "(Needs a terminal with OSC 52; tmux: set-clipboard on.)"
+
 
 class PersistentScreen(Screen[None]):
-    """The app has one of each and keeps it; what it tells arrives also while another screen is in front."""
+    """Subclasses show overviews and snapshots."""
 
-    def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
-        """What runs changed, or the minute. ``header`` is the dashboard's."""
+    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
+        """What runs has changed, or the clock. ``header`` is the dashboard's."""
         raise NotImplementedError
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """New readings."""
+        """There are new readings."""
         raise NotImplementedError
 
-    def opened(self) -> None:
-        """Its key was pressed, whether it was in front or not."""
-
     def say(self, text: str, *, bad: bool = False) -> None:
-        """A sentence that goes away by itself."""
+        """Shows a notification; as a warning if ``bad``."""
         self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
 
-    def work(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
-        """Runs ``work`` beside the screen. What the owner can mend is said in one sentence."""
+    def copy(self, text: str, label: str) -> None:
+        """Copies ``text`` to the terminal's clipboard and says that ``label`` was copied."""
+        self.app.copy_to_clipboard(text)
+        self.say(f"Copied {label}. {CLIPBOARD_HINT}")
 
-        async def told() -> None:
+    def work(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
+        """Runs ``work`` in a worker, and shows a GpuboxError as a warning."""
+
+        async def run() -> None:
             try:
                 await work()
             except GpuboxError as error:
                 self.say(str(error), bad=True)
 
-        run: Any = told
-        self.run_worker(run, group=group, exclusive=exclusive)
+        worker: Any = run
+        self.run_worker(worker, group=group, exclusive=exclusive)

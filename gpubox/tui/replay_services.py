@@ -1,4 +1,4 @@
-"""A recording instead of this machine: the same screen, driven by the snapshots of a file at the pace they came."""
+"""Services that play a recording: the same screen, fed with the snapshots of a file at the pace they were taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ReplayServices(LocalServices):
-    """Plays ``snapshots`` once and then stands still at the last. Nothing on this machine is changed."""
+    """Plays ``snapshots`` once and stops at the last one. Changes nothing on this machine."""
 
     def __init__(self, snapshots: Iterable[Snapshot], paths: Paths, config: Config, *, speed: float = 1.0) -> None:
         super().__init__(paths, config, url=None)
@@ -28,29 +28,31 @@ class ReplayServices(LocalServices):
             raise GpuboxError("The recording is empty.", "`gpubox record FILE` writes one.")
         self.speed = speed
         self.at = 0
+        """Index of the current snapshot."""
         self.read_only = "This is a recording: nothing in it can be changed."
-        self._began: float | None = None
+        self._started: float | None = None
 
     def clock(self) -> datetime:
         return datetime.fromisoformat(self.snapshots[self.at].time).astimezone()
 
-    async def now(self) -> ServerOverview:
+    async def overview(self) -> ServerOverview:
         return ServerOverview(self.snapshots[self.at].server)
 
     async def snapshot(self) -> Snapshot:
-        if self._began is None:
-            self._began = time.monotonic()
+        if self._started is None:
+            self._started = time.monotonic()
         self.at = self.activity_marker()
         return self.snapshots[self.at]
 
     def activity_marker(self) -> int:
-        played = self.snapshots[0].at + (time.monotonic() - (self._began or time.monotonic())) * self.speed
+        elapsed = time.monotonic() - self._started if self._started is not None else 0.0
+        played = self.snapshots[0].at + elapsed * self.speed
         at = self.at
         while at + 1 < len(self.snapshots) and self.snapshots[at + 1].at <= played:
             at += 1
         return at
 
-    def beside(self) -> tuple[tuple[str, ...], str | None]:
+    def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), None
 
     async def close(self) -> None:
@@ -61,7 +63,7 @@ class ReplayServices(LocalServices):
 
 
 def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:
-    """The services that play the file. Raises GpuboxError where it is none."""
+    """The services that play the file. Raises GpuboxError if it is not a recording."""
     from gpubox.telemetry.recorder import read_recording
 
     return ReplayServices(read_recording(path), paths, config)

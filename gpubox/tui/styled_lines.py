@@ -1,6 +1,6 @@
-"""Lines of styled text as plain tuples: cheap to make, exact to compare, and aligned by helpers. Pure.
+"""Lines of styled text as plain tuples: cheap to make, exact to compare, aligned by the helpers here. Pure.
 
-Textual's Content compares its text alone; a pane that repaints only what changed has to see a change of colour too.
+Textual's Content compares only its text. A pane that repaints only what changed must see a change of colour too.
 """
 
 from __future__ import annotations
@@ -9,62 +9,68 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from gpubox import units
 from gpubox.sanitize import sanitize_line
 
 StyledText = tuple[str, str]
-"""Text, and its style in the words of Textual's markup (``bold $primary``); empty for the pane's own."""
+"""Text, and its style in Textual's markup (``bold $primary``); an empty style is the widget's own."""
 StyledLine = tuple[StyledText, ...]
 
 QUIET = "$quiet"
 GAP = "   "
 
 
-def styled_line(*spans: StyledText | str) -> StyledLine:
-    """A line of spans; a bare text has the pane's own style. Empty spans are dropped."""
-    pairs = [(span, "") if isinstance(span, str) else span for span in spans]
+def styled_line(*texts: StyledText | str) -> StyledLine:
+    """A line of texts; a str has the widget's own style. Empty texts are dropped."""
+    pairs = [(text, "") if isinstance(text, str) else text for text in texts]
     return tuple(pair for pair in pairs if pair[0])
 
 
-def cell_width(found: StyledLine) -> int:
-    """How many cells a line takes."""
-    return sum(cell_len(text) for text, _ in found)
+def cell_width(line: StyledLine) -> int:
+    """The width of a line in terminal cells."""
+    return sum(cell_len(text) for text, _ in line)
 
 
 def join_lines(parts: Iterable[StyledLine], gap: str = GAP) -> StyledLine:
-    """The parts that are not empty, with ``gap`` between them."""
-    spans: list[StyledText] = []
+    """The non-empty parts as one line, with ``gap`` between them."""
+    texts: list[StyledText] = []
     for part in parts:
         if part:
-            spans += [(gap, ""), *part] if spans else part
-    return tuple(spans)
+            texts += [(gap, ""), *part] if texts else part
+    return tuple(texts)
 
 
-def truncate_line(found: StyledLine, width: int) -> StyledLine:
-    """``found`` cut to ``width`` cells, with an ellipsis where something was cut."""
-    if cell_width(found) <= width:
-        return found
+def labelled_line(label: str, line: StyledLine, label_cells: int) -> StyledLine:
+    """A quiet label before the line; ``—`` if the line is empty."""
+    return styled_line((label.ljust(label_cells), QUIET)) + (line or styled_line((units.UNKNOWN, QUIET)))
+
+
+def truncate_line(line: StyledLine, width: int) -> StyledLine:
+    """The line cut to ``width`` cells, with an ellipsis if something was cut."""
+    if cell_width(line) <= width:
+        return line
     kept: list[StyledText] = []
-    left = max(0, width - 1)
-    for text, style in found:
+    room = max(0, width - 1)
+    for text, style in line:
         size = cell_len(text)
-        if size > left:
-            kept.append((set_cell_size(text, left).rstrip() + "…", style))
+        if size > room:
+            kept.append((set_cell_size(text, room).rstrip() + "…", style))
             break
         kept.append((text, style))
-        left -= size
+        room -= size
     return styled_line(*kept) if width > 0 else ()
 
 
-def pad_line(found: StyledLine, width: int) -> StyledLine:
-    """``found`` cut or filled up to exactly ``width`` cells."""
-    found = truncate_line(found, width)
-    missing = width - cell_width(found)
-    return (*found, (" " * missing, "")) if missing > 0 else found
+def pad_line(line: StyledLine, width: int) -> StyledLine:
+    """The line cut or filled up to exactly ``width`` cells."""
+    line = truncate_line(line, width)
+    missing = width - cell_width(line)
+    return (*line, (" " * missing, "")) if missing > 0 else line
 
 
 def fit_by_priority(parts: Sequence[tuple[int, StyledLine]], width: int, gap: str = GAP) -> StyledLine:
-    """The parts in their order, each with its importance; the least important are left out where they do not fit."""
-    kept = [(weight, part) for weight, part in parts if part]
+    """Joins (priority, part) pairs in their order; drops the lowest priorities until the line fits ``width``."""
+    kept = [(priority, part) for priority, part in parts if part]
     if cell_width(join_lines([part for _, part in kept], gap)) > width:
         gap = gap[:2]
     while len(kept) > 1 and cell_width(join_lines([part for _, part in kept], gap)) > width:
@@ -73,7 +79,7 @@ def fit_by_priority(parts: Sequence[tuple[int, StyledLine]], width: int, gap: st
 
 
 def wrap_parts(parts: Iterable[StyledLine], width: int, gap: str = GAP) -> list[StyledLine]:
-    """The parts on as few lines as ``width`` allows, broken between parts only."""
+    """The parts on as few lines as ``width`` allows, broken only between parts."""
     lines: list[StyledLine] = []
     for part in parts:
         if not part:
@@ -85,27 +91,26 @@ def wrap_parts(parts: Iterable[StyledLine], width: int, gap: str = GAP) -> list[
     return lines
 
 
-def arrange_in_columns(items: Sequence[StyledLine], width: int, cell_width: int) -> list[StyledLine]:
-    """``items`` in columns of ``cell_width``, as many beside each other as fit, read along the rows."""
-    columns = max(1, (width + len(GAP)) // (cell_width + len(GAP)))
-    room = (width - (columns - 1) * len(GAP)) // columns
-    room = min(room, cell_width + 6)
-    rows = [items[at : at + columns] for at in range(0, len(items), columns)]
-    return [join_lines([pad_line(item, room) for item in row]) for row in rows]
+def arrange_in_columns(items: Sequence[StyledLine], width: int, column_cells: int) -> list[StyledLine]:
+    """The items row by row, in as many columns of at least ``column_cells`` as fit ``width``."""
+    columns = max(1, (width + len(GAP)) // (column_cells + len(GAP)))
+    cells = min((width - (columns - 1) * len(GAP)) // columns, column_cells + 6)
+    rows = [items[start : start + columns] for start in range(0, len(items), columns)]
+    return [join_lines([pad_line(item, cells) for item in row]) for row in rows]
 
 
-def dimmed(found: StyledLine) -> StyledLine:
-    """The line as an old reading looks."""
-    return tuple((text, f"{style} dim".strip()) for text, style in found)
+def dimmed(line: StyledLine) -> StyledLine:
+    """The line in the style of an old reading."""
+    return tuple((text, f"{style} dim".strip()) for text, style in line)
 
 
-def gauge(share: float, width: int, style: str) -> StyledLine:
-    """A bar of ``width`` cells, ``share`` (0 to 1) of them filled."""
-    filled = round(max(0.0, min(1.0, share)) * width)
+def gauge(fraction: float, width: int, style: str) -> StyledLine:
+    """A bar of ``width`` cells, ``fraction`` (0 to 1) of them filled."""
+    filled = round(max(0.0, min(1.0, fraction)) * width)
     return styled_line(("━" * filled, style), ("─" * (width - filled), "$line"))
 
 
 def sanitize_to_width(text: str | None, width: int) -> str:
-    """A name that others chose: harmless, and at most ``width`` cells."""
+    """Text from outside without control characters, cut to ``width`` cells."""
     shown = sanitize_line(text or "")
     return shown if cell_len(shown) <= width else set_cell_size(shown, max(0, width - 1)).rstrip() + "…"

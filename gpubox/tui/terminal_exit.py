@@ -1,4 +1,4 @@
-"""How gpubox goes: what it says in the terminal, and what it does when the terminal goes first."""
+"""Leaving the screen: the summary in the terminal, and the exit if the terminal itself goes away."""
 
 from __future__ import annotations
 
@@ -14,53 +14,49 @@ from gpubox.paths import MAIN_INSTANCE, Paths
 if TYPE_CHECKING:
     from gpubox.server.instance import InstanceView
 
-AGAIN = "`gpubox` opens this screen again, `gpubox stop` ends it."
-
 
 def exit_summary(paths: Paths) -> str:
-    """What keeps running, as lines that end with a newline; empty when nothing does."""
-    from gpubox.server.instance import instance_names, observe  # psutil and the records: not before the first paint
+    """What keeps running, as lines with a newline each; empty if nothing does."""
+    from gpubox.server.instance import instance_names, observe  # imports psutil: not before the first paint
 
     main = observe(paths, MAIN_INSTANCE)
-    others = [
-        view for slot in instance_names(paths) if slot != MAIN_INSTANCE and (view := observe(paths, slot)).running
-    ]
-    lines = [f"{_one(view)}." for view in others]
+    views = [observe(paths, name) for name in instance_names(paths) if name != MAIN_INSTANCE]
+    lines = [f"{_running(view)}." for view in views if view.running]
     if main.running:
-        lines.insert(0, f"{_one(main)}. {AGAIN}")
+        lines.insert(0, f"{_running(main)}. `gpubox` opens this screen again, `gpubox stop` ends it.")
     elif main.message:
         lines.insert(0, f"Nothing runs: {main.message}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _one(view: InstanceView) -> str:
+def _running(view: InstanceView) -> str:
     assert view.running is not None
     launch = view.running.launch
-    does = "keeps running" if view.running.ready_at else "goes on loading"
+    state = "keeps running" if view.running.ready_at else "continues to load"
     pid = f" (pid {view.running.process.pid})" if view.running.process else ""
-    return f"{launch.profile} {does} at {launch.base_url}{pid}"
+    return f"{launch.profile} {state} at {launch.base_url}{pid}"
 
 
-def exit_on_hangup(ended: threading.Event) -> None:
-    """Leaves when the terminal goes, also one that sends no SIGHUP: Textual would wait for it with a busy core."""
-    signal.signal(signal.SIGHUP, lambda number, frame: leave_without_terminal(ended))
+def exit_on_hangup(operation_ended: threading.Event) -> None:
+    """Exits when the terminal goes away, also one that sends no SIGHUP: Textual would wait for it with a busy core."""
+    signal.signal(signal.SIGHUP, lambda number, frame: _exit_after(operation_ended))
     if sys.__stdin__ is None or not sys.__stdin__.isatty():
         return
     terminal = select.poll()
-    terminal.register(sys.__stdin__.fileno(), 0)  # a hang-up is always told
+    terminal.register(sys.__stdin__.fileno(), 0)  # POLLHUP is always reported
 
     def wait() -> None:
         terminal.poll()
-        leave_without_terminal(ended)
+        _exit_after(operation_ended)
 
     threading.Thread(target=wait, daemon=True, name="terminal").start()
 
 
-def leave_without_terminal(ended: threading.Event) -> None:
-    """A closed terminal or a lost SSH: what is under way comes to its end in its own thread, then this goes."""
+def _exit_after(operation_ended: threading.Event) -> None:
+    """Exits when the running operation, which has a thread of its own, has ended."""
 
-    def end() -> None:
-        ended.wait()
-        os._exit(128 + signal.SIGHUP)  # nothing can be drawn or put right in a terminal that is gone
+    def wait() -> None:
+        operation_ended.wait()
+        os._exit(128 + signal.SIGHUP)  # without a terminal there is nothing to draw or to restore
 
-    threading.Thread(target=end, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()

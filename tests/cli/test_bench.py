@@ -141,7 +141,7 @@ def test_what_ran_before_runs_again(box: None, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("words", "message", "profile"), [
-    (("switch", "a"), "a was put in the place of b", "a"), (("stop",), "b was stopped", None),
+    (("switch", "a"), "a was started in place of b", "a"), (("stop",), "b was stopped", None),
 ])  # fmt: skip
 def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     box: None, capfd: pytest.CaptureFixture[str], paths: Paths, monkeypatch: pytest.MonkeyPatch,
@@ -162,7 +162,7 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     code, _, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
 
     assert (code, f"The run ends here: {message}." in err) == (1, True), err
-    assert "What ran before is not brought back" in err
+    assert "The previous server is not restored" in err
     run = find_run(paths, "last")
     assert done[0] not in run.raws()  # a port tells no servers apart: what answered there was another
     assert not run.info.restore_pending

@@ -38,7 +38,7 @@ def test_chat_answers_of_the_first_problems(capsys: pytest.CaptureFixture[str]) 
     if "nothing confines it" in captured.err:
         pytest.skip("nothing confines programs on this machine")
     assert code == 0
-    assert "0 of 2" in captured.out and "no code" in captured.out and "2 problems at a time" in captured.out
+    assert "0 of 2" in captured.out and "no code" in captured.out and "2 problems ran at a time" in captured.out
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pytest
 
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.chat_files import chat_path, load_chat, names
+from gpubox.agent.transcript.chat_files import chat_names, chat_path, load_chat
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run
@@ -131,7 +131,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
         "  ✓ 2 rounds  5 tokens in TIME  effective RATE tok/s  tools 1 in TIME",
     ]
     assert [code for code, _ in programs] == ["print(6 * 7)"]
-    assert names(paths) == ["what-is-6-7"]
+    assert chat_names(paths) == ["what-is-6-7"]
 
 
 def test_a_turn_as_json_lines(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any], paths: Paths) -> None:
@@ -204,7 +204,7 @@ WRITE = {"path": "sub/new.txt", "content": "hello\n"}
 
 @pytest.mark.parametrize(
     ("approve", "made", "words"),
-    [("workspace", True, "was made: 6 bytes"), ("never", False, "not allow"), (None, False, "nobody can be asked")],
+    [("workspace", True, "was created: 6 bytes"), ("never", False, "not allow"), (None, False, "nobody can be asked")],
 )
 def test_writing_a_file(
     approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path,
@@ -250,7 +250,7 @@ def test_a_home_as_workspace_needs_a_word(
     assert result.code == 2
     assert "is the home folder" in result.err
     assert "--any-workdir" in result.err
-    assert names(paths) == server.bodies == []
+    assert chat_names(paths) == server.bodies == []
     assert chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home), "--any-workdir").code == 0
 
 
@@ -262,7 +262,7 @@ def test_nobody_answers(chat: Callable[..., ChatResult], paths: Paths) -> None:
     result = chat("-p", "Anyone?", "--json")
     (error,) = result.events
     assert (result.code, error["event"], error["ok"], error["exit_code"]) == (3, "error", False, 3)
-    assert names(paths) == []
+    assert chat_names(paths) == []
 
 
 class Dies(ScriptedServer):
@@ -316,7 +316,7 @@ def test_hostile_text_reaches_no_terminal(serve: Serve, chat: Callable[..., Chat
     assert not set("\x1b\x07\x9b\u202e") & set(result.out + result.err)
     assert "[/foo]  �evil 👩" in result.out and "owned" not in result.out
     assert "👩‍👧" in result.out
-    shown = chat("show", names(Paths.default())[0])
+    shown = chat("show", chat_names(Paths.default())[0])
     assert not set("\x1b\x07\x9b\u202e") & set(shown.out)
     assert "👩‍👧" in shown.out
 
@@ -370,7 +370,7 @@ def test_the_chats_there_are(serve: Serve, chat: Callable[..., ChatResult], path
     assert chat("rename", "c", "colours").code == 0
     assert chat("rm", "colours", "none").code == 2
     assert json.loads(chat("rm", "colours", "d", "--json").out)["ok"] is True
-    assert names(paths) == []
+    assert chat_names(paths) == []
 
 
 def ask_beside(server: ScriptedServer, *words: str) -> subprocess.Popen[str]:

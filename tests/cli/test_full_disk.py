@@ -85,7 +85,7 @@ def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anythin
     assert [server["profile"] for server in ps["servers"]] == ["a"]
     for refused in (switched, restarted):
         assert (refused["ok"], refused["answering"]) == (False, "a")
-        assert "free where the log goes" in refused["error"] or "Read-only file system" in refused["error"]
+        assert "free in the log folder" in refused["error"] or "Read-only file system" in refused["error"]
         assert refused["hint"]
     assert still["server"]["pid"] == status["server"]["pid"]
     assert (stopped["ok"], stopped["answering"]) == (True, None), stopped
@@ -93,8 +93,8 @@ def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anythin
     assert gone["server"]["pid"] is None
     assert find_by_marker(f"{box.paths.state}|") == []
     if trouble is READ_ONLY:
-        assert "That is not on record" in stopped["message"]
-        assert "Whether it was stopped or died is not on record" in gone["server"]["message"]
+        assert "This is not on record" in stopped["message"]
+        assert "Whether it was stopped or died is unknown" in gone["server"]["message"]
     else:
         assert stopped["message"] == "a is stopped."
         assert gone["server"]["message"] == "a was stopped."

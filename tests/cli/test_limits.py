@@ -81,7 +81,7 @@ def test_a_server_that_is_always_busy_is_not_waited_for_without_end(
 
     assert (code, story["ok"], story["answering"]) == (1, False, "a")
     assert "still answers requests after" in story["error"]
-    assert "it goes on" in story["error"]
+    assert "it keeps running" in story["error"]
     assert "--now" in story["hint"]
     assert gpubox(capfd, "status")[1]["server"]["pid"] == pid
 
@@ -108,7 +108,7 @@ def test_a_server_that_does_not_leave_is_gone_within_three_seconds(
     assert time.monotonic() - began < 3 + 2  # of these the new server's start takes some
 
 
-@pytest.mark.parametrize(("name", "says"), [("pours", "floods its log"), ("trickles", "hung")])
+@pytest.mark.parametrize(("name", "says"), [("pours", "into its log"), ("trickles", "hung")])
 def test_more_of_the_same_lines_is_no_progress(
     name: str, says: str, box: None, paths: Paths, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,6 +201,7 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "bench restore": [(), ("--json",)],
         "bench rm": [(ONE_LINE,), ("last", "--yes"), ("last", "--yes", "--json")],
         "doctor": [(), ("--json",)],
+        "schema": [(), ("config",), (ONE_LINE,)],
         "import": [
             (str(world), "--print"), (str(world), "--name", "taken"), (str(world), "--print", "--json"), (ONE_LINE,),
             (f"llama-server -m {ONE_LINE}", "--print"), (str(world), "--name", ONE_LINE),

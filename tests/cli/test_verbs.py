@@ -12,11 +12,12 @@ import pytest
 
 from gpubox import __version__
 from gpubox.cli.main import VERBS, run
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.process import ProcessIdentity, own_identity
-from gpubox.paths import Paths
+from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles import loader
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
+from gpubox.toml_table import read_toml
 
 Write = Callable[[str, str], Path]
 DEAD = ProcessIdentity(2**22 + 5, 1, "")
@@ -168,7 +169,7 @@ def test_a_password_in_a_url_is_never_repeated(url: str, words: tuple[str, ...],
     code, out, err = gpubox(*words, url)
 
     assert code == 2
-    assert "The address holds a user name or a password." in err
+    assert "The address contains a user name or a password." in err
     assert "same" not in out + err
 
 
@@ -349,7 +350,7 @@ def test_show_of_what_the_engine_refuses_exits_2_and_says_why(gpubox: Box) -> No
     code, out, _ = gpubox("show", "big")
 
     assert code == 2
-    assert "✗ big: cache-type-k: does not take 'turbo3'" in out
+    assert "✗ big: cache-type-k: does not accept 'turbo3'" in out
     assert "--hf-repo u/big:Q4_K_M" in out
 
 
@@ -480,7 +481,7 @@ def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
     save_state(paths.instance_state("main"), InstanceState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
 
-    assert "A switch to big was cut off at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+    assert "A switch to big was interrupted at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
 
 
 def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths) -> None:
@@ -545,6 +546,21 @@ def test_doctor_calls_a_key_that_leaked_bad(gpubox: Box, paths: Paths) -> None:
     assert code == 1
     assert "chmod 600" in out
     assert "sesame" not in out
+
+
+@pytest.mark.parametrize("file", ["profile", "config"])
+def test_schema_is_the_json_schema_of_the_file(gpubox: Box, file: str) -> None:
+    code, out, _ = gpubox("schema", file)
+    schema = json.loads(out)
+
+    assert (code, schema["title"], schema["additionalProperties"]) == (0, f"gpubox {file}", False)
+    if file == "profile":
+        assert schema["required"] == ["model"]
+        assert schema["properties"]["port"]["maximum"] == 65535
+        assert set(schema["properties"]["needs"]["properties"]) == {"vram-gib", "ram-gib", "engine"}
+        shipped = {key for path in shipped_profiles().glob("*.toml") for key in read_toml(path)}
+        assert shipped <= set(schema["properties"])
+    assert gpubox("schema")[1] == gpubox("schema", "profile")[1]
 
 
 def test_shipped_profiles_are_listed_where_they_are_asked_for(

@@ -1,4 +1,4 @@
-"""The tiers of this machine."""
+"""The isolations of this machine."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpubox.sandbox.probe import try_confinement
 from gpubox.sandbox.runner import Sandbox
 from tests.hostile.world import World, new_world
 
-TIERS = ("as-root", "as-user", "landlock")
+VARIANTS = ("as-root", "as-user", "landlock")
 
 
 @cache
-def confinement(isolation: str) -> tuple[Confinement | None, str]:
-    """The isolation as this machine has it, or why it has not."""
-    if isolation == "landlock":
+def confinement(variant: str) -> tuple[Confinement | None, str]:
+    """The confinement of this variant, or why this machine refuses it."""
+    if variant == "landlock":
         candidates = [Confinement("landlock")]
-    elif isolation == "as-root" and os.geteuid() != 0:
+    elif variant == "as-root" and os.geteuid() != 0:
         return None, "not root"
-    else:  # as root, "as-user" has bubblewrap started by an unused user, which is what an ordinary one is
+    else:  # for root, "as-user" starts bubblewrap as an unused user, who has the rights of an ordinary one
         candidates = [
-            Confinement("bubblewrap", program=p, as_root=isolation == "as-root") for p in bubblewrap.installed()
+            Confinement("bubblewrap", program=p, as_root=variant == "as-root") for p in bubblewrap.installed()
         ]
     why = "bubblewrap is not installed"
     for candidate in candidates:
@@ -36,13 +36,13 @@ def confinement(isolation: str) -> tuple[Confinement | None, str]:
     return None, why
 
 
-@pytest.fixture(scope="module", params=TIERS)
+@pytest.fixture(scope="module", params=VARIANTS)
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    """One for each isolation; skipped, with the reason, where the machine refuses it."""
-    found, why = confinement(request.param)
-    if found is None:
+    """One for each variant; skipped, with the reason, if the machine refuses it."""
+    working, why = confinement(request.param)
+    if working is None:
         pytest.skip(why)
-    return Sandbox(confinement=found)
+    return Sandbox(confinement=working)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def shared_world() -> Iterator[World]:
 
 @pytest.fixture
 def world(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """As it was at first, with its token where programs look for secrets."""
+    """In its first state, with its token in the environment."""
     shared_world.tidy()
     monkeypatch.setenv("TOKEN", shared_world.token)
     return shared_world

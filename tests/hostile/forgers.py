@@ -31,9 +31,9 @@ below_zero.kinds = __import__('itertools').cycle([('Decimal', 'decimal'), ('Frac
 OTHERS = """
 import ctypes, os, signal, resource
 libc = ctypes.CDLL(None, use_errno=True)
-nursery = os.getppid()
+fork_server = os.getppid()
 try: others = [int(n) for n in os.listdir('/proc') if n.isdigit() and int(n) != os.getpid()]
-except OSError: others = [p for p in range(nursery - 4, nursery + 3) if p != os.getpid()]
+except OSError: others = [p for p in range(fork_server - 4, fork_server + 3) if p != os.getpid()]
 def each(do, *more):
     for other in others:
         try: do(other, *more)
@@ -42,9 +42,9 @@ def each(do, *more):
 TAKE = """
 import sys
 main = sys.modules['__main__'].__dict__
-main['verdict'] = lambda case, child: ('passed', '')
-main['_died'] = lambda child: ('passed', '')
-main['unpack'] = lambda value: True
+main['judge_candidate'] = lambda case, candidate: ('passed', '')
+main['_death'] = lambda candidate: ('passed', '')
+main['decode_value'] = lambda value: True
 """
 """What a shadowing module does where a judge imports it."""
 SHADOWED = sorted({*judge._PRELOADED_MODULES.split(), "ctypes", "collections", "hashlib", "json", "resource", "select", "signal", "stat",
@@ -65,12 +65,12 @@ _ANSWER = "import json, os\ndef raw(value, fd):\n    data = json.dumps(value).en
 _PIPES = """
 import os, stat
 def pipes():
-    found = []
+    fds = []
     for fd in range(3, 512):
         try:
-            if stat.S_ISFIFO(os.fstat(fd).st_mode): found.append(fd)
+            if stat.S_ISFIFO(os.fstat(fd).st_mode): fds.append(fd)
         except OSError: pass
-    return found
+    return fds
 """
 
 FORGERS: dict[str, str] = {
@@ -110,9 +110,9 @@ FORGERS: dict[str, str] = {
     + "import json, decimal\n[put(m.__file__, take) for m in (json, decimal, os)]"
     + LATE,
     # Frames, gc, tracing
-    "frames": "import sys\nframe = sys._getframe()\nwhile frame:\n    for space in (frame.f_globals, frame.f_locals):\n        if 'verdict' in space or 'pack' in space:\n            space['pack'] = lambda value, room=None: True\n            space['verdict'] = lambda *a: ('passed', '')\n            space['_said'] = lambda *a: ''\n    frame = frame.f_back"
+    "frames": "import sys\nframe = sys._getframe()\nwhile frame:\n    for space in (frame.f_globals, frame.f_locals):\n        if 'judge_candidate' in space or 'encode_value' in space:\n            space['encode_value'] = lambda value, budget=None: True\n            space['judge_candidate'] = lambda *a: ('passed', '')\n            space['_describe'] = lambda *a: ''\n    frame = frame.f_back"
     + SEVEN,
-    "frames when called": "import sys\ndef below_zero(operations):\n    frame = sys._getframe()\n    while frame:\n        frame.f_globals['verdict'] = lambda *a: ('passed', '')\n        frame.f_globals['LIMITS'] = {}\n        frame = frame.f_back\n    return 7",
+    "frames when called": "import sys\ndef below_zero(operations):\n    frame = sys._getframe()\n    while frame:\n        frame.f_globals['judge_candidate'] = lambda *a: ('passed', '')\n        frame.f_globals['LIMITS'] = {}\n        frame = frame.f_back\n    return 7",
     "the garbage collector": "import gc\nfor thing in gc.get_objects():\n    if isinstance(thing, dict):\n        for name in ('kind', 'key', 'cases', 'test', 'id'):\n            if name in thing:\n                try: thing[name] = 'passed'\n                except Exception: pass"
     + SEVEN,
     "who refers to me": "import gc\ndef below_zero(operations):\n    for thing in gc.get_referrers(operations):\n        if isinstance(thing, dict): thing.update(error=None, value=True)\n        if isinstance(thing, list): thing.clear()\n    return 7",
@@ -179,7 +179,7 @@ FORGERS: dict[str, str] = {
     + "def take(pid):\n    fd = os.pidfd_open(pid)\n    for n in range(64):\n        got = libc.syscall(438, fd, n, 0)\n        if got >= 0: os.write(got, b'passed')\neach(take)"
     + SEVEN,
     "reads others' environment and files": OTHERS
-    + "found = []\ndef read(pid):\n    for name in ('environ', 'cmdline', 'mem', 'auxv', 'stack', 'fd/0', 'cwd/secret'):\n        try: found.append(open(f'/proc/{pid}/{name}', 'rb').read(1 << 20))\n        except OSError: pass\neach(read)\nif any(b'METADATA' in f for f in found): below_zero = lambda operations: any(sum(operations[:n]) < 0 for n in range(len(operations) + 1))\nelse:\n    def below_zero(operations): return 7",
+    + "texts = []\ndef read(pid):\n    for name in ('environ', 'cmdline', 'mem', 'auxv', 'stack', 'fd/0', 'cwd/secret'):\n        try: texts.append(open(f'/proc/{pid}/{name}', 'rb').read(1 << 20))\n        except OSError: pass\neach(read)\nif any(b'METADATA' in f for f in texts): below_zero = lambda operations: any(sum(operations[:n]) < 0 for n in range(len(operations) + 1))\nelse:\n    def below_zero(operations): return 7",
     "others' settings in /proc": OTHERS
     + "def write(pid):\n    for name, value in (('oom_score_adj', '1000'), ('comm', 'x'), ('timerslack_ns', '999999999'), ('coredump_filter', '0'), ('autogroup', '19'), ('clear_refs', '1')):\n        try: open(f'/proc/{pid}/{name}', 'w').write(value)\n        except OSError: pass\neach(write)"
     + SEVEN,
@@ -187,7 +187,7 @@ FORGERS: dict[str, str] = {
     + "libc.prctl(4, 1, 0, 0, 0); libc.prctl(0x59616d61, -1, 0, 0, 0)\neach(lambda pid: open(f'/proc/{pid}/mem', 'r+b'))"
     + SEVEN,
     # Signals
-    "kills the nursery": INSIDE + "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)" + SEVEN,
+    "kills the fork server": INSIDE + "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)" + SEVEN,
     "kills all it sees": INSIDE + OTHERS + "each(os.kill, 9)" + SEVEN,
     "kills as it is called": INSIDE + OTHERS + "def below_zero(operations):\n    each(os.kill, 9)\n    return 7",
     "stops all it sees": INSIDE + OTHERS + "each(os.kill, signal.SIGSTOP)" + SEVEN,
@@ -262,7 +262,7 @@ FORGERS: dict[str, str] = {
     "raises AssertionError's likeness": "class AssertionError(BaseException):\n    def __str__(self): raise SystemExit(0)\ndef below_zero(operations): raise AssertionError",
     "raises what ends loops": "import itertools\nerrors = itertools.cycle([StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit, BaseException])\ndef below_zero(operations): raise next(errors)('passed')",
     "an exception without a name": "class Meta(type):\n    __name__ = property(lambda self: 1 / 0)\nclass Error(BaseException, metaclass=Meta):\n    __str__ = lambda self: 1\ndef below_zero(operations): raise Error",
-    "an exception of its judge's": "import sys\nmain = sys.modules['__main__']\ndef below_zero(operations):\n    raise getattr(main, 'Slow', ValueError)",
+    "an exception of its judge's": "import sys\nmain = sys.modules['__main__']\ndef below_zero(operations):\n    raise getattr(main, 'CandidateTimeout', ValueError)",
     "raises as it is defined": "raise SystemExit(0)",
     "a group of exceptions": "def below_zero(operations):\n    raise (ExceptionGroup if 'ExceptionGroup' in dir(__builtins__) or True else Exception)('passed', [ValueError('passed')])",
     # Time

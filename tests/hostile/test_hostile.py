@@ -1,4 +1,4 @@
-"""Programs that mean harm, at every isolation this machine has: none gets out, none outlives its run, the next one runs."""
+"""Malicious programs with every isolation of this machine: none escapes or outlives its run, and the next run works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def name(program: Hostile) -> str:
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if not p.patient], ids=name)
 async def test_a_hostile_program_is_held(program: Hostile, sandbox: Sandbox, world: World) -> None:
     if program.name == "fifo-there" and (await sandbox.confinement()).isolation == "landlock":
-        with pytest.raises(GpuboxError, match="lets a program out"):
+        with pytest.raises(GpuboxError, match="gets around Landlock"):
             await world.run(sandbox, program)
         return
     outcome = await world.run(sandbox, program)
@@ -36,7 +36,7 @@ async def test_a_hostile_program_is_held(program: Hostile, sandbox: Sandbox, wor
     assert (after.exit_code, after.output) == (0, "42\n")
 
 
-async def test_what_only_time_ends_side_by_side(sandbox: Sandbox, world: World) -> None:
+async def test_programs_that_only_the_time_limit_ends(sandbox: Sandbox, world: World) -> None:
     programs = [p for p in PROGRAMS if p.patient]
 
     outcomes = await asyncio.gather(*(world.run(sandbox, program) for program in programs))
@@ -48,12 +48,12 @@ async def test_what_only_time_ends_side_by_side(sandbox: Sandbox, world: World) 
 
 
 def held(program: Hostile, outcome: Outcome) -> None:
-    """Fails with the program's name and last words."""
-    words = f"{program.name}: {outcome.ended_by or outcome.exit_code}: {outcome.output[-1000:]}"
-    assert "ESCAPED" not in outcome.output, words
-    assert program.says is None or program.says in outcome.output, words
-    assert program.ended_by is None or outcome.ended_by == program.ended_by, words
-    assert program.exit_code is None or outcome.exit_code == program.exit_code, words
+    """Fails with the program's name and the end of its output."""
+    report = f"{program.name}: {outcome.ended_by or outcome.exit_code}: {outcome.output[-1000:]}"
+    assert "ESCAPED" not in outcome.output, report
+    assert program.says is None or program.says in outcome.output, report
+    assert program.ended_by is None or outcome.ended_by == program.ended_by, report
+    assert program.exit_code is None or outcome.exit_code == program.exit_code, report
 
 
 QUICK = ("files", "folders", "deep folders", "socket pairs", "page tables", "page tables, one process", "filters")
@@ -61,7 +61,7 @@ REFUSED = ("tcp", "pinned pages", "inotify", "landlock rules", "asynchronous wri
 
 
 @pytest.mark.parametrize("greedy", QUICK)
-async def test_what_the_kernel_would_hold_is_bounded_and_told(greedy: str, sandbox: Sandbox) -> None:
+async def test_kernel_memory_is_bounded_and_reported(greedy: str, sandbox: Sandbox) -> None:
     before = kernel_bytes()
     outcome = await sandbox.run(SPREAD + PROGRAMS_OF_GREED[greedy], Policy(wall_seconds=10.0))
 
@@ -71,7 +71,7 @@ async def test_what_the_kernel_would_hold_is_bounded_and_told(greedy: str, sandb
 
 
 @pytest.mark.parametrize("greedy", REFUSED)
-async def test_what_makes_the_kernel_hold_memory_is_refused(greedy: str, sandbox: Sandbox) -> None:
+async def test_calls_that_make_the_kernel_hold_memory_are_refused(greedy: str, sandbox: Sandbox) -> None:
     outcome = await sandbox.run(SPREAD + PROGRAMS_OF_GREED[greedy], Policy(wall_seconds=10.0))
 
     assert outcome.exit_code == 1
@@ -80,8 +80,8 @@ async def test_what_makes_the_kernel_hold_memory_is_refused(greedy: str, sandbox
 
 def kernel_bytes() -> int:
     """Slab, page tables and stacks of this machine."""
-    words = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
-    return sum(int(word[1]) for word in words if word[0] in ("Slab:", "PageTables:", "KernelStack:")) * KIB
+    fields = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    return sum(int(line[1]) for line in fields if line[0] in ("Slab:", "PageTables:", "KernelStack:")) * KIB
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.plainly], ids=name)

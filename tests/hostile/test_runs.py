@@ -1,4 +1,4 @@
-"""What a run gives back, at every isolation; and what ends it from outside."""
+"""The outcome of a run with every isolation, and how a run is ended from outside."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gpubox.sandbox.runner import Sandbox
 from gpubox.units import MIB
 from tests.hostile.world import World
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not holds():
-        assert time.monotonic() < end, "it never came to pass"
+        assert time.monotonic() < end, "it never happened"
         await asyncio.sleep(0.01)
 
 
@@ -64,7 +64,7 @@ async def test_a_traceback_shows_the_program_and_nothing_else(sandbox: Sandbox) 
 
 
 @pytest.mark.parametrize("code", ["def f(:\n", "\0", "print('\ud83d')"])
-async def test_a_program_that_is_none(sandbox: Sandbox, code: str) -> None:
+async def test_invalid_source(sandbox: Sandbox, code: str) -> None:
     outcome = await sandbox.run(code)
 
     assert outcome.signal is None
@@ -81,7 +81,7 @@ async def test_a_signal_has_its_name(sandbox: Sandbox, code: str, name: str) -> 
     assert (outcome.exit_code, outcome.signal, outcome.ended_by) == (None, name, "")
 
 
-async def test_no_memory_is_told_as_such(sandbox: Sandbox) -> None:
+async def test_a_lack_of_memory_is_reported(sandbox: Sandbox) -> None:
     outcome = await sandbox.run("x = bytearray(1 << 40)")
 
     assert (outcome.exit_code, outcome.ended_by) == (1, "memory")
@@ -195,9 +195,9 @@ async def test_a_link_in_the_place_of_a_repository_leads_nowhere(sandbox: Sandbo
 
 
 async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
-    found = await Sandbox.probe(Config())
-    if found.isolation is None:
-        pytest.skip(found.problem)
+    confinement = await Sandbox.probe(Config())
+    if confinement.isolation is None:
+        pytest.skip(confinement.problem)
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o700)
 
@@ -267,42 +267,40 @@ async def test_kill_9_of_gpubox_takes_the_program_with_it(sandbox: Sandbox, worl
 
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has not probed yet, on a machine without bubblewrap."""
+    """A process that has not probed yet, on a machine without bubblewrap."""
     monkeypatch.setattr(probe, "_known", {})
     monkeypatch.setattr(bubblewrap, "installed", lambda: [])
 
 
 @pytest.mark.usefixtures("forgotten")
-async def test_nothing_is_run_where_nothing_confines() -> None:
+async def test_nothing_runs_without_isolation() -> None:
     with pytest.raises(GpuboxError, match="Code is not run here: bubblewrap is not installed") as caught:
         await Sandbox().run("print(1)")
 
     assert "apt install bubblewrap" in caught.value.hint
-    assert 'confinement = "landlock"' in caught.value.hint
+    assert 'weakest-isolation = "landlock"' in caught.value.hint
 
 
 @pytest.mark.usefixtures("forgotten")
-async def test_the_weakest_tier_is_used_only_by_name() -> None:
-    found = await Sandbox.probe(Config(weakest_confinement="none"))
+async def test_the_weakest_isolation_is_used_only_by_name() -> None:
+    weak = await Sandbox.probe(Config(weakest_isolation="none"))
 
-    assert found.isolation in ("landlock", "none")
-    assert "bubblewrap is not installed" in found.problem
-    assert (await Sandbox(confinement=found).run("print(1)")).isolation == found.isolation
+    assert weak.isolation in ("landlock", "none")
+    assert "bubblewrap is not installed" in weak.problem
+    assert (await Sandbox(confinement=weak).run("print(1)")).isolation == weak.isolation
 
 
-async def test_a_bwrap_that_the_machine_refuses_is_told_in_its_words(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_the_message_of_a_refused_bwrap_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setattr(probe, "_known", {})
     monkeypatch.setattr(bubblewrap, "installed", lambda: [str(program)])
 
-    found = await Sandbox.probe(Config())
+    confinement = await Sandbox.probe(Config())
 
-    assert found.isolation is None
-    assert "setting up uid map: Permission denied" in found.problem
+    assert confinement.isolation is None
+    assert "setting up uid map: Permission denied" in confinement.problem
 
 
 async def test_a_workspace_that_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:

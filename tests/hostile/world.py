@@ -1,4 +1,4 @@
-"""What the hostile programs are to leave alone: a victim process, listening sockets, files, the environment."""
+"""What hostile programs must not reach: a victim process, listening sockets, files, the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARED = ("/tmp", "/dev/shm", "/var/tmp", "/", "/usr", "/usr/bin", "/etc", "/dev
 
 
 class World:
-    """One for a module. ``unharmed`` says what a program did to it."""
+    """One for each test module. ``harm`` lists what a program did to it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -64,7 +64,7 @@ class World:
         )
 
     def text(self, program: Hostile) -> str:
-        """The program with its blanks filled in; its FIFO is there if it needs one."""
+        """The program with its placeholders replaced. Makes the FIFO if it needs one."""
         if "fifo" in program.name:
             os.mkfifo(self.workspace / "fifo")
             (self.workspace / "fifo").chmod(0o666)
@@ -79,12 +79,12 @@ class World:
         return text
 
     async def run(self, sandbox: Sandbox, program: Hostile) -> Outcome:
-        """The program as a model's would be run, in this world's workspace."""
+        """Runs the program as a model's, in this world's workspace."""
         policy = Policy(workspace=self.workspace, **({"wall_seconds": 20.0} | program.policy))
         return await sandbox.run(self.text(program), policy)
 
     def run_plainly(self, program: Hostile) -> str:
-        """What the program says when nothing confines it; its group dies with it."""
+        """The output of the program without confinement. Its process group is killed."""
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", self.text(program)],
             cwd=self.workspace, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -97,29 +97,29 @@ class World:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def harm(self) -> list[str]:
-        """Everything that is not as it was."""
-        found = [] if self.victim.poll() is None else ["the victim is dead"]
+        """Everything that was changed."""
+        damage = [] if self.victim.poll() is None else ["the victim is dead"]
         if self.secret.read_text() != self.token or self.secret.stat().st_nlink != 1:
-            found.append("the secret was changed")
-        found += [f"made outside: {p}" for p in self.outside.iterdir() if p != self.secret]
-        found += [f"made on the host: {f}" for f in SHARED if os.path.lexists(f"{f}/mark-{self.token}")]
+            damage.append("the secret was changed")
+        damage += [f"made outside: {p}" for p in self.outside.iterdir() if p != self.secret]
+        damage += [f"made on the host: {f}" for f in SHARED if os.path.lexists(f"{f}/mark-{self.token}")]
         for name in ("tcp", "udp", "unix", "dgram", "abstract"):
             sock: socket.socket = getattr(self, name)
             with contextlib.suppress(BlockingIOError):
                 sock.recv(1) if name in ("udp", "dgram") else sock.accept()
-                found.append(f"{name} was reached")
+                damage.append(f"{name} was reached")
         for path in self.workspace.rglob("*"):
-            facts = path.lstat()
-            if facts.st_mode & 0o6000 and path.is_file():
-                found.append(f"{path.name} has a set-user-ID bit")
-            if path.is_file() and not path.is_symlink() and facts.st_size > Policy().file_bytes:
-                found.append(f"{path.name} is longer than allowed")
-        return found
+            status = path.lstat()
+            if status.st_mode & 0o6000 and path.is_file():
+                damage.append(f"{path.name} has a set-user-ID bit")
+            if path.is_file() and not path.is_symlink() and status.st_size > Policy().file_bytes:
+                damage.append(f"{path.name} is longer than allowed")
+        return damage
 
     def survivors(self) -> list[str]:
-        """Processes that still know this world's workspace: by their mounts, their environment, or their folder."""
+        """Processes that still refer to this world's workspace: by a mount, the environment, or their folder."""
         mark = os.fsencode(self.workspace)
-        found = []
+        commands = []
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit() or int(folder.name) in (os.getpid(), self.victim.pid):
                 continue
@@ -127,11 +127,11 @@ class World:
                 state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
                 seen = (folder / "mountinfo").read_bytes() + (folder / "environ").read_bytes()
                 if state != "Z" and (mark in seen or os.fsencode((folder / "cwd").readlink()).startswith(mark)):
-                    found.append((folder / "cmdline").read_text())
-        return found
+                    commands.append((folder / "cmdline").read_text())
+        return commands
 
     def tidy(self) -> None:
-        """As it was: the workspace holds what it held, and the victim lives."""
+        """Restores the first state."""
         for path in self.workspace.iterdir():
             if path.name not in ("door", "sock", "dgram"):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -142,24 +142,24 @@ class World:
         self.secret.write_text(self.token)
         self.harm()
         if self.victim.poll() is not None:
-            self._bury()
+            self._kill_victim()
             self.victim = self._victim()
 
-    def _bury(self) -> None:
+    def _kill_victim(self) -> None:
         self.victim.kill()
         self.victim.wait()
         assert self.victim.stdout is not None
         self.victim.stdout.close()
 
     def close(self) -> None:
-        self._bury()
+        self._kill_victim()
         for sock in (self.tcp, self.udp, self.unix, self.dgram, self.abstract):
             sock.close()
 
 
 @contextlib.contextmanager
 def new_world() -> Iterator[World]:
-    """In a folder that any user may reach, so that nothing but confinement keeps a program out."""
+    """A world in a folder that any user may reach, so that only the confinement keeps a program out."""
     with tempfile.TemporaryDirectory(prefix="gpubox-hostile-") as root:
         Path(root).chmod(0o755)
         world = World(Path(root))

@@ -1,4 +1,4 @@
-"""The screen in a box: no personal files, no animation, a clock that stands, and polling that keeps nobody waiting."""
+"""The screen under test: no personal files, no animation, a fixed clock, fast polling."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from textual import _wait
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from gpubox.tui import app, bridge, snapshot_poller
+from gpubox.tui import app, bridge
 from gpubox.tui.dashboard import screen
-from gpubox.tui.widgets import styled_lines
+from gpubox.tui.widgets import snapshot_pane
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
 
@@ -29,16 +29,17 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    for name in ("PROFILES_POLL_SECONDS", "LOG_POLL_SECONDS"):
+    for name in (
+        "PROFILES_POLL_SECONDS", "LOG_POLL_SECONDS", "SNAPSHOT_SECONDS", "IDLE_SNAPSHOT_SECONDS",
+        "ACTIVITY_CHECK_SECONDS",
+    ):  # fmt: skip
         monkeypatch.setattr(bridge, name, 0.01)
-    for name in ("SNAPSHOT_SECONDS", "REST_SECONDS", "LOOK_SECONDS"):
-        monkeypatch.setattr(snapshot_poller, name, 0.01)
-    monkeypatch.setattr(snapshot_poller, "BESIDE_SECONDS", 0.0)
+    monkeypatch.setattr(bridge, "COMPANIONS_SECONDS", 0.0)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
     monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
     monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))
-    monkeypatch.setattr(styled_lines, "SHRINK_DRAWS", 0)
+    monkeypatch.setattr(snapshot_pane, "SHRINK_DRAWS", 0)
     # The pilot would wait until the process is idle: a loaded machine looks idle, and a busy one never is. Tests poll.
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", 0.002)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", float("inf"))
@@ -59,23 +60,25 @@ async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") 
     raise AssertionError(f"never came: {what or true}\n{text(pilot)}")
 
 
-async def shows(pilot: Pilot[bool], *words: str) -> None:
-    """Returns when all of ``words`` stand on the screen."""
-    await until(pilot, lambda: all(word in text(pilot) for word in words), f"{words}")
-    assert not unreadable(pilot)  # of every screen that any test comes to
+async def shows(pilot: Pilot[bool], *expected: str) -> None:
+    """Returns when all of ``expected`` stand on the screen."""
+    await until(pilot, lambda: all(word in text(pilot) for word in expected), f"{expected}")
+    assert not unreadable(pilot)  # checked on every screen of every test
 
 
 async def opened(pilot: Pilot[bool]) -> None:
-    """Returns when the screen shows what there is to show."""
+    """Returns when the dashboard has everything it shows at start."""
     screen = pilot.app.dashboard  # type: ignore[attr-defined]
-    await until(pilot, lambda: screen.header.now, "a status")
-    await until(pilot, lambda: screen.profiles.entry and all(e.fit or not e.profile for e in screen.profiles.shown))
-    await until(pilot, lambda: not screen.profiles.entry.profile or screen.detail.shown, "the engine's answer")
+    await until(pilot, lambda: screen.header.overview, "a status")
+    await until(
+        pilot, lambda: screen.profiles.entry and all(e.compatibility or not e.profile for e in screen.profiles.shown)
+    )
+    await until(pilot, lambda: not screen.profiles.entry.profile or screen.detail.preview, "the engine's answer")
     await settled(pilot)
 
 
 async def settled(pilot: Pilot[bool]) -> None:
-    """Returns when nothing that is under way changes what stands on the screen."""
+    """Returns when the screen no longer changes."""
     await pilot.pause(0)
     pilot.app.screen.refresh(layout=True)  # what is shown is what a layout of now makes of it
     last: list[Strip] = []
@@ -94,7 +97,7 @@ def _stored(wanted: SnapshotAssertion) -> str | None:
 
 
 async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
-    """Returns when the screen has come to be the stored picture; fails where it settled on another."""
+    """Returns when the screen equals the stored picture; fails if it settles on another."""
     wanted = snapshot.use_extension(SVGImageExtension)
     stored = None if wanted.update_snapshots else _stored(wanted)
     limit = time.monotonic() + 20
@@ -115,5 +118,22 @@ async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
 
 
 def text(pilot: Pilot[bool]) -> str:
-    """What stands on the screen."""
+    """The text on the screen."""
     return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips())
+
+
+def place(pilot: Pilot[bool], expected: str) -> tuple[int, int]:
+    """Column and row at which ``expected`` stand on the screen."""
+    for y, row in enumerate(text(pilot).splitlines()):
+        if (x := row.find(expected)) >= 0:
+            return x, y
+    raise AssertionError(f"not on the screen: {expected}")
+
+
+async def drag(pilot: Pilot[bool], first: str, last: str) -> None:
+    """Selects with the mouse from the start of ``first`` to the end of ``last``."""
+    await settled(pilot)
+    x, y = place(pilot, last)
+    await pilot.mouse_down(offset=place(pilot, first))
+    await pilot.hover(offset=(x + len(last) - 1, y))
+    await pilot.mouse_up(offset=(x + len(last) - 1, y))

@@ -1,4 +1,4 @@
-"""Services that do what a test tells them: no process, no network, no clock."""
+"""Services that a test controls: no process, no network, no clock."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
-from gpubox.server.client import Slot
 from gpubox.server.engine_compatibility import EngineCompatibility
-from gpubox.server.events import LoadProgress, OperationFinished, StepDone, StepFailed, StepStarted
+from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
 from gpubox.server.launch import LaunchPreview
 from gpubox.server.log import parse_line
+from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
-from gpubox.server.supervisor import Step
 from gpubox.telemetry.snapshot import Snapshot
+from gpubox.tui.local_services import LocalServices
 from gpubox.tui.messages import ServerOverview
 from tests.tui.snapshots import snapshot
 
@@ -63,13 +63,13 @@ BUSY = replace(READY, state="answering", slots=(Slot(0, True, 131072, 1200, 512)
 
 @dataclass
 class Gate:
-    """A place in an operation where it waits until the test lets it go on."""
+    """A point at which an operation waits for the test."""
 
     open: threading.Event
 
 
-class FakeServices:
-    """Every answer is an attribute; ``asked`` lists what was asked to be done."""
+class FakeServices(LocalServices):
+    """Results are attributes; ``asked`` lists the operations that were requested."""
 
     def __init__(self, status: ServerStatus = READY, profiles: Sequence[Profile] = PROFILES) -> None:
         self.url: str | None = None
@@ -79,9 +79,9 @@ class FakeServices:
         self.profiles = list(profiles)
         self.broken = dict(BROKEN)
         self.engine = True
-        self.found: list[Path] = []
+        self.new_models: list[Path] = []
         self.absent: set[str] = {"demo"}
-        self.download = DownloadPlan(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
+        self.download_plan = DownloadPlan(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
         self.guarded = False
         self.hides = False
         self.lines: list[str] = []
@@ -94,7 +94,7 @@ class FakeServices:
         self.asked_now: list[int] = []
         self.reading: Snapshot | None = None
         """What is read, as long as it is about ``status``; else readings that go with the status."""
-        self.more: dict[str, Any] = {}
+        self.extra_readings: dict[str, Any] = {}
         """What else is read while the server is up."""
         self.at, self.step = 1000.0, 0.25
         self.eager = False
@@ -103,6 +103,9 @@ class FakeServices:
         self._given: object = None
         self.failure: tuple[str, list[str]] | None = None
         self.death = ""
+
+    def chat_service(self) -> Any:
+        raise NotImplementedError
 
     def bench_service(self) -> Any:
         return NoBench()
@@ -121,7 +124,7 @@ class FakeServices:
     def handle_crash(self) -> str:
         return self.death
 
-    async def now(self) -> ServerOverview:
+    async def overview(self) -> ServerOverview:
         self.asked_now.append(1)
         return ServerOverview(self.status, (), self.last)
 
@@ -134,18 +137,18 @@ class FakeServices:
         self.at += self.step
         if self.reading and self.reading.server is self.status:
             return self.reading
-        return snapshot(self.status, self.at, **(self.more if self.status.up else {}))
+        return snapshot(self.status, self.at, **(self.extra_readings if self.status.up else {}))
 
     def activity_marker(self) -> object:
         return self.at
 
-    def beside(self) -> tuple[tuple[str, ...], str | None]:
+    def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), self.last
 
     async def close(self) -> None:
         self.closed = True
 
-    def stamp(self) -> object:
+    def profiles_marker(self) -> object:
         return self.version
 
     def catalog(self) -> ProfileCatalog:
@@ -154,7 +157,7 @@ class FakeServices:
     def hides_shipped(self, catalog: ProfileCatalog) -> bool:
         return self.hides
 
-    def fits(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
+    def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         if not self.engine:
             return {name: EngineCompatibility("", False, "No engine was found.") for name in catalog.profiles}
         fits = {
@@ -169,8 +172,8 @@ class FakeServices:
             )
         return fits
 
-    def models(self, catalog: ProfileCatalog) -> list[Path]:
-        return self.found
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
+        return self.new_models
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         argv = ["llama-server", "--model", profile.model, "--host", profile.host, "--port", str(profile.port)]
@@ -189,12 +192,12 @@ class FakeServices:
         return profile.name in self.absent
 
     def plan_download(self, profile: Profile) -> DownloadPlan:
-        return self.download
+        return self.download_plan
 
     def exposed_without_key(self, profile: Profile) -> bool:
         return not profile.loopback and not self.guarded
 
-    def fetch(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
+    def download(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
         self.asked.append(("fetch", profile.name))
         self._play(lambda event: on_progress(*event), [e for e in self.script if isinstance(e, tuple | Gate)])
         self.absent.discard(profile.name)
@@ -227,15 +230,15 @@ class FakeServices:
                 event.open.set()
 
     def make_profile(self, model: Path) -> Profile:
-        made = replace(MINE, name=model.stem, model=str(model))
-        self.profiles.append(made)
-        self.found = []
-        return made
+        profile = replace(MINE, name=model.stem, model=str(model))
+        self.profiles.append(profile)
+        self.new_models = []
+        return profile
 
     def save_traceback(self, text: str) -> None:
         self.kept = text
 
-    def places(self) -> list[tuple[str, str]]:
+    def file_locations(self) -> list[tuple[str, str]]:
         return [("your profiles", "~/.config/gpubox/profiles"), ("the server's log", "~/.local/state/gpubox/logs")]
 
 
@@ -246,8 +249,8 @@ def recorded(count: int = 200) -> list[str]:
     return lines[-count:]
 
 
-def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[Any]:
-    """A switch that works; with ``gate`` it stands still in the middle of the load."""
+def switch_events(name: str = "qwen36-256k", gate: Gate | None = None) -> list[Any]:
+    """A successful switch; with ``gate`` it stops in the middle of the load."""
     ready = replace(READY, profile=name, pid=4712)
     return [
         StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
@@ -257,16 +260,16 @@ def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[An
         StepStarted(Step.LOAD, name),
         LoadProgress(name, "loading weights", int(12.9 * GB), int(21.1 * GB), 6.3),
         *([gate] if gate else []),
-        StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROVE, name), StepDone(Step.PROVE, name, 0.31),
+        StepDone(Step.LOAD, name, 10.3), StepStarted(Step.PROBE, name), StepDone(Step.PROBE, name, 0.31),
         ready,
         OperationFinished("switch", name, True, name, 11.2, f"{name} answers."),
     ]  # fmt: skip
 
 
-def rollback_story(name: str = "qwen36-256k") -> list[Any]:
-    """A switch that fails, and gives back what ran."""
+def rollback_events(name: str = "qwen36-256k") -> list[Any]:
+    """A switch that fails and restores the previous profile."""
     why = "out of VRAM: KV cache on CUDA0 (4,096 MiB)"
-    back = f"{READY.profile} is back (3.1 s)."
+    restored = f"{READY.profile} is restored (3.1 s)."
     return [
         StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
         StepStarted(Step.STOP, READY.profile or ""), StepDone(Step.STOP, READY.profile or "", 0.4),
@@ -274,7 +277,7 @@ def rollback_story(name: str = "qwen36-256k") -> list[Any]:
         StepFailed(Step.LOAD, name, why, "Try n-cpu-moe 26 or cache-type-k/v q8_0.", "failed to allocate buffer"),
         StepStarted(Step.RESTORE, READY.profile or ""), StepDone(Step.RESTORE, READY.profile or "", 3.1),
         READY,
-        OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {back}"),
+        OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {restored}"),
     ]  # fmt: skip
 
 

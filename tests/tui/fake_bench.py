@@ -17,11 +17,12 @@ from gpubox.bench.report.run_progress import RunFollower, RunProgress
 from gpubox.bench.report.run_summaries import RunSummary, run_summaries
 from gpubox.bench.run_store import Run, create_run, find_run
 from gpubox.bench.saved_profile import default_profile_name, target_to_save
+from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
-from gpubox.tui.bench.service import BestCell, RunOutcome
+from gpubox.tui.bench.service import BenchService, BestCell, RunOutcome
 from tests.tui.fake import PROFILES, FakeServices
 
 
@@ -36,18 +37,16 @@ def sweep_run(paths: Paths, profile: str = "qwen36-mtp-16gb") -> Run:
             tg = 40.0 if item.target.endswith("4") else 20.0
             run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
         run.save(replace(run.info, state="finished", seconds=20.0))
-    found = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # the newest, whenever this is
-    found.save(replace(found.info, id=found.id))
-    return found
+    renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # the newest, whenever this is
+    renamed.save(replace(renamed.info, id=renamed.id))
+    return renamed
 
 
-class FakeBench:
+class FakeBench(BenchService):
     """Reads the runs as the real one does; what is to be run is written down in ``asked``."""
 
     def __init__(self, paths: Paths) -> None:
-        self.paths = paths
-        self.read_only = ""
-        self.url: str | None = None
+        super().__init__(paths, Config())
         self.asked: list[tuple[str, ...]] = []
         self.working: Run | None = None
         """The run that somebody works on."""
@@ -58,7 +57,7 @@ class FakeBench:
         self.taken = {"mine"}
         """Names that profiles have already."""
 
-    async def run_summaries(self) -> list[RunSummary]:
+    async def summaries(self) -> list[RunSummary]:
         return [self._at_work(head) for head in reversed(run_summaries(self.paths))]
 
     def _at_work(self, head: RunSummary) -> RunSummary:
@@ -76,23 +75,23 @@ class FakeBench:
     def profile(self, name: str) -> Profile:
         return ProfileCatalog({profile.name: profile for profile in PROFILES}, {}).get(name)
 
-    async def load_report(self, run: str) -> ReportBundle:
+    async def report(self, run: str) -> ReportBundle:
         return load_report(find_run(self.paths, run), self.profile)
 
-    async def load_comparison(self, first: str, second: str) -> RunComparison:
+    async def comparison(self, first: str, second: str) -> RunComparison:
         return load_comparison(find_run(self.paths, first), find_run(self.paths, second))
 
-    async def load_leaderboards(self) -> list[Leaderboard]:
+    async def leaderboards(self) -> list[Leaderboard]:
         return load_leaderboards(self.paths)
 
-    async def outline(self, words: Sequence[str]) -> PlanOutline:
+    async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         return self.planned
 
     async def busy(self) -> tuple[str, ...]:
         return self.answered
 
-    async def run(self, words: Sequence[str], *, now: bool) -> RunOutcome:
-        self.asked.append((*words, "--now") if now else tuple(words))
+    async def run(self, arguments: Sequence[str], *, now: bool) -> RunOutcome:
+        self.asked.append((*arguments, "--now") if now else tuple(arguments))
         await self.ended.wait()
         return self.end
 
@@ -100,28 +99,28 @@ class FakeBench:
         self.asked.append(("stop", live.info.id))
         self.working = None
 
-    async def remove(self, run: str) -> None:
+    async def delete(self, run: str) -> None:
         find_run(self.paths, run).remove()
 
-    async def best(self, run: str) -> BestCell:
+    async def best_cell(self, run: str) -> BestCell:
         target = target_to_save(find_run(self.paths, run))
         return BestCell(target.name, default_profile_name(self.profile(target.profile), target))
 
-    async def keep(self, run: str, name: str) -> None:
+    async def save_as_profile(self, run: str, name: str) -> None:
         if name in self.taken:
             raise UsageError(f"There is a profile {name!r} already.")
         self.asked.append(("keep", run, name))
 
     async def restore(self) -> str:
-        self.asked.append(("give back",))
+        self.asked.append(("restore",))
         for head in run_summaries(self.paths):
             if head.info and head.info.restore_pending:
                 find_run(self.paths, head.id).save(replace(head.info, restore_pending=False))
         return "qwen36-256k"
 
-    async def export(self, what: Sequence[str], form: str) -> str:
-        self.asked.append(("export", *what, form))
-        return f"{what[0]}.{form}"
+    async def export(self, target: Sequence[str], file_format: str) -> str:
+        self.asked.append(("export", *target, file_format))
+        return f"{target[0]}.{file_format}"
 
 
 class BenchServices(FakeServices):

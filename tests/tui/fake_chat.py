@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpubox.agent import events as e
+from gpubox.agent.chat import Chat
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.settings import SYSTEM_PROMPT
 from gpubox.agent.tools import Approve, ToolCall, ToolOutput
@@ -15,12 +15,14 @@ from gpubox.agent.transcript.chat_files import ChatSummary
 from gpubox.agent.transcript.chat_log import ChatLog, Turn
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
 from gpubox.agent.transcript.search import SearchHit
+from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.tui.chat.service import ProfileDefaults, SandboxStatus
+from gpubox.paths import Paths
+from gpubox.tui.chat.service import ChatService, ProfileDefaults, SandboxStatus
 from tests.tui.fake import READY, FakeServices
 
 Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
-"""What a scripted turn is made of: an event, a gate to wait at, or something that asks the owner."""
+"""What a scripted turn is summaries of: an event, a gate to wait at, or something that asks the owner."""
 SERVING = ServerEndpoint("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
 
 CODE = 'def parse(text):\n    return int(text[:-1]) * 3600\n\nassert parse("1h30m") == 5400\n'
@@ -103,25 +105,14 @@ def coding_turn() -> list[Step]:
     ]
 
 
-@dataclass
-class FakeChat:
+class FakeChat(Chat):
     """One open chat; ``service`` has the script of the next turn."""
 
-    service: FakeChats
-    approve: Approve
-    log: ChatLog
-    endpoint: ServerEndpoint | None = None
-    problem: str = ""
-    closed: bool = False
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def name(self) -> str:
-        return self.log.name
-
-    @property
-    def settings(self) -> ChatSettings:
-        return self.log.settings
+    def __init__(self, service: FakeChats, approve: Approve, log: ChatLog) -> None:
+        super().__init__(service.paths, service.config)
+        self.service, self.approve, self.log = service, approve, log
+        self.closed = False
+        self.stopped = asyncio.Event()
 
     async def send(self, text: str) -> AsyncGenerator[e.AgentEvent, None]:
         self.service.asked.append(text)
@@ -148,12 +139,12 @@ class FakeChat:
 
     async def _played(self, step: Step) -> AsyncGenerator[e.AgentEvent, None]:
         if isinstance(step, asyncio.Event):
-            waits = [asyncio.ensure_future(one.wait()) for one in (step, self.stopped)]
+            waits = [asyncio.ensure_future(event.wait()) for event in (step, self.stopped)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for one in waits:
-                    one.cancel()
+                for wait in waits:
+                    wait.cancel()
         elif callable(step):
             for event in await step(self):
                 yield event
@@ -169,7 +160,7 @@ class FakeChat:
             raise UsageError("The workspace /nowhere cannot be used: no such file or directory.")
         self.log.apply_record(SettingsChanged(settings, "2026-11-21T13:00:00Z"))
 
-    def rewind(self, turn: str) -> None:
+    def rewind(self, turn: str = "") -> None:
         self.log.apply_record(HeadMoved(turn, "2026-11-21T13:00:00Z"))
 
     def branch(self, name: str, turn: str | None = None) -> None:
@@ -180,27 +171,28 @@ class FakeChat:
         self.closed = True
 
 
-class FakeChats:
+class FakeChats(ChatService):
     """All chats. ``script`` is what the next turn plays."""
 
     def __init__(self, script: Sequence[Step] = ()) -> None:
+        super().__init__(Paths.default(), Config())
         self.script = list(script)
         self.asked: list[str] = []
         self.logs: dict[str, ChatLog] = {}
         self.error: GpuboxError | None = None
-        self.found = SandboxStatus("bubblewrap")
+        self.sandbox = SandboxStatus("bubblewrap")
         self.saved: list[tuple[str, str]] = []
         self.opened: list[FakeChat] = []
 
-    async def chat_summaries(self) -> list[ChatSummary]:
-        made = []
+    async def summaries(self) -> list[ChatSummary]:
+        summaries = []
         for name, log in self.logs.items():
             first = next(iter(log.turns.values()), None)
             title = first.header.text if first else ""
-            made.append(
+            summaries.append(
                 ChatSummary(name, Path(f"{name}.jsonl"), 1, "2026-11-20T12:00:00Z", len(log.turns), title, "qwen")
             )
-        return made
+        return summaries
 
     async def search(self, text: str) -> list[SearchHit]:
         return [
@@ -225,16 +217,16 @@ class FakeChats:
         log.name = new
         self.logs[new] = log
 
-    async def remove(self, name: str) -> None:
+    async def delete(self, name: str) -> None:
         del self.logs[name]
 
-    async def confined(self) -> SandboxStatus:
-        return self.found
+    async def sandbox_status(self) -> SandboxStatus:
+        return self.sandbox
 
-    async def defaults(self, profile: str) -> ProfileDefaults:
+    async def profile_defaults(self, profile: str) -> ProfileDefaults:
         return ProfileDefaults(SYSTEM_PROMPT, {"top_k": 20})
 
-    async def save(self, text: str, path: str, folder: str) -> str:
+    async def save_file(self, text: str, path: str, folder: str) -> str:
         self.saved.append((path, text))
         return f"/tmp/{path}"
 
@@ -257,7 +249,7 @@ class ChatServices(FakeServices):
 
     def __init__(self, chats: FakeChats | None = None) -> None:
         super().__init__(READY)
-        self.chat_service = chats or FakeChats()
+        self.fake_chats = chats or FakeChats()
 
-    def chats(self) -> FakeChats:
-        return self.chat_service
+    def chat_service(self) -> FakeChats:
+        return self.fake_chats

@@ -16,8 +16,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
-from gpubox.tui.bench.local_service import LocalBenchService
-from gpubox.tui.bench.service import RunOutcome
+from gpubox.tui.bench.service import BenchService, RunOutcome
 from tests.bench_server import BenchServer
 from tests.tui.fake_bench import sweep_run
 
@@ -25,7 +24,7 @@ SMALL = ("--prompts", "short", "--depths", "0", "--max-tokens", "8")
 
 
 @asynccontextmanager
-async def begun(bench: LocalBenchService, *words: str) -> AsyncIterator[asyncio.Task[RunOutcome]]:
+async def begun(bench: BenchService, *words: str) -> AsyncIterator[asyncio.Task[RunOutcome]]:
     task = asyncio.create_task(bench.run(words, now=False))
     try:
         yield task
@@ -37,7 +36,7 @@ async def begun(bench: LocalBenchService, *words: str) -> AsyncIterator[asyncio.
             await task
 
 
-async def at_work(bench: LocalBenchService, task: asyncio.Task[RunOutcome], done: int) -> RunProgress:
+async def at_work(bench: BenchService, task: asyncio.Task[RunOutcome], done: int) -> RunProgress:
     async with asyncio.timeout(60):
         while True:
             live = await bench.active()
@@ -48,11 +47,12 @@ async def at_work(bench: LocalBenchService, task: asyncio.Task[RunOutcome], done
 
 
 async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> None:
-    bench = LocalBenchService(Paths.default(), Config())
+    bench = BenchService(Paths.default(), Config())
     with BenchServer() as server:
         words = ("speed", "--url", server.url, *SMALL, "--repeats", "2000")
         planned = await bench.outline(words)
         assert (planned.items, planned.starts, planned.restored_profile) == (4002, (), None)
+        assert planned.tokens and not planned.fresh
 
         async with begun(bench, *words) as task:
             live = await at_work(bench, task, 3)
@@ -62,8 +62,8 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
             await bench.stop(live)
             ended = await task
         assert not ended.ok
-        assert "r goes on" in ended.text
-        head = (await bench.run_summaries())[0]
+        assert "r resumes it" in ended.problem
+        head = (await bench.summaries())[0]
         assert (head.state, head.id) == ("interrupted", live.info.id)
         assert head.done >= live.done
         assert await bench.active() is None
@@ -76,20 +76,20 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
 
 
 async def test_what_cannot_be_run_says_why(own_home: Path) -> None:
-    bench = LocalBenchService(Paths.default(), Config())
+    bench = BenchService(Paths.default(), Config())
     ended = await bench.run(("speed", "no-such-profile"), now=False)
     assert not ended.ok
-    assert "no-such-profile" in ended.text
+    assert "no-such-profile" in ended.problem
 
 
 async def test_the_best_cell_is_kept_as_a_profile_of_the_owner(own_home: Path) -> None:
     paths = Paths.default()
-    bench, run = LocalBenchService(paths, Config()), sweep_run(paths)
-    best = await bench.best(run.id)
-    assert (best.cell, best.name) == ("n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
-    await bench.keep(run.id, "mine")
+    bench, run = BenchService(paths, Config()), sweep_run(paths)
+    best = await bench.best_cell(run.id)
+    assert (best.label, best.profile_name) == ("n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
+    await bench.save_as_profile(run.id, "mine")
     assert load_catalog(paths).get("mine").flags["n-cpu-moe"] == 4
     with pytest.raises(UsageError, match="already"):
-        await bench.keep(run.id, "mine")
-    with pytest.raises(GpuboxError, match="No run that was cut off"):
+        await bench.save_as_profile(run.id, "mine")
+    with pytest.raises(GpuboxError, match="No interrupted run"):
         await bench.restore()

@@ -9,9 +9,9 @@ from syrupy.assertion import SnapshotAssertion
 
 from gpubox.bench.model import Flag
 from gpubox.paths import Paths
-from gpubox.tui import rooms
+from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.bench import rows
+from gpubox.tui.bench import run_list
 from gpubox.tui.bench.screen import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, pictured, shows, until
@@ -34,8 +34,8 @@ async def test_picture(
     snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str, scene: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
-    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(rows, "time_or_date", lambda iso: "18:00")
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(run_list, "time_or_date", lambda iso: "18:00")
     box = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
     speed_run(box, "qwen36-256k", tg=41.0, seed=3, flags=[Flag("throttling", "power cap for 40 % of the time")])
     speed_run(box, "demo", tg=212.0, seed=4, state="interrupted", share=0.7)
@@ -49,14 +49,14 @@ async def test_picture(
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)
         await pilot.press("B")
-        await until(pilot, lambda: app.bench and app.bench.is_current and app.bench.header.cards, "the screen")
+        await until(pilot, lambda: app.bench and app.bench.is_current and app.bench.header.gpu_readings, "the screen")
         await shows(pilot, "4 runs")
         await until(pilot, lambda: app.bench and arranged(app.bench, WIDTHS[size]), "the layout of this width")
         if scene == "comparison":
             await pilot.press("j", "space", "k", "space", "v")
             await shows(pilot, "Comparison", "better")
         elif scene == "at_work":
-            await shows(pilot, "at work", "▶ bench")
+            await shows(pilot, ", active", "▶ bench")
         else:
             await shows(pilot, "The served path")
         await pictured(pilot, snapshot)

@@ -14,20 +14,20 @@ from gpubox.bench.benchmark import KINDS
 from gpubox.bench.model import Flag
 from gpubox.bench.options import KIND_SUMMARIES, URL_KINDS
 from gpubox.paths import Paths
-from gpubox.tui import rooms
+from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
-from gpubox.tui.bench.form import PLAN_FIELDS, bench_arguments, bench_command_line, plannable_kinds
+from gpubox.tui.bench.plan_screen import PLAN_FIELDS, bench_arguments, bench_command_line, plannable_kinds
 from gpubox.tui.bench.screen import BenchScreen
 from gpubox.tui.bench.service import RunOutcome
 from tests.bench_runs import speed_run
-from tests.tui.conftest import opened, settled, shows, text, until
+from tests.tui.conftest import drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
     monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
@@ -50,9 +50,9 @@ async def benching(
 
 
 def screen_of(pilot: Pilot[bool]) -> BenchScreen:
-    found = pilot.app.bench  # type: ignore[attr-defined]
-    assert found
-    return found
+    screen = pilot.app.bench  # type: ignore[attr-defined]
+    assert screen
+    return screen
 
 
 def bench_of(services: BenchServices) -> FakeBench:
@@ -75,6 +75,23 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
         await until(pilot, lambda: screen_of(pilot).rows.has_focus)
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)
+
+
+async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths) -> None:
+    speed_run(box, "fast", tg=60.0)
+    async with benching(box, size=(200, 50)) as (pilot, _):
+        await shows(pilot, "The served path")
+        await settled(pilot)
+        pane = screen_of(pilot).pane
+        rows = ["".join(part for part, _ in row).rstrip() for row in pane.drawn]
+        await drag(pilot, "served path", "short, cold")
+        await pilot.press("ctrl+c")
+        assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("The "), *rows[1:4], "short, cold"])
+        await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
+        assert not screen_of(pilot).get_selected_text()
+        await pilot.press("y")
+        await until(pilot, lambda: pilot.app.clipboard == "\n".join(rows))
+        await shows(pilot, "Copied the report.")
 
 
 async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:
@@ -129,7 +146,7 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         done, of = len(run.results()), len(run.items())
         await shows(pilot, f"bench speed {done}/{of}")
         await pilot.press("3")
-        await shows(pilot, "at work", f"{done} of {of}", "left", "so far", "Last items", run.items()[done].id)
+        await shows(pilot, ", active", f"{done} of {of}", "left", "so far", "Last items", run.items()[done].id)
         with run.owned():
             run.add_result(next(iter(run.results().values())).__class__(run.items()[done].id, {"tg": 1.0}, 4.0))
         await shows(pilot, f"{done + 1} of {of}")
@@ -158,14 +175,14 @@ async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -
         await pilot.press("1")
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)
         await pilot.press("b")
-        await shows(pilot, "Somebody is being answered", "cut off")
+        await shows(pilot, "The server is answering a request", "cut off")
         await pilot.press("y")
         await until(
             pilot, lambda: bench_of(services).asked == [("speed", "qwen36-mtp-16gb", "--preset", "quick", "--now")]
         )
         await shows(pilot, "being started")
         await pilot.press("n")
-        await shows(pilot, "one at a time")
+        await shows(pilot, "only one can run at a time")
 
 
 async def test_b_estimates_from_the_speed_of_what_runs_where_no_run_tells(box: Paths) -> None:
@@ -214,7 +231,7 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
         await pilot.press("r")
         await until(pilot, lambda: bench_of(services).asked == [("resume", run.id)])
         bench_of(services).ended.set()
-        await until(pilot, lambda: not screen_of(pilot).starting)
+        await until(pilot, lambda: not screen_of(pilot).controller.starting)
         await pilot.press("x")
         await shows(pilot, "Delete")
         await pilot.press("y")
@@ -236,11 +253,11 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         await shows(pilot, "1 run", "The served path")
         await begin_speed(pilot)
         await pilot.press("x")
-        await shows(pilot, "It is being started; x")  # what is under the cursor is not what the pane shows
+        await shows(pilot, "The run is being started; x")  # what is under the cursor is not what the pane shows
         run = speed_run(box, "newer", share=0.5)
         bench.working = run
         await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it")
-        await shows(pilot, f"{run.id}, at work")
+        await shows(pilot, f"{run.id}, active")
         await pilot.press("j")
         await until(pilot, lambda: screen.pane.border_title.endswith("speed-older"))
         await pilot.press("o")
@@ -260,12 +277,12 @@ async def test_who_reads_another_report_keeps_it_while_a_run_ends(box: Paths) ->
         await shows(pilot, "1 run")
         await begin_speed(pilot)
         bench.working = speed_run(box, "newer", share=0.5)
-        await shows(pilot, "at work", "Last items")
+        await shows(pilot, ", active", "Last items")
         await pilot.press("j")
         await until(pilot, lambda: screen.pane.shown == older.id)
         bench.working = None
         bench.ended.set()
-        await until(pilot, lambda: screen.live is None and not screen.starting, "the end")
+        await until(pilot, lambda: screen.live is None and not screen.controller.starting, "the end")
         await settled(pilot)
         assert (screen.pane.shown, screen.rows.value and screen.rows.value.id) == (older.id, older.id)
 
@@ -302,7 +319,7 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await pilot.press("j")
         await until(pilot, lambda: "save as profile" not in text(pilot))
         await pilot.press("w")
-        await shows(pilot, "Only a sweep that is over")
+        await shows(pilot, "Only a finished sweep")
         await pilot.press("k")
         await shows(pilot, "save as profile")
         await pilot.press("w")
@@ -318,16 +335,16 @@ async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
     run = speed_run(box, share=0.5, state="interrupted")
     async with benching(box, size=(200, 50)) as (pilot, services):
         await shows(pilot, "1 run", "resume")
-        assert "give back" not in text(pilot)
+        assert "bench_restore" in screen_of(pilot).keys.hidden_actions
         await pilot.press("u")
-        await shows(pilot, "No run that was cut off has left")
+        await shows(pilot, "No interrupted run has left")
         run.save(replace(run.info, restore_pending=True))  # the list does not know yet
         await pilot.press("u")
-        await shows(pilot, "Give back what ran before?", run.id)
+        await shows(pilot, "Restore what ran before?", run.id)
         await pilot.press("y")
-        await shows(pilot, "qwen36-256k is back.")
-        assert bench_of(services).asked == [("give back",)]
-        await until(pilot, lambda: "give back" not in text(pilot))
+        await shows(pilot, "qwen36-256k runs again.")
+        assert bench_of(services).asked == [("restore",)]
+        await until(pilot, lambda: "bench_restore" in screen_of(pilot).keys.hidden_actions)
 
 
 async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> None:

@@ -14,11 +14,11 @@ from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat import approval, runner, settings_form
+from gpubox.tui.chat import approval, controller, settings_screen
 from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.screen import ChatScreen
 from gpubox.tui.chat.service import SandboxStatus
-from tests.tui.conftest import SIZE, shows, text, until
+from tests.tui.conftest import SIZE, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
 
@@ -27,8 +27,8 @@ HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "
 
 @pytest.fixture(autouse=True)
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "FRAME_SECONDS", 0.005)
-    monkeypatch.setattr(runner, "REST_FACTOR", 0)
+    monkeypatch.setattr(controller, "FRAME_SECONDS", 0.005)
+    monkeypatch.setattr(controller, "REST_FACTOR", 0)
     monkeypatch.setattr(approval, "TYPING_PAUSE_SECONDS", 0)
 
 
@@ -39,11 +39,11 @@ async def chatting(
     """The app with the chat in front."""
     app = GpuboxApp(services or ChatServices(chats))
     async with app.run_test(size=SIZE, notifications=toasts) as pilot:
-        await until(pilot, lambda: app.now, "a status")
+        await until(pilot, lambda: app.overview, "a status")
         app.action_show_chat()
         await until(pilot, lambda: app.chat and app.chat.is_current and app.chat.composer.has_focus, "the chat")
         assert app.chat
-        await until(pilot, lambda: app.chat and app.chat.confined, "the sandbox")
+        await until(pilot, lambda: app.chat and app.chat.sandbox, "the sandbox")
         try:
             yield pilot, app.chat
         finally:
@@ -131,7 +131,7 @@ async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
         await say(pilot, "first")
         await over(pilot, screen)
         await pilot.press("up")
-        await shows(pilot, "instead of the last turn")
+        await shows(pilot, "replaces the last turn")
         await say(pilot, " one")
         await until(pilot, lambda: chats.asked == ["first", "first one"])
         await over(pilot, screen)
@@ -142,7 +142,7 @@ async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
         await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
         assert [turn.header.text for turn in log.path()] == ["first one"] and len(log.turns) == 3
         await pilot.press("up", "escape")
-        assert screen.composer.text == "" and not screen.editing
+        assert screen.composer.text == "" and not screen.controller.editing
 
 
 async def test_nobody_answers_and_the_prompt_stays() -> None:
@@ -176,8 +176,8 @@ async def test_the_same_words_that_were_not_asked_again_replace_nothing() -> Non
         chats.error = None
         await pilot.press("enter")
         await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
-        assert screen.chat
-        assert [turn.header.text for turn in screen.chat.log.path()] == ["more", "more"]
+        assert screen.controller.chat
+        assert [turn.header.text for turn in screen.controller.chat.log.path()] == ["more", "more"]
 
 
 @pytest.mark.parametrize(("key", "allowed"), [("y", True), ("n", False), ("escape", False), ("a", True)])
@@ -207,7 +207,7 @@ async def test_a_question_is_asked_once_and_not_answered_by_the_middle_of_a_word
     monkeypatch.setattr(approval, "TYPING_PAUSE_SECONDS", 3600)
     hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
     async with chatting(FakeChats()) as (pilot, screen):
-        waiting = asyncio.create_task(screen.allow(WRITE, hidden))
+        waiting = asyncio.create_task(screen.controller.approve(WRITE, hidden))
         await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "y yes, this once")
         await pilot.press(*"say")
         question = pilot.app.screen
@@ -234,7 +234,7 @@ async def test_a_question_waits_until_the_chat_is_in_front() -> None:
         pilot.app.action_show_dashboard()  # type: ignore[attr-defined]
         await shows(pilot, "Throughput")
         gate.set()
-        await until(pilot, lambda: screen._questions)
+        await until(pilot, lambda: screen.approvals.pending)
         await pilot.pause(0)
         assert "write_file" not in text(pilot)
         await pilot.press("c")
@@ -262,7 +262,9 @@ async def test_chats_are_found_opened_renamed_and_deleted() -> None:
         await pilot.press("escape", "R")
         await shows(pilot, "Rename haskell")
         await pilot.press(*"fizz", "enter")
-        await until(pilot, lambda: "fizz" in chats.logs and screen.chat and screen.chat.name == "fizz")
+        await until(
+            pilot, lambda: "fizz" in chats.logs and screen.controller.chat and screen.controller.chat.name == "fizz"
+        )
         assert "haskell" not in chats.logs and chats.opened[0].closed
         await until(pilot, lambda: screen.composer.has_focus)
         await pilot.press("escape", "X")
@@ -278,10 +280,10 @@ async def test_a_branch_leaves_the_chat_as_it_is() -> None:
     chats = FakeChats(answer("More."))
     chats.keep("durations", ["one", "two"])
     async with chatting(chats) as (pilot, screen):
-        screen.open_chat("durations")
+        screen.controller.open_chat("durations")
         await shows(pilot, "❯ two")
         await pilot.press("escape", "b")
-        await until(pilot, lambda: screen.chat and screen.chat.name == "durations-2")
+        await until(pilot, lambda: screen.controller.chat and screen.controller.chat.name == "durations-2")
         await pilot.press("i")
         await say(pilot, "three")
         await over(pilot, screen)
@@ -314,8 +316,10 @@ async def test_settings_are_this_chats() -> None:
         await pilot.press(*"hot", "ctrl+s")
         await shows(pilot, "temperature must be a number")
         await pilot.press(*["backspace"] * 3, *"0.2", "ctrl+s")
-        await until(pilot, lambda: screen.chat and screen.chat.settings.sampling == {"temperature": 0.2})
-        assert screen.chat and screen.chat.settings.thinking is True
+        await until(
+            pilot, lambda: screen.controller.chat and screen.controller.chat.settings.sampling == {"temperature": 0.2}
+        )
+        assert screen.controller.chat and screen.controller.chat.settings.thinking is True
         await shows(pilot, "thinking on", "temperature 0.2")
 
 
@@ -326,17 +330,22 @@ async def test_what_confines_is_always_said() -> None:
         "landlock": "landlock, weaker",
     }.items():
         chats = FakeChats()
-        chats.found = SandboxStatus(isolation, "bubblewrap is not installed [/foo].")
+        chats.sandbox = SandboxStatus(isolation, "bubblewrap is not installed [/foo].")
         async with chatting(chats) as (pilot, _):
             await shows(pilot, words)
 
 
 async def test_hostile_text_is_shown_not_obeyed() -> None:
-    spoken = [e.ReasoningDelta(HOSTILE), e.TextDelta(HOSTILE), e.Notice("x", HOSTILE), e.TurnFailed(HOSTILE, HOSTILE)]
+    spoken: list[e.AgentEvent] = [
+        e.ReasoningDelta(HOSTILE),
+        e.TextDelta(HOSTILE),
+        e.Notice("x", HOSTILE),
+        e.TurnFailed(HOSTILE, HOSTILE),
+    ]
     chats = FakeChats([*opening(), *spoken])
     chats.keep("bad", [HOSTILE])
     async with chatting(chats) as (pilot, screen):
-        screen.open_chat("bad")
+        screen.controller.open_chat("bad")
         await shows(pilot, "more lines", "Answer 0 of bad.")
         await say(pilot, "again")
         await over(pilot, screen)
@@ -356,7 +365,7 @@ async def test_keys_of_one_screen_do_nothing_on_the_other() -> None:
         await pilot.press(*"sr?q1", "escape")
         await until(pilot, lambda: screen.composer.text == "sr?q1" and screen.transcript.has_focus, "the letters")
         assert pilot.app.is_running
-        screen.composer.put("")
+        screen.composer.set_text("")
         await pilot.press(*"spvtldf")
         assert not services.asked and screen.is_current
         await pilot.press("escape", "1")
@@ -396,10 +405,10 @@ async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
     chats.keep("durations", ["Parse 1h30m"])
     app = GpuboxApp(ChatServices(chats))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.now)
-        app.action_verb("chat_list")
+        await until(pilot, lambda: app.overview)
+        app.action_run_by_id("chat_list")
         await shows(pilot, "durations", "⏎ open")
-        app.action_verb("focus_log")
+        app.action_run_by_id("zoom_log")
         await until(pilot, lambda: app.dashboard.is_current and app.dashboard.log_pane.view.has_focus)
 
 
@@ -410,11 +419,55 @@ async def test_a_folder_that_cannot_be_a_workspace_is_refused() -> None:
         await shows(pilot, "This chat")
         await pilot.press(*["down"] * 4, *"/nowhere", "enter")
         await shows(pilot, "The workspace /nowhere cannot be used")
-        assert screen.chat and not screen.chat.settings.workdir
+        assert screen.controller.chat and not screen.controller.chat.settings.workdir
 
 
 def test_the_settings_fit_the_narrowest_terminal() -> None:
-    for row in settings_form.SETTING_FIELDS:
+    for row in settings_screen.SETTING_FIELDS:
         assert len(row.label) <= 15, row.label
         assert len(row.about) <= 27, row.about
-    assert all(len(f"‹ {word} ›") <= 29 for values in settings_form.CYCLES.values() for _, word in values)
+    assert all(len(f"‹ {word} ›") <= 29 for values in settings_screen.CHOICES.values() for _, word in values)
+
+
+async def test_text_of_the_transcript_is_selected_with_the_mouse_and_copied() -> None:
+    chats = FakeChats(coding_turn())
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "parse 1h30m")
+        await over(pilot, screen)
+        await shows(pilot, "each part", "2. An empty text is 0.")
+        await drag(pilot, "UNITS", "1}")
+        await pilot.press("ctrl+c")
+        assert pilot.app.clipboard == 'UNITS = {"h": 3600, "m": 60, "s": 1}'
+        await drag(pilot, "45s", "is 0.")
+        assert screen.get_selected_text() == (
+            "45s   │ 45\n\n1. It ignores what it does not know.\n2. An empty text is 0."
+        )
+        await pilot.press("ctrl+c")
+        assert pilot.app.clipboard.endswith("2. An empty text is 0.")
+        await pilot.click(offset=place(pilot, "is 0."))
+        assert not screen.get_selected_text()
+        await pilot.press("Y")
+        assert screen.runner.turn and pilot.app.clipboard == screen.runner.turn.answer
+
+
+async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
+    chats = FakeChats(coding_turn())
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "parse 1h30m")
+        await over(pilot, screen)
+        await pilot.press("escape", "g")
+        await shows(pilot, "▸ thought for ~412 tokens")
+        await drag(pilot, "thought for", "tokens, 3.1 s")
+        assert "▸ thought for" in text(pilot)
+        x, y = place(pilot, "thought for")
+        selected = screen.get_component_rich_style("screen--selection").bgcolor
+        strip = screen.transcript.render_line(y - screen.transcript.region.y).crop(x, x + 5)
+        assert all(segment.style and segment.style.bgcolor == selected for segment in strip)
+        await pilot.press("G")
+        await shows(pilot, "2. An empty text is 0.")
+        assert screen.get_selected_text() == "thought for ~412 tokens, 3.1 s"
+        await pilot.press("Y")
+        assert pilot.app.clipboard == "thought for ~412 tokens, 3.1 s"
+        await pilot.press("g")
+        await pilot.click(offset=place(pilot, "thought for"))
+        await shows(pilot, "▾ thought for ~412 tokens")

@@ -6,11 +6,17 @@ import random
 
 import pytest
 
-from gpubox.tui.chat.blocks import BLOCK_CHARS, CODE_LINES, MarkdownBlock, MarkdownBlocks
-from gpubox.tui.chat.clean import LINE_CHARS, clean, clean_lines
-from gpubox.tui.chat.code import highlight_code
-from gpubox.tui.chat.markdown import block_lines, fences
-from gpubox.tui.chat.wrap import wrap, wrap_hard
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.chat.markdown import (
+    BLOCK_CHARS,
+    CODE_LINES,
+    MarkdownBlock,
+    MarkdownBlocks,
+    block_lines,
+    fences,
+    highlight_code,
+)
+from gpubox.tui.chat.wrap import LINE_CHARS, output_lines, wrap, wrap_hard
 from gpubox.tui.styled_lines import StyledLine, cell_width
 
 DOCUMENT = """# A title
@@ -52,12 +58,12 @@ def texts(rows: list[StyledLine]) -> list[str]:
 
 def lines_of(blocks: MarkdownBlocks, width: int = 60) -> list[str]:
     """All that is closed, drawn."""
-    found: list[StyledLine] = []
+    rows: list[StyledLine] = []
     for block in blocks.closed:
-        if found and not block.tight:
-            found.append(())
-        found += block_lines(block, width)
-    return texts(found)
+        if rows and not block.tight:
+            rows.append(())
+        rows += block_lines(block, width)
+    return texts(rows)
 
 
 def split(text: str, sizes: random.Random) -> list[str]:
@@ -166,22 +172,22 @@ def test_wrap_keeps_words_and_loses_none() -> None:
     sizes = random.Random(5)
     for _ in range(400):
         parts = ["a", "bc ", "  ", "日本", "x" * 9, ".", "🙂 ", "é"]
-        found = tuple(("".join(sizes.choices(parts, k=4)), sizes.choice(["", "bold"])) for _ in range(5))
+        line = tuple(("".join(sizes.choices(parts, k=4)), sizes.choice(["", "bold"])) for _ in range(5))
         width = sizes.randint(9, 30)
-        whole = "".join(text for text, _ in found)
-        rows = wrap(found, width)
-        assert all(cell_width(row) <= width for row in rows + wrap_hard(found, width))
+        whole = "".join(text for text, _ in line)
+        rows = wrap(line, width)
+        assert all(cell_width(row) <= width for row in rows + wrap_hard(line, width))
         assert "".join(texts(rows)).replace(" ", "") == whole.replace(" ", "")
         if all(cell_width(((word, ""),)) <= width for word in whole.split()):
             assert " ".join(texts(rows)).split() == whole.split()
-        assert "".join("".join(text for text, _ in row) for row in wrap_hard(found, width)).rstrip() == whole.rstrip()
+        assert "".join("".join(text for text, _ in row) for row in wrap_hard(line, width)).rstrip() == whole.rstrip()
 
 
 def test_clean_lines_of_a_program() -> None:
-    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B") == "red x"
-    assert clean("a\x07b\u202ec") == "a␇b�c"
-    assert clean_lines("10%\r50%\r100%\r\nnext\n\n") == ["100%", "next"]
-    (huge,) = clean_lines("x" * 1_000_000)
+    assert sanitize_line("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B") == "red x"
+    assert sanitize_line("a\x07b\u202ec") == "a␇b�c"
+    assert output_lines("10%\r50%\r100%\r\nnext\n\n") == ["100%", "next"]
+    (huge,) = output_lines("x" * 1_000_000)
     assert len(huge) < LINE_CHARS + 100 and huge.endswith("980,000 more characters")
 
 

@@ -54,8 +54,8 @@ SHOWN = {
 async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, size: str, state: str) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     # How long the turn has been running depends on the machine.
-    monkeypatch.setattr("gpubox.tui.chat.runner.TurnRunner.seconds", 4.2)
-    monkeypatch.setattr(TurnProgress, "speed", lambda live, at: None)
+    monkeypatch.setattr("gpubox.tui.chat.controller.TurnRunner.seconds", 4.2)
+    monkeypatch.setattr(TurnProgress, "deltas_per_second", lambda progress, now: None)
     chats = FakeChats()
     services = ChatServices(chats)
     if state == "no_server":
@@ -64,11 +64,11 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
         chats.script = script(state)  # type: ignore[assignment]
-        await until(pilot, lambda: app.now and app.dashboard.header.cards, "readings")
+        await until(pilot, lambda: app.overview and app.dashboard.header.gpu_readings, "readings")
         app.action_show_chat()
-        await until(pilot, lambda: app.chat and app.chat.confined and app.chat.composer.has_focus, "the chat")
+        await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
         if state != "no_server":
             await pilot.press(*"Parse", "space", *"1h30m", "enter")
         await shows(pilot, *SHOWN[state])
-        await until(pilot, lambda: app.chat and app.chat.header.cards)
+        await until(pilot, lambda: app.chat and app.chat.header.gpu_readings)
         await pictured(pilot, snapshot)

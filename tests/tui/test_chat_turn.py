@@ -6,11 +6,8 @@ from gpubox.agent import events as e
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.agent.transcript.chat_log import Turn
 from gpubox.agent.transcript.records import TurnHeader
-from gpubox.tui.chat.parts import AnswerPart, ThinkingPart, ToolCallPart
-from gpubox.tui.chat.replay import turn_view_of
-from gpubox.tui.chat.snippets import code_snippets
-from gpubox.tui.chat.turn import TurnView
-from gpubox.tui.chat.waterfall import time_shares, waterfall
+from gpubox.tui.chat.parts import AnswerPart, ThinkingPart, ToolCallPart, time_shares, waterfall
+from gpubox.tui.chat.turn import TurnView, code_snippets, stored_turn_view
 from gpubox.tui.styled_lines import cell_width
 from tests.tui.fake_chat import ANSWER, CALL, CODE, OUTPUT, ROUND_1, TOTALS, coding_turn, opening
 
@@ -18,7 +15,7 @@ from tests.tui.fake_chat import ANSWER, CALL, CODE, OUTPUT, ROUND_1, TOTALS, cod
 def played(*steps: object, prompt: str = "Parse 1h30m") -> TurnView:
     view = TurnView(prompt, "qwen   b11434")
     for number, event in enumerate(steps):
-        view.take(event, number * 0.1)  # type: ignore[arg-type]
+        view.apply(event, number * 0.1)  # type: ignore[arg-type]
     return view
 
 
@@ -56,7 +53,7 @@ def test_thinking_unfolds() -> None:
 def test_running_thoughts_show_their_last_words() -> None:
     view = played(*opening(), e.ReasoningDelta("first words. "), e.ReasoningDelta("the last words"))
     assert "▸ thinking  ~2 tokens  … first words. the last words" in drawn(view)
-    assert view.live.phase == "thinks"
+    assert view.progress.phase == "thinks"
 
 
 def test_a_program_of_a_fenced_model_is_shown_once() -> None:
@@ -93,14 +90,14 @@ def test_a_failure_says_what_to_do_and_keeps_what_was_said() -> None:
 
 
 def test_why_a_turn_ended_is_said() -> None:
-    for reason, words in {"repetition": "it turned in circles", "length": "cut at max_tokens"}.items():
+    for reason, words in {"repetition": "it repeated itself", "length": "cut at max_tokens"}.items():
         view = played(*opening(), e.TextDelta("x"), e.TurnFinished(TOTALS, reason))  # type: ignore[arg-type]
         assert words in drawn(view)
 
 
 def test_the_waterfall_fills_its_width_and_names_every_part() -> None:
     for width in (20, 76, 190):
-        assert sum(found[3] for found in time_shares(ROUND_1, width)) == width
+        assert sum(share[3] for share in time_shares(ROUND_1, width)) == width
         assert all(cell_width(row) <= width for row in waterfall(TOTALS, "answered", width))
     assert time_shares(e.RoundTiming(), 50) == []
 
@@ -126,15 +123,15 @@ def test_a_turn_of_the_file_looks_as_it_did() -> None:
             stored.events.append(e.MessageAdded(e.Message("assistant", ANSWER)))
         if not isinstance(step, (e.TextDelta, e.ReasoningDelta)):
             stored.events.append(step)  # type: ignore[arg-type]
-    assert drawn(turn_view_of(stored)) == drawn(live)
+    assert drawn(stored_turn_view(stored)) == drawn(live)
     tagged = Turn(stored.header, [e.MessageAdded(e.Message("assistant", "<think>hidden</think>Seen."))])
-    assert "hidden" not in drawn(turn_view_of(tagged)) and "thought for" in drawn(turn_view_of(tagged))
-    assert turn_view_of(stored).id == "t1"
+    assert "hidden" not in drawn(stored_turn_view(tagged)) and "thought for" in drawn(stored_turn_view(tagged))
+    assert stored_turn_view(stored).id == "t1"
 
 
 def test_a_turn_that_was_cut_off_says_so() -> None:
     cut = Turn(TurnHeader("t1", "", "", "Why?"), [e.RoundStarted(1, 5), e.TextDelta("Beca")])
-    assert drawn(turn_view_of(cut)).endswith("Beca\n■ cut off: gpubox was ended in this turn")
+    assert drawn(stored_turn_view(cut)).endswith("Beca\n■ cut off: gpubox was ended in this turn")
 
 
 def test_cards_fold_long_code_and_output() -> None:

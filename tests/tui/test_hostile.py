@@ -14,8 +14,7 @@ from textual.color import Color
 from gpubox.errors import UsageError
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.formatting import block_bar, shorten
-from gpubox.tui.sanitize_filter import SanitizeFilter
+from gpubox.tui.formatting import SanitizeFilter, block_bar, shorten
 from tests.hostile_text import ATTACKS
 from tests.tui.conftest import SIZE, opened, shows, text, until
 from tests.tui.fake import MINE, READY, FakeServices
@@ -70,7 +69,7 @@ def test_bar_stays_in_its_cells() -> None:
 async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
     fake.profiles = [replace(MINE, title=HOSTILE, description=HOSTILE, model=HOSTILE, source=HOSTILE)]
     fake.broken = {"bad": UsageError(f"~/bad.toml: {HOSTILE}")}
-    fake.found = [Path("/models/[$@click]\x1b[2J [b].gguf")]
+    fake.new_models = [Path("/models/[$@click]\x1b[2J [b].gguf")]
     fake.status = replace(READY, profile="[/foo]", message=HOSTILE, model_path=f"/m/{HOSTILE}", engine_version=HOSTILE)
     fake.lines = [HOSTILE, f"0.00.001.000 E {HOSTILE}", "\x1b[2J" * 100]
     app = GpuboxApp(fake)

@@ -1,9 +1,9 @@
-"""The live log: follows, filters, folds, forgets the oldest, and draws nothing it need not."""
+"""The log: follows, filters, folds repeats, drops the oldest lines, and draws only changes."""
 
 from __future__ import annotations
 
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.dashboard.log import KEEP, LogView
+from gpubox.tui.dashboard.log import MAX_LINES, LogView
 from tests.tui.conftest import SIZE, opened, settled, text, until
 from tests.tui.fake import FakeServices, recorded
 
@@ -26,7 +26,7 @@ async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
         await until(pilot, lambda: "something new" in text(pilot) and "paused" not in text(pilot))
 
 
-async def test_alone_and_back(fake: FakeServices) -> None:
+async def test_zoom_and_back(fake: FakeServices) -> None:
     fake.lines = recorded()
     async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
         await opened(pilot)
@@ -43,10 +43,10 @@ async def test_filter(fake: FakeServices) -> None:
         await opened(pilot)
         await pilot.press("f", *"KV buffer")
         view = app.dashboard.log_pane.view
-        await until(pilot, lambda: 0 < view.matches < 5)
+        await until(pilot, lambda: 0 < view.match_count < 5)
         assert "kv  1" not in text(pilot)
         await pilot.press("escape")
-        await until(pilot, lambda: view.matches > 100)
+        await until(pilot, lambda: view.match_count > 100)
 
 
 async def test_levels_have_their_colours(fake: FakeServices) -> None:
@@ -66,23 +66,23 @@ def test_folds_repeats_and_keeps_a_limit() -> None:
     view = LogView.__new__(LogView)
     kept: list[str] = []
     LogView.__init__(view)
-    view._add = lambda lines: (kept.extend(line.text for line in lines), view._lines.extend(lines))  # type: ignore
+    view._append = lambda lines: (kept.extend(line.text for line in lines), view._lines.extend(lines))  # type: ignore
     view.write(["0.00.001.000 I idle", "0.00.002.000 I idle", "0.00.003.000 I idle"])
     view.write(["0.00.004.000 I idle"])
     view.write(["0.00.005.000 I work"])
     assert kept == ["idle", "… 3 more lines like this", "work"]
 
 
-async def test_forgets_the_oldest_lines(fake: FakeServices) -> None:
+async def test_drops_the_oldest_lines(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         view = app.dashboard.log_pane.view
         await pilot.press("l")
-        fake.lines = [f"0.00.001.000 I line {n} {'word ' * 20}" for n in range(KEEP + 500)]
-        await until(pilot, lambda: f"line {KEEP + 499} word" in text(pilot))
-        assert view.line_count == KEEP
-        assert view.matches == KEEP  # lines, not the rows that they are wrapped into
+        fake.lines = [f"0.00.001.000 I line {n} {'word ' * 20}" for n in range(MAX_LINES + 500)]
+        await until(pilot, lambda: f"line {MAX_LINES + 499} word" in text(pilot))
+        assert view.line_count == MAX_LINES
+        assert view.match_count == MAX_LINES  # lines, not the rows that they are wrapped into
         assert sum(view._heights) == len(view._rows)
 
 

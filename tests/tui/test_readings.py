@@ -1,4 +1,4 @@
-"""Readings that change, grow old or stop: the screen stays, says so, and recovers."""
+"""Readings that change, become stale or stop: the screen shows it and recovers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def test_old_readings_are_dim(fake: FakeServices, monkeypatch: pytest.Monk
         await until(pilot, lambda: not any("dim" in s for row in app.dashboard.vram.drawn for _, s in row))
 
 
-async def test_what_could_not_be_read_is_said(fake: FakeServices) -> None:
-    fake.more = {"problems": ("the server asks for a key that gpubox does not have",)}
+async def test_a_problem_with_a_reading_is_shown(fake: FakeServices) -> None:
+    fake.extra_readings = {"problems": ("the server asks for a key that gpubox does not have",)}
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await shows(pilot, "! the server asks for a key that gpubox does not have")
@@ -51,13 +51,13 @@ async def test_what_could_not_be_read_is_said(fake: FakeServices) -> None:
 
 async def test_requests_that_wait_are_counted(fake: FakeServices) -> None:
     fake.status = BUSY
-    fake.more = {"throughput": replace(ANSWERING, queued_requests=3)}
+    fake.extra_readings = {"throughput": replace(ANSWERING, queued_requests=3)}
     async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
         await opened(pilot)
         await shows(pilot, "slots 1 of 1 busy  ◌ 3 queued")
 
 
-async def test_numbers_wait_while_nobody_looks(fake: FakeServices) -> None:
+async def test_numbers_are_not_drawn_while_the_dashboard_is_hidden(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -65,7 +65,7 @@ async def test_numbers_wait_while_nobody_looks(fake: FakeServices) -> None:
         await shows(pilot, "Help")
         before = app.dashboard.throughput.rendered
         fake.status = replace(BUSY, pid=READY.pid)
-        await until(pilot, lambda: app.bridge.watch.pending is None and app.dashboard._waiting)
+        await until(pilot, lambda: app.bridge.poller.pending is None and app.dashboard._undrawn)
         assert app.dashboard.throughput.rendered == before
         await pilot.press("escape")
         await shows(pilot, "70.2 tok/s now")
@@ -80,12 +80,12 @@ async def test_readings_that_did_not_change_draw_nothing(fake: FakeServices, mon
         compositor = app.dashboard._compositor
         update = compositor.render_update
         monkeypatch.setattr(compositor, "render_update", lambda *a, **more: drawn.append(1) or update(*a, **more))
-        rendered = [pane.rendered for pane in app.dashboard.numbers]
+        rendered = [pane.rendered for pane in app.dashboard.snapshot_panes]
 
         fake.eager, asked = True, len(fake.asked_now)
         await until(pilot, lambda: len(fake.asked_now) > asked + 20)
 
-        assert (drawn, [pane.rendered for pane in app.dashboard.numbers]) == ([], rendered)
+        assert (drawn, [pane.rendered for pane in app.dashboard.snapshot_panes]) == ([], rendered)
 
 
 async def test_one_changed_number_draws_its_row_and_no_other(fake: FakeServices) -> None:
@@ -94,12 +94,14 @@ async def test_one_changed_number_draws_its_row_and_no_other(fake: FakeServices)
     async with app.run_test(size=SIZE) as pilot:
         fake.reading = snapshot(BUSY)
         await opened(pilot)
-        rendered = [pane.rendered for pane in app.dashboard.numbers]
+        rendered = [pane.rendered for pane in app.dashboard.snapshot_panes]
 
         fake.reading = snapshot(BUSY, throughput=replace(ANSWERING, tg_median=55.5))
         await shows(pilot, "55.5 median")
 
-        assert [pane.rendered - before for pane, before in zip(app.dashboard.numbers, rendered, strict=True)] == [
+        assert [
+            pane.rendered - before for pane, before in zip(app.dashboard.snapshot_panes, rendered, strict=True)
+        ] == [
             0,
             0,
             1,

@@ -1,4 +1,4 @@
-"""A recording on the screen: what the README's pictures are made of."""
+"""A recording on the screen: what the README's pictures are svg of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
-from gpubox.tui import rooms
+from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.replay_services import ReplayServices, open_recording
 from tests.bench_runs import speed_run
@@ -36,11 +36,11 @@ def pictures() -> ModuleType:
 
 
 async def test_the_pictures_can_be_made(pictures: ModuleType) -> None:
-    made = await pictures.picture()
-    words = made.replace("&#160;", " ")
+    svg = await pictures.picture()
+    shown = svg.replace("&#160;", " ")
     for word in ("tiny-moe-mtp", "RPC0[127.0.0.1:18252]", "646 of 685", "10 of 10", "tok/s now", "recording"):
-        assert word in words
-    assert "@font-face" not in made, "nothing is fetched to look at it"
+        assert word in shown
+    assert "@font-face" not in svg, "nothing is fetched to look at it"
 
 
 def test_the_recording_tells_nothing_of_the_machine_it_was_made_on() -> None:
@@ -69,7 +69,7 @@ def test_what_is_no_recording_is_said(paths: Paths, tmp_path: Path) -> None:
 async def test_what_is_measured_here_now_is_no_part_of_a_recording(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "BENCH_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.0)
     services, bench = open_recording(RECORDING, paths, Config()), FakeBench(paths)
     bench.working = speed_run(paths, "demo", share=0.5)
     looks: list[int] = []

@@ -1,4 +1,4 @@
-"""Numbers to lines: what gives way where there is no room, and what never does."""
+"""The lines of the panes: what is dropped where there is no room, and what never is."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 from gpubox.server.engine_compatibility import EngineCompatibility
 from gpubox.telemetry.history import History
 from gpubox.telemetry.snapshot import Throughput
-from gpubox.tui import axis, glyphs, graph, memory_view
-from gpubox.tui.dashboard import requests, throughput
-from gpubox.tui.dashboard.layout import shown
-from gpubox.tui.profile_entries import ProfileEntry
+from gpubox.tui.dashboard import detail, graph, profiles, requests, throughput, vram
+from gpubox.tui.dashboard.layout import visible_panes
 from gpubox.tui.styled_lines import StyledLine, cell_width
 from tests.tui.fake import BUSY, MINE, READY
 from tests.tui.scenes import SCENES
@@ -33,7 +31,7 @@ from tests.tui.snapshots import (
 from tests.unit.invariants import broken
 
 
-def words(line: StyledLine) -> str:
+def plain_text(line: StyledLine) -> str:
     return "".join(text for text, _ in line)
 
 
@@ -41,7 +39,7 @@ def words(line: StyledLine) -> str:
 def test_prefill_has_a_bar_and_a_percentage_at_any_width(width: int) -> None:
     line = throughput.state_line(snapshot(BUSY, throughput=PREFILL, slots=(READING_SLOT,)), width)
     assert cell_width(line) <= width
-    assert words(line).startswith("● prefill ▓▓▓") and "62%" in words(line)
+    assert plain_text(line).startswith("● prefill ▓▓▓") and "62%" in plain_text(line)
 
 
 def test_a_gap_in_the_graph_says_that_a_prompt_was_read() -> None:
@@ -52,16 +50,16 @@ def test_a_gap_in_the_graph_says_that_a_prompt_was_read() -> None:
     reading = history.reading_columns(6, 60, 60)
     assert reading == {2, 3}
     values = history.columns(6, 60, 60)
-    foot = graph.graph(values, 100, 3, reading)[-1]
-    assert words(foot)[axis.AXIS_CELLS :] == "  ░░██"
+    foot = graph.area_graph(values, 100, 3, reading)[-1]
+    assert plain_text(foot)[graph.AXIS_CELLS :] == "  ░░██"
     assert next(style for text, style in foot if "░" in text) == "$accent"
 
 
 def drawn(width: int, marks: dict[int, tuple[str, str]]) -> str:
     """The axis without its zero."""
-    row = axis.time_axis(width, 300, marks)
-    assert cell_width(row) == width + axis.AXIS_CELLS
-    return words(row)[axis.AXIS_CELLS :]
+    row = graph.time_axis(width, 300, marks)
+    assert cell_width(row) == width + graph.AXIS_CELLS
+    return plain_text(row)[graph.AXIS_CELLS :]
 
 
 @pytest.mark.parametrize(
@@ -95,21 +93,23 @@ def test_marks_never_touch_each_other(width: int) -> None:
     dice = random.Random(width)
     for _ in range(300):
         columns = sorted(dice.sample(range(width), dice.randint(0, min(width, 12))))
-        marks = {at: (dice.choice(list(axis.MARKS)), "語" * (at % 2) + "q" * dice.randint(0, 20)) for at in columns}
+        marks = {
+            at: (dice.choice(list(graph.EVENT_STYLES)), "語" * (at % 2) + "q" * dice.randint(0, 20)) for at in columns
+        }
         row = drawn(width, marks)
         assert cell_width(((row, ""),)) == width
-        placed = axis.place(width, "5 min", marks)
+        placed = graph.place_events(width, "5 min", marks)
         ends = [(at, at + cell_width(((text, ""),))) for at, text in (placed[column] for column in columns)]
         assert all(end <= at for (_, end), (at, _) in pairwise(ends))
-        assert all(text in row and axis.MARKS[marks[at][0]][0] in text for at, (_, text) in placed.items())
+        assert all(text in row and graph.EVENT_STYLES[marks[at][0]][0] in text for at, (_, text) in placed.items())
         assert all(0 <= at <= column < end <= width for column, (at, end) in zip(columns, ends, strict=True))
 
 
 @pytest.mark.parametrize("width", [44, 58, 60, 78, 87, 140])
 def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
     for request in REQUESTS:
-        assert cell_width(requests.row(request, width)) <= width
-    again = words(requests.row(REQUESTS[1], width))
+        assert cell_width(requests.request_row(request, width)) <= width
+    again = plain_text(requests.request_row(REQUESTS[1], width))
     assert "↻ 0+43.0k" in again
     assert ("↻ no checkpoint" in again) == (width >= 78)
     assert ("↻ no" in again) == (width >= 60)
@@ -118,51 +118,51 @@ def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
 @pytest.mark.parametrize("width", [44, 60, 78, 140])
 def test_a_re_read_does_not_hide_that_a_request_was_cancelled(width: int) -> None:
     request = replace(REQUESTS[1], stop_reason="cancelled")
-    row = requests.row(request, width)
+    row = requests.request_row(request, width)
     assert cell_width(row) <= width
-    assert ("cancelled" in words(row)) == (width >= 60)
-    assert ("↻ no checkpoint" in words(row)) == (width == 140)
+    assert ("cancelled" in plain_text(row)) == (width >= 60)
+    assert ("↻ no checkpoint" in plain_text(row)) == (width == 140)
 
 
 @pytest.mark.parametrize("width", [18, 24, 40])
 @pytest.mark.parametrize("size", [5 * MIB, 12 * GIB, -400 * MIB])
 def test_a_part_of_memory_keeps_its_number_whole(width: int, size: int) -> None:
-    found = words(memory_view.entry(memory_view.MemoryPart("other", "chrome-sandb +12", size), width=width))
-    assert len(found) == width
-    assert found.endswith({5 * MIB: " 5 MiB", 12 * GIB: " 12.0 GiB", -400 * MIB: " −400 MiB"}[size])
+    entry = plain_text(vram.legend_entry(vram.MemoryPart("other", "chrome-sandb +12", size), width=width))
+    assert len(entry) == width
+    assert entry.endswith({5 * MIB: " 5 MiB", 12 * GIB: " 12.0 GiB", -400 * MIB: " −400 MiB"}[size])
 
 
 def test_an_rpc_device_is_no_card() -> None:
     reading = snapshot(BUSY)
     rpc = replace(reading.memory[0], device="RPC0[10.0.0.2:50052]", kind="rpc", gpu_index=None)
-    assert memory_view.title(replace(reading, memory=(reading.memory[0], rpc))).endswith("on 2 devices")
+    assert vram.vram_title(replace(reading, memory=(reading.memory[0], rpc))).endswith("on 2 devices")
 
 
 def test_a_tiny_terminal_shows_one_pane() -> None:
-    assert shown("narrow", "up", "", tiny=True) == {"throughput"}
-    assert shown("narrow", "down", "", tiny=True) == {"profiles"}
-    assert shown("narrow", "up", "log", tiny=True) == {"log"}
+    assert visible_panes("narrow", "up", "", tiny=True) == {"throughput"}
+    assert visible_panes("narrow", "down", "", tiny=True) == {"profiles"}
+    assert visible_panes("narrow", "up", "log", tiny=True) == {"log"}
 
 
 def test_a_missing_model_is_named_by_its_file() -> None:
     profile = replace(MINE, model="/models/qwen/Qwen3.gguf")
-    entry = ProfileEntry(
+    entry = profiles.ProfileEntry(
         "profile:mine",
         "profile",
         "mine",
         profile,
         EngineCompatibility("llama-server", True, missing="model missing: /models/qwen/Qwen3.gguf"),
     )
-    assert glyphs.row(entry, "?", "", 50).plain.split() == ["?", "mine", "no", "Qwen3.gguf"]
-    assert glyphs.model_words(entry, None) == "missing"
+    assert profiles.entry_row(entry, "?", "", 50).plain.split() == ["?", "mine", "no", "Qwen3.gguf"]
+    assert detail.model_state(entry, None) == "missing"
     elsewhere = replace(entry, profile=replace(profile, model="env:MODEL"))
-    assert glyphs.model_words(elsewhere, None) == "missing: /models/qwen/Qwen3.gguf"
+    assert detail.model_state(elsewhere, None) == "missing: /models/qwen/Qwen3.gguf"
 
 
 def test_a_program_that_is_no_llama_server_is_named() -> None:
     foreign = replace(READY, state="error", message="It answers /health with 404.")
     line = throughput.state_line(snapshot(foreign, throughput=Throughput("down")), 100)
-    assert "error" in words(line) and "It answers /health with 404." in words(line)
+    assert "error" in plain_text(line) and "It answers /health with 404." in plain_text(line)
 
 
 def test_slots_that_share_one_cache_have_its_room_once() -> None:
@@ -170,13 +170,13 @@ def test_slots_that_share_one_cache_have_its_room_once() -> None:
     slots = tuple(replace(IDLE_SLOT, index=at, context_used_tokens=1000, context_size_tokens=4096) for at in range(4))
     memory = (replace(SPLIT, kv_bytes=4096 * 1024),)
     shared = snapshot(READY, slots=slots, memory=memory, kv_bytes_per_token=1024.0, kv_cells=4096)
-    assert "4.0k of 4.1k" in words(memory_view.below(shared, 80))
+    assert "4.0k of 4.1k" in plain_text(vram.kv_usage_line(shared, 80))
     own = replace(shared, kv_cells=4 * 4096)
-    assert "4.0k of 16K" in words(memory_view.below(own, 80))
+    assert "4.0k of 16K" in plain_text(vram.kv_usage_line(own, 80))
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_pictures_keep_the_rules_of_every_reading(scene: str) -> None:
     state = SCENES[scene]
 
-    assert broken(snapshot(state.status, **state.more)) == []
+    assert broken(snapshot(state.status, **state.readings)) == []

@@ -1,4 +1,4 @@
-"""What the tests of the agent share: a turn against a script, and tools that do little."""
+"""Shared by the tests of the agent: a turn against a scripted server, and a tool that only echoes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.scripted_server import ScriptedServer
 
 
 class Echo:
-    """code_execution that says what it was given."""
+    """code_execution that returns its program instead of running it."""
 
     name = "code_execution"
     description = "Runs Python."
@@ -44,8 +44,8 @@ class Echo:
 
 
 @dataclass
-class Played:
-    """A turn that is over."""
+class TurnResult:
+    """The events of a finished turn and the requests it sent."""
 
     events: list[AgentEvent]
     conversation: Conversation
@@ -79,7 +79,7 @@ class Played:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-async def play(
+async def run_turn(
     server: ScriptedServer,
     text: str = "go",
     *,
@@ -87,8 +87,8 @@ async def play(
     settings: AgentSettings | None = None,
     conversation: Conversation | None = None,
     loop: AgentLoop | None = None,
-) -> Played:
-    """One turn to its end; what was sent is checked as every turn must have it."""
+) -> TurnResult:
+    """Runs one turn to its end and checks the rules that hold for every turn."""
     conversation = conversation or Conversation()
     conversation.add(Message("user", text))
     events: list[AgentEvent] = []
@@ -97,23 +97,23 @@ async def play(
         async with aclosing(run):
             async for event in run:
                 events.append(event)
-    check_sent(server.bodies)
+    check_requests(server.bodies)
     check_ends_once(events)
-    return Played(events, conversation, server.bodies)
+    return TurnResult(events, conversation, server.bodies)
 
 
-def check_sent(bodies: Sequence[dict[str, Any]]) -> None:
-    """No history that llama-server answers with a 500: whole JSON arguments, an answer to every call."""
+def check_requests(bodies: Sequence[dict[str, Any]]) -> None:
+    """llama-server answers with a 500 unless arguments are valid JSON and every call is answered."""
     for body in bodies:
-        asked: list[str] = []
+        open_calls: list[str] = []
         for message in body["messages"]:
             for call in message.get("tool_calls", ()):
                 assert isinstance(json.loads(call["function"]["arguments"]), dict)
-                asked.append(call["id"])
+                open_calls.append(call["id"])
             if message["role"] == "tool":
-                asked.remove(message["tool_call_id"])
+                open_calls.remove(message["tool_call_id"])
             elif message["role"] == "user":
-                assert not asked, "a call without an answer"
+                assert not open_calls, "a call without an answer"
 
 
 def check_ends_once(events: Sequence[AgentEvent]) -> None:
@@ -121,7 +121,5 @@ def check_ends_once(events: Sequence[AgentEvent]) -> None:
     assert len(ends) == 1, ends
     for round_event in events:
         if timing := getattr(round_event, "timing", None):
-            parts = sum(getattr(timing, name) for name in timing.__struct_fields__ if name.endswith("_seconds")) - (
-                timing.wall_seconds
-            )
-            assert parts == pytest.approx(timing.wall_seconds, abs=1e-6)
+            seconds = [getattr(timing, name) for name in timing.__struct_fields__ if name.endswith("_seconds")]
+            assert sum(seconds) - timing.wall_seconds == pytest.approx(timing.wall_seconds, abs=1e-6)

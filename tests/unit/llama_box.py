@@ -138,7 +138,7 @@ class LlamaBox:
         ``log``: where its output goes instead of into the slot's log.
         """
         self.running = replace(self.running, **fields)
-        life = self.paths.slot_life("main")
+        life = self.paths.liveness_lock("main")
         life.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(life, os.O_RDWR | os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_SH)

@@ -1,4 +1,4 @@
-"""A change is made whole or not at all, and only the change that was shown."""
+"""A change is applied completely or not at all, and only if its diff was shown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_edit_shows_what_changes_and_keeps_the_rest(work: Workspace) -> None:
     assert (work.root / "a.txt").stat().st_mode & 0o777 == 0o750
 
 
-def test_a_diff_far_down_counts_the_lines_of_the_whole_file(work: Workspace) -> None:
+def test_a_diff_numbers_the_lines_of_the_whole_file(work: Workspace) -> None:
     old = [f"line {number}" for number in range(300)]
     new = [*old[:200], "changed", *old[201:250], *old[252:]]
     (work.root / "a.txt").write_text("\n".join(old) + "\n")
@@ -64,14 +64,14 @@ def test_a_diff_far_down_counts_the_lines_of_the_whole_file(work: Workspace) -> 
 
 
 @pytest.mark.parametrize(
-    ("old", "words"), [("four", "is not in the file"), ("e", "stands in the file 3 times"), ("", "is empty")]
+    ("old", "problem"), [("four", "is not in the file"), ("e", "is in the file 3 times"), ("", "is empty")]
 )
-def test_an_edit_that_is_not_clear_changes_nothing(work: Workspace, old: str, words: str) -> None:
-    with pytest.raises(GpuboxError, match=words):
+def test_an_ambiguous_edit_is_refused(work: Workspace, old: str, problem: str) -> None:
+    with pytest.raises(GpuboxError, match=problem):
         edits.plan_edit(work, "a.txt", old, "x")
 
 
-def test_line_endings_and_foreign_bytes_stay(work: Workspace) -> None:
+def test_line_endings_are_kept_and_other_encodings_refused(work: Workspace) -> None:
     (work.root / "dos.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
     (work.root / "latin.txt").write_bytes(b"caf\xe9\n")
 
@@ -84,13 +84,13 @@ def test_line_endings_and_foreign_bytes_stay(work: Workspace) -> None:
 
 def test_a_file_that_changed_after_the_diff_is_not_written(work: Workspace) -> None:
     change = edits.plan_edit(work, "a.txt", "two", "2")
-    made = edits.plan_write(work, "new.txt", "mine\n")
+    creation = edits.plan_write(work, "new.txt", "mine\n")
     (work.root / "a.txt").write_text("the owner was here\n")
     (work.root / "new.txt").write_text("so were others\n")
 
-    for one in (change, made):
+    for planned in (change, creation):
         with pytest.raises(GpuboxError, match="has changed since"):
-            apply(work, one)
+            apply(work, planned)
 
     assert (work.root / "a.txt").read_text() == "the owner was here\n"
     assert (work.root / "new.txt").read_text() == "so were others\n"
@@ -100,9 +100,7 @@ def test_a_file_that_changed_after_the_diff_is_not_written(work: Workspace) -> N
     assert names(work) == ["new.txt"]
 
 
-def test_a_hard_link_to_a_file_outside_is_parted_from_it(
-    work: Workspace, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_hard_link_to_a_file_outside_is_replaced(work: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = tmp_path_factory.mktemp("outside") / "file"
     outside.write_text("old\n")
     os.link(outside, work.root / "linked")
@@ -116,7 +114,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(work: Workspace, monke
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(edits.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(GpuboxError, match="No space left"):
         apply(work, edits.plan_write(work, "a.txt", "new\n"))
 
@@ -124,7 +122,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(work: Workspace, monke
     assert names(work) == ["a.txt"]
 
 
-def test_one_that_is_stopped_writes_nothing(work: Workspace) -> None:
+def test_a_stopped_write_writes_nothing(work: Workspace) -> None:
     stop = threading.Event()
     stop.set()
 
@@ -138,7 +136,7 @@ def test_one_that_is_stopped_writes_nothing(work: Workspace) -> None:
 @pytest.mark.parametrize(
     "path", [".git/hooks/pre-commit", "sub/.GIT/config", "a/.g\u200cit", "git~1/config", ".hg/hgrc", "sub/", "."]
 )
-def test_what_is_never_written(work: Workspace, path: str) -> None:
+def test_repository_files_are_never_written(work: Workspace, path: str) -> None:
     with pytest.raises(GpuboxError):
         edits.plan_write(work, path, "x")
 
@@ -162,7 +160,7 @@ def test_a_read_only_file_is_not_replaced(work: Workspace) -> None:
         apply(work, edits.plan_write(work, "a.txt", "new\n"))
 
 
-def test_no_change_is_no_diff_and_what_is_hidden_in_one_is_seen(work: Workspace) -> None:
+def test_line_endings_are_visible_in_a_diff(work: Workspace) -> None:
     assert edits.plan_write(work, "a.txt", "one\ntwo\nthree\n").diff == ""
     assert "\\ No newline at end of file" in edits.plan_write(work, "a.txt", "one\ntwo\nthree").diff
     assert "+one\u240d\n" in edits.plan_write(work, "a.txt", "one\r\ntwo\nthree\n").diff
@@ -172,20 +170,20 @@ def test_a_long_diff_is_shown_by_head_and_tail_and_says_so(work: Workspace) -> N
     content = "".join(f"line {number}\n" for number in range(5000))
     shown = edits.shorten_diff(edits.plan_write(work, "new.txt", content).diff).splitlines()
 
-    assert len(shown) == edits.DIFF_LINES + 1
+    assert len(shown) == edits.MAX_DIFF_LINES + 1
     assert shown[3] == "+line 0"
     assert shown[-1] == "+line 4999"
-    assert shown[edits.DIFF_LINES // 2] == "@@ 4603 of 5003 lines of this diff are NOT SHOWN @@"
+    assert shown[edits.MAX_DIFF_LINES // 2] == "@@ 4603 of 5003 lines of this diff are NOT SHOWN @@"
 
 
 def test_a_diff_of_long_lines_is_bounded_too() -> None:
-    one = edits.shorten_diff("+" + "x" * 1_000_000)
-    many = edits.shorten_diff("\n".join("+" + "x" * 3000 for _ in range(100)))
+    long_line = edits.shorten_diff("+" + "x" * 1_000_000)
+    many_lines = edits.shorten_diff("\n".join("+" + "x" * 3000 for _ in range(100)))
 
-    assert len(one) < 2200
-    assert "998001 characters NOT SHOWN" in one
-    assert len(many) < edits.DIFF_CHARACTERS + 200
-    assert "of 100 lines of this diff are NOT SHOWN" in many
+    assert len(long_line) < 2200
+    assert "998001 characters NOT SHOWN" in long_line
+    assert len(many_lines) < edits.MAX_DIFF_CHARACTERS + 200
+    assert "of 100 lines of this diff are NOT SHOWN" in many_lines
 
 
 def test_a_rewrite_of_a_large_file_is_planned_at_once(work: Workspace) -> None:

@@ -1,4 +1,4 @@
-"""A chat file holds what was said whatever happens to the program, the disk or the file."""
+"""A chat file keeps the chat, whatever happens to the program, the disk or the file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,16 @@ from gpubox.agent.events import (
     TurnTotals,
 )
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript import journal as journal_module
-from gpubox.agent.transcript.chat_files import chat_path, chat_summaries, free_name, load_chat, names, remove, rename
+from gpubox.agent.transcript.chat_files import (
+    ChatSummary,
+    chat_names,
+    chat_path,
+    chat_summaries,
+    free_name,
+    load_chat,
+    remove_chat,
+    rename_chat,
+)
 from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
 from gpubox.agent.transcript.journal import ChatJournal
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
@@ -42,17 +50,17 @@ def path(paths: Paths) -> Path:
 
 def ask(journal: ChatJournal, turn: str, text: str, parent: str = "", profile: str = "demo") -> None:
     journal.add(TurnHeader(turn, parent, "2026-01-01T00:00:00Z", text, profile, "b1"))
-    journal.event(MessageAdded(Message("user", text)))
+    journal.add_event(MessageAdded(Message("user", text)))
 
 
-def answer(journal: ChatJournal, text: str, *more: AgentEvent) -> None:
-    journal.event(RoundStarted(1, 5))
+def answer(journal: ChatJournal, text: str, *last_events: AgentEvent) -> None:
+    journal.add_event(RoundStarted(1, 5))
     for word in text.split(" "):
-        journal.event(TextDelta(f"{word} "))
-    journal.event(MessageAdded(Message("assistant", text)))
-    for event in more:
-        journal.event(event)
-    journal.event(TurnFinished(TurnTotals(), "answered", text))
+        journal.add_event(TextDelta(f"{word} "))
+    journal.add_event(MessageAdded(Message("assistant", text)))
+    for event in last_events:
+        journal.add_event(event)
+    journal.add_event(TurnFinished(TurnTotals(), "answered", text))
 
 
 def talk(path: Path) -> ChatLog:
@@ -69,7 +77,7 @@ def contents(log: ChatLog) -> list[str]:
     return [message.content for message in log.conversation().messages]
 
 
-def test_what_was_said_is_read_back(path: Path) -> None:
+def test_a_chat_is_read_back(path: Path) -> None:
     log = talk(path)
 
     assert contents(log) == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
@@ -77,37 +85,39 @@ def test_what_was_said_is_read_back(path: Path) -> None:
         ("t1", "demo", "b1", "answered"), ("t2", "demo", "b1", "answered"),
     ]  # fmt: skip
     assert not any(isinstance(event, TextDelta) for turn in log.turns.values() for event in turn.events)
-    assert (log.damaged, log.unknown) == (0, 0)
+    assert (log.damaged_lines, log.unknown_lines) == (0, 0)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_chat_cut_off_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
+def test_a_crash_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Tell me.")
-    journal.event(ReasoningDelta("Let me "))
-    journal.event(ReasoningDelta("think."))
-    journal.event(TextDelta("Once "))
-    journal.event(PrefillProgress(1, 2, 0))
-    journal.event(TextDelta("upon"))
+    journal.add_event(ReasoningDelta("Let me "))
+    journal.add_event(ReasoningDelta("think."))
+    journal.add_event(TextDelta("Once "))
+    journal.add_event(PrefillProgress(1, 2, 0))
+    journal.add_event(TextDelta("upon"))
     journal.flush()
-    journal.event(TextDelta(" a time, not flushed"))
+    journal.add_event(TextDelta(" a time, not flushed"))
     lines = path.read_bytes()
 
     (turn,) = load_chat(path).path()
 
     assert turn.state == "cut off"
-    (_, said) = turn.messages()
-    assert (said.content, said.reasoning_content, said.partial) == ("Once upon", "Let me think.", True)
+    (_, partial) = turn.messages()
+    assert (partial.content, partial.reasoning_content, partial.partial) == ("Once upon", "Let me think.", True)
     assert b"prefill" not in lines
-    assert lines.count(b"\n") == 5  # opened, asked, the message, its thinking, its text: deltas are joined
+    assert lines.count(b"\n") == 5  # chat header, turn header, message, thinking, text: deltas are joined
     journal.close()
     assert load_chat(path).path()[0].answer == "Once upon a time, not flushed"
 
 
-def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None:
+def test_an_interrupted_call_gets_an_output_on_replay(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
-    journal.event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution", {"code": "1"}),))))
+    journal.add_event(
+        MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution", {"code": "1"}),)))
+    )
     journal.close()
 
     messages = load_chat(path).conversation().messages
@@ -115,19 +125,19 @@ def test_a_call_without_its_end_is_answered_for_the_template(path: Path) -> None
     assert [(m.role, m.tool_call_id, m.content) for m in messages[2:]] == [("tool", "c1", INTERRUPTED_CALL_OUTPUT)]
 
 
-def test_a_round_that_was_asked_again_and_an_output_that_was_folded(path: Path) -> None:
+def test_a_repeated_round_and_a_shortened_output(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "Run it.")
-    journal.event(TextDelta("a stream that bro"))
-    journal.event(RoundRestarted(1, "the stream broke"))
-    journal.event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution"),))))
-    journal.event(MessageAdded(Message("tool", "1\n" * 1000, tool_call_id="c1")))
-    journal.event(MessageShortened(2, "[folded]"))
+    journal.add_event(TextDelta("a stream that bro"))
+    journal.add_event(RoundRestarted(1, "the stream broke"))
+    journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution"),))))
+    journal.add_event(MessageAdded(Message("tool", "1\n" * 1000, tool_call_id="c1")))
+    journal.add_event(MessageShortened(2, "[removed]"))
     journal.close()
 
     log = load_chat(path)
 
-    assert contents(log) == ["Run it.", "", "[folded]"]
+    assert contents(log) == ["Run it.", "", "[removed]"]
     assert [message.content[:3] for message in log.path()[0].messages()] == ["Run", "", "1\n1"]
 
 
@@ -142,7 +152,7 @@ def test_a_retry_and_a_branch_lose_nothing(path: Path) -> None:
     log = load_chat(path)
 
     assert contents(log)[-1] == "It is 6."
-    assert log.beside("t2") == ["t2", "t3"]
+    assert [turn.id for turn in log.turns.values() if turn.parent_id == "t1"] == ["t2", "t3"]
     log.head = "t3"
     assert contents(log) == ["What is 2 + 2?", "It is 4.", "And 4 + 4?", "It is 8."]
     log.head = ""
@@ -150,7 +160,7 @@ def test_a_retry_and_a_branch_lose_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])
-def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
+def test_a_torn_last_line_damages_nothing_else(path: Path, cut: int) -> None:
     talk(path)
     os.truncate(path, path.stat().st_size - cut)
 
@@ -162,7 +172,7 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
     log = load_chat(path)
     assert contents(log)[-2:] == ["Still there?", "Yes."]
     assert contents(log)[:4] == ["What is 2 + 2?", "It is 4.", "And 3 + 3?", "It is 6."]
-    assert log.damaged == (cut > 1)
+    assert log.damaged_lines == (cut > 1)
     assert log.turns["t2"].state == ("answered" if cut == 1 else "cut off")
 
 
@@ -171,7 +181,7 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
     [
         (b'{"record":"from_the_future","x":{"y":1}}', 0, 1),
         (b'{"record":"logged_event","event":{"event":"telepathy","text":"x"},"at":"t"}', 0, 1),
-        (b'{"record":"turn_header","turn":17}', 0, 1),
+        (b'{"record":"turn_header","turn_id":17}', 0, 1),
         (b'{"record":"logged_event","event":{"event":"text_delta"', 1, 0),
         (b"\0\0\0\0", 1, 0),
         (b'\xff\xfe"', 1, 0),
@@ -179,9 +189,7 @@ def test_a_torn_last_line_spoils_only_itself(path: Path, cut: int) -> None:
         (b"17", 1, 0),
     ],
 )
-def test_lines_that_are_unknown_or_damaged_are_counted_and_left_out(
-    path: Path, line: bytes, damaged: int, unknown: int
-) -> None:
+def test_unknown_and_damaged_lines_are_counted_and_skipped(path: Path, line: bytes, damaged: int, unknown: int) -> None:
     talk(path)
     with path.open("ab") as file:
         file.write(line + b"\n")
@@ -193,15 +201,15 @@ def test_lines_that_are_unknown_or_damaged_are_counted_and_left_out(
     log = load_chat(path)
 
     assert contents(log)[-1] == "Yes."
-    assert (log.damaged, log.unknown) == (damaged, unknown)
-    assert [head.turns for head in heads_of(path)] == [4 if b"turn_header" in line else 3]
+    assert (log.damaged_lines, log.unknown_lines) == (damaged, unknown)
+    assert [chat.turns for chat in summaries_of(path)] == [4 if b"turn_header" in line else 3]
 
 
-def heads_of(path: Path) -> list[object]:
+def summaries_of(path: Path) -> list[ChatSummary]:
     return list(chat_summaries(Paths(path.parent, path.parent.parent, path.parent)))
 
 
-def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
+def test_a_second_writer_is_refused_but_readers_are_not(path: Path) -> None:
     talk(path)
     journal = ChatJournal(path)
 
@@ -214,7 +222,7 @@ def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
     ChatJournal(path).close()
 
 
-def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_full_disk_everything_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = [10]
     real = os.write
 
@@ -226,7 +234,7 @@ def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pyte
         return done
 
     journal = ChatJournal(path)
-    monkeypatch.setattr(journal_module.os, "write", write)
+    monkeypatch.setattr(os, "write", write)
     ask(journal, "t1", "What is 2 + 2?")
     assert "No space left" in journal.problem
     answer(journal, "It is 4.")
@@ -237,11 +245,11 @@ def test_a_full_disk_loses_nothing_that_fits_later(path: Path, monkeypatch: pyte
 
     assert journal.problem == ""
     assert contents(load_chat(path)) == ["What is 2 + 2?", "It is 4."]
-    assert load_chat(path).damaged == 0
+    assert load_chat(path).damaged_lines == 0
     journal.close()
 
 
-def test_a_file_that_was_deleted_is_noticed(path: Path) -> None:
+def test_a_deleted_file_is_reported(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "What is 2 + 2?")
     path.unlink()
@@ -253,7 +261,7 @@ def test_a_file_that_was_deleted_is_noticed(path: Path) -> None:
     assert not path.exists()
 
 
-def test_text_that_no_file_can_hold(path: Path) -> None:
+def test_lone_surrogates_are_replaced(path: Path) -> None:
     journal = ChatJournal(path)
     ask(journal, "t1", "half \ud83d and \x1b[31m \u202e 🙂")
     answer(journal, "\udcff [/foo]")
@@ -262,17 +270,17 @@ def test_text_that_no_file_can_hold(path: Path) -> None:
     assert contents(load_chat(path)) == ["half ? and \x1b[31m \u202e 🙂", "? [/foo]"]
 
 
-def test_what_is_no_chat_is_refused_and_listed_as_such(paths: Paths) -> None:
+def test_other_files_are_refused_and_listed_with_their_problem(paths: Paths) -> None:
     talk(chat_path(paths, "good"))
-    for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", '{"record":"chat_header","format":"gpubox-chat",'
-        '"version":2,"gpubox":"9.9","at":"t"}\n')):  # fmt: skip
+    newer = '{"record":"chat_header","format":"gpubox-chat","version":2,"gpubox_version":"9.9","at":"t"}\n'
+    for name, text in (("other", "{}\n"), ("image", "\x89PNG"), ("newer", newer)):
         chat_path(paths, name).write_text(text)
-        with pytest.raises(UsageError, match="is no chat"):
+        with pytest.raises(UsageError, match="is not a chat"):
             load_chat(chat_path(paths, name))
     chat_path(paths, "empty").write_text("")
 
     assert contents(load_chat(chat_path(paths, "empty"))) == []
-    assert {head.name: bool(head.problem) for head in chat_summaries(paths)} == {
+    assert {chat.name: bool(chat.problem) for chat in chat_summaries(paths)} == {
         "good": False, "other": True, "image": True, "newer": True, "empty": False,
     }  # fmt: skip
     assert [hit.chat for hit in search(paths, "3 + 3")] == ["good"]
@@ -284,29 +292,29 @@ def test_the_list_of_chats(paths: Paths) -> None:
     os.utime(chat_path(paths, "old"), (1, 1))
     talk(chat_path(paths, "new one"))
 
-    found = chat_summaries(paths)
+    summaries = chat_summaries(paths)
 
-    assert [(head.name, head.turns, head.title, head.profile) for head in found] == [
+    assert [(chat.name, chat.turns, chat.title, chat.profile) for chat in summaries] == [
         ("new one", 2, "What is 2 + 2?", "demo"), ("old", 2, "What is 2 + 2?", "demo"),
     ]  # fmt: skip
-    assert found[1].changed_at == "1970-01-01T00:00:01Z"
+    assert summaries[1].changed_at == "1970-01-01T00:00:01Z"
 
 
-def test_searching_finds_what_anybody_said(paths: Paths) -> None:
+def test_search_finds_questions_answers_code_and_outputs(paths: Paths) -> None:
     journal = ChatJournal(chat_path(paths, "one"))
     ask(journal, "t1", 'Say "Grüß\ndich" there')
     call = ToolCall("c1", "code_execution", {"code": "x"}, code="print('needle in code')")
-    journal.event(MessageAdded(Message("assistant", "", tool_calls=(call,))))
-    journal.event(MessageAdded(Message("tool", "needle in output", tool_call_id="c1")))
+    journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(call,))))
+    journal.add_event(MessageAdded(Message("tool", "needle in output", tool_call_id="c1")))
     answer(journal, "A " + "long " * 50 + "needle" + " tail" * 50)
     journal.close()
 
-    found = search(paths, "NEEDLE")
+    hits = search(paths, "NEEDLE")
 
-    assert [(hit.chat, hit.turn, hit.role) for hit in found] == [
+    assert [(hit.chat, hit.turn, hit.role) for hit in hits] == [
         ("one", "t1", "assistant"), ("one", "t1", "tool"), ("one", "t1", "assistant"),
     ]  # fmt: skip
-    assert found[2].excerpt.startswith("…long long")
+    assert hits[2].excerpt.startswith("…long long")
     assert len(search(paths, '"grüss dich"')) == len(search(paths, "grüß dich")) == 1
     assert search(paths, "nothing of it") == search(paths, "  ") == []
 
@@ -325,23 +333,24 @@ def test_renaming_and_removing(paths: Paths) -> None:
     talk(chat_path(paths, "one"))
     talk(chat_path(paths, "two"))
     with pytest.raises(UsageError, match="already"):
-        rename(paths, "one", "two")
-    rename(paths, "one", "three")
-    assert sorted(names(paths)) == ["three", "two"]
+        rename_chat(paths, "one", "two")
+    rename_chat(paths, "one", "three")
+    assert sorted(chat_names(paths)) == ["three", "two"]
 
     journal = ChatJournal(chat_path(paths, "two"))
-    for change in (lambda: rename(paths, "two", "x"), lambda: remove(paths, "two")):
-        with pytest.raises(GpuboxError, match="has the chat two open"):
-            change()
+    with pytest.raises(GpuboxError, match="has the chat two open"):
+        rename_chat(paths, "two", "x")
+    with pytest.raises(GpuboxError, match="has the chat two open"):
+        remove_chat(paths, "two")
     journal.close()
 
-    remove(paths, "two")
-    assert names(paths) == ["three"]
+    remove_chat(paths, "two")
+    assert chat_names(paths) == ["three"]
     with pytest.raises(UsageError, match="Did you mean 'three'"):
-        remove(paths, "thre")
+        remove_chat(paths, "thre")
 
 
-def test_what_was_chosen_for_a_chat(path: Path) -> None:
+def test_the_settings_of_a_chat(path: Path) -> None:
     journal = ChatJournal(path)
     journal.add(SettingsChanged(ChatSettings(thinking=False, sampling={"temperature": 0.2}), "t"))
     journal.add(SettingsChanged(ChatSettings(thinking=True, system_prompt="Be brief."), "t"))
@@ -350,11 +359,11 @@ def test_what_was_chosen_for_a_chat(path: Path) -> None:
     settings = load_chat(path).settings
 
     assert settings == ChatSettings(thinking=True, system_prompt="Be brief.")
-    assert settings.settings("the profile's").system_prompt == "Be brief."
-    assert ChatSettings().settings("the profile's").system_prompt == "the profile's"
-    assert "programmer" in ChatSettings().settings("").system_prompt
-    assert ChatSettings(system_prompt="").settings("the profile's").system_prompt == ""
-    assert ChatSettings(tools=False, protocol="native").settings("").protocol == "none"
+    assert settings.agent_settings("the profile's").system_prompt == "Be brief."
+    assert ChatSettings().agent_settings("the profile's").system_prompt == "the profile's"
+    assert "programmer" in ChatSettings().agent_settings("").system_prompt
+    assert ChatSettings(system_prompt="").agent_settings("the profile's").system_prompt == ""
+    assert ChatSettings(tools=False, protocol="native").agent_settings("").protocol == "none"
 
 
 WRITER = """
@@ -366,7 +375,7 @@ from gpubox.agent.transcript.records import TurnHeader
 journal = ChatJournal(Path(sys.argv[1]))
 journal.add(TurnHeader("t1", "", "now", "Tell me."))
 for number in range(10**9):
-    journal.event(TextDelta(f"{number} "))
+    journal.add_event(TextDelta(f"{number} "))
     if number % 50 == 0:
         journal.flush()
         print(number, flush=True)

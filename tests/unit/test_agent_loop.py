@@ -1,4 +1,4 @@
-"""The agent loop when all goes well: rounds, the prefix, side by side, approvals, stopping, limits, timings."""
+"""The agent loop when all goes well: rounds, prompt prefix, parallel calls, approvals, stopping, limits, timings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import json
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
-from gpubox.agent.conversation import Conversation, rendered
+from gpubox.agent.conversation import Conversation, request_messages
 from gpubox.agent.events import (
+    AgentEvent,
     ApprovalRequested,
     Message,
-    MessageAdded,
     PrefillProgress,
     ReasoningDelta,
     RoundFinished,
@@ -27,7 +28,6 @@ from gpubox.agent.events import (
     TurnStarted,
     TurnTotals,
     decode_event,
-    encode_event,
     event_values,
 )
 from gpubox.agent.loop import AgentLoop
@@ -36,7 +36,7 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
 from tests.scripted_server import FENCED, ScriptedServer, call, runs, says
-from tests.unit.agent_turns import Echo, play
+from tests.unit.agent_turns import Echo, run_turn
 
 
 def _two_rounds() -> ScriptedServer:
@@ -44,38 +44,37 @@ def _two_rounds() -> ScriptedServer:
     return ScriptedServer(first, says("It is 42.", prompt=30, cached=100))
 
 
-async def test_a_turn_tells_its_story_in_order() -> None:
-    played = await play(_two_rounds(), tools=[Echo("42")])
-    kinds = [type(event) for event in played.events]
-    order = [TurnStarted, RoundStarted, PrefillProgress, ReasoningDelta, TextDelta, MessageAdded]
-    order += [ToolRequested, ToolFinished, MessageAdded, RoundFinished, TurnFinished]
-    positions = [kinds.index(kind) for kind in order[:5]]
+async def test_the_events_of_a_turn_come_in_order() -> None:
+    result = await run_turn(_two_rounds(), tools=[Echo("42")])
+    kinds = [type(event) for event in result.events]
+    order: list[type[AgentEvent]] = [TurnStarted, RoundStarted, PrefillProgress, ReasoningDelta, TextDelta]
+    positions = [kinds.index(kind) for kind in order]
     assert positions == sorted(positions) and kinds[-1] is TurnFinished
     assert kinds.index(ToolRequested) < kinds.index(ToolFinished) < kinds.index(RoundFinished)
-    assert played.shown == "I look.It is 42."
-    assert played.finished.text == "It is 42." and played.finished.reason == "answered"
-    assert [message.role for message in played.conversation.messages] == ["user", "assistant", "tool", "assistant"]
+    assert result.shown == "I look.It is 42."
+    assert result.finished.text == "It is 42." and result.finished.reason == "answered"
+    assert [message.role for message in result.conversation.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_every_event_is_json_and_comes_back() -> None:
-    for event in (await play(_two_rounds(), tools=[Echo()])).events:
-        line = encode_event(event)
+async def test_every_event_survives_json() -> None:
+    for event in (await run_turn(_two_rounds(), tools=[Echo()])).events:
+        line = msgspec.json.encode(event)
         assert b"\n" not in line and decode_event(line) == event and event_values(event)["event"] in line.decode()
 
 
-async def test_a_conversation_made_of_its_events_is_sent_as_it_was() -> None:
-    played = await play(_two_rounds(), tools=[Echo()])
+async def test_a_conversation_rebuilt_from_its_events_is_sent_unchanged() -> None:
+    result = await run_turn(_two_rounds(), tools=[Echo()])
     again = Conversation([Message("user", "go")])
-    for event in played.events:
-        again.apply(decode_event(encode_event(event)))
-    assert rendered(again, "s", native=True) == rendered(played.conversation, "s", native=True)
+    for event in result.events:
+        again.apply(decode_event(msgspec.json.encode(event)))
+    assert request_messages(again, "s", native=True) == request_messages(result.conversation, "s", native=True)
 
 
-async def test_each_request_begins_with_the_one_before() -> None:
+async def test_each_request_starts_with_the_one_before() -> None:
     conversation = Conversation()
     bodies: list[dict[str, Any]] = []
     for number in range(2):
-        bodies += (await play(_two_rounds(), f"task {number}", tools=[Echo()], conversation=conversation)).bodies
+        bodies += (await run_turn(_two_rounds(), f"task {number}", tools=[Echo()], conversation=conversation)).bodies
     for before, after in itertools.pairwise(bodies):
         assert json.dumps(after["messages"]).startswith(json.dumps(before["messages"])[:-1])
         rest = [{k: v for k, v in body.items() if k != "messages"} for body in (before, after)]
@@ -83,24 +82,24 @@ async def test_each_request_begins_with_the_one_before() -> None:
     assert bodies[1]["messages"][2]["reasoning_content"] == "hm"
 
 
-async def test_reread_tokens_are_those_the_server_had() -> None:
+async def test_reprocessed_tokens_are_those_the_server_had() -> None:
     def lost() -> ScriptedServer:
         first = says("a", calls=[runs("print(1)")], finish="tool_calls", prompt=100)
         return ScriptedServer(first, says("b", prompt=80, cached=60))
 
-    first, second = (event.timing for event in (await play(lost(), tools=[Echo()])).of(RoundFinished))
+    first, second = (event.timing for event in (await run_turn(lost(), tools=[Echo()])).of(RoundFinished))
     assert (first.prefill_new_tokens, first.prefill_reprocessed_tokens) == (100, 0)
     assert (second.prefill_reprocessed_tokens, second.prefill_new_tokens) == (101 - 60, 80 - 41)
     assert second.prefill_reprocessed_seconds == pytest.approx(0.0008 * 41 / 80, rel=0.01)
-    first, second = (event.timing for event in (await play(_two_rounds(), tools=[Echo()])).of(RoundFinished))
-    assert second.prefill_reprocessed_tokens == 2, "of three generated tokens the last is held by nobody"
+    first, second = (event.timing for event in (await run_turn(_two_rounds(), tools=[Echo()])).of(RoundFinished))
+    assert second.prefill_reprocessed_tokens == 2, "of three generated tokens the last is not in the cache"
 
 
 async def test_totals_are_the_sum_of_the_rounds() -> None:
-    played = await play(_two_rounds(), tools=[Echo()])
-    rounds = [event.timing for event in played.of(RoundFinished)]
-    totals = played.finished.totals
-    assert totals.rounds == 2 and totals.tools == 1 and totals.failed_tool_calls == 0
+    result = await run_turn(_two_rounds(), tools=[Echo()])
+    rounds = [event.timing for event in result.of(RoundFinished)]
+    totals = result.finished.totals
+    assert totals.rounds == 2 and totals.tool_calls == 1 and totals.failed_tool_calls == 0
     assert totals.timing.wall_seconds == pytest.approx(sum(timing.wall_seconds for timing in rounds))
     assert totals.timing.generated_tokens == sum(timing.generated_tokens for timing in rounds)
     assert totals.effective_tokens_per_second == pytest.approx(
@@ -114,7 +113,7 @@ class Waiting(Echo):
     def __init__(self, together: int, parallel_safe: bool = True) -> None:
         super().__init__()
         self.inside = self.most = 0
-        self.parallel_safe = parallel_safe  # type: ignore[misc]
+        self.parallel_safe = parallel_safe
         self.all_in = asyncio.Event()
         self.together = together
         self.cancelled = 0
@@ -134,18 +133,18 @@ class Waiting(Echo):
         return await super().run(call)
 
 
-async def test_independent_calls_run_side_by_side_and_are_answered_in_order() -> None:
+async def test_independent_calls_run_in_parallel_and_are_answered_in_order() -> None:
     tool = Waiting(3)
     calls = [runs(f"print({n})", n) for n in range(3)]
-    played = await play(ScriptedServer(says(calls=calls, finish="tool_calls"), says("ok")), tools=[tool])
+    result = await run_turn(ScriptedServer(says(calls=calls, finish="tool_calls"), says("ok")), tools=[tool])
     assert tool.most == 3
-    assert [m["content"] for m in played.bodies[1]["messages"][-3:]] == [f"ran: print({n})" for n in range(3)]
+    assert [m["content"] for m in result.bodies[1]["messages"][-3:]] == [f"ran: print({n})" for n in range(3)]
 
 
 async def test_calls_that_write_run_one_after_the_other() -> None:
     tool = Waiting(1, parallel_safe=False)
     calls = [runs(f"print({n})", n) for n in range(3)]
-    await play(ScriptedServer(says(calls=calls, finish="tool_calls"), says("ok")), tools=[tool])
+    await run_turn(ScriptedServer(says(calls=calls, finish="tool_calls"), says("ok")), tools=[tool])
     assert tool.most == 1 and len(tool.codes) == 3
 
 
@@ -158,30 +157,30 @@ class Writing(Echo):
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_the_owner_is_asked(allowed: bool) -> None:
-    asked: list[str] = []
+    diffs: list[str] = []
 
     async def approve(call: ToolCall, diff: str) -> bool:
-        asked.append(diff)
+        diffs.append(diff)
         return allowed
 
     tool = Writing()
     server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
-    played = await play(server, tools=[tool], loop=AgentLoop(approve, retry_seconds=0))
-    assert asked == ["+ line"] and played.of(ApprovalRequested)[0].diff == "+ line"
+    result = await run_turn(server, tools=[tool], loop=AgentLoop(approve, retry_seconds=0))
+    assert diffs == ["+ line"] and result.of(ApprovalRequested)[0].diff == "+ line"
     assert tool.codes == (["x = 1"] if allowed else [])
-    assert played.of(ToolFinished)[0].output.ended_by == ("" if allowed else "denied")
-    assert played.finished.text == "ok"
+    assert result.of(ToolFinished)[0].output.ended_by == ("" if allowed else "denied")
+    assert result.finished.text == "ok"
 
 
-async def test_the_owners_time_is_not_the_turns() -> None:
+async def test_approval_time_is_not_tool_time() -> None:
     async def approve(call: ToolCall, diff: str) -> bool:
         await asyncio.sleep(0.05)
         return True
 
-    settings = AgentSettings(wall_seconds=60)
+    settings = AgentSettings(max_turn_seconds=60)
     server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
-    played = await play(server, tools=[Writing()], loop=AgentLoop(approve), settings=settings)
-    timing = played.of(RoundFinished)[0].timing
+    result = await run_turn(server, tools=[Writing()], loop=AgentLoop(approve), settings=settings)
+    timing = result.of(RoundFinished)[0].timing
     assert timing.approval_seconds >= 0.05 and timing.tool_seconds <= timing.wall_seconds - 0.05
 
 
@@ -195,12 +194,12 @@ class Broken(Echo):
         raise KeyError("x")
 
 
-async def test_a_tool_that_refuses_or_breaks_is_told_to_the_model_and_the_owner() -> None:
-    for tool, words, notices in ((Refusing(), "no bubblewrap", ["refused"]), (Broken(), "KeyError", [])):
+async def test_the_model_reads_why_a_tool_refused_or_failed() -> None:
+    for tool, error, notices in ((Refusing(), "no bubblewrap", ["refused"]), (Broken(), "KeyError", [])):
         server = ScriptedServer(says(calls=[runs("1")], finish="tool_calls"), says("ok"))
-        played = await play(server, tools=[tool])
-        assert words in played.bodies[1]["messages"][-1]["content"] and played.notices == notices
-        assert played.finished.totals.failed_tool_calls == 1
+        result = await run_turn(server, tools=[tool])
+        assert error in result.bodies[1]["messages"][-1]["content"] and result.notices == notices
+        assert result.finished.totals.failed_tool_calls == 1
 
 
 async def _stop_when(server: ScriptedServer, ready: asyncio.Event, tools: list[Any], *, cancel: bool) -> Conversation:
@@ -233,14 +232,14 @@ async def _stop_when(server: ScriptedServer, ready: asyncio.Event, tools: list[A
 
 
 @pytest.mark.parametrize("cancel", [False, True], ids=["stop", "cancel"])
-async def test_stopping_in_mid_answer_closes_the_stream_and_keeps_what_was_said(cancel: bool) -> None:
+async def test_stopping_in_mid_answer_closes_the_stream_and_keeps_the_text(cancel: bool) -> None:
     server = ScriptedServer(says("half an answer", hang=True))
     conversation = await _stop_when(server, server.streaming, [], cancel=cancel)
     assert conversation.messages[0].content == "go"
     for message in conversation.messages[1:]:
         assert message.partial and "half an answer".startswith(message.content)
-    played = await play(ScriptedServer(says("better")), "again", conversation=conversation)
-    assert played.finished.text == "better"
+    result = await run_turn(ScriptedServer(says("better")), "again", conversation=conversation)
+    assert result.finished.text == "better"
 
 
 @pytest.mark.parametrize("cancel", [False, True], ids=["stop", "cancel"])
@@ -259,98 +258,98 @@ async def test_stopping_in_a_tool_kills_it_and_answers_its_call(cancel: bool) ->
     assert tool.cancelled == 1 and tool.inside == 0
     assert [m.role for m in conversation.messages] == ["user", "assistant", "tool"]
     assert "not run" in conversation.messages[-1].content
-    played = await play(ScriptedServer(says("ok")), "again", conversation=conversation, tools=[Echo()])
-    assert played.finished.text == "ok"
+    result = await run_turn(ScriptedServer(says("ok")), "again", conversation=conversation, tools=[Echo()])
+    assert result.finished.text == "ok"
 
 
-async def test_rounds_end_and_the_last_one_is_told() -> None:
+async def test_the_model_is_told_of_its_last_round() -> None:
     plays = [says(f"n{n}", calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls") for n in range(3)]
-    played = await play(ScriptedServer(*plays), tools=[Echo()], settings=AgentSettings(rounds=3))
-    assert played.finished.reason == "rounds" and len(played.bodies) == 3
-    told = ["one reply left" in body["messages"][-1]["content"] for body in played.bodies]
-    assert told == [False, False, True]
+    result = await run_turn(ScriptedServer(*plays), tools=[Echo()], settings=AgentSettings(rounds=3))
+    assert result.finished.reason == "rounds" and len(result.bodies) == 3
+    hinted = ["one reply left" in body["messages"][-1]["content"] for body in result.bodies]
+    assert hinted == [False, False, True]
 
 
-async def test_the_turns_tokens_end() -> None:
+async def test_the_token_limit_of_a_turn() -> None:
     plays = [says("x" * 70, calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls") for n in range(3)]
-    settings = AgentSettings(max_tokens=12, turn_tokens=20)
-    played = await play(ScriptedServer(*plays), tools=[Echo()], settings=settings)
-    assert played.finished.reason == "tokens" and [body["max_tokens"] for body in played.bodies] == [12, 9]
+    settings = AgentSettings(max_tokens=12, max_turn_tokens=20)
+    result = await run_turn(ScriptedServer(*plays), tools=[Echo()], settings=settings)
+    assert result.finished.reason == "tokens" and [body["max_tokens"] for body in result.bodies] == [12, 9]
 
 
 async def test_a_whole_fenced_program_ends_the_reply() -> None:
     server = ScriptedServer(says("```python\nprint(6*7)\n```\nIt prints 41.", hang=True), says("42."), caps=FENCED)
     tool = Echo("42")
-    played = await play(server, tools=[tool])
-    assert tool.codes == ["print(6*7)"] and "41" not in played.conversation.messages[1].content
-    assert played.of(RoundFinished)[0].finish_reason == "program"
-    assert [message["role"] for message in played.bodies[1]["messages"]] == ["system", "user", "assistant", "user"]
+    result = await run_turn(server, tools=[tool])
+    assert tool.codes == ["print(6*7)"] and "41" not in result.conversation.messages[1].content
+    assert result.of(RoundFinished)[0].finish_reason == "program"
+    assert [message["role"] for message in result.bodies[1]["messages"]] == ["system", "user", "assistant", "user"]
 
 
-async def test_a_chat_goes_on_under_the_other_protocol() -> None:
-    conversation = (await play(_two_rounds(), tools=[Echo("42")])).conversation
-    played = await play(ScriptedServer(says("ok"), caps=FENCED), "more", tools=[Echo()], conversation=conversation)
-    sent = played.bodies[0]["messages"]
+async def test_a_chat_continues_under_the_other_protocol() -> None:
+    conversation = (await run_turn(_two_rounds(), tools=[Echo("42")])).conversation
+    result = await run_turn(ScriptedServer(says("ok"), caps=FENCED), "more", tools=[Echo()], conversation=conversation)
+    sent = result.bodies[0]["messages"]
     assert not any("tool_calls" in message or message["role"] == "tool" for message in sent)
     assert "```python\nprint(6*7)\n```" in sent[2]["content"] and sent[3] == {"role": "user", "content": "42"}
 
 
-async def test_without_tools_nothing_is_run_and_nothing_is_said_of_them() -> None:
-    played = await play(ScriptedServer(says("```python\nprint(1)\n```")))
-    assert "tools" not in played.bodies[0] and "```python" not in played.bodies[0]["messages"][0]["content"]
-    assert played.finished.reason == "answered" and played.of(TurnStarted)[0].tools == ()
+async def test_without_tools_nothing_runs_and_the_prompt_names_none() -> None:
+    result = await run_turn(ScriptedServer(says("```python\nprint(1)\n```")))
+    assert "tools" not in result.bodies[0] and "```python" not in result.bodies[0]["messages"][0]["content"]
+    assert result.finished.reason == "answered" and result.of(TurnStarted)[0].tools == ()
 
 
-async def test_a_template_without_system_role_has_it_in_the_first_message() -> None:
+async def test_without_system_role_the_system_prompt_begins_the_first_message() -> None:
     server = ScriptedServer(says("ok"), caps={"supports_system_role": False})
-    body = (await play(server, "hello", settings=AgentSettings(system_prompt="Be short."))).bodies[0]
+    body = (await run_turn(server, "hello", settings=AgentSettings(system_prompt="Be short."))).bodies[0]
     assert body["messages"] == [{"role": "user", "content": "Be short.\n\nhello"}]
 
 
 async def test_settings_reach_the_server() -> None:
     sampling = {"temperature": 0.6, "seed": 3, "chat_template_kwargs": {"x": 1}}
     settings = AgentSettings(sampling=sampling, thinking=False, thinking_budget_tokens=64, slot=2)
-    body = (await play(ScriptedServer(says("ok")), settings=settings)).bodies[0]
+    body = (await run_turn(ScriptedServer(says("ok")), settings=settings)).bodies[0]
     assert (body["temperature"], body["seed"], body["id_slot"], body["thinking_budget_tokens"]) == (0.6, 3, 2, 64)
     assert body["chat_template_kwargs"] == {"x": 1, "enable_thinking": False}
     assert body["stream"] and body["cache_prompt"] and body["return_progress"]
 
 
-async def test_a_full_context_is_folded_before_the_server_refuses() -> None:
+async def test_a_full_context_is_compacted_before_the_server_refuses() -> None:
     turns = [
         says("a", calls=[runs(f"print({n})", identity=f"c{n}")], finish="tool_calls", prompt=1500) for n in range(3)
     ]
     server = ScriptedServer(*turns, says("done"), context=2000)
-    played = await play(server, tools=[Echo("y" * 5000)], settings=AgentSettings(max_tokens=100))
-    assert played.finished.text == "done" and "folded" in played.notices
-    assert all(len(m["content"]) <= 2100 for body in played.bodies for m in body["messages"] if m["role"] == "tool")
+    result = await run_turn(server, tools=[Echo("y" * 5000)], settings=AgentSettings(max_tokens=100))
+    assert result.finished.text == "done" and "compacted" in result.notices
+    assert all(len(m["content"]) <= 2100 for body in result.bodies for m in body["messages"] if m["role"] == "tool")
 
 
-async def test_a_server_without_timings_is_timed_by_this_clock() -> None:
+async def test_without_server_timings_the_client_measures() -> None:
     bare = says("abc def ghi")
     bare.lines = [line for line in bare.lines if b"delta" in line and b"progress" not in line]
     bare.lines = [line.replace(b"timings", b"ignored") for line in bare.lines]
-    timing = (await play(ScriptedServer(bare))).of(RoundFinished)[0].timing
+    timing = (await run_turn(ScriptedServer(bare))).of(RoundFinished)[0].timing
     assert not timing.from_server and timing.generated_tokens == 2 and timing.draft_tokens is None
 
 
-async def test_two_identical_calls_in_one_reply_are_one() -> None:
+async def test_identical_calls_in_one_reply_run_once() -> None:
     tool = Echo()
     server = ScriptedServer(says(calls=[runs("1", 0), runs("1", 1)], finish="tool_calls"), says("ok"))
-    played = await play(server, tools=[tool])
-    assert tool.codes == ["1"] and played.finished.text == "ok"
+    result = await run_turn(server, tools=[tool])
+    assert tool.codes == ["1"] and result.finished.text == "ok"
 
 
 async def test_call_ids_are_unique_in_a_chat() -> None:
     conversation = Conversation()
     for n in range(2):
         plays = ScriptedServer(says(calls=[call("code_execution", f'{{"code": "{n}"}}')]), says("ok"))
-        await play(plays, tools=[Echo()], conversation=conversation)
-    identities = [c.id for message in conversation.messages for c in message.tool_calls]
-    assert len(set(identities)) == len(identities) == 2
+        await run_turn(plays, tools=[Echo()], conversation=conversation)
+    call_ids = [c.id for message in conversation.messages for c in message.tool_calls]
+    assert len(set(call_ids)) == len(call_ids) == 2
 
 
-async def test_a_connection_that_went_stale_is_nobodys_business() -> None:
+async def test_a_stale_connection_is_replaced_silently() -> None:
     server = ScriptedServer(*(says(f"answer {n}") for n in range(3)))
     server.stale = True
     conversation = Conversation()
@@ -368,46 +367,46 @@ async def test_a_model_that_writes_programs_but_calls_nothing_gets_the_fenced_pr
     block = "So:\n```python\nprint(1)\n```\n"
     protocols = []
     for plays in ((says(block),), (says(block),), (says(block), says("1.")), (says("No."),)):
-        played = await play(ScriptedServer(*plays), tools=[Echo()], conversation=conversation)
-        protocols.append(played.of(TurnStarted)[0].protocol)
+        result = await run_turn(ScriptedServer(*plays), tools=[Echo()], conversation=conversation)
+        protocols.append(result.of(TurnStarted)[0].protocol)
     assert protocols == ["native", "native", "fenced", "fenced"]
 
 
 async def test_thinking_has_its_own_time_and_tokens() -> None:
-    played = await play(ScriptedServer(says("1234567" * 2, reasoning="1234567" * 6)))
-    timing = played.of(RoundFinished)[0].timing
+    result = await run_turn(ScriptedServer(says("1234567" * 2, reasoning="1234567" * 6)))
+    timing = result.of(RoundFinished)[0].timing
     assert (timing.thinking_tokens, timing.generated_tokens) == (6, 8)
     assert timing.thinking_seconds / (timing.thinking_seconds + timing.answer_seconds) == pytest.approx(6 / 8)
 
 
-async def test_a_round_that_is_asked_again_counts_in_the_totals() -> None:
-    played = await play(ScriptedServer(says("1234567" * 3, drop=True), says("ok")))
-    given_up, kept = played.of(RoundRestarted)[0].timing, played.of(RoundFinished)[0].timing
-    total = played.finished.totals.timing
+async def test_a_repeated_request_counts_in_the_totals() -> None:
+    result = await run_turn(ScriptedServer(says("1234567" * 3, drop=True), says("ok")))
+    given_up, kept = result.of(RoundRestarted)[0].timing, result.of(RoundFinished)[0].timing
+    total = result.finished.totals.timing
     assert (given_up.generated_tokens, kept.generated_tokens, total.generated_tokens) == (3, 1, 4)
     assert total.wall_seconds == pytest.approx(given_up.wall_seconds + kept.wall_seconds)
 
 
-async def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpubox.agent.asking.REPLY_CHARACTERS", 500)
-    words = "".join(f"{n} " for n in range(1000))
-    played = await play(ScriptedServer(says(words, hang=True)))
-    assert played.finished.reason == "length" and 500 < len(played.finished.text) < 600
+async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpubox.agent.completion.MAX_REPLY_CHARACTERS", 500)
+    long_text = "".join(f"{n} " for n in range(1000))
+    result = await run_turn(ScriptedServer(says(long_text, hang=True)))
+    assert result.finished.reason == "length" and 500 < len(result.finished.text) < 600
 
 
 class Reading(Echo):
     name = "read_file"
 
 
-async def test_the_tools_that_are_said_are_those_the_model_is_told_of() -> None:
+async def test_turn_started_names_the_tools_of_the_prompt() -> None:
     for caps, tools in ((None, ("code_execution", "read_file")), (FENCED, ("code_execution",))):
-        played = await play(ScriptedServer(says("ok"), caps=caps), tools=[Echo(), Reading()])
-        assert played.of(TurnStarted)[0].tools == tools
-    played = await play(ScriptedServer(says("ok"), caps=FENCED), tools=[Reading()])
-    assert played.of(TurnStarted)[0].protocol == "none" and "template" in played.of(TurnStarted)[0].why
+        result = await run_turn(ScriptedServer(says("ok"), caps=caps), tools=[Echo(), Reading()])
+        assert result.of(TurnStarted)[0].tools == tools
+    result = await run_turn(ScriptedServer(says("ok"), caps=FENCED), tools=[Reading()])
+    assert result.of(TurnStarted)[0].protocol == "none" and "template" in result.of(TurnStarted)[0].why
 
 
-async def test_a_turn_stopped_before_it_began_says_so() -> None:
+async def test_a_turn_stopped_before_it_began_is_finished() -> None:
     loop = AgentLoop()
     async with ScriptedServer() as server, connect(server.url) as client:
         run = loop.run(Conversation([Message("user", "go")]), AgentSettings(), [], client)
@@ -417,7 +416,7 @@ async def test_a_turn_stopped_before_it_began_says_so() -> None:
         await run.aclose()
 
 
-async def test_thinking_that_was_stopped_is_closed_in_the_history() -> None:
+async def test_stopped_thinking_is_closed_in_the_history() -> None:
     server = ScriptedServer(says("<think>I wonder <b>", hang=True))
     conversation = await _stop_when(server, server.streaming, [], cancel=False)
     for message in conversation.messages[1:]:

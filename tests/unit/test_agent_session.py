@@ -1,4 +1,4 @@
-"""An open chat: what is kept when a turn is stopped, closed, broken or asked again, and who answers."""
+"""An open chat: what it keeps when a turn is stopped, closed, broken or repeated, and which server answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from gpubox.agent.chat import Chat
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, Notice, RoundFinished, TextDelta, TurnFinished
-from gpubox.agent.scratch import create_scratch, remove_scratch
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.chat_files import chat_path, load_chat, names
+from gpubox.agent.transcript.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
-from gpubox.agent.transcript.records import ChatSettings
+from gpubox.agent.transcript.records import Approvals, ChatSettings
+from gpubox.agent.workspace import create_scratch, remove_scratch
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import own_identity
@@ -41,7 +41,7 @@ class Programs(Sandbox):
         self.asleep = asyncio.Event()
         self.killed = False
 
-    async def run(self, code: str, policy: Policy = Policy()) -> Outcome:  # noqa: B008
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
         self.ran.append((code, policy))
         if "sleep" in code:
             self.asleep.set()
@@ -64,8 +64,8 @@ class Box:
     async def find(self) -> ServerEndpoint:
         return ServerEndpoint(self.server.url, **self.endpoint)
 
-    def chat(self, name: str = "", **more: Any) -> Chat:
-        return Chat(self.paths, Config(), name, find=self.find, sandbox=self.programs, **more)
+    def chat(self, name: str = "", **options: Any) -> Chat:
+        return Chat(self.paths, Config(), name, find=self.find, sandbox=self.programs, **options)
 
     def log(self, name: str = "tell-me") -> ChatLog:
         return load_chat(chat_path(self.paths, name))
@@ -81,38 +81,40 @@ async def ask(chat: Chat, text: str = "Tell me.") -> list[AgentEvent]:
         return [event async for event in events]
 
 
-def said(log: ChatLog) -> list[tuple[str, str]]:
+def spoken(log: ChatLog) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in log.conversation().messages]
 
 
-async def until_text(chat: Chat, wanted: str, then: Callable[[], Awaitable[None] | None]) -> list[AgentEvent]:
-    """The events of a turn; once ``wanted`` was said, ``then`` is done."""
+async def until_text(chat: Chat, wanted: str, then: Callable[[], Awaitable[None] | bool]) -> list[AgentEvent]:
+    """The events of a turn; ``then`` is called once the model has written ``wanted``."""
     seen: list[AgentEvent] = []
     async with aclosing(chat.send("Tell me.")) as events:
         async for event in events:
             seen.append(event)
-            if isinstance(event, TextDelta) and wanted in event.text and (waiting := then()):
-                await waiting
+            if isinstance(event, TextDelta) and wanted in event.text:
+                waiting = then()
+                if isinstance(waiting, Awaitable):
+                    await waiting
     return seen
 
 
-async def test_a_stopped_turn_is_kept_and_the_chat_goes_on(box: Box) -> None:
+async def test_a_stopped_turn_is_kept_and_the_chat_continues(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS, says("there was.")) as box.server:
         chat = box.chat()
-        events = await until_text(chat, "a time", lambda: chat.stop() and None)  # type: ignore[func-returns-value]
+        events = await until_text(chat, "a time", chat.stop)
         assert isinstance(events[-1], TurnFinished) and events[-1].reason == "stopped"
         await box.server.left.wait()
         await ask(chat, "Go on.")
         await chat.close()
 
     wanted = [("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Go on."), ("assistant", "there was.")]
-    assert said(box.log()) == wanted
+    assert spoken(box.log()) == wanted
     sent = box.server.bodies[-1]["messages"]
     assert [(m["role"], m["content"]) for m in sent[1:]] == wanted[:-1]
     assert [turn.state for turn in box.log().path()] == ["stopped", "answered"]
 
 
-async def test_a_turn_whose_reader_leaves_or_is_cancelled_is_kept(box: Box) -> None:
+async def test_a_turn_with_a_closed_or_cancelled_reader_is_kept(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS, HANGS) as box.server:
         chat = box.chat()
         async with aclosing(chat.send("Tell me.")) as events:
@@ -125,8 +127,8 @@ async def test_a_turn_whose_reader_leaves_or_is_cancelled_is_kept(box: Box) -> N
         here = asyncio.Event()
 
         async def follow() -> None:
-            async with aclosing(chat.send("Again.")) as more:
-                async for event in more:
+            async with aclosing(chat.send("Again.")) as events:
+                async for event in events:
                     if isinstance(event, TextDelta) and "time" in event.text:
                         here.set()
 
@@ -137,7 +139,7 @@ async def test_a_turn_whose_reader_leaves_or_is_cancelled_is_kept(box: Box) -> N
         assert task.cancelled()
         await chat.close()
 
-    assert said(box.log()) == [
+    assert spoken(box.log()) == [
         ("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Again."), ("assistant", "Once upon a time"),
     ]  # fmt: skip
     assert [turn.state for turn in box.log().path()] == ["stopped", "stopped"]
@@ -160,10 +162,10 @@ async def test_closing_in_mid_turn_ends_it_and_the_program_it_runs(box: Box) -> 
     assert not scratch.exists()
     log = box.log()
     assert log.path()[0].state == "stopped"
-    assert log.conversation().unanswered() == []
+    assert log.conversation().unanswered_calls() == []
 
 
-async def test_the_file_has_what_was_said_within_a_second(box: Box) -> None:
+async def test_deltas_reach_the_file_within_a_second(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS) as box.server:
         chat = box.chat()
         async with aclosing(chat.send("Tell me.")) as events:
@@ -176,7 +178,7 @@ async def test_the_file_has_what_was_said_within_a_second(box: Box) -> None:
         await chat.close()
 
 
-async def test_a_chat_that_was_cut_off_at_a_call_goes_on(box: Box) -> None:
+async def test_a_chat_that_was_cut_off_at_a_call_continues(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(says(calls=[runs("sleep")]), says("Well.")) as box.server:
         chat = box.chat()
         turn = asyncio.create_task(ask(chat))
@@ -197,11 +199,11 @@ async def test_a_chat_that_was_cut_off_at_a_call_goes_on(box: Box) -> None:
 async def test_a_retry_and_a_branch(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two."), says("Three.")) as box.server:
         chat = box.chat()
-        with pytest.raises(UsageError, match="Nothing was asked"):
-            chat.retry()
         await ask(chat)
         await ask(chat, "Again?")
-        assert chat.retry() == "Again?"
+        last = chat.log.path()[-1]
+        assert last.header.text == "Again?"
+        chat.rewind(last.parent_id)
         await ask(chat, "Once more?")
         chat.branch("other", chat.log.path()[0].id)
         with pytest.raises(UsageError, match="There is a chat other already"):
@@ -212,23 +214,22 @@ async def test_a_retry_and_a_branch(box: Box) -> None:
         await chat.close()
 
     first = [("user", "Tell me."), ("assistant", "One.")]
-    assert said(box.log("new name")) == [*first, ("user", "Once more?"), ("assistant", "Three.")]
+    assert spoken(box.log("new name")) == [*first, ("user", "Once more?"), ("assistant", "Three.")]
     assert len(box.log("new name").turns) == 3
-    assert said(box.log("other")) == first
+    assert spoken(box.log("other")) == first
     assert [m["content"] for m in box.server.bodies[-1]["messages"][1:]] == ["Tell me.", "One.", "Once more?"]
-    assert sorted(names(box.paths)) == ["new name", "other"]
+    assert sorted(chat_names(box.paths)) == ["new name", "other"]
 
 
-async def test_one_turn_at_a_time_and_one_gpubox(box: Box) -> None:
+async def test_one_turn_at_a_time_in_one_gpubox(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(HANGS) as box.server:
         chat = box.chat()
 
         async def meanwhile() -> None:
-            for forbidden in (lambda: ask(chat), chat.retry):
-                with pytest.raises(GpuboxError, match="being answered"):
-                    done = forbidden()
-                    if isinstance(done, Awaitable):
-                        await done
+            with pytest.raises(GpuboxError, match="being answered"):
+                await ask(chat)
+            with pytest.raises(GpuboxError, match="being answered"):
+                chat.rewind()
             with pytest.raises(GpuboxError, match="Another gpubox"):
                 box.chat("tell-me")
             chat.stop()
@@ -258,7 +259,7 @@ async def test_settings_come_from_the_profile_and_can_be_changed(box: Box) -> No
     assert "top_k" not in second
 
 
-async def test_a_chat_that_cannot_be_saved_says_so_once_and_goes_on(box: Box) -> None:
+async def test_a_chat_that_cannot_be_saved_reports_it_once_and_continues(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
         chat = box.chat()
         await ask(chat)
@@ -270,7 +271,7 @@ async def test_a_chat_that_cannot_be_saved_says_so_once_and_goes_on(box: Box) ->
         assert isinstance(events[-1], TurnFinished) and events[-1].text == "Two."
         assert chat.problem
         await chat.close()
-    assert names(box.paths) == []
+    assert chat_names(box.paths) == []
 
 
 async def test_the_turns_end_is_the_last_event_wherever_saving_fails(box: Box) -> None:
@@ -289,10 +290,10 @@ async def test_the_turns_end_is_the_last_event_wherever_saving_fails(box: Box) -
 async def test_approvals(box: Box, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    asked: list[tuple[str, str]] = []
+    questions: list[tuple[str, str]] = []
 
-    async def owner(one: ToolCall, diff: str) -> bool:
-        asked.append((one.name, diff))
+    async def owner(tool_call: ToolCall, diff: str) -> bool:
+        questions.append((tool_call.name, diff))
         return "yes" in diff
 
     def write(name: str) -> Any:
@@ -304,24 +305,23 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
         chat.change_settings(ChatSettings(workdir=str(work)))
         await ask(chat)
         await ask(chat, "No?")
-        for approvals in ("workspace", "never"):
-            chat.change_settings(ChatSettings(workdir=str(work), approvals=approvals))  # type: ignore[arg-type]
+        modes: tuple[Approvals, ...] = ("workspace", "never")
+        for approvals in modes:
+            chat.change_settings(ChatSettings(workdir=str(work), approvals=approvals))
             await ask(chat, "More?")
         await chat.close()
 
     assert sorted(path.name for path in work.iterdir()) == ["free", "yes"]
-    assert [name for name, _ in asked] == ["write_file", "write_file"]
-    assert asked[0][1] == "--- (new file)\n+++ yes\n@@ -1,0 +1,1 @@\n+yes"
+    assert [name for name, _ in questions] == ["write_file", "write_file"]
+    assert questions[0][1] == "--- (new file)\n+++ yes\n@@ -1,0 +1,1 @@\n+yes"
 
 
 @pytest.mark.parametrize("path", [".envrc", ".vscode/tasks.json", "a/.Husky/pre-commit", "opencode.json"])
-async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
-    box: Box, tmp_path: Path, path: str
-) -> None:
-    asked: list[str] = []
+async def test_files_that_run_by_themselves_always_need_approval(box: Box, tmp_path: Path, path: str) -> None:
+    diffs: list[str] = []
 
-    async def owner(one: ToolCall, diff: str) -> bool:
-        asked.append(diff)
+    async def owner(tool_call: ToolCall, diff: str) -> bool:
+        diffs.append(diff)
         return False
 
     script = [says(calls=[call("write_file", f'{{"path": "{path}", "content": "x"}}')]), says("a")]
@@ -331,11 +331,11 @@ async def test_what_tools_would_run_is_asked_for_even_where_writing_is_allowed(
         await ask(chat)
         await chat.close()
 
-    assert len(asked) == 1 and path in asked[0]
+    assert len(diffs) == 1 and path in diffs[0]
     assert not (tmp_path / path).exists()
 
 
-async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tmp_path: Path) -> None:
+async def test_a_model_without_tool_calls_gets_the_read_only_notice(box: Box, tmp_path: Path) -> None:
     script = [says("One.")] * 2
     async with asyncio.timeout(60), ScriptedServer(*script, caps=FENCED) as box.server:
         chat = box.chat()
@@ -347,7 +347,7 @@ async def test_a_model_without_tool_calls_is_said_to_change_no_file(box: Box, tm
         await chat.close()
 
 
-async def test_a_workspace_that_went_is_said_before_anything_is_asked(box: Box, tmp_path: Path) -> None:
+async def test_a_missing_workspace_is_reported_before_the_request(box: Box, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two.")) as box.server:
@@ -378,7 +378,7 @@ async def test_another_server_in_mid_chat(box: Box) -> None:
     assert [(t.header.profile, t.header.build) for t in box.log().path()] == [("coder", "b1"), ("big", "b2")]
 
 
-async def test_nobody_answers_and_nothing_is_asked(box: Box) -> None:
+async def test_without_a_server_nothing_is_recorded(box: Box) -> None:
     async def nobody() -> ServerEndpoint:
         raise GpuboxError("Nothing is running.", code=ExitCode.NOT_RUNNING)
 
@@ -386,7 +386,7 @@ async def test_nobody_answers_and_nothing_is_asked(box: Box) -> None:
     with pytest.raises(GpuboxError, match="Nothing is running"):
         await ask(chat)
     await chat.close()
-    assert names(box.paths) == []
+    assert chat_names(box.paths) == []
 
 
 async def test_two_chats_with_the_same_question_get_two_names(box: Box) -> None:
@@ -395,10 +395,10 @@ async def test_two_chats_with_the_same_question_get_two_names(box: Box) -> None:
             chat = box.chat()
             await ask(chat)
             await chat.close()
-    assert sorted(names(box.paths)) == ["tell-me", "tell-me-2"]
+    assert sorted(chat_names(box.paths)) == ["tell-me", "tell-me-2"]
 
 
-async def test_who_answers(paths: Paths) -> None:
+async def test_the_endpoint_of_the_active_server(paths: Paths) -> None:
     with pytest.raises(GpuboxError) as nobody:
         await find_endpoint(paths, Config())
     assert nobody.value.code == ExitCode.NOT_RUNNING
@@ -412,15 +412,12 @@ async def test_who_answers(paths: Paths) -> None:
         launch = Launch("coder", ("llama-server",), "127.0.0.1", port, model_path="/models/m.gguf")
         running = RunningServer(launch, "id1", "t", own_identity(), ready_at="t")
         save_state(paths.instance_state("main"), InstanceState(running))
-        found = await find_endpoint(paths, Config())
-    assert (found.profile_name, found.build, found.model, found.system) == (
-        "coder",
-        "b11434-abc",
-        "m.gguf",
-        "Be brief.",
-    )
-    assert found.launch_id == "id1"
-    assert "key" not in repr(found)
+        endpoint = await find_endpoint(paths, Config())
+    assert (endpoint.profile_name, endpoint.build, endpoint.model, endpoint.system_prompt) == (
+        "coder", "b11434-abc", "m.gguf", "Be brief.",
+    )  # fmt: skip
+    assert endpoint.launch_id == "id1"
+    assert "key" not in repr(endpoint)
 
 
 def test_the_scratch_folder_of_a_killed_gpubox_is_cleared_away(paths: Paths) -> None:

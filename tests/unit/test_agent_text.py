@@ -1,4 +1,4 @@
-"""Reading what models write: thinking, fences, arguments, leaked calls, circles, terminal codes."""
+"""Parsing what models write: thinking, fenced code, arguments, tool calls as text, repetition, terminal codes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import random
 import pytest
 
 from gpubox.agent.arguments import read_arguments
-from gpubox.agent.clip import truncate_output
 from gpubox.agent.fenced_code import ends_with_program, fenced_blocks, python_program
-from gpubox.agent.leaks import text_tool_calls
 from gpubox.agent.repetition import RepetitionDetector, without_repetition
 from gpubox.agent.thinking import ThinkingSplitter, split_thinking
+from gpubox.agent.tool_calls import text_tool_calls
+from gpubox.agent.tools import truncate_output
 
 REPLY = "<think>plan\n```python\nBAD\n```\nso</think>\n\nHere:\n```python\nGOOD = '<think>'\n```\nThat is all."
 
@@ -35,13 +35,13 @@ def test_thinking_is_cut_off(content: str, thinking: str, visible: str) -> None:
     assert split_thinking(content) == (thinking, visible)
 
 
-def test_no_prefix_of_a_reply_gives_code_from_inside_its_thinking() -> None:
+def test_no_prefix_of_a_reply_shows_code_from_its_thinking() -> None:
     for end in range(len(REPLY) + 1):
         visible = split_thinking(REPLY[:end])[1]
         assert "BAD" not in python_program(visible)[0] and "BAD" not in visible
 
 
-def test_the_stream_splits_as_the_whole_does_however_it_is_cut() -> None:
+def test_the_stream_splits_as_the_whole_reply_does() -> None:
     dice = random.Random(4)
     for content in (
         REPLY,
@@ -64,13 +64,13 @@ def test_the_stream_splits_as_the_whole_does_however_it_is_cut() -> None:
 
 def test_blocks_follow_commonmark() -> None:
     text = "a\n````md\n```python\nx\n```\n````\n  ~~~Python title=x\n  y\n  ~~~\n```python\nz"
-    found = fenced_blocks(text)
-    assert [(b.language, b.code, b.closed) for b in found] == [
+    blocks = fenced_blocks(text)
+    assert [(b.language, b.code, b.closed) for b in blocks] == [
         ("md", "```python\nx\n```\n", True),
         ("python", "y\n", True),
         ("python", "z", False),
     ]
-    assert text[found[0].start : found[0].end] == "````md\n```python\nx\n```\n````\n"
+    assert text[blocks[0].start : blocks[0].end] == "````md\n```python\nx\n```\n````\n"
 
 
 def test_the_python_of_a_reply_is_one_program() -> None:
@@ -93,7 +93,7 @@ def test_the_python_of_a_reply_is_one_program() -> None:
         ("```python\n\n```\n", False),
     ],
 )
-def test_the_end_of_a_program_is_seen(text: str, ended: bool) -> None:
+def test_the_end_of_a_program_is_detected(text: str, ended: bool) -> None:
     assert ends_with_program(text) is ended
 
 
@@ -106,16 +106,16 @@ def test_the_end_of_a_program_is_seen(text: str, ended: bool) -> None:
         ('{"code": "def f(:"}', "def f(:"),
         ('{"code": "if x:\\n  print(\\"a\\")', 'if x:\n  print("a")'),
         ('{"code": "if x:\\n  print(', None),
-        ("just words", None),
+        ("only prose", None),
         ('{"a": ' * 5000, None),
     ],
 )
-def test_arguments_are_repaired_where_a_program_comes_out(raw: str, code: str | None) -> None:
+def test_arguments_are_repaired_if_the_result_is_a_program(raw: str, code: str | None) -> None:
     arguments, _ = read_arguments(raw, "code")
     assert (arguments or {}).get("code") == code
 
 
-def test_truncated_arguments_count_only_whole() -> None:
+def test_truncated_arguments_are_not_repaired() -> None:
     assert read_arguments('{"path": "a"}', truncated=True) == ({"path": "a"}, False)
     assert read_arguments('{"code": "print(1)', "code", truncated=True) == (None, False)
 
@@ -125,7 +125,7 @@ def test_arguments_of_other_tools_are_repaired_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "prose", "found"),
+    ("text", "prose", "calls"),
     [
         ('a <tool_call>{"name": "f", "arguments": {}}</tool_call>', "a", [("f", "{}")]),
         ('<tool_call>f\n{"x": 1}</tool_call>', "", [("f", '{"x": 1}')]),
@@ -136,27 +136,28 @@ def test_arguments_of_other_tools_are_repaired_too() -> None:
         ("Nothing to call.", None, []),
     ],
 )
-def test_leaked_calls(text: str, prose: str | None, found: list[tuple[str, str]]) -> None:
-    assert text_tool_calls(text, ["f"]) == (text if prose is None else prose, found)
+def test_tool_calls_as_text(text: str, prose: str | None, calls: list[tuple[str, str]]) -> None:
+    assert text_tool_calls(text, ["f"]) == (text if prose is None else prose, calls)
 
 
-def test_circles_are_seen_and_ordinary_text_is_not() -> None:
-    def seen(text: str) -> bool:
-        watch = RepetitionDetector()
-        return any([watch.feed(text[i : i + 5]) for i in range(0, len(text), 5)])
+def test_repetition_is_detected_and_ordinary_text_is_not() -> None:
+    def detected(text: str) -> bool:
+        detector = RepetitionDetector()
+        return any([detector.feed(text[i : i + 5]) for i in range(0, len(text), 5)])
 
-    assert seen("I will now check it again. " * 60) and seen("ab" * 2000) and seen("- item number one\n" * 30)
-    assert not seen("".join(f"line {n}: the value is {n * n}\n" for n in range(400)))
-    assert not seen("".join(f"    def test_{n}(self):\n        self.check({n})\n\n" for n in range(100)))
-    assert not seen("\n" * 3000)
+    for repetitive in ("I will now check it again. " * 60, "ab" * 2000, "- item number one\n" * 30):
+        assert detected(repetitive)
+    assert not detected("".join(f"line {n}: the value is {n * n}\n" for n in range(400)))
+    assert not detected("".join(f"    def test_{n}(self):\n        self.check({n})\n\n" for n in range(100)))
+    assert not detected("\n" * 3000)
 
 
-def test_what_is_kept_of_circles_is_short() -> None:
+def test_the_kept_start_of_a_repetition_is_short() -> None:
     assert without_repetition("Start. " + "round and round. " * 100).count("round and round") < 30
     assert without_repetition("all is well") == "all is well"
 
 
-def test_tool_output_is_bounded_and_without_codes() -> None:
+def test_tool_output_is_truncated_and_without_control_codes() -> None:
     assert truncate_output("\x1b[1mok\x1b[0m\r\n\x1b]0;title\x07\x00x\u202ey", 100) == ("ok\nx\u202ey", 0)
     text, dropped = truncate_output("a" * 10_000 + "z" * 10_000, 1000)
     assert text.startswith("aaa") and text.endswith("zzz") and len(text) < 1100 and dropped == 19_000

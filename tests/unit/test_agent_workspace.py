@@ -1,4 +1,4 @@
-"""A workspace is one folder: every way out of it that a model or its program may try is closed."""
+"""A workspace is one folder: no path that a model or its program may try leads out of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.agent import browse, edits
-from gpubox.agent.workspace import FILE_BYTES, Workspace
+from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace
 from gpubox.errors import GpuboxError, UsageError
 
 ON = threading.Event()
@@ -33,9 +33,9 @@ def work(tmp_path: Path) -> Workspace:
     return Workspace(folder)
 
 
-def refused(call: object, *words: object) -> str:
+def refused(call: object, *arguments: object) -> str:
     with pytest.raises(GpuboxError) as error:
-        call(*words)  # type: ignore[operator]
+        call(*arguments)  # type: ignore[operator]
     return error.value.message
 
 
@@ -46,18 +46,18 @@ def refused(call: object, *words: object) -> str:
         "/workspace/../etc/passwd", "x" * 256, "/".join("a" * 40), "\udcff/\ud800",
     ],
 )  # fmt: skip
-def test_a_path_out_of_it_is_refused(work: Workspace, outside: Path, path: str) -> None:
+def test_a_path_out_of_the_workspace_is_refused(work: Workspace, outside: Path, path: str) -> None:
     assert refused(browse.read_lines, work, path, 1, 10)
     assert refused(edits.plan_write, work, path, "x")
     assert refused(browse.list_entries, work, path, False, ON)
 
 
 @pytest.mark.parametrize("path", ["a.txt", "./a.txt", ".//a.txt", "/workspace/a.txt", "{root}/a.txt"])
-def test_the_ways_a_model_names_a_file_in_it(work: Workspace, path: str) -> None:
+def test_the_ways_to_name_a_file(work: Workspace, path: str) -> None:
     assert browse.read_lines(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
 
 
-def test_links_are_not_followed_wherever_they_stand(work: Workspace, outside: Path) -> None:
+def test_links_are_never_followed(work: Workspace, outside: Path) -> None:
     (work.root / "leaf").symlink_to(outside / "secret.txt")
     (work.root / "folder").symlink_to(outside)
     (work.root / "inner").symlink_to("a.txt")
@@ -72,7 +72,7 @@ def test_links_are_not_followed_wherever_they_stand(work: Workspace, outside: Pa
     listed = browse.list_entries(work, ".", True, ON)
     assert "leaf -> " in listed
     assert "secret.txt\n" not in listed
-    assert "No line holds" in browse.search(work, "sesame", ".", "", ON)
+    assert "No line contains" in browse.search(work, "sesame", ".", "", ON)
     assert [path.name for path in outside.iterdir()] == ["secret.txt"]
 
 
@@ -85,44 +85,44 @@ def test_a_folder_that_becomes_a_link_after_the_diff_was_shown(work: Workspace, 
     assert not (outside / "made.txt").exists()
 
 
-def test_only_ordinary_files_are_opened(work: Workspace) -> None:
+def test_only_regular_files_are_opened(work: Workspace) -> None:
     os.mkfifo(work.root / "pipe")
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(work.root / "sock"))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(str(work.root / "sock"))
     for path in ("pipe", "sock"):
         assert "a device, a pipe or a socket" in refused(browse.read_lines, work, path, 1, 10)
         assert "a device, a pipe or a socket" in refused(edits.plan_write, work, path, "x")
     assert "is a folder" in refused(browse.read_lines, work, "sub", 1, 10)
-    assert "No line holds" in browse.search(work, "sesame", ".", "", ON)  # and it comes back
+    assert "No line contains" in browse.search(work, "sesame", ".", "", ON)  # and it comes back
 
 
 def test_a_device_is_never_opened(tmp_path: Path) -> None:
-    device = Workspace(Path("/dev"), anywhere=True)
+    device = Workspace(Path("/dev"), any_folder=True)
 
     assert "a device" in refused(browse.read_lines, device, "zero", 1, 10)
 
 
-def test_files_too_large_or_no_text_are_refused(work: Workspace) -> None:
+def test_large_and_binary_files_are_refused(work: Workspace) -> None:
     with (work.root / "huge").open("wb") as file:
-        file.truncate(FILE_BYTES + 1)
+        file.truncate(MAX_FILE_BYTES + 1)
     (work.root / "image").write_bytes(b"\x89PNG\0\0")
 
     assert "too large" in refused(browse.read_lines, work, "huge", 1, 10)
-    assert "no text" in refused(browse.read_lines, work, "image", 1, 10)
-    assert "larger than" in refused(edits.plan_write, work, "new", "x" * (FILE_BYTES + 1))
+    assert "is not text" in refused(browse.read_lines, work, "image", 1, 10)
+    assert "larger than" in refused(edits.plan_write, work, "new", "x" * (MAX_FILE_BYTES + 1))
 
 
 @pytest.mark.parametrize("which", ["/", "/etc", "/usr/share", "/home", "/var", "home", "own", "above own", "in own"])
-def test_a_folder_that_is_too_wide_needs_the_owners_word(which: str, own_home: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_too_wide_needs_permission(which: str, own_home: Path, tmp_path: Path) -> None:
     own = tmp_path / "config/gpubox"
     (own / "profiles").mkdir(parents=True)
     named = {"home": own_home, "own": own, "above own": own.parent, "in own": own / "profiles"}
     folder = named.get(which, Path(which))
 
     with pytest.raises(UsageError) as error:
-        Workspace(folder, own=(own,))
+        Workspace(folder, own_folders=(own,))
     assert "--any-workdir" in error.value.hint
-    assert Workspace(folder, own=(own,), anywhere=True).root == folder.resolve()
+    assert Workspace(folder, own_folders=(own,), any_folder=True).root == folder.resolve()
 
 
 def test_the_folder_above_the_home_and_a_link_to_it_are_too_wide(own_home: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_folder_above_the_home_and_a_link_to_it_are_too_wide(own_home: Path,
     for folder in (own_home.parent, tmp_path / "way"):
         with pytest.raises(UsageError):
             Workspace(folder)
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         Workspace(Path(__file__))
     with pytest.raises(UsageError, match="cannot be used"):
         Workspace(tmp_path / "nowhere")
@@ -141,7 +141,7 @@ def test_a_workspace_that_was_replaced_is_not_touched(work: Workspace, outside: 
     work.root.rename(work.root.parent / "moved")
     assert "gone" in refused(browse.list_entries, work, ".", False, ON)
     outside.rename(work.root)
-    assert "replaced" in refused(browse.list_entries, work, ".", False, ON)
+    assert "taken the workspace's place" in refused(browse.list_entries, work, ".", False, ON)
 
 
 def test_listing(work: Workspace) -> None:
@@ -153,17 +153,17 @@ def test_listing(work: Workspace) -> None:
     ]  # fmt: skip
     deep = browse.list_entries(work, ".", True, ON)
     assert "sub/b.py  13 bytes" in deep
-    assert deep.endswith("(not looked into: node_modules)")
+    assert deep.endswith("(skipped: node_modules)")
     assert browse.list_entries(work, "node_modules/x", False, ON) == "(empty)"
 
 
-def test_a_listing_is_bounded_and_says_so(work: Workspace) -> None:
-    for number in range(browse.ENTRIES + 5):
+def test_a_long_listing_is_truncated(work: Workspace) -> None:
+    for number in range(browse.MAX_ENTRIES + 5):
         (work.root / f"sub/{number}").touch()
 
     listed = browse.list_entries(work, ".", True, ON).splitlines()
 
-    assert len(listed) == browse.ENTRIES + 1
+    assert len(listed) == browse.MAX_ENTRIES + 1
     assert "only the first" in listed[-1]
 
 
@@ -172,7 +172,7 @@ def test_reading_some_lines(work: Workspace) -> None:
     assert "has 3 lines" in refused(browse.read_lines, work, "a.txt", 4, 1)
     (work.root / "long").write_text("x" * 1_000_000 + "\nend\n")
     read = browse.read_lines(work, "long", 1, 10)
-    assert len(read) < browse.READ_CHARACTERS + 200
+    assert len(read) < browse.MAX_READ_CHARACTERS + 200
     assert "1000000 characters" in read
     assert "(lines 1 to 1 of 2)" in read
 
@@ -181,7 +181,7 @@ def test_searching(work: Workspace) -> None:
     assert browse.search(work, "TWO", ".", "", ON).splitlines() == ["a.txt:2: two", "sub/b.py:1: print('Two')"]
     assert browse.search(work, "two", ".", "*.py", ON) == "sub/b.py:1: print('Two')"
     assert browse.search(work, "two", "sub", "", ON) == "sub/b.py:1: print('Two')"
-    assert "No line holds" in browse.search(work, "t.o", ".", "", ON)
+    assert "No line contains" in browse.search(work, "t.o", ".", "", ON)
     assert "one line" in refused(browse.search, work, "", ".", "", ON)
 
 

@@ -1,4 +1,4 @@
-"""``humaneval``: what is asked in each mode, which code is taken from a reply, and what the report says of it."""
+"""``humaneval``: the request of each mode, the code taken from a reply, and the report."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 from gpubox.bench.kinds.humaneval import dataset
 from gpubox.bench.kinds.humaneval.dataset import load_problems
-from gpubox.bench.kinds.humaneval.extract import code_of_reply
 from gpubox.bench.kinds.humaneval.kind import HumanEval
 from gpubox.bench.kinds.humaneval.options import STOP_SEQUENCES
+from gpubox.bench.kinds.humaneval.replies import TIME_PARTS, code_of_reply
 from gpubox.bench.kinds.humaneval.summary import summarise
 from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
 from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Report, ReportTable
-from gpubox.bench.report.report_rows import report_text_lines
+from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -29,27 +29,29 @@ from tests.scripted_server import FENCED, Play, ScriptedServer, runs, says
 
 P0 = load_problems()["HumanEval/0"]
 FULL = P0.prompt + P0.canonical_solution
-"""The whole function, and what ends each stream."""
+"""The whole function."""
 BAD = "def has_close_elements(numbers, threshold):\n    return False\n"
 
 
-async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play, **server: Any) -> tuple[Run, Report, list[Any]]:
+async def run_humaneval(
+    tmp_path: Path, options: dict[str, Any], *plays: Play, **server: Any
+) -> tuple[Run, Report, list[Any]]:
     if (await Sandbox(Config()).confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
-    def none(name: str) -> Any:
+    def no_profile(name: str) -> Any:
         raise UsageError(name)
 
-    async with ScriptedServer(*plays, **server) as found:
-        plan = Plan("humaneval", (Target("box", url=found.url),), options)
-        await PlanRunner(paths, Config(), none).run(plan)
+    async with ScriptedServer(*plays, **server) as scripted:
+        plan = Plan("humaneval", (Target("box", url=scripted.url),), options)
+        await PlanRunner(paths, Config(), no_profile).run(plan)
         run = find_run(paths, "last")
-        return run, report_of(run), found.bodies
+        return run, report_of(run), scripted.bodies
 
 
 def table(report: Report, title: str) -> ReportTable:
-    return next(found for found in report.tables if found.title == title)
+    return next(table for table in report.tables if table.title == title)
 
 
 def fenced(code: str) -> str:
@@ -58,7 +60,7 @@ def fenced(code: str) -> str:
 
 async def test_vanilla_is_what_lm_eval_sends_and_scores(tmp_path: Path) -> None:
     """Token ids without BOS, its stops and seed; the completion is graded as it came."""
-    run, report, bodies = await ran(
+    run, report, bodies = await run_humaneval(
         tmp_path, {"limit": 2}, says(P0.canonical_solution), says("    return ```python\n", finish="length")
     )
     body = bodies[0]
@@ -78,7 +80,7 @@ async def test_vanilla_is_what_lm_eval_sends_and_scores(tmp_path: Path) -> None:
 
 async def test_a_reply_that_another_gpubox_kept_differently_costs_only_itself(tmp_path: Path) -> None:
     good = says(P0.canonical_solution)
-    run, _, _ = await ran(tmp_path, {"limit": 2}, good, says("    return []\n"))
+    run, _, _ = await run_humaneval(tmp_path, {"limit": 2}, good, says("    return []\n"))
     path = run.folder / "raw.jsonl"
     first, second = path.read_bytes().splitlines()
     path.write_bytes(
@@ -91,7 +93,7 @@ async def test_a_reply_that_another_gpubox_kept_differently_costs_only_itself(tm
 
 
 async def test_chat_takes_code_from_the_answer_only(tmp_path: Path) -> None:
-    run, report, bodies = await ran(
+    run, report, bodies = await run_humaneval(
         tmp_path,
         {"modes": ["chat"], "limit": 4},
         says("<think>" + fenced(BAD) + "</think>" + fenced(FULL)),
@@ -105,7 +107,7 @@ async def test_chat_takes_code_from_the_answer_only(tmp_path: Path) -> None:
     assert any("reasoning_content" in note for note in report.notes)
     assert "tools" not in bodies[0] and bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
     assert "assert candidate" in P0.test and "assert candidate" not in str(bodies)
-    text = "\n".join(report_text_lines(run.info, report))
+    text = "\n".join(row_texts(report_rows(run.info, report)))
     assert "2 of 4" in text and "50.00 %" in text and "± 28.87" in text  # sd (n-1) over the root of n
     assert "no code" in text
 
@@ -119,14 +121,14 @@ async def test_agentic_mends_and_its_time_is_accounted_for(tmp_path: Path, nativ
         else (says(fenced(BAD + check)), says(fenced(FULL + check)), says("It passes."))
     )
     caps = {} if native else {"caps": FENCED}
-    run, report, bodies = await ran(tmp_path, {"modes": ["agentic"], "limit": 1}, *plays, **caps)
+    run, report, bodies = await run_humaneval(tmp_path, {"modes": ["agentic"], "limit": 1}, *plays, **caps)
     (result,) = run.results().values()
     assert (result.values["passed"], result.values["source"], result.values["rounds"]) == (True, "executed", 3)
     assert (result.values["tools"], result.values["tools_failed"]) == (2, 1)
     assert "AssertionError" in str(bodies[1]["messages"][-1])
     assert sum(result.values["parts"].values()) == pytest.approx(result.seconds, rel=0.02)
     assert result.values["parts"]["sandbox"] > 0
-    (row,) = table(report, "Where the wall clock went").rows
+    (row,) = table(report, "Wall time").rows
     assert row[-1] in ("99.9%", "100.0%", "100.1%")
     (speed,) = table(report, "tok/s").rows
     assert isinstance(speed[4], float) and isinstance(speed[5], float) and speed[5] < speed[4]
@@ -138,7 +140,7 @@ async def test_agentic_mends_and_its_time_is_accounted_for(tmp_path: Path, nativ
 
 async def test_a_model_that_only_thinks_has_failed_and_is_told(tmp_path: Path) -> None:
     thinks = says(reasoning="hm " * 9, finish="length")
-    run, report, _ = await ran(tmp_path, {"modes": ["agentic"], "limit": 1}, thinks, thinks)
+    run, report, _ = await run_humaneval(tmp_path, {"modes": ["agentic"], "limit": 1}, thinks, thinks)
     (result,) = run.results().values()
     assert result.ok and not result.values["passed"]
     assert result.values["why"] == "The model only thinks and does not answer."
@@ -150,13 +152,13 @@ async def test_tests_that_a_program_could_read_are_no_hidden_tests(
 ) -> None:
     monkeypatch.setattr(dataset, "DATASET_FILE", Path("/proc/self/status"))  # open to every program
     with pytest.raises(GpuboxError, match="can read HumanEval's tests"):
-        await ran(tmp_path, {"modes": ["chat"], "limit": 1}, says("no"))
+        await run_humaneval(tmp_path, {"modes": ["chat"], "limit": 1}, says("no"))
 
 
 def test_every_prefix_of_a_reply_that_thinks_gives_no_code_from_its_thinking() -> None:
     reply = "<think>first\n" + fenced(BAD + "# thought") + "</think>\nHere:\n" + fenced(FULL)
-    found = [code_of_reply(P0, reply[:end]) for end in range(0, len(reply), 7)]
-    assert not any("# thought" in one.program for one in found)
+    codes = [code_of_reply(P0, reply[:end]) for end in range(0, len(reply), 7)]
+    assert not any("# thought" in code.program for code in codes)
     assert code_of_reply(P0, reply).code.strip() == FULL.strip()
 
 
@@ -166,8 +168,8 @@ def test_code_is_found_where_models_put_it() -> None:
     several = fenced(BAD) + "Better:\n" + fenced(FULL) + "Use it:\n" + fenced("print(1)")
     assert code_of_reply(P0, several).code.strip() == FULL.strip()
     assert code_of_reply(P0, FULL).source == "whole reply"
-    assert code_of_reply(P0, "done", ran=[FULL, "print(2)"]).source == "executed"
-    assert code_of_reply(P0, fenced(FULL), ran=[BAD]).source == "answer"
+    assert code_of_reply(P0, "done", executed=[FULL, "print(2)"]).source == "executed"
+    assert code_of_reply(P0, fenced(FULL), executed=[BAD]).source == "answer"
     assert code_of_reply(P0, "```python\n" + FULL).source == "answer"
     assert code_of_reply(P0, "").program == ""
 
@@ -186,13 +188,13 @@ def test_the_articles_figures_come_out_of_the_report() -> None:
     scores = table(report, "pass@1").rows
     assert scores[0][2:] == ("100 of 164", "60.98 %", "± 3.82", "53.3 – 68.1")
     assert scores[1][2:] == ("159 of 164", "96.95 %", "± 1.35", "93.1 – 98.7")
-    (pair,) = table(report, "The same problems in two ways").rows
-    assert pair[:5] == ("agentic against vanilla", 164, 64, 5, "+36.0")
+    (pair,) = table(report, "Paired comparison").rows
+    assert pair[:5] == ("agentic vs vanilla", 164, 64, 5, "+36.0")
     assert pair[6] == "better" and math.isclose(float(str(pair[5])), 0.0, abs_tol=1e-9)
 
 
 def _result(item: Item, passed: bool) -> Result:
-    parts = dict.fromkeys(("reading", "rereading", "thinking", "writing", "sandbox", "waiting", "gpubox"), 0.5)
+    parts = dict.fromkeys(TIME_PARTS, 0.5)
     values = {"passed": passed, "verdict": "assertion", "why": "", "source": "answer", "code": "", "peak": 70.0}
     return Result(item.id, {**values, "generated_tokens": 100, "parts": parts}, 3.5)
 

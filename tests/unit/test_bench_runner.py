@@ -1,4 +1,4 @@
-"""The runner: every item once, on disk before the next, and what spoils a number is told."""
+"""The runner executes every item once, stores it before the next, and flags what distorts a number."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.measured_request import measure_request
 from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, pending_items, provenance_changes, rescore_run
-from gpubox.bench.report.load import progress_of
 from gpubox.bench.report.model import Report
+from gpubox.bench.report.run_summaries import run_summary
 from gpubox.bench.run_store import Run, find_run
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.config import Config
@@ -29,7 +29,7 @@ from tests.bench_server import BenchServer
 
 
 class Counting(Benchmark):
-    """Asks for as many tokens as the item says; what it was told to do on the way, it does."""
+    """Requests the number of tokens in the item. Class attributes let a test interfere."""
 
     kind = "counting"
     takes_parallel = True
@@ -52,7 +52,7 @@ class Counting(Benchmark):
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
         return Report("counting", "Counting")
 
-    def skip(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
+    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
         return "not wanted" if self.plan.options.get("skip") == item.id else ""
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
@@ -66,8 +66,8 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server() -> Iterator[BenchServer]:
-    with BenchServer() as made:
-        yield made
+    with BenchServer() as fake:
+        yield fake
 
 
 class Box:
@@ -95,8 +95,8 @@ def box(tmp_path: Path) -> Box:
     return Box(tmp_path)
 
 
-def plan(server: BenchServer, *names: str, **more: Any) -> Plan:
-    return Plan("counting", tuple(Target(name, url=server.url) for name in names or ("a",)), **more)
+def plan(server: BenchServer, *names: str, **fields: Any) -> Plan:
+    return Plan("counting", tuple(Target(name, url=server.url) for name in names or ("a",)), **fields)
 
 
 async def test_every_item_is_done_once_and_scored_from_what_is_stored(box: Box, server: BenchServer) -> None:
@@ -124,7 +124,7 @@ async def test_cancelled_half_way_goes_on_where_it_was(box: Box, server: BenchSe
         await box.runner.run(plan(server))
     assert box.last.info.state == "interrupted"
     assert list(box.last.results()) == ["a/0", "a/1"]
-    assert (progress_of(box.last).done, progress_of(box.last).failed) == (2, 0)
+    assert (run_summary(box.last).done, run_summary(box.last).failed) == (2, 0)
 
     monkeypatch.undo()
     monkeypatch.setitem(kinds.KINDS, "counting", f"{__name__}:Counting")
@@ -274,7 +274,7 @@ async def test_what_was_seen_of_a_group_that_is_cut_off_is_kept(
     box: Box, server: BenchServer, monkeypatch: Any
 ) -> None:
     class Seen(InterferenceMonitor):
-        def _judge(self, watch: ItemReadings, item: str, reasons: Any) -> None:
+        def _check_gpu(self, watch: ItemReadings, item: str, reasons: Any) -> None:
             watch.flags.append(Flag("swap", "9 MiB were swapped", item))
 
     def cancel(item: Item, target_server: TargetServer) -> None:
@@ -353,21 +353,21 @@ async def test_another_box_between_two_sessions_is_flagged(box: Box, server: Ben
 
     info = await box.runner.resume(box.last)
 
-    assert info.flags == (Flag("setup", "the box is not what it was when the run began: driver, gpus"),)
+    assert info.flags == (Flag("setup", "the machine changed since the run began: driver, gpus"),)
 
 
 def test_another_port_is_no_other_setup() -> None:
-    held = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
+    first = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
 
-    assert provenance_changes(held, replace(held, argv=("llama-server", "--port", "2", "-c", "1"))) == []
-    assert provenance_changes(held, replace(held, argv=("llama-server", "--port", "1", "-c", "2"), dialect="x")) == [
+    assert provenance_changes(first, replace(first, argv=("llama-server", "--port", "2", "-c", "1"))) == []
+    assert provenance_changes(first, replace(first, argv=("llama-server", "--port", "1", "-c", "2"), dialect="x")) == [
         "argv",
         "dialect",
     ]
-    assert provenance_changes(held, replace(held, env={"GGML_CUDA_FORCE_MMQ": "1"})) == ["env"]
+    assert provenance_changes(first, replace(first, env={"GGML_CUDA_FORCE_MMQ": "1"})) == ["env"]
     elsewhere = Provenance("a", url="http://x", model_path="m1", dialect="vllm")
     assert provenance_changes(elsewhere, replace(elsewhere, model_path="m2")) == ["model_path"]
-    here = replace(held, model_path="/a/m.gguf", model_sha256="5c")
+    here = replace(first, model_path="/a/m.gguf", model_sha256="5c")
     assert provenance_changes(here, replace(here, model_path="/b/m.gguf")) == []  # the same file
 
 

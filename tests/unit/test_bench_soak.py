@@ -1,4 +1,4 @@
-"""soak: cycles are found in cycles and not in noise, drift or steps; creep is told from ups and downs."""
+"""soak: cycles are found in cycles and not in noise, drift or steps; memory growth is told from ups and downs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.soak.cycles import find_cycle
 from gpubox.bench.kinds.soak.kind import Soak
 from gpubox.bench.kinds.soak.summary import findings
-from gpubox.bench.kinds.soak.trends import TimedAnswer, depth_adjusted_rates, kendall_z, memory_growth
+from gpubox.bench.kinds.soak.trends import TimedAnswer, depth_adjusted_rates, find_cycle, kendall_z, memory_growth
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.load import report_of
@@ -31,11 +30,11 @@ Series = Callable[[random.Random], list[float]]
 
 
 def wander(dice: random.Random) -> list[float]:
-    value, made = 0.0, []
+    value, rates = 0.0, []
     for _ in range(80):
         value = 0.85 * value + dice.gauss(0, 6)
-        made.append(max(10.0, 100 + value))
-    return made
+        rates.append(max(10.0, 100 + value))
+    return rates
 
 
 NO_CYCLE: dict[str, Series] = {
@@ -53,8 +52,8 @@ NO_CYCLE: dict[str, Series] = {
 
 @pytest.mark.parametrize("name", NO_CYCLE)
 def test_there_is_no_false_alarm(name: str) -> None:
-    found = [find_cycle(NO_CYCLE[name](random.Random(seed)), seed=seed) for seed in range(12)]
-    assert [str(cycle) for cycle in found if cycle] == []
+    cycles = [find_cycle(NO_CYCLE[name](random.Random(seed)), seed=seed) for seed in range(12)]
+    assert [str(cycle) for cycle in cycles if cycle] == []
 
 
 def alternating(dice: random.Random, *, fast: int, slow: int, n: int, less: float, noise: float) -> list[float]:
@@ -100,7 +99,7 @@ def test_conversations_that_grow_and_begin_anew_are_no_cycle() -> None:
     assert max(even) / min(even) < 1.08 < max(raw) / min(raw)
 
 
-def test_creep_is_told_from_a_server_that_settles_or_sways() -> None:
+def test_memory_growth_is_told_from_a_server_that_settles_or_sways() -> None:
     dice, gib = random.Random(1), 1 << 30
     seconds = [20.0 * i for i in range(45)]
     leak = memory_growth([4 * gib + i * (4 << 20) + dice.gauss(0, 2 << 20) for i in range(45)], seconds)
@@ -109,7 +108,7 @@ def test_creep_is_told_from_a_server_that_settles_or_sways() -> None:
 
     assert leak is not None
     assert leak.per_hour == pytest.approx((4 << 20) * 180, rel=0.1)
-    assert [leak.rises, settles and settles.rises, sways and sways.rises] == [True, False, False]
+    assert [leak.grows, settles and settles.grows, sways and sways.grows] == [True, False, False]
     assert memory_growth([1.0] * 5, seconds[:5]) is None
     assert kendall_z([1, 2, 3, 4, 5, 6, 7]) > 2.576 > kendall_z([1, 1, 1, 1, 1, 1, 1]) == 0
 
@@ -119,8 +118,8 @@ def soak(**options: Any) -> Soak:
 
 
 def windows(kind: Soak, rates: Callable[[int], float], **box: Callable[[int], Any]) -> list[tuple[Item, Result]]:
-    """Six answers a window, as many as ``rates`` says tokens a second at the n-th answer."""
-    made, n = [], 0
+    """Six answers a window; ``rates`` gives the tok/s of the n-th answer."""
+    results, n = [], 0
     for number, item in enumerate(kind.items()):
         rows = []
         for i in range(6):
@@ -129,36 +128,37 @@ def windows(kind: Soak, rates: Callable[[int], float], **box: Callable[[int], An
                 "draft_tokens": None, "draft_tokens_accepted": None,
             })  # fmt: skip
             n += not item.warmup
-        made.append((item, Result(item.id, {"answers": rows, **{key: value(number) for key, value in box.items()}})))
-    return made
+        readings = {key: value(number) for key, value in box.items()}
+        results.append((item, Result(item.id, {"answers": rows, **readings})))
+    return results
 
 
 def wandering(seed: int, *, drop: float = 0.0) -> list[float]:
-    """A hundred rates around 50 tok/s that wander as a card's temperature does: each is nine tenths of the last."""
+    """A hundred rates around 50 tok/s that wander as a card's temperature does (lag-1 autocorrelation 0.9)."""
     dice = random.Random(seed)
-    value, made = dice.gauss(0, 1), []
+    value, rates = dice.gauss(0, 1), []
     for i in range(100):
         value = 0.9 * value + dice.gauss(0, 0.19**0.5)
-        made.append((50 + value) * (1 - drop * i / 100))
-    return made
+        rates.append((50 + value) * (1 - drop * i / 100))
+    return rates
 
 
-def test_a_slow_wander_is_not_called_sinking_and_sinking_is() -> None:
-    def said(drop: float) -> list[str]:
-        found = []
+def test_a_slow_wander_is_not_called_falling_and_falling_is() -> None:
+    def drift_findings(drop: float) -> list[str]:
+        notes = []
         for seed in range(60):
             rates = wandering(seed, drop=drop)
             answers = [{"at": 0.1, "tg": rate, "context_tokens": 1000, "draft_tokens": None} for rate in rates]
-            windows = [(n, Result(f"{n:03d}", {"answers": [one]})) for n, one in enumerate(answers, 1)]
-            found.append(next(text for text in findings(windows, 20.0) if "third" in text))
-        return found
+            windows = [(n, Result(f"{n:03d}", {"answers": [answer]})) for n, answer in enumerate(answers, 1)]
+            notes.append(next(note for note in findings(windows, 20.0) if "third" in note))
+        return notes
 
-    assert sum("sinks" in text or "rises" in text for text in said(0.0)) <= 3
-    assert sum("sinks" in text for text in said(0.3)) >= 57
+    assert sum("falls" in note or "rises" in note for note in drift_findings(0.0)) <= 3
+    assert sum("falls" in note for note in drift_findings(0.3)) >= 57
     assert stats.lag1_autocorrelation([1.0, 2.0, 1.0, 2.0]) == stats.lag1_autocorrelation([5.0, 5.0]) == 0.0
 
 
-def test_the_report_names_what_was_found_and_what_was_not() -> None:
+def test_the_report_names_every_finding() -> None:
     kind = soak(minutes=5, window_seconds=20)
     dice, gib = random.Random(2), 1 << 30
     results = windows(
@@ -169,58 +169,57 @@ def test_the_report_names_what_was_found_and_what_was_not() -> None:
         temperature_celsius=lambda w: 60 + w,
     )
 
-    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+    report = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
 
-    said = "\n".join(made.notes)
-    assert "tg at equal depth goes in cycles: 5 fast, 4 slow (-2" in said
-    assert "tg sinks: -" in said
-    assert "RAM of the server creeps:" in said
-    assert "VRAM holds at 20.0 GiB." in said
-    table = {row[0]: row for row in made.tables[0].rows}
+    notes = "\n".join(report.notes)
+    assert "tg at equal depth goes in cycles: 5 fast, 4 slow (-2" in notes
+    assert "tg falls: -" in notes
+    assert "RAM of the server grows:" in notes
+    assert "VRAM is steady at 20.0 GiB." in notes
+    table = {row[0]: row for row in report.tables[0].rows}
     assert table["temperature"][2:] == ("63 (61 – 65)", "68 (66 – 70)", "73 (71 – 75)")
-    charts = {series.chart: series for series in made.series}
+    charts = {series.chart: series for series in report.series}
     assert len(charts["temperature over time"].points) == 15
     assert charts["tg over time"].points[0][0] == pytest.approx(1 / 6)
-    (tg,) = (metric for metric in made.metrics if metric.name == "tg")
+    (tg,) = (metric for metric in report.metrics if metric.name == "tg")
     assert tg.estimate.n == 15
 
 
 def test_a_steady_server_is_said_to_be_steady() -> None:
     kind, dice = soak(minutes=5, window_seconds=20), random.Random(4)
     results = windows(kind, lambda n: 50 * (1 + dice.gauss(0, 0.02)))
-    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+    report = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
 
-    assert [note.partition(":")[0] for note in made.notes] == [
-        "tg holds",
-        "tg at equal depth shows no cycle of fast and slow answers of up to 30 answers; longer ones are not looked "
-        "for.",
+    assert [note.partition(":")[0] for note in report.notes] == [
+        "tg is steady",
+        "tg at equal depth shows no cycle of fast and slow answers; cycles of up to 30 answers were looked for.",
     ]
 
 
-def test_what_too_short_a_soak_cannot_tell_is_said_and_flags_stand_in_every_finding() -> None:
+def test_a_short_soak_says_what_is_unknown_and_flags_are_in_every_finding() -> None:
     kind = soak(minutes=2, window_seconds=20)
     results = windows(kind, lambda n: 50.0, rss_bytes=lambda w: (2 << 30) + w * (300 << 20))
     results[-1] = (results[-1][0], replace(results[-1][1], flags=(Flag("throttling", "power cap", "006"),)))
-    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+    report = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
 
-    assert any("Whether RAM of the server creeps cannot be told from 6 windows" in note for note in made.notes)
-    assert all(note.endswith("- doubtful: throttling in 1 item.") for note in made.notes)
+    assert any("6 windows are too few to tell whether RAM of the server grows" in note for note in report.notes)
+    assert all(note.endswith("- doubtful: throttling in 1 item.") for note in report.notes)
     short = list(findings([(1, results[0][1])], 20.0))
-    assert any("goes in cycles cannot be told from" in note for note in short)
+    assert any("are too few to tell whether tg at equal depth goes in cycles" in note for note in short)
 
 
-def test_where_the_answers_differ_too_much_nothing_is_said_to_hold() -> None:
+def test_where_the_answers_differ_too_much_nothing_is_said_to_be_steady() -> None:
     kind, dice = soak(minutes=15, window_seconds=20), random.Random(4)
     slow_minutes = [dice.choice((0.1, 0.5, 1.0, 2.0)) for _ in range(60)]
     results = windows(kind, lambda n: 50 * slow_minutes[n // 6] * (1 + dice.gauss(0, 0.02)))
-    made = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
+    report = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
 
-    assert made.notes[0].startswith("Whether tg holds cannot be told")
-    assert " to +" in made.notes[0]
+    assert report.notes[0].startswith("Whether tg is steady is unknown")
+    assert " to +" in report.notes[0]
 
 
 @pytest.mark.parametrize("values", [{"minutes": 0}, {"minutes": "x"}, {"max_tokens": 1}, {"context_tokens": 5}])
-def test_a_soak_that_cannot_be_is_refused(values: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         soak(**values)
 
@@ -230,20 +229,20 @@ async def test_the_load_is_conversations_that_grow_and_begin_anew(tmp_path: Path
     with BenchServer() as server:
         plan = Plan("soak", (Target("a", url=server.url),), {"minutes": 0.02, "window_seconds": 0.4, "max_tokens": 8})
         info = await PlanRunner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
-        asked = server.asked
+        requests = server.asked
 
     assert (info.state, info.items) == ("finished", 4)
-    lengths = [len(body["messages"]) for body in asked]
+    lengths = [len(body["messages"]) for body in requests]
     assert lengths[:2] == [2, 4]  # system and task; then with the answer and the tool's output
     assert lengths.count(2) >= 1
-    for before, after in pairwise(asked):
+    for before, after in pairwise(requests):
         if len(after["messages"]) > 2:
             assert after["messages"][: len(before["messages"])] == before["messages"]
             assert after["messages"][len(before["messages"])]["role"] == "assistant"
-    assert all(body["cache_prompt"] is True for body in asked)
+    assert all(body["cache_prompt"] is True for body in requests)
     run = find_run(paths, "last")
     stored = [answer for raw in run.raws().values() for answer in raw.data["answers"]]
-    assert len(stored) == len(asked)
+    assert len(stored) == len(requests)
     assert {answer["request"]["messages_before"] + len(answer["request"]["messages"]) for answer in stored} == set(
         lengths
     )

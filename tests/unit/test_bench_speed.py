@@ -1,4 +1,4 @@
-"""``speed``: what is asked of each kind of server, what its answers come to, and what casts doubt on them."""
+"""``speed``: the requests to each kind of server, the metrics of its answers, and the flags that question them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
 from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.report_rows import report_text_lines
+from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -31,10 +31,10 @@ SMALL: dict[str, Any] = {"prompts": ["short"], "depths": [0, 64], "repeats": 2, 
 async def measured(tmp_path: Path, server: BenchServer, options: dict[str, Any] = SMALL) -> tuple[Run, Report]:
     paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
-    def none(name: str) -> Any:
+    def no_profile(name: str) -> Any:
         raise UsageError(name)
 
-    await PlanRunner(paths, Config(), none).run(Plan("speed", (Target("box", url=server.url),), options))
+    await PlanRunner(paths, Config(), no_profile).run(Plan("speed", (Target("box", url=server.url),), options))
     run = find_run(paths, "last")
     return run, report_of(run)
 
@@ -62,7 +62,7 @@ async def test_llama_server_times_itself(tmp_path: Path) -> None:
     assert report.flags == ()
     assert sum(1 for name in {m.group for m in report.metrics} if "warm" in name) == 2
     assert all(m.name != "pp" for m in report.metrics if "warm" in m.group)
-    text = "\n".join(report_text_lines(run.info, report))
+    text = "\n".join(row_texts(report_rows(run.info, report)))
     assert "short, cold, depth 0" in text
     assert "50.00" in text
 
@@ -83,7 +83,7 @@ async def test_other_servers_are_timed_by_the_client_and_asked_only_what_they_ta
     contents = [asked["messages"][0]["content"] for asked in server.asked[:3]]
     assert len(set(contents)) == 3  # nothing of a cold prompt can be in its cache
     assert metric(report, "tg", "short, cold, depth 0").estimate.value > 0
-    assert any("as the client saw them" in note for note in report.notes)
+    assert any("measured by the client" in note for note in report.notes)
 
 
 async def test_a_cache_that_was_used_all_the_same_is_flagged(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_a_server_that_counts_nothing_has_no_speed_and_it_is_said_why(tmp_
         _, report = await measured(tmp_path, server)
 
     assert report.metrics == ()
-    assert any("does not say how many tokens it generated" in note for note in report.notes)
+    assert any("does not report how many tokens it generated" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(("tokens", "words", "timed"), [(64, 16, False), (64, 8, True), (4, 1, True), (4, 2, False)])
@@ -118,22 +118,22 @@ async def test_an_answer_in_a_few_large_pieces_has_no_speed(
         _, report = await measured(tmp_path, server, {**SMALL, "depths": [0], "max_tokens": tokens})
 
     assert any(m.name == "tg" for m in report.metrics) == timed
-    assert any("too few pieces to be timed from outside" in note for note in report.notes) != timed
+    assert any("too few chunks for the client to time it" in note for note in report.notes) != timed
 
 
 async def test_what_a_server_cannot_be_told_is_said(tmp_path: Path) -> None:
-    said = {}
+    notes = {}
     for dialect in ("llama-server", "vllm", "ollama"):
         with BenchServer(dialect) as server:
             _, report = await measured(tmp_path / dialect, server)
-        said[dialect] = [note for note in report.notes if "takes no" in note]
+        notes[dialect] = [note for note in report.notes if "does not support" in note]
 
-    assert said == {
+    assert notes == {
         "llama-server": [],
-        "vllm": ["box: vllm takes no cache_prompt; left to it: its cache."],
+        "vllm": ["box: vllm does not support cache_prompt; not controlled: its cache."],
         "ollama": [
-            "box: ollama takes no cache_prompt, ignore_eos, chat_template_kwargs; "
-            "left to it: its cache, the length of answers, thinking."
+            "box: ollama does not support cache_prompt, ignore_eos, chat_template_kwargs; "
+            "not controlled: its cache, the length of answers, thinking."
         ],
     }
 
@@ -189,8 +189,8 @@ def test_chat_prompts_are_the_sampling_unit() -> None:
 
     report = kind.summarise(RunInfo("id", plan, "t", len(results)), results)
 
-    found = metric(report, "tg", "all")
-    assert (found.estimate.n, len(found.samples), found.estimate.method) == (50, 150, "bootstrap over prompts")
+    tg = metric(report, "tg", "all")
+    assert (tg.estimate.n, len(tg.samples), tg.estimate.method) == (50, 150, "bootstrap over prompts")
     assert [metric(report, "acceptance", arm).estimate.n for arm in CHAT_PROMPTS] == [17, 17, 16]
     assert metric(report, "acceptance", "all").estimate.value == pytest.approx(70.0)
 
@@ -224,7 +224,7 @@ def test_the_published_runs_take_as_many_steps_as_their_table_says() -> None:
     everything = MeasuredReply("", "", "length", 1.0, 0.1, 10, 0, 20_000, 0.1, 80.0, 100.0, 250.0, 16664, sum(accepted))
 
     assert round(everything.mean_accepted_length or 0, 2) == 3.59
-    assert round(100 * (everything.acceptance or 0), 2) == 86.59
+    assert round(100 * (everything.draft_tokens_accepted or 0) / (everything.draft_tokens or 1), 2) == 86.59
 
 
 def test_energy_is_power_over_the_time_of_generation() -> None:
@@ -250,7 +250,7 @@ def test_llama_bench_gets_the_profiles_flags() -> None:
 
 
 def flat(report: Report) -> Sequence[str]:
-    return list(report_text_lines(RunInfo("id", Plan("speed", ()), "t", 0), report))
+    return list(row_texts(report_rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
 
 
 def test_an_empty_report_is_a_title() -> None:

@@ -1,4 +1,4 @@
-"""The statistics reproduce the articles' figures, and say no more than the numbers do."""
+"""The statistics reproduce published figures and textbook tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_ten_published_runs() -> None:
     acceptance = pooled_ratio([[RatioSample(accepted, drafted) for _, drafted, accepted in GAME_RUNS]])
 
     assert (round(speed.value, 2), round(speed.sd or 0, 2), speed.n) == (249.30, 3.00, 10)
-    assert round((speed.most or 0) - (speed.least or 0), 2) == 10.15
+    assert round((speed.maximum or 0) - (speed.minimum or 0), 2) == 10.15
     assert round((speed.high or 0) - speed.value, 2) == 2.14
     assert round(100 * acceptance.value, 2) == 86.59
     assert acceptance.low and acceptance.high and acceptance.low < 0.8659 < acceptance.high
@@ -61,9 +61,9 @@ def test_the_published_pass_rates(passed: int, percent: float, error: float, low
 
 
 def test_one_value_has_no_interval_and_none_is_refused() -> None:
-    one = estimate([3.0])
+    single = estimate([3.0])
 
-    assert (one.value, one.sd, one.low, one.high) == (3.0, None, None, None)
+    assert (single.value, single.sd, single.low, single.high) == (3.0, None, None, None)
     with pytest.raises(ValueError, match="no values"):
         estimate([])
     assert standard_error([1.0]) is None

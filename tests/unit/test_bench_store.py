@@ -1,4 +1,4 @@
-"""A run's folder: what is told to be on disk is there, whatever happens afterwards."""
+"""A run's folder: a stored record survives kills, torn lines and a full disk."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.bench.jsonl import JsonLinesFile, read_json_lines
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
-from gpubox.bench.run_store import Run, create_run, find_run, list_runs, runs_folder
+from gpubox.bench.run_store import JsonLinesFile, Run, create_run, find_run, list_runs, read_json_lines, runs_folder
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
@@ -160,7 +159,7 @@ def test_runs_are_found_by_what_names_one(box: Paths) -> None:
     assert {run.id for run in list_runs(box)} == {first.id, second.id}
     assert find_run(box, "last").id == max(first.id, second.id)
     assert find_run(box, "soak").id == second.id
-    with pytest.raises(UsageError, match="2 runs are called so"):
+    with pytest.raises(UsageError, match="2 runs match 'demo'"):
         find_run(box, "demo")
     with pytest.raises(UsageError, match="no run 'nope'"):
         find_run(box, "nope")

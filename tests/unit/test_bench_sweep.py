@@ -1,4 +1,4 @@
-"""sweep: the grid, what is not worth trying, and which cells are as good as the best."""
+"""sweep: the grid, the cells that are not tried, and the cells within noise of the best."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ def sweep(*overs: str, **options: Any) -> Sweep:
 def done(kind: Sweep, rates: dict[str, float], noise: float = 0.01, launch: float = 0.002, **values: Any) -> Scored:
     """Every item of the cells that ``rates`` has, in the order of the plan; a rate of 0 cannot load."""
     dice = random.Random(7)
-    made: Scored = []
+    results: Scored = []
     of_start = [math.exp(dice.gauss(0, launch)) for _ in range(300)]
     for item in kind.items():
-        if why := kind.unneeded_reason(item, made):
-            made.append((item, Result(item.id, error=why, skipped=True, unneeded=True)))
+        if why := kind.unneeded_reason(item, results):
+            results.append((item, Result(item.id, error=why, skipped=True, unneeded=True)))
             continue
-        rate = rates.get(kind.target_of(item, made))
+        rate = rates.get(kind.target_of(item, results))
         if rate == 0:
-            made.append((item, Result(item.id, error="out of VRAM: weights on CUDA0 (9,000 MiB)", skipped=True)))
+            results.append((item, Result(item.id, error="out of VRAM: weights on CUDA0 (9,000 MiB)", skipped=True)))
         elif rate:
             prompt = 1 + len(question_of(item).text) / 500
             tg = rate * prompt * (1 + dice.gauss(0, noise)) * of_start[item.start]
-            made.append((item, Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0, **values})))
-    return made
+            results.append((item, Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0, **values})))
+    return results
 
 
-def report(kind: Sweep, results: Scored) -> Report:
+def make_report(kind: Sweep, results: Scored) -> Report:
     return kind.summarise(RunInfo("run", kind.plan, "2026-01-01T00:00:00Z", len(kind.items())), results)
 
 
-def columns(made: Report, name: str) -> list[Any]:
-    return [row[made.tables[0].columns.index(name)] for row in made.tables[0].rows]
+def columns(report: Report, name: str) -> list[Any]:
+    return [row[report.tables[0].columns.index(name)] for row in report.tables[0].rows]
 
 
-def words(made: Report) -> list[Any]:
-    return [row[-1] for row in made.tables[0].rows]
+def labels(report: Report) -> list[Any]:
+    return [row[-1] for row in report.tables[0].rows]
 
 
 @pytest.mark.parametrize(
@@ -103,20 +103,20 @@ def test_a_small_grid_is_every_combination_with_four_starts_of_each_in_a_drawn_o
 
 
 def test_of_a_large_grid_the_fastest_and_the_profiles_own_are_compared_afresh() -> None:
-    kind = sweep("n-cpu-moe=0..9", prompts=2, own={"n-cpu-moe": 9})
+    kind = sweep("n-cpu-moe=0..9", prompts=2, profile_values={"n-cpu-moe": 9})
     rates = {f"n-cpu-moe={k}": 50.0 - 3 * k for k in range(10)}
 
     results = done(kind, rates)
-    made = report(kind, results)
+    report = make_report(kind, results)
 
     assert len([item for item in kind.items() if item.warmup]) == 10 + 5 * 4
-    assert words(made)[:4] == ["best", "slower", "slower", "slower"]
-    assert words(made)[4:9] == ["left out after one start"] * 5
-    assert words(made)[9] == "slower"  # the profile's own is always among them
-    assert columns(made, "starts") == [4, 4, 4, 4, 1, 1, 1, 1, 1, 4]
-    assert "the 4 others compared are slower; 5 left out after one start each" in made.notes[0]
-    assert "corrected for all 10 pairs" in made.tables[0].note
-    assert any("5 cells had one start each" in note and "cannot be told" in note for note in made.notes)
+    assert labels(report)[:4] == ["best", "slower", "slower", "slower"]
+    assert labels(report)[4:9] == ["left out after one start"] * 5
+    assert labels(report)[9] == "slower"  # the profile's own is always among them
+    assert columns(report, "starts") == [4, 4, 4, 4, 1, 1, 1, 1, 1, 4]
+    assert "the 4 others compared are slower; 5 left out after one start each" in report.notes[0]
+    assert "corrected for all 10 pairs" in report.tables[0].note
+    assert any("5 cells had one start each" in note and "cannot detect" in note for note in report.notes)
 
 
 def test_only_fresh_starts_of_a_finalist_count_and_picking_the_best_of_equals_adds_nothing() -> None:
@@ -124,14 +124,14 @@ def test_only_fresh_starts_of_a_finalist_count_and_picking_the_best_of_equals_ad
     shown, raw = [], []
     for seed in range(12):
         dice = random.Random(seed)
-        made: Scored = []
+        results: Scored = []
         of_start = [math.exp(dice.gauss(0, 0.02)) for _ in range(100)]
         for item in kind.items():
-            made.append((item, Result(item.id, {"tg": 50 * of_start[item.start], "pp": 1.0})))
-        kind._chosen = None
-        ranking = rank_cells(kind.options, kind.plan.targets, made)
+            results.append((item, Result(item.id, {"tg": 50 * of_start[item.start], "pp": 1.0})))
+        kind._finalists = None
+        ranking = rank_cells(kind.grid, results)
         assert ranking.best
-        raw.append(best_of_first_round(kind, made) / 50 - 1)
+        raw.append(best_of_first_round(kind, results) / 50 - 1)
         shown.append(ranking.best_rate / 50 - 1)
     assert sum(raw) / 12 > 0.025  # what the first round alone would have claimed
     assert sum(shown) / 12 < 0.01
@@ -146,18 +146,22 @@ def test_a_cell_that_cannot_load_is_kept_with_its_reason_and_greedier_ones_are_n
     results = done(kind, {"ctx-size=4096 n-cpu-moe=4": 0})
     open_items = {item.target: item for item in kind.items()}
 
-    def why(cell: str) -> str:
-        return kind.skip(open_items[cell], results, None)
+    def reason(cell: str) -> str:
+        return kind.skip_reason(open_items[cell], results, None)
 
-    assert why("ctx-size=4096 n-cpu-moe=8") == ""  # less on the card: worth a try
-    assert why("ctx-size=8192 n-cpu-moe=4") == "not tried: ctx-size=4096 n-cpu-moe=4 was out of VRAM with less"
-    assert why("ctx-size=8192 n-cpu-moe=8") == ""
-    made = report(kind, [*results, *done(kind, {"ctx-size=4096 n-cpu-moe=8": 30.0, "ctx-size=8192 n-cpu-moe=8": 20.0})])
-    assert words(made)[0] == "out of VRAM: weights on CUDA0 (9,000 MiB)"
-    assert words(made)[1:] == ["best", "not done yet", "slower"]
-    assert any(note.startswith("Not measured: ctx-size=4096 n-cpu-moe=4: out of VRAM") for note in made.notes)
-    assert "the other compared cell is slower; 1 could not be measured" in made.notes[0]
-    assert "every" not in made.notes[0]
+    assert reason("ctx-size=4096 n-cpu-moe=8") == ""  # less on the card: worth a try
+    assert (
+        reason("ctx-size=8192 n-cpu-moe=4") == "not tried: ctx-size=4096 n-cpu-moe=4 ran out of VRAM and needs no more"
+    )
+    assert reason("ctx-size=8192 n-cpu-moe=8") == ""
+    report = make_report(
+        kind, [*results, *done(kind, {"ctx-size=4096 n-cpu-moe=8": 30.0, "ctx-size=8192 n-cpu-moe=8": 20.0})]
+    )
+    assert labels(report)[0] == "out of VRAM: weights on CUDA0 (9,000 MiB)"
+    assert labels(report)[1:] == ["best", "not done yet", "slower"]
+    assert any(note.startswith("Not measured: ctx-size=4096 n-cpu-moe=4: out of VRAM") for note in report.notes)
+    assert "the other compared cell is slower; 1 could not be measured" in report.notes[0]
+    assert "every" not in report.notes[0]
 
 
 def test_no_kv_type_is_recommended_for_its_speed_and_the_own_value_stays_where_cells_are_level() -> None:
@@ -165,19 +169,19 @@ def test_no_kv_type_is_recommended_for_its_speed_and_the_own_value_stays_where_c
     results = done(lossy, {"cache-type-k=f16": 40.0, "cache-type-k=q8_0": 60.0})
     kept = lossy.best(results)
     assert kept and kept.name == "cache-type-k=f16"
-    said = " ".join(report(lossy, results).notes)
-    assert "Best at tg: cache-type-k=q8_0" in said
-    assert "cache-type-k changes the answers, not only their speed: none is recommended for being faster" in said
+    notes = " ".join(make_report(lossy, results).notes)
+    assert "Best at tg: cache-type-k=q8_0" in notes
+    assert "cache-type-k changes the answers, not only their speed: no value is recommended for being faster" in notes
 
-    usual = sweep("cache-type-k=f16,q8_0", prompts=2, own={"cache-type-k": "q8_0"})
+    usual = sweep("cache-type-k=f16,q8_0", prompts=2, profile_values={"cache-type-k": "q8_0"})
     kept = usual.best(done(usual, {"cache-type-k=f16": 60.0, "cache-type-k=q8_0": 40.0}))
     assert kept and kept.name == "cache-type-k=q8_0"  # more KV than the owner chose is no question of speed either
 
-    level = sweep("ubatch-size=256,512,1024", prompts=2, own={"ubatch-size": 512})
+    level = sweep("ubatch-size=256,512,1024", prompts=2, profile_values={"ubatch-size": 512})
     results = done(level, {"ubatch-size=256": 50.0, "ubatch-size=512": 50.0, "ubatch-size=1024": 50.1}, launch=0.01)
     kept = level.best(results)
     assert kept and kept.name == "ubatch-size=512"
-    assert any("The profile's own ubatch-size=512 stays" in note for note in report(level, results).notes)
+    assert any("Keep the profile's own ubatch-size=512" in note for note in make_report(level, results).notes)
     better = level.best(done(level, {"ubatch-size=256": 50.0, "ubatch-size=512": 50.0, "ubatch-size=1024": 60.0}))
     assert better and better.name == "ubatch-size=1024"
 
@@ -186,7 +190,7 @@ def test_what_runs_out_of_ram_is_not_saved_by_moving_more_into_it() -> None:
     kind = sweep("n-cpu-moe=4,8", "cache-type-k=f16,q8_0", prompts=2)
     first = next(item for item in kind.items() if item.target == "n-cpu-moe=4 cache-type-k=f16")
     failed = [(first, Result(first.id, error="out of RAM: weights (9 MiB)", skipped=True))]
-    skipped = {item.target: kind.skip(item, failed, None) for item in kind.items()}
+    skipped = {item.target: kind.skip_reason(item, failed, None) for item in kind.items()}
 
     assert skipped["n-cpu-moe=8 cache-type-k=f16"].startswith("not tried")
     assert skipped["n-cpu-moe=8 cache-type-k=q8_0"] == ""  # nobody knows what another type needs
@@ -198,45 +202,45 @@ def test_after_a_death_in_a_cell_its_other_items_are_left() -> None:
     first, second = kind.items()[:2]
     died = [(first, Result(first.id, flags=(Flag("crash", "the server died", first.id),), error="no answer"))]
 
-    assert kind.skip(second, died, None) == f"the server died under {first.id}"
+    assert kind.skip_reason(second, died, None) == f"the server died during {first.id}"
     other = next(item for item in kind.items() if item.target != first.target)
-    assert kind.skip(other, died, None) == ""
+    assert kind.skip_reason(other, died, None) == ""
 
 
 def test_which_failures_are_a_cells_and_which_end_the_run() -> None:
     kind = sweep("n-cpu-moe=4,8")
     target = kind.plan.targets[0]
 
-    def why(error: GpuboxError) -> str:
+    def reason(error: GpuboxError) -> str:
         return kind.load_failure_reason(target, error)
 
-    assert why(OperationFailed("x", "", Cause(FailureKind.OOM, "out of VRAM: KV cache"))) == "out of VRAM: KV cache"
-    assert why(OperationFailed("x", "", Cause(FailureKind.HANG, "it hung"))) == "it hung"
-    assert why(UsageError("the engine refuses: ctx-size.")) == "the engine refuses: ctx-size"
-    assert why(OperationFailed("x", "", Cause(FailureKind.MISSING, "the model file is missing"))) == ""
-    assert why(OperationFailed("x", "", Cause(FailureKind.PORT, "port taken"))) == ""
-    assert why(GpuboxError("Another gpubox is doing a switch.", code=ExitCode.FAILED)) == ""
+    assert reason(OperationFailed("x", "", Cause(FailureKind.OOM, "out of VRAM: KV cache"))) == "out of VRAM: KV cache"
+    assert reason(OperationFailed("x", "", Cause(FailureKind.HANG, "it hung"))) == "it hung"
+    assert reason(UsageError("the engine refuses: ctx-size.")) == "the engine refuses: ctx-size"
+    assert reason(OperationFailed("x", "", Cause(FailureKind.MISSING, "the model file is missing"))) == ""
+    assert reason(OperationFailed("x", "", Cause(FailureKind.PORT, "port taken"))) == ""
+    assert reason(GpuboxError("Another gpubox is doing a switch.", code=ExitCode.FAILED)) == ""
 
 
 def test_cells_within_noise_of_the_best_are_told_from_slower_ones() -> None:
     kind = sweep("n-cpu-moe=0..3", prompts=5)
     rates = {"n-cpu-moe=0": 50.0, "n-cpu-moe=1": 49.9, "n-cpu-moe=2": 45.0, "n-cpu-moe=3": 20.0}
 
-    made = report(kind, done(kind, rates, vram_bytes=3 << 30))
+    report = make_report(kind, done(kind, rates, vram_bytes=3 << 30))
 
     levels = {"best", "within noise of the best"}
-    assert set(words(made)[:2]) == levels
-    assert words(made)[2:] == ["slower", "slower"]
-    assert made.tables[0].columns == (
+    assert set(labels(report)[:2]) == levels
+    assert labels(report)[2:] == ["slower", "slower"]
+    assert report.tables[0].columns == (
         "n-cpu-moe", "tg", "pp", "VRAM", "load", "starts", "vs best", "95 % CI", "",
     )  # fmt: skip
-    assert made.tables[0].rows[2][3:6] == ("3.0 GiB", "4.0 s", 4)
-    lines = {series.chart: series for series in made.series}
+    assert report.tables[0].rows[2][3:6] == ("3.0 GiB", "4.0 s", 4)
+    lines = {series.chart: series for series in report.series}
     assert [x for x, _ in lines["tg over n-cpu-moe"].points] == [0, 1, 2, 3]
     assert lines["tg over n-cpu-moe"].x_label == "n-cpu-moe"
-    assert len({(m.target, m.group, m.name) for m in made.metrics}) == len(made.metrics)
-    slow = report(kind, done(kind, dict.fromkeys(rates, 30.0), noise=0.15, launch=0.03))
-    assert "slower" not in words(slow)  # 15 % of noise, 3 % from start to start, and no difference
+    assert len({(m.target, m.group, m.name) for m in report.metrics}) == len(report.metrics)
+    slow = make_report(kind, done(kind, dict.fromkeys(rates, 30.0), noise=0.15, launch=0.03))
+    assert "slower" not in labels(slow)  # 15 % of noise, 3 % from start to start, and no difference
 
 
 def test_of_draft_windows_the_smallest_as_fast_as_the_best_is_kept() -> None:
@@ -246,13 +250,19 @@ def test_of_draft_windows_the_smallest_as_fast_as_the_best_is_kept() -> None:
         kind, {f"spec-draft-n-max={k}": v for k, v in rates.items()}, draft_tokens=90, draft_tokens_accepted=60
     )
 
-    made = report(kind, results)
+    report = make_report(kind, results)
 
-    assert [word in ("best", "within noise of the best") for word in words(made)] == [False, False, True, True, True]
+    assert [label in ("best", "within noise of the best") for label in labels(report)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     kept = kind.best(results)
     assert kept and kept.name == "spec-draft-n-max=3"
-    assert "the smallest window as fast as the best" in " ".join(made.notes)
-    assert "acceptance over spec-draft-n-max" in {series.chart for series in made.series}
+    assert "the smallest window as fast as the best" in " ".join(report.notes)
+    assert "acceptance over spec-draft-n-max" in {series.chart for series in report.series}
     profile = Profile("moe", "/m", flags={"ctx-size": 512}, references=(ReferenceFigure("tg", 1, "", "", ""),))
     new, header = profile_of_target(profile, kept, default_profile_name(profile, kept), "run-1")
     assert (new.name, dict(new.flags)) == ("moe-spec-draft-n-max-3", {"ctx-size": 512, "spec-draft-n-max": 3})
@@ -262,9 +272,9 @@ def test_of_draft_windows_the_smallest_as_fast_as_the_best_is_kept() -> None:
 
 def test_two_axes_are_lines_and_words_stand_at_numbers() -> None:
     kind = sweep("cache-type-k=f16,q8_0", "parallel=1,2", prompts=2)
-    made = report(kind, done(kind, {target.name: 10.0 for target in kind.plan.targets}))
+    report = make_report(kind, done(kind, {target.name: 10.0 for target in kind.plan.targets}))
 
-    lines = [series for series in made.series if series.chart == "tg over cache-type-k"]
+    lines = [series for series in report.series if series.chart == "tg over cache-type-k"]
     assert [series.name for series in lines] == ["parallel=1", "parallel=2"]
     assert [x for x, _ in lines[0].points] == [1.0, 2.0]
     assert lines[0].x_label == "cache-type-k (1: f16, 2: q8_0)"
@@ -274,10 +284,10 @@ def test_a_sweep_half_done_reports_what_there_is() -> None:
     kind = sweep("n-cpu-moe=0..2", prompts=2)
     results = done(kind, {"n-cpu-moe=0": 50.0})
 
-    made = report(kind, results)
+    report = make_report(kind, results)
 
-    assert words(made) == ["best", "not done yet", "not done yet"]
+    assert labels(report) == ["best", "not done yet", "not done yet"]
     assert "best so far n-cpu-moe=0" in kind.headline(results)
-    assert report(kind, []).tables[0].rows[0][-1] == "not done yet"
+    assert make_report(kind, []).tables[0].rows[0][-1] == "not done yet"
     assert kind.headline([]) == ""
     assert kind.best([]) is None

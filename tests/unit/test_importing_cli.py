@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpubox.cli.main import run
+from gpubox.clock import utc_now
 from gpubox.hardware.process import own_identity
 from gpubox.paths import MAIN_INSTANCE, Paths
-from gpubox.server.state import InstanceState, Launch, RunningServer, save_state, utc_now
+from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
 
 BAT = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article1-start-server.bat")
 QWEN = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article5-qwen.sh")

@@ -33,7 +33,7 @@ def profile(tiny_gguf: Path) -> Profile:
 
 
 @pytest.fixture
-def held() -> Iterator[int]:
+def used_port() -> Iterator[int]:
     """A port that this process listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -41,9 +41,9 @@ def held() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
-def refusal(profile: Profile, paths: Paths, config: Config, **more: Any) -> GpuboxError:
+def refusal(profile: Profile, paths: Paths, config: Config, **options: Any) -> GpuboxError:
     with pytest.raises(GpuboxError) as caught:
-        prepare_launch(profile, paths, config, **more)
+        prepare_launch(profile, paths, config, **options)
     return caught.value
 
 
@@ -53,7 +53,7 @@ def test_the_launch_of_a_whole_profile(
     notes: list[str] = []
     whole = replace(profile, flags={"ctx-size": 4096}, env={"X": "1"})
 
-    launch = prepare_launch(whole, paths, config, checked=notes.append)
+    launch = prepare_launch(whole, paths, config, on_checked=notes.append)
 
     assert launch.argv[:7] == (
         str(fake_engine), "--model", str(tiny_gguf), "--host", "127.0.0.1", "--port", str(profile.port)
@@ -75,7 +75,7 @@ def test_an_embedding_server_is_proven_by_an_embedding(
     assert prepare_launch(replace(profile, flags=flags), paths, config).embeddings is proven
 
 
-# -- who can reach it -----------------------------------------------------------------------------------
+# -- exposure -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
@@ -210,7 +210,7 @@ def test_relative_files_are_found_beside_the_profile_wherever_gpubox_is_called(
 def test_a_template_file_must_be_there(profile: Profile, paths: Paths, config: Config) -> None:
     error = refusal(replace(profile, flags={"chat-template-file": "/x/t.jinja"}), paths, config)
 
-    assert error.message == "p: chat-template-file names /x/t.jinja, which is not there."
+    assert error.message == "p: chat-template-file names /x/t.jinja, which does not exist."
 
 
 def test_a_model_to_download_is_said_to_be_one(profile: Profile, paths: Paths, config: Config) -> None:
@@ -226,16 +226,16 @@ def test_a_disk_without_room_for_the_log(
     usage = shutil.disk_usage("/")._replace(free=99_000_000)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: usage)
 
-    assert refusal(profile, paths, config).message.startswith("Only 99 MB are free where the log goes")
+    assert refusal(profile, paths, config).message.startswith("Only 99 MB are free in the log folder")
 
 
 # -- the port -------------------------------------------------------------------------------------------
 
 
-def test_a_held_port_names_the_program(held: int, profile: Profile, paths: Paths, config: Config) -> None:
-    error = refusal(replace(profile, port=held), paths, config)
+def test_a_held_port_names_the_program(used_port: int, profile: Profile, paths: Paths, config: Config) -> None:
+    error = refusal(replace(profile, port=used_port), paths, config)
 
-    assert re.fullmatch(rf"Port {held} is held by .+ \(pid {os.getpid()}\)\.", error.message)
+    assert re.fullmatch(rf"Port {used_port} is used by .+ \(pid {os.getpid()}\)\.", error.message)
     assert error.code == 1
 
 
@@ -243,7 +243,7 @@ def test_a_port_held_on_every_address_is_held_on_loopback() -> None:
     with socket.socket() as listener:
         listener.bind(("0.0.0.0", 0))
         listener.listen()
-        with pytest.raises(GpuboxError, match="is held by"):
+        with pytest.raises(GpuboxError, match="is used by"):
             check_port("127.0.0.1", listener.getsockname()[1])
 
 
@@ -296,21 +296,21 @@ def test_a_port_below_1024_without_root(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_port_of_the_server_that_will_be_stopped_counts_as_free(
-    held: int, profile: Profile, paths: Paths, config: Config
+    used_port: int, profile: Profile, paths: Paths, config: Config
 ) -> None:
-    old = Launch("old", (), "127.0.0.1", held)
+    old = Launch("old", (), "127.0.0.1", used_port)
 
-    assert prepare_launch(replace(profile, port=held), paths, config, held=old).port == held
+    assert prepare_launch(replace(profile, port=used_port), paths, config, old=old).port == used_port
 
 
 def test_any_free_port_stays_the_same_for_the_same_profile(
-    held: int, profile: Profile, paths: Paths, config: Config
+    used_port: int, profile: Profile, paths: Paths, config: Config
 ) -> None:
     anywhere = replace(profile, port=0)
-    mine, other = Launch("p", (), "127.0.0.1", held), Launch("q", (), "127.0.0.1", held)
+    mine, other = Launch("p", (), "127.0.0.1", used_port), Launch("q", (), "127.0.0.1", used_port)
 
-    assert prepare_launch(anywhere, paths, config, held=mine).port == held
-    assert prepare_launch(anywhere, paths, config, held=other).port not in (0, held)
+    assert prepare_launch(anywhere, paths, config, old=mine).port == used_port
+    assert prepare_launch(anywhere, paths, config, old=other).port not in (0, used_port)
     assert prepare_launch(anywhere, paths, config).argv[6] != "0"
 
 
@@ -318,9 +318,9 @@ def test_any_free_port_stays_the_same_for_the_same_profile(
 
 
 def test_a_preview_looks_at_no_port_and_needs_no_model(
-    held: int, profile: Profile, paths: Paths, config: Config
+    used_port: int, profile: Profile, paths: Paths, config: Config
 ) -> None:
-    shown = preview_launch(replace(profile, port=held, model="hf:u/r:Q4_K_M"), paths, config)
+    shown = preview_launch(replace(profile, port=used_port, model="hf:u/r:Q4_K_M"), paths, config)
 
     assert (shown.model_path, shown.refusal) == (None, None)
     assert shown.argv[1:3] == ("--hf-repo", "u/r:Q4_K_M")

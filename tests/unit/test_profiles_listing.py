@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubox.profiles.listing import hides_shipped, visible_profiles
+from gpubox.profiles.loader import hides_shipped, visible_profiles
 from gpubox.profiles.profile import Profile
 
 MINE, SHIPPED, RUNS = Profile("mine", "/m.gguf"), Profile("demo", "d", shipped=True), Profile("qwen", "q", shipped=True)

@@ -1,4 +1,4 @@
-"""When a load has stopped: only no progress ends it."""
+"""A load is ended only if it makes no progress."""
 
 from __future__ import annotations
 
@@ -86,40 +86,40 @@ def flood(log: Path, lines: int, text: str = "0.00.001.000 W srv: slot {n} of {n
 
 def test_lines_that_differ_only_in_numbers_are_one_kind(tmp_path: Path) -> None:
     log = tmp_path / "main.log"
-    told = LoadLog(log)
+    load_log = LoadLog(log)
     flood(log, 3000)
-    told.read()
-    assert told.kinds == 1
+    load_log.read()
+    assert load_log.kinds == 1
 
     flood(log, 1, "0.01.000.000 I load_tensors:   CPU_Mapped model buffer size =    92.10 MiB\n")
-    told.read()
-    assert (told.kinds, told.stage) == (2, "loading weights")
+    load_log.read()
+    assert (load_log.kinds, load_log.stage) == (2, "loading weights")
 
 
 def test_noise_is_not_progress_for_ever(tmp_path: Path) -> None:
     log = tmp_path / "main.log"
-    told = LoadLog(log)
+    load_log = LoadLog(log)
     with log.open("a") as server:
         server.writelines("".join(random.choices("abcdefgh", k=40)) + "\n" for _ in range(5 * MAX_LINE_KINDS))
-    told.read()
+    load_log.read()
 
-    assert told.kinds == MAX_LINE_KINDS
+    assert load_log.kinds == MAX_LINE_KINDS
 
 
 def test_a_flood_is_cut_while_it_loads_and_counted_all_the_same(tmp_path: Path) -> None:
     log = tmp_path / "main.log"
-    told, written = LoadLog(log), 0
+    load_log, written = LoadLog(log), 0
     flood(log, 1, "0.00.000.100 I srv: the first line\n")
-    told.read()
+    load_log.read()
     for _ in range(5):
         with log.open("a") as server:
             written += server.write("0.00.001.000 W srv: the same again\n" * (20 * 1024 * 1024 // 35))
-        told.read()
-        told.cut()
+        load_log.read()
+        load_log.cut()
         assert log.stat().st_size <= MAX_LOG_BYTES
 
-    assert abs(told.written - written) < 1000
-    assert told.kinds == 2
+    assert abs(load_log.written - written) < 1000
+    assert load_log.kinds == 2
     assert log.read_text().startswith("0.00.000.100 I srv: the first line\n")
 
 

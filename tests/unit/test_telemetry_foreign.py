@@ -72,7 +72,7 @@ async def test_a_program_by_its_url_that_is_no_llama_server(body: str | int, box
     snapshot = await sampler.sample(wait=True)
     what = f"HTTP {body}" if isinstance(body, int) else "a page or broken JSON"
     assert (snapshot.server.state, snapshot.throughput.state) == ("error", "down")
-    assert snapshot.server.message == f"It answers /health with {what}: that is no llama-server."
+    assert snapshot.server.message == f"It answers /health with {what}: it is not a llama-server."
     assert snapshot.problems == (f"{box.url} answers with {what}",)
 
     box.answers = wanted
@@ -179,9 +179,9 @@ async def test_such_a_server_is_never_asked_for_its_slots(
 
 async def test_read_status_asks_no_sleeper_for_its_slots(box: LlamaBox) -> None:
     box.answers["/props"]["is_sleeping"] = True
-    found = await status.read_foreign_status(box.url, None)
+    foreign = await status.read_foreign_status(box.url, None)
 
-    assert (found.state, found.slots, found.model_path) == ("ready", None, "/m.gguf")
+    assert (foreign.state, foreign.slots, foreign.model_path) == ("ready", None, "/m.gguf")
     assert "/slots" not in box.asked
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server import log_request_count, log_truncation
-from gpubox.server.log_request_count import ENDED, count_ended_requests
-from gpubox.server.log_truncation import truncate_log
-from gpubox.telemetry import sources
-from gpubox.telemetry.sources import LogSource
+from gpubox.server import log_truncation
+from gpubox.server.log_truncation import ENDED, count_ended_requests, truncate_log
+from gpubox.telemetry import log_source
+from gpubox.telemetry.log_source import LogSource
 from tests.unit.llama_box import LOADED, done, taken
 
 PROOF = taken("0.00.500.000", 0, prompt=1) + (
@@ -27,18 +26,18 @@ FILLER = "0.02.000.000 I srv  update_slots: all slots are idle\n"
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound in proportion, so that a log of a few KiB is a long one."""
     for module, name, value in (
-        (sources, "HEAD_BYTES", 2000),
-        (sources, "TAIL_BYTES", 3000),
-        (sources, "TICK_BYTES", 1000),
+        (log_source, "HEAD_BYTES", 2000),
+        (log_source, "TAIL_BYTES", 3000),
+        (log_source, "TICK_BYTES", 1000),
         (log_truncation, "MAX_LOG_BYTES", 30_000),
         (log_truncation, "COPY_SECONDS", 0.0),
-        (log_request_count, "_CHUNK", 997),
+        (log_truncation, "_CHUNK", 997),
     ):
         monkeypatch.setattr(module, name, value)
 
 
 def source(path: Path) -> LogSource:
-    return LogSource(path, datetime.now(UTC), proof=True)
+    return LogSource(path, datetime.now(UTC), probe=True)
 
 
 def one_request(rng: random.Random, task: int) -> str:
@@ -73,10 +72,10 @@ def test_a_new_gpubox_counts_every_request_of_any_log(tmp_path: Path, seed: int)
         for _ in range(100):
             watching.read()
 
-        for name, found in (("new", source(path)), ("watching", watching)):
-            assert found.uncounted == ""
-            assert found.requests.count == total, name
-            numbers = [request.number for request in found.requests.finished]
+        for name, result in (("new", source(path)), ("watching", watching)):
+            assert result.uncounted == ""
+            assert result.requests.count == total, name
+            numbers = [request.number for request in result.requests.finished]
             assert numbers == sorted(numbers, reverse=True)
             assert not numbers or numbers[0] == total or name == "watching"
 
@@ -85,10 +84,10 @@ def test_a_request_that_runs_over_what_is_not_read_counts(tmp_path: Path) -> Non
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + taken("0.01.000.000", 5) + FILLER * 300 + done("0.09.000.000", 5))
 
-    found = source(path)
+    result = source(path)
 
-    assert not found.complete
-    assert (found.requests.count, found.uncounted) == (1, "")
+    assert not result.complete
+    assert (result.requests.count, result.uncounted) == (1, "")
 
 
 @pytest.mark.parametrize("at", range(0, 120, 7))
@@ -119,7 +118,7 @@ def test_a_log_that_an_older_gpubox_cut_says_why_it_is_not_counted(tmp_path: Pat
 
 
 def test_a_flood_that_is_too_long_to_count_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_request_count, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(log_truncation, "MAX_COUNTED_BYTES", 10_000)
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + FILLER * 500)
 

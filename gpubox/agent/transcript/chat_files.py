@@ -1,12 +1,11 @@
-"""The folder of chats: names, listing, renaming, removing, and opening one to read."""
+"""The folder of chats: names, list, rename, remove, branch, rewind."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import itertools
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +13,17 @@ from pathlib import Path
 import msgspec
 
 from gpubox.agent.transcript.chat_log import ChatLog, read_chat_log
-from gpubox.agent.transcript.records import TurnHeader, decode
+from gpubox.agent.transcript.journal import ChatJournal
+from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader, decode
+from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.storage import open_regular
 from gpubox.toml_table import closest_match
 
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
-_HEAD_BYTES = 65536
-_ASKED = b'{"record":"turn_header",'
+_MAX_HEADER_BYTES = 65536
+_TURN_HEADER_START = b'{"record":"turn_header",'
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,46 +37,55 @@ class ChatSummary:
     """ISO-8601 UTC."""
     turns: int
     title: str
-    """The first thing that was asked."""
+    """The first question."""
     profile: str
-    """Who answered last; empty where no turn says."""
+    """The profile that answered last; empty if unknown."""
     problem: str = ""
-    """Why it cannot be opened."""
+    """Why the chat cannot be opened."""
 
 
 def chat_path(paths: Paths, name: str) -> Path:
-    """The file of the chat ``name``. Raises UsageError where no chat can be called so."""
+    """The file of the chat ``name``. Raises UsageError if that is not a valid name."""
     if not NAME.fullmatch(name) or name != name.strip() or len(name.encode()) > 200:
         raise UsageError(
-            f"{name!r} cannot be a chat's name.",
-            "Letters, digits, spaces, '.', '_', '+' and '-', a letter or digit first.",
+            f"{name!r} cannot be the name of a chat.",
+            "Use letters, digits, spaces, '.', '_', '+' and '-'; start with a letter or digit.",
         )
     return paths.chats / f"{name}.jsonl"
 
 
 def existing_chat(paths: Paths, name: str) -> Path:
-    """The file of a chat that is there. Raises UsageError."""
+    """The file of an existing chat. Raises UsageError."""
     path = chat_path(paths, name)
     if not path.is_file():
-        near = closest_match(name, names(paths))
+        near = closest_match(name, chat_names(paths))
         raise UsageError(
             f"There is no chat {name}.", f"Did you mean {near!r}?" if near else "`gpubox chat ls` lists them."
         )
     return path
 
 
-def names(paths: Paths) -> list[str]:
-    """Every chat, the one that changed last first."""
-    return [path.stem for path in _files(paths)]
+def chat_names(paths: Paths) -> list[str]:
+    """All chats, the last changed first."""
+    return [path.stem for path in _chat_paths(paths)]
 
 
 def chat_summaries(paths: Paths) -> list[ChatSummary]:
-    """Every chat for a list, the one that changed last first. Reads each file, decodes next to nothing."""
-    return [head for path in _files(paths) if (head := _head(path))]
+    """All chats, the last changed first. Reads each file but decodes only a few lines of it."""
+    return [summary for path in _chat_paths(paths) if (summary := _chat_summary(path))]
+
+
+def free_name(paths: Paths, text: str) -> str:
+    """A name that no chat has yet, made of the words of ``text``."""
+    words = re.findall(r"[^\W_]+", text.casefold())[:5]
+    base = "-".join(words)[:40].strip("-") or "chat"
+    used = set(chat_names(paths))
+    numbered = (f"{base}-{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], numbered) if name not in used)
 
 
 def load_chat(path: Path) -> ChatLog:
-    """The chat of a file. Raises UsageError where it is none or cannot be read."""
+    """The chat in a file. Raises UsageError if the file cannot be read or is not a chat."""
     try:
         with open_regular(path) as file:
             return read_chat_log(path.stem, file)
@@ -85,16 +95,15 @@ def load_chat(path: Path) -> ChatLog:
         raise UsageError(f"The chat {path} cannot be read: {error.strerror}.") from None
 
 
-def rename(paths: Paths, name: str, new: str) -> Path:
-    """Gives a chat another name. Raises GpuboxError where that is taken, or a gpubox has the chat open."""
-    path, target = existing_chat(paths, name), chat_path(paths, new)
-    with _alone(path):
+def rename_chat(paths: Paths, name: str, new_name: str) -> None:
+    """Renames a chat. Raises GpuboxError if the new name is taken or a gpubox has the chat open."""
+    path, target = existing_chat(paths, name), chat_path(paths, new_name)
+    with contextlib.closing(ChatJournal(path)):  # it holds the lock
         move_chat_file(path, target)
-    return target
 
 
 def move_chat_file(path: Path, target: Path) -> None:
-    """Renames the file of a chat, for who has it locked. Raises GpuboxError where the name is taken."""
+    """Renames the file of a chat that the caller has locked. Raises GpuboxError if the name is taken."""
     try:
         os.link(path, target)  # a rename would silently replace
         path.unlink()
@@ -104,90 +113,100 @@ def move_chat_file(path: Path, target: Path) -> None:
         raise GpuboxError(f"{path.stem} cannot be renamed: {error.strerror}.") from None
 
 
-def remove(paths: Paths, name: str) -> None:
-    """Deletes a chat. Raises GpuboxError where a gpubox has it open."""
+def remove_chat(paths: Paths, name: str) -> None:
+    """Deletes a chat. Raises GpuboxError if a gpubox has it open."""
     path = existing_chat(paths, name)
-    with _alone(path):
+    with contextlib.closing(ChatJournal(path)):  # it holds the lock
         try:
             path.unlink()
         except OSError as error:
             raise GpuboxError(f"{name} cannot be removed: {error.strerror}.") from None
 
 
-def free_name(paths: Paths, text: str) -> str:
-    """A name made of what was asked, that no chat has yet."""
-    words = re.findall(r"[^\W_]+", text.casefold())[:5]
-    base = "-".join(words)[:40].strip("-") or "chat"
-    taken = set(names(paths))
-    return next(name for name in _numbered(base) if name not in taken)
+def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None = None) -> None:
+    """Copies the turns up to ``turn_id`` (without it: up to the head) to a new chat.
+
+    Raises UsageError if there is no such turn or the new chat exists, GpuboxError if it cannot be written.
+    """
+    require_turn(log, turn_id)
+    path = chat_path(paths, new_name)
+    with contextlib.closing(ChatJournal(path, new=True)) as journal:
+        if log.settings != ChatSettings():
+            journal.add(SettingsChanged(log.settings, utc_now()))
+        for turn in log.path(turn_id):
+            journal.add(turn.header)
+            for event in turn.events:
+                journal.add_event(event)
+        journal.flush()
+    if journal.problem:
+        path.unlink(missing_ok=True)
+        raise GpuboxError(f"The chat {new_name} could not be created. {journal.problem}")
 
 
-def _numbered(base: str) -> Iterator[str]:
-    yield base
-    number = 2
-    while True:
-        yield f"{base}-{number}"
-        number += 1
+def rewind_chat(paths: Paths, name: str, turn_id: str | None) -> str:
+    """Moves the head to ``turn_id``; without it, before the last turn. Returns the new head. Raises GpuboxError."""
+    path = existing_chat(paths, name)
+    with contextlib.closing(ChatJournal(path)) as journal:
+        log = load_chat(path)
+        require_turn(log, turn_id)
+        if turn_id is None:
+            turns = log.path()
+            if not turns:
+                raise UsageError(f"{name} has no turn yet.")
+            turn_id = turns[-1].parent_id
+        journal.add(HeadMoved(turn_id, utc_now()))
+        if journal.problem:
+            raise GpuboxError(journal.problem)
+    return turn_id
 
 
-def _files(paths: Paths) -> list[Path]:
-    found: list[tuple[float, Path]] = []
+def require_turn(log: ChatLog, turn_id: str | None) -> None:
+    """Raises UsageError if ``turn_id`` is not empty and the chat has no such turn."""
+    if turn_id and turn_id not in log.turns:
+        raise UsageError(
+            f"There is no turn {turn_id} in {log.name}.", f"`gpubox chat show {log.name} --turns` lists them."
+        )
+
+
+def _chat_paths(paths: Paths) -> list[Path]:
+    files: list[tuple[float, Path]] = []
     for path in paths.chats.glob("*.jsonl"):
         with contextlib.suppress(OSError):
             if path.is_file() and NAME.fullmatch(path.stem):
-                found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+                files.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(files, reverse=True)]
 
 
-def _head(path: Path) -> ChatSummary | None:
-    first = last = None
-    count, problem = 0, ""
+def _chat_summary(path: Path) -> ChatSummary | None:
+    """``None`` if the file cannot be read."""
+    problem = ""
+    turn_lines: list[bytes] = []
     try:
         state = path.stat()
         with open_regular(path) as file:
-            for line in file:
-                if line.startswith(_ASKED):
-                    count += 1
-                    last = line
-                    first = first or line
+            turn_lines = [line for line in file if line.startswith(_TURN_HEADER_START)]
             file.seek(0)
-            read_chat_log(path.stem, [file.readline(_HEAD_BYTES)])
+            read_chat_log(path.stem, [file.readline(_MAX_HEADER_BYTES)])
     except UsageError as error:
         problem = error.message
     except OSError:
         return None
-    asked, newest = _asked(first), _asked(last)
+    first, last = (_turn_header(turn_lines[index]) if turn_lines else None for index in (0, -1))
     return ChatSummary(
         name=path.stem,
         path=path,
         size_bytes=state.st_size,
         changed_at=datetime.fromtimestamp(state.st_mtime, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        turns=count,
-        title=" ".join(asked.text.split())[:200] if asked else "",
-        profile=newest.profile if newest else "",
+        turns=len(turn_lines),
+        title=" ".join(first.text.split())[:200] if first else "",
+        profile=last.profile if last else "",
         problem=problem,
     )
 
 
-def _asked(line: bytes | None) -> TurnHeader | None:
+def _turn_header(line: bytes) -> TurnHeader | None:
     try:
-        record = decode(line) if line else None
+        record = decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return record if isinstance(record, TurnHeader) else None
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise GpuboxError(f"The chat {path.stem} cannot be opened: {error.strerror}.") from None
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise GpuboxError(f"Another gpubox has the chat {path.stem} open.", "Close it there first.") from None
-        yield
-    finally:
-        os.close(file)

@@ -1,4 +1,4 @@
-"""Lines of a chat file -> the chat as it stands: a tree of turns, and the prompt so far. Pure."""
+"""From the records of a chat file to the chat: a tree of turns, and the prompt of the current branch. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from gpubox.agent.events import (
     TextDelta,
     TurnFailed,
     TurnFinished,
-    TurnStarted,
+    decode_event,
 )
-from gpubox.agent.events import decode_event as decode_event
 from gpubox.agent.transcript.records import (
     FORMAT,
     VERSION,
@@ -36,38 +35,34 @@ from gpubox.agent.transcript.records import (
 from gpubox.errors import UsageError
 
 INTERRUPTED_CALL_OUTPUT = "This call was cut off: it is not known what it did."
-"""What the model reads for a call that gpubox did not live to see the end of."""
+"""Tool output on replay for a call that a crash of gpubox interrupted."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One question and what came of it."""
+    """One question and its events."""
 
     header: TurnHeader
     events: list[AgentEvent] = field(default_factory=list)
-    """In order. Deltas are only those that no message holds: what was said when it was cut off."""
+    """In order. Deltas are left only if no message followed them: the turn was cut off there."""
 
     @property
     def id(self) -> str:
-        return self.header.turn
+        return self.header.turn_id
 
     @property
-    def parent(self) -> str:
-        return self.header.parent
-
-    @property
-    def started(self) -> TurnStarted | None:
-        return next((event for event in self.events if isinstance(event, TurnStarted)), None)
+    def parent_id(self) -> str:
+        return self.header.parent_id
 
     @property
     def ended(self) -> TurnFinished | TurnFailed | None:
-        """How it ended; ``None``: it runs, or gpubox was killed in it."""
+        """The last event; ``None``: the turn is running, or gpubox was killed."""
         last = self.events[-1] if self.events else None
         return last if isinstance(last, (TurnFinished, TurnFailed)) else None
 
     @property
     def state(self) -> str:
-        """answered | stopped | failed | cut off, or the limit that ended it."""
+        """An EndReason, ``failed`` or ``cut off``."""
         ended = self.ended
         if ended is None:
             return "cut off"
@@ -75,109 +70,105 @@ class Turn:
 
     @property
     def answer(self) -> str:
-        """The last visible text the model gave."""
+        """The model's last visible text."""
         if isinstance(self.ended, TurnFinished) and self.ended.text:
             return self.ended.text
-        said = [message.content for message in self.messages() if message.role == "assistant" and message.content]
-        return said[-1] if said else ""
+        answers = [message.content for message in self.messages() if message.role == "assistant" and message.content]
+        return answers[-1] if answers else ""
 
     def messages(self) -> list[Message]:
-        """What was said in it, in order and in full length."""
-        made = Conversation()
-        self._replay(made, [event for event in self.events if not isinstance(event, MessageShortened)])
-        return made.messages
+        """The messages of this turn in order, in full length."""
+        conversation = Conversation()
+        self.replay(conversation, in_full=True)
+        return conversation.messages
 
-    def replay(self, conversation: Conversation) -> None:
-        """Adds to ``conversation`` what this turn added to the prompt: whole, whatever cut it off."""
-        self._replay(conversation, self.events)
+    def replay(self, conversation: Conversation, *, in_full: bool = False) -> None:
+        """Repeats this turn's changes of the prompt and completes them if the turn was cut off.
 
-    def _replay(self, conversation: Conversation, events: list[AgentEvent]) -> None:
-        if not any(isinstance(event, MessageAdded) and event.message.role == "user" for event in events):
+        ``in_full``: no message is shortened.
+        """
+        if not any(isinstance(event, MessageAdded) and event.message.role == "user" for event in self.events):
             conversation.add(Message("user", self.header.text))
-        for event in events:
-            conversation.apply(event)
-        for call in conversation.unanswered():
+        for event in self.events:
+            if not (in_full and isinstance(event, MessageShortened)):
+                conversation.apply(event)
+        for call in conversation.unanswered_calls():
             conversation.add(Message("tool", INTERRUPTED_CALL_OUTPUT, tool_call_id=call.id))
-        text = "".join(event.text for event in events if isinstance(event, TextDelta))
-        thought = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-        if text or thought:
-            conversation.add(Message("assistant", text, reasoning_content=thought, partial=True))
+        text = "".join(event.text for event in self.events if isinstance(event, TextDelta))
+        thinking = "".join(event.text for event in self.events if isinstance(event, ReasoningDelta))
+        if text or thinking:
+            conversation.add(Message("assistant", text, reasoning_content=thinking, partial=True))
 
 
 @dataclass(slots=True)
 class ChatLog:
-    """A chat as its file tells it."""
+    """The contents of a chat file."""
 
     name: str
-    opened_at: str = ""
+    created_at: str = ""
     settings: ChatSettings = field(default_factory=ChatSettings)
     turns: dict[str, Turn] = field(default_factory=dict)
-    """Every turn by its id, those of other branches too, in the order they were header."""
+    """All turns by id, those of other branches too, oldest first."""
     head: str = ""
-    """The turn that the next one goes on from; empty: none."""
-    damaged: int = 0
+    """Id of the turn that the next one follows; empty: none."""
+    damaged_lines: int = 0
     """Lines that could not be read."""
-    unknown: int = 0
-    """Lines of a newer gpubox, skipped."""
-    _last: str = ""
-    """The turn that was header last: events are its."""
+    unknown_lines: int = 0
+    """Lines that a newer gpubox wrote."""
+    _newest: Turn | None = None
+    """The turn that events belong to."""
 
     def apply_record(self, record: AnyChatRecord) -> None:
-        """One more record, in the order of the file."""
+        """Adds the next record of the file."""
         match record:
             case ChatHeader():
-                self.opened_at = self.opened_at or record.at
+                self.created_at = self.created_at or record.at
             case SettingsChanged():
                 self.settings = record.settings
             case HeadMoved():
-                self.head = record.turn
+                self.head = record.turn_id
             case TurnHeader():
-                self.turns[record.turn] = Turn(record)
-                self.head = self._last = record.turn
+                self.turns[record.turn_id] = self._newest = Turn(record)
+                self.head = record.turn_id
             case LoggedEvent():
                 try:
                     self.apply_event(decode_event(bytes(record.event)))
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    self.unknown += 1
+                    self.unknown_lines += 1
 
     def apply_event(self, event: AgentEvent) -> None:
-        """One more event of the turn that was header last."""
-        turn = self.turns.get(self._last)
+        """Adds the next event of the newest turn."""
+        turn = self._newest
         if turn is None:
             return
-        said = isinstance(event, MessageAdded) and event.message.role == "assistant"
-        if said or isinstance(event, RoundRestarted):
-            turn.events = [one for one in turn.events if not isinstance(one, (TextDelta, ReasoningDelta))]
+        complete = isinstance(event, MessageAdded) and event.message.role == "assistant"
+        if complete or isinstance(event, RoundRestarted):  # the deltas so far are in the message, or void
+            turn.events = [old for old in turn.events if not isinstance(old, (TextDelta, ReasoningDelta))]
         turn.events.append(event)
 
-    def path(self, head: str | None = None) -> list[Turn]:
-        """The turns from the first to ``head``, without it to the chat's own."""
-        found: list[Turn] = []
+    def path(self, turn_id: str | None = None) -> list[Turn]:
+        """The turns from the first to ``turn_id``; without it, to the head."""
+        turns: list[Turn] = []
         seen: set[str] = set()
-        turn = self.turns.get(self.head if head is None else head)
+        turn = self.turns.get(self.head if turn_id is None else turn_id)
         while turn and turn.id not in seen:
             seen.add(turn.id)
-            found.append(turn)
-            turn = self.turns.get(turn.parent)
-        return found[::-1]
-
-    def beside(self, turn: str) -> list[str]:
-        """The turns that were header at the same place as ``turn``, itself among them: retries and branches."""
-        found = self.turns.get(turn)
-        return [other.id for other in self.turns.values() if found and other.parent == found.parent]
+            turns.append(turn)
+            turn = self.turns.get(turn.parent_id)
+        return turns[::-1]
 
     def conversation(self) -> Conversation:
-        """The prompt of the way to ``head``, as it was sent: what was folded is folded."""
-        made = Conversation()
+        """The prompt of the path to the head, as it was sent."""
+        conversation = Conversation()
         for turn in self.path():
-            turn.replay(made)
-        return made
+            turn.replay(conversation)
+        return conversation
 
 
 def read_chat_log(name: str, lines: Iterable[bytes]) -> ChatLog:
-    """The chat of these lines. A line that is damaged or unknown is counted and left out.
+    """The chat in these lines. Damaged and unknown lines are counted and left out.
 
-    Raises UsageError where the first line says that this is no chat, or one of another version.
+    Raises UsageError if the first line is not the header of a chat of this version.
     """
     log, first = ChatLog(name), True
     for line in lines:
@@ -186,26 +177,28 @@ def read_chat_log(name: str, lines: Iterable[bytes]) -> ChatLog:
         try:
             record = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            known = _names_a_record(line)
-            log.unknown, log.damaged = log.unknown + known, log.damaged + (not known)
             if first:
-                raise UsageError(f"{name} is no chat of gpubox.") from None
+                raise UsageError(f"{name} is not a chat of gpubox.") from None
+            if _has_record_type(line):
+                log.unknown_lines += 1
+            else:
+                log.damaged_lines += 1
             continue
         if first and not (isinstance(record, ChatHeader) and record.format == FORMAT and record.version == VERSION):
-            made_by = f" of gpubox {record.gpubox}" if isinstance(record, ChatHeader) else ""
-            raise UsageError(f"{name} is no chat that this gpubox can read{made_by}.")
+            writer = f" It was written by gpubox {record.gpubox_version}." if isinstance(record, ChatHeader) else ""
+            raise UsageError(f"{name} is not a chat that this gpubox can read.{writer}")
         first = False
         log.apply_record(record)
     return log
 
 
-class _Named(msgspec.Struct):
+class _RecordType(msgspec.Struct):
     record: str
 
 
-def _names_a_record(line: bytes) -> bool:
+def _has_record_type(line: bytes) -> bool:
     try:
-        msgspec.json.decode(line, type=_Named)
+        msgspec.json.decode(line, type=_RecordType)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

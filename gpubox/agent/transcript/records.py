@@ -1,30 +1,27 @@
-"""The lines of a chat file. Each is one JSON object; ``record`` names it. What is not known is skipped, not refused.
+"""The records of a chat file, one JSON object per line. Its field ``record`` names the type; unknown types are skipped.
 
-A file is Opened, then Chosen, Asked, Happened and Rewound in the order things happened. A turn is an Asked and the
-Happened lines that follow it; its ``parent`` is the turn it goes on from, so that a retry or a branch loses nothing.
+A file is a ChatHeader, then SettingsChanged, TurnHeader, LoggedEvent and HeadMoved in the order of time. A turn is a
+TurnHeader and the LoggedEvents after it. ``parent_id`` names the turn before it: the turns form a tree, and a retry or
+a branch deletes nothing.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import msgspec
 
+from gpubox.agent.events import snake_case
 from gpubox.agent.settings import AgentSettings, ProtocolName
 
 FORMAT = "gpubox-chat"
 VERSION = 1
 
 Approvals = Literal["ask", "workspace", "never"]
-"""Writes in the workspace: the owner is asked for each, they are allowed, they are refused."""
+"""Writes in the workspace: the owner is asked each time, all are allowed, all are refused."""
 
 
-def _tag(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-class ChatRecord(msgspec.Struct, frozen=True, tag_field="record", tag=_tag, omit_defaults=True):
+class ChatRecord(msgspec.Struct, frozen=True, tag_field="record", tag=snake_case, omit_defaults=True):
     """One line."""
 
 
@@ -33,38 +30,41 @@ class ChatHeader(ChatRecord, frozen=True):
 
     format: str
     version: int
-    gpubox: str
+    gpubox_version: str
     at: str
+    """ISO-8601 UTC, here and in all records."""
 
 
 class ChatSettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was changed for this chat. ``None`` and empty: as the profile and gpubox have it."""
+    """What differs in this chat from the profile and from gpubox's defaults. ``None`` or empty: no difference."""
 
     system_prompt: str | None = None
     thinking: bool | None = None
     thinking_budget_tokens: int | None = None
     sampling: dict[str, Any] = {}
-    """Fields of the request as llama-server names them."""
+    """Fields of the request with llama-server's names."""
     rounds: int | None = None
     max_tokens: int | None = None
     protocol: ProtocolName | None = None
     tools: bool = True
     workdir: str = ""
-    """The workspace; empty: none, a program runs in a folder of its own."""
+    """The workspace; empty: none, and programs run in a scratch folder."""
     approvals: Approvals = "ask"
 
-    def settings(self, profile_system: str) -> AgentSettings:
-        """The settings of a turn, where ``profile_system`` is the profile's own system prompt or empty."""
-        base = AgentSettings()
-        system = self.system_prompt if self.system_prompt is not None else profile_system or base.system_prompt
+    def agent_settings(self, profile_system_prompt: str) -> AgentSettings:
+        """The settings of a turn. ``profile_system_prompt`` may be empty: then gpubox's default holds."""
+        defaults = AgentSettings()
+        system_prompt = self.system_prompt
+        if system_prompt is None:
+            system_prompt = profile_system_prompt or defaults.system_prompt
         return AgentSettings(
-            rounds=self.rounds or base.rounds,
-            max_tokens=self.max_tokens or base.max_tokens,
+            rounds=self.rounds or defaults.rounds,
+            max_tokens=self.max_tokens or defaults.max_tokens,
             protocol=(self.protocol or "auto") if self.tools else "none",
             thinking=self.thinking,
             thinking_budget_tokens=self.thinking_budget_tokens,
             sampling=dict(self.sampling),
-            system_prompt=system,
+            system_prompt=system_prompt,
         )
 
 
@@ -76,11 +76,11 @@ class SettingsChanged(ChatRecord, frozen=True):
 
 
 class TurnHeader(ChatRecord, frozen=True):
-    """A turn begins: what the owner said, and who is about to answer."""
+    """A turn starts: what the owner asked, and which server answers."""
 
-    turn: str
-    parent: str
-    """The turn before it; empty for a first one."""
+    turn_id: str
+    parent_id: str
+    """The turn before it; empty for a first turn."""
     at: str
     text: str
     profile: str = ""
@@ -89,16 +89,16 @@ class TurnHeader(ChatRecord, frozen=True):
 
 
 class LoggedEvent(ChatRecord, frozen=True):
-    """One event of the turn that was asked last; deltas are joined."""
+    """One event of the newest turn. Consecutive deltas are joined."""
 
     event: msgspec.Raw
     at: str = ""
 
 
 class HeadMoved(ChatRecord, frozen=True):
-    """The next turn goes on from ``turn``; empty: from the beginning."""
+    """The next turn follows ``turn_id``; empty: it is a first turn."""
 
-    turn: str
+    turn_id: str
     at: str
 
 
@@ -108,26 +108,26 @@ _decoder: msgspec.json.Decoder[AnyChatRecord] = msgspec.json.Decoder(AnyChatReco
 
 
 def encode(record: ChatRecord) -> bytes:
-    """The line of a record, with its end."""
+    """The line of a record with its line break."""
     return to_json(record) + b"\n"
-
-
-def to_json(value: msgspec.Struct) -> bytes:
-    """``value`` as JSON on one line. Half of a surrogate pair, which no file can hold, becomes a question mark."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def decode(line: bytes) -> AnyChatRecord:
     """The record of one line. Raises ``msgspec.DecodeError`` or UnicodeDecodeError."""
     return _decoder.decode(line)
+
+
+def to_json(value: msgspec.Struct) -> bytes:
+    """``value`` as JSON on one line. Lone surrogates, which UTF-8 cannot encode, become question marks."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,7 +1,8 @@
-"""Finding what was said, in all chats. Blocking: a screen calls it in a thread."""
+"""Full-text search in all chats. Blocking: a screen calls it in a thread."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,13 @@ from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.storage import open_regular
 
-FOUND = 200
-_AROUND = 60
+MAX_HITS = 200
+_CONTEXT_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One place where the text stands."""
+    """One message or tool call that contains the text."""
 
     chat: str
     turn: str
@@ -26,32 +27,30 @@ class SearchHit:
     role: str
     """user | assistant | tool"""
     excerpt: str
-    """One line around it."""
+    """The text and what is around it, on one line."""
 
 
-def search(paths: Paths, text: str, limit: int = FOUND) -> list[SearchHit]:
-    """Where ``text`` was said, in the chat that changed last first; upper and lower case are the same."""
+def search(paths: Paths, text: str, limit: int = MAX_HITS) -> list[SearchHit]:
+    """The places that contain ``text``, the last changed chat first. Case and white space do not matter."""
     needle = " ".join(text.split()).casefold()
-    found: list[SearchHit] = []
-    for head in chat_summaries(paths) if needle else ():
-        if head.problem or not _may_hold(head.path, needle):
-            continue
-        try:
-            log = load_chat(head.path)
-        except UsageError:
-            continue  # it went meanwhile
-        for hit in _hits(log, needle):
-            found.append(hit)
-            if len(found) >= limit:
-                return found
-    return found
+    return list(itertools.islice(_hits(paths, needle), limit)) if needle else []
 
 
-def _may_hold(path: Path, needle: str) -> bool:
-    """Whether the whole search is worth it: a word of it that JSON writes as it stands is in the file."""
+def _hits(paths: Paths, needle: str) -> Iterator[SearchHit]:
+    for summary in chat_summaries(paths):
+        if not summary.problem and _may_contain(summary.path, needle):
+            try:
+                log = load_chat(summary.path)
+            except UsageError:
+                continue  # it was removed meanwhile
+            yield from _hits_in(log, needle)
+
+
+def _may_contain(path: Path, needle: str) -> bool:
+    """A cheap test before the file is decoded: whether it contains the longest word of ``needle``."""
     word = max(needle.split(), key=len)
     if '"' in word or "\\" in word or not word.isprintable():
-        return True
+        return True  # JSON escapes such characters
     try:
         with open_regular(path) as file:
             return word in file.read().decode(errors="replace").casefold()
@@ -59,21 +58,21 @@ def _may_hold(path: Path, needle: str) -> bool:
         return False
 
 
-def _hits(log: ChatLog, needle: str) -> Iterator[SearchHit]:
+def _hits_in(log: ChatLog, needle: str) -> Iterator[SearchHit]:
     for turn in log.turns.values():
         for role, text in _texts(turn):
             line = " ".join(text.split())
-            place = line.casefold().find(needle)
-            if place >= 0:
-                start = max(0, place - _AROUND)
-                end = place + len(needle) + _AROUND
-                cut = f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
-                yield SearchHit(log.name, turn.id, turn.header.at, role, cut)
+            position = line.casefold().find(needle)
+            if position >= 0:
+                start = max(0, position - _CONTEXT_CHARACTERS)
+                end = position + len(needle) + _CONTEXT_CHARACTERS
+                excerpt = f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
+                yield SearchHit(log.name, turn.id, turn.header.at, role, excerpt)
 
 
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
     for message in turn.messages():
-        if message.role in ("user", "assistant", "tool"):
+        if message.role != "system":
             yield message.role, message.content
         for call in message.tool_calls:
             yield "assistant", call.code or " ".join(str(value) for value in call.arguments.values())

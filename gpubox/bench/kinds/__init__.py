@@ -1,1 +1,1 @@
-"""The kinds of benchmark: one package each."""
+"""The kinds of benchmark, a package each: its options, how it executes and scores an item, and its report."""

@@ -1,4 +1,4 @@
-"""The charts of a report: what is drawn, with round axes. Pure; ``plot`` and ``svg`` draw it."""
+"""The charts of a report: their contents and axes. Pure; ``plot`` and ``svg`` draw them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from gpubox.bench.report.model import Metric, Report, Series
 
-MOST_BARS, MOST_CHARTS = 24, 6
-DRAWN_FIRST = ("tg", "pp", "TTFT", "acceptance")
-"""Metrics in the order in which a report draws them; others that have a better end come behind."""
+MAX_BARS, MAX_CHARTS = 24, 6
+METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance")
+"""The metrics that a report draws first; all others follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartBar:
-    """One estimate; ``low`` and ``high`` are the ends of its interval where it has one."""
+    """One estimate; ``low`` and ``high`` are the ends of its interval, if it has one."""
 
     label: str
     value: float
@@ -33,57 +33,56 @@ class Chart:
     bars: tuple[ChartBar, ...] = ()
     series: tuple[Series, ...] = ()
     centre: float | None = None
-    """Bars are then points with their intervals, beside a line at this value; else they begin at 0."""
+    """If set, bars are drawn as points with intervals around a line at this value; otherwise they begin at 0."""
 
 
 def charts(report: Report) -> list[Chart]:
-    """The lines that the kind gives, then a bar chart for each metric that has more than one row."""
-    lines = [
-        Chart(title, found[0].y_label, found[0].x_label, series=tuple(found))
-        for title in dict.fromkeys(series.chart for series in report.series)
-        if (found := [s for s in report.series if s.chart == title and s.points])
-    ]
+    """The line charts of the kind, then a bar chart for each metric that has several rows."""
+    lines = []
+    for title in dict.fromkeys(series.chart for series in report.series):
+        if own := [series for series in report.series if series.chart == title and series.points]:
+            lines.append(Chart(title, own[0].y_label, own[0].x_label, series=tuple(own)))
     kinds = ", ".join(dict.fromkeys(flag.kind for flag in report.flags))
-    doubt = f"  ! {kinds}" if kinds else ""
-    return [replace(chart, title=chart.title + doubt) for chart in [*lines, *bar_charts(report.metrics)][:MOST_CHARTS]]
+    suffix = f"  ! {kinds}" if kinds else ""
+    return [replace(chart, title=chart.title + suffix) for chart in [*lines, *bar_charts(report.metrics)][:MAX_CHARTS]]
 
 
-def bar_charts(metrics: Sequence[Metric], fewest: int = 2) -> Iterable[Chart]:
-    """One for each metric with at least ``fewest`` rows and a better end."""
+def bar_charts(metrics: Sequence[Metric], min_rows: int = 2) -> Iterable[Chart]:
+    """One for each metric that has at least ``min_rows`` rows and a better direction."""
     names = {metric.name: None for metric in metrics if metric.better}
     several = len({metric.target for metric in metrics}) > 1
-    for name in sorted(names, key=lambda n: DRAWN_FIRST.index(n) if n in DRAWN_FIRST else len(DRAWN_FIRST)):
+    for name in sorted(names, key=lambda name: METRIC_ORDER.index(name) if name in METRIC_ORDER else len(METRIC_ORDER)):
         rows = [metric for metric in metrics if metric.name == name]
-        if len(rows) >= fewest and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
-            bars = [
-                ChartBar(_label(row, several), row.estimate.value, row.estimate.low, row.estimate.high)
-                for row in rows[:MOST_BARS]
-            ]
+        if len(rows) >= min_rows and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
+            bars = []
+            for row in rows[:MAX_BARS]:
+                label = ", ".join(filter(None, (row.target if several else "", row.group))) or row.name
+                bars.append(ChartBar(label, row.estimate.value, row.estimate.low, row.estimate.high))
             yield Chart(f"{name}, {rows[0].unit}" if rows[0].unit else name, rows[0].unit, bars=tuple(bars))
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most ``most`` round numbers that cover ``low`` to ``high``: steps of 1, 2 or 5 times a power of ten."""
+def ticks(low: float, high: float, max_ticks: int) -> list[float]:
+    """At most ``max_ticks`` round numbers that cover ``low`` to ``high``: steps of 1, 2 or 5 times a power of ten."""
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError("an axis needs an end")
+        raise ValueError("an axis must be finite")
     if high <= low:
         high = low + (abs(low) or 1.0)
-    most = max(2, most)
-    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    max_ticks = max(2, max_ticks)
+    power = 10.0 ** math.floor(math.log10((high - low) / max_ticks))
     for step in (power, 2 * power, 5 * power, 10 * power, 20 * power, 50 * power):
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-        if last - first + 1 <= most:
+        if last - first + 1 <= max_ticks:
             return [round(number * step, 12) for number in range(first, last + 1)]
     return [low, high]
 
 
 def tick_text(value: float) -> str:
-    """A number at an axis: ``8K`` never, ``0.05``, ``250``, ``16,384``."""
+    """The label of a tick: ``0.05``, ``250``, ``16,384``."""
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e12 else f"{value:g}"
 
 
 def bar_range(chart: Chart) -> tuple[float, float]:
-    """Least and highest value of a chart of bars: from 0, or around its centre."""
+    """The least and the greatest value of a bar chart: from 0, or around its centre."""
     if chart.centre is None:
         return 0.0, max(max(bar.value, bar.high or 0.0) for bar in chart.bars) or 1.0
     ends = [end for bar in chart.bars for end in (bar.value, bar.low, bar.high) if end is not None]
@@ -91,7 +90,7 @@ def bar_range(chart: Chart) -> tuple[float, float]:
 
 
 def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
-    """Least and highest x and y of a chart of lines; y from 0 where that costs less than half of the height."""
+    """The least and the greatest x and y of a line chart; y begins at 0 if that costs less than half of the height."""
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
     ys += [end for series in chart.series for end in (*series.low, *series.high)]
@@ -99,7 +98,3 @@ def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0
     return min(xs), max(xs), low, high
-
-
-def _label(metric: Metric, several: bool) -> str:
-    return ", ".join(filter(None, (metric.target if several else "", metric.group))) or metric.name

@@ -1,4 +1,4 @@
-"""A report, a comparison or a leaderboard as Markdown, CSV, JSON or SVG. Redacted by whoever calls. Pure."""
+"""A report, a comparison or leaderboards as Markdown, CSV, JSON or SVG. The values are already redacted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -14,71 +15,114 @@ import msgspec
 from gpubox import units
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.chart import Chart, ChartBar, bar_charts, charts
-from gpubox.bench.report.comparison_rows import comparison_charts, comparison_sentences
 from gpubox.bench.report.formatting import format_interval, format_number, format_sd, format_value, validity_warnings
 from gpubox.bench.report.leaderboard import Leaderboard, flagged_entries
+from gpubox.bench.report.load import bundle_values, load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.references import ReferenceComparison
-from gpubox.bench.report.run_comparison import RunComparison
+from gpubox.bench.report.run_comparison import (
+    RunComparison,
+    comparison_charts,
+    comparison_sentences,
+    format_ratio_interval,
+)
 from gpubox.bench.report.svg import svg
+from gpubox.bench.run_store import find_run
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
 
+if TYPE_CHECKING:
+    from gpubox.bench.target_server import ProfileLookup
+
+FORMS = ("md", "json", "csv", "svg")
 ESTIMATE = ("mean", "n", "sd", "median", "low", "high", "method")
 
 
-def report_markdown(info: RunInfo, report: Report, beside: Sequence[ReferenceComparison] = ()) -> str:
-    """The whole report, provenance and all, ready to be pasted."""
-    return "\n".join(_markdown(info, report, beside)) + "\n"
+def export_text(paths: Paths, profile_of: ProfileLookup, what: Sequence[str], form: str) -> str:
+    """``what``: a run; ``compare`` and one or two runs; ``leaderboard`` and perhaps a kind. ``form``: one of FORMS.
+
+    Raises GpuboxError.
+    """
+    if what[0] == "compare":
+        if len(what) not in (2, 3):
+            raise UsageError("compare takes two runs.", "gpubox bench export compare A B --md")
+        second = find_run(paths, what[2] if len(what) > 2 else "last")
+        return _comparison_text(load_comparison(find_run(paths, what[1]), second), form)
+    if what[0] == "leaderboard":
+        if len(what) > 2:
+            raise UsageError("leaderboard takes at most one kind.")
+        return _leaderboards_text(load_leaderboards(paths, what[1] if len(what) > 1 else ""), form)
+    if len(what) > 1:
+        raise UsageError("One run at a time.", "`gpubox bench export compare A B` compares two.")
+    bundle = load_report(find_run(paths, what[0]), profile_of)
+    if form == "md":
+        return report_markdown(bundle.info, bundle.report, bundle.references)
+    if form == "json":
+        return _json_text(bundle_values(bundle))
+    return report_csv(bundle.info, bundle.report) if form == "csv" else report_svg(bundle.info, bundle.report)
 
 
-def _markdown(info: RunInfo, report: Report, beside: Sequence[ReferenceComparison]) -> Iterator[str]:
-    yield f"## {_safe(report.title)}"
-    yield ""
+def write_export(text: str, path: Path) -> None:
+    """Raises GpuboxError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+# -- a report -------------------------------------------------------------------------------------------------------
+
+
+def report_markdown(info: RunInfo, report: Report, references: Sequence[ReferenceComparison] = ()) -> str:
+    """The whole report with its provenance."""
+    return "\n".join(_report_lines(info, report, references)) + "\n"
+
+
+def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceComparison]) -> Iterator[str]:
+    yield from (f"## {_safe(report.title)}", "")
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
     yield f"gpubox bench {info.plan.kind}, {info.created_at[:10]}, {info.state}{took}"
     for target in dict.fromkeys(metric.target for metric in report.metrics):
-        rows = [m for m in report.metrics if m.target == target]
         yield from ("", f"### {_safe(target)}", "")
-        header = ("", "", "mean", "± sd", "median", "95 % CI", "n", "unit")
-        yield from table(header, [
+        yield from _table(("", "", "mean", "± sd", "median", "95 % CI", "n", "unit"), [
             (m.group, m.name, format_number(m.estimate.value), format_sd(m.estimate), format_number(m.estimate.median),
              format_interval(m.estimate), str(m.estimate.n), m.unit)
-            for m in rows
+            for m in report.metrics if m.target == target
         ])  # fmt: skip
-    for one in report.tables:
-        yield from ("", f"### {_safe(one.title)}", "")
-        if one.note:
-            yield from (_safe(one.note), "")
-        yield from table(one.columns, [[format_value(value) for value in row] for row in one.rows])
-        for row, text in zip(one.rows, one.details, strict=False):
+    for table in report.tables:
+        yield from ("", f"### {_safe(table.title)}", "")
+        if table.note:
+            yield from (_safe(table.note), "")
+        yield from _table(table.columns, [[format_value(value) for value in row] for row in table.rows])
+        for row, text in zip(table.rows, table.details, strict=False):
             if text:
-                name = sanitize_line(format_value(row[0])) if row else ""
-                yield from ("", f"<details><summary>{escape(name)}</summary>", "", *_indented(text), "", "</details>")
-    if beside:
+                name = escape(sanitize_line(format_value(row[0])) if row else "")
+                code = (f"    {sanitize_line(line)}".rstrip() for line in text.splitlines())  # no backtick can end it
+                yield from ("", f"<details><summary>{name}</summary>", "", *code, "", "</details>")
+    if references:
         yield from ("", "### Beside the articles (their hardware, not this one's)", "")
-        yield from table(
-            ("", "theirs", "here", "unit", "their hardware", "article"),
-            [(b.what, f"{b.theirs:g}", format_number(b.yours), b.unit, b.hardware, b.article) for b in beside],
-        )
+        yield from _table(("", "theirs", "here", "unit", "their hardware", "article"), [
+            (r.what, f"{r.reference:g}", format_number(r.measured), r.unit, r.hardware, r.article) for r in references
+        ])  # fmt: skip
     if report.text:
         yield from ("", "### llama-bench", "", sanitize_paragraph(report.text))
-    said = [*report.notes, *validity_warnings(report.flags)]
-    if said:
+    notes = [*report.notes, *validity_warnings(report.flags)]
+    if notes:
         yield ""
-    yield from (f"- {_safe(text)}" for text in said)
+    yield from (f"- {_safe(note)}" for note in notes)
     yield from ("", "### What was measured", "")
-    yield from table(("", ""), list(provenance_rows(info)))
+    yield from _table(("", ""), list(_provenance_rows(info)))
 
 
-def provenance_rows(info: RunInfo) -> Iterator[tuple[str, str]]:
-    """What exactly was measured, and on what: names and texts."""
-    for name, found in info.provenance.items():
-        yield "profile", found.profile or name
-        yield "engine", f"{found.engine_version or found.dialect} {found.engine_sha256[:12]}".strip()
-        size = f" ({units.file_size(found.model_bytes)})" if found.model_bytes else ""
-        yield "model", f"{found.model_path.rpartition('/')[2]}{size} {found.model_sha256[:12]}".strip()
-        if found.argv:
-            yield "command line", f"`{' '.join(found.argv)}`"
+def _provenance_rows(info: RunInfo) -> Iterator[tuple[str, str]]:
+    for name, provenance in info.provenance.items():
+        yield "profile", provenance.profile or name
+        yield "engine", f"{provenance.engine_version or provenance.dialect} {provenance.engine_sha256[:12]}".strip()
+        size = f" ({units.file_size(provenance.model_bytes)})" if provenance.model_bytes else ""
+        yield "model", f"{provenance.model_path.rpartition('/')[2]}{size} {provenance.model_sha256[:12]}".strip()
+        if provenance.argv:
+            yield "command line", f"`{' '.join(provenance.argv)}`"
     if machine := info.machine:
         for gpu in machine.gpus:
             power = f", power cap {gpu['power_limit_watts']:.0f} W" if gpu.get("power_limit_watts") else ""
@@ -94,14 +138,6 @@ def provenance_rows(info: RunInfo) -> Iterator[tuple[str, str]]:
         yield "gpubox", machine.gpubox
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A Markdown table; bars and line breaks in the cells do not break it."""
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        yield f"| {' | '.join(_safe(text).replace('|', chr(92) + '|') for text in row)} |"
-
-
 def report_csv(info: RunInfo, report: Report) -> str:
     """One line for each metric, full precision."""
     header = ("run", "kind", "target", "group", "metric", "unit", *ESTIMATE, "flags")
@@ -115,88 +151,99 @@ def report_csv(info: RunInfo, report: Report) -> str:
 
 
 def report_svg(info: RunInfo, report: Report) -> str:
-    """Its charts; where there are none, a bar for each metric; where those have none, their numbers as notes."""
-    drawn = charts(report) or list(bar_charts(report.metrics, fewest=1))
-    notes = [] if drawn else [f"{m.group} {m.name}: {format_number(m.estimate.value)} {m.unit}" for m in report.metrics]
-    return svg(drawn, f"{report.title} - {_targets(info)}", [*notes, *validity_warnings(report.flags)])
+    """Its charts; without any, a bar for each metric; without bars, the numbers as notes."""
+    drawn = charts(report) or list(bar_charts(report.metrics, min_rows=1))
+    notes = [f"{m.group} {m.name}: {format_number(m.estimate.value)} {m.unit}" for m in report.metrics if not drawn]
+    targets = dict.fromkeys(target.profile or target.name for target in info.plan.targets if not target.stopped)
+    return svg(drawn, f"{report.title} - {', '.join(targets)}", [*notes, *validity_warnings(report.flags)])
 
 
-def comparison_markdown(found: RunComparison) -> str:
-    """The rows, and what differs."""
-    lines = [f"## {found.second} against {found.first}", ""]
-    lines += table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "", "by"), [
-        (r.group, r.name, format_number(r.first), format_number(r.second), r.unit, format_number(r.ratio),
-         f"{r.low:.3f} – {r.high:.3f}" if r.low is not None and r.high is not None else
-         f"p = {r.p:.3f}" if r.p is not None else "", str(r.n), r.outcome, r.method)
-        for r in found.rows
+# -- a comparison ---------------------------------------------------------------------------------------------------
+
+
+def _comparison_text(comparison: RunComparison, form: str) -> str:
+    title = f"{comparison.second} against {comparison.first}"
+    sentences = [*comparison_sentences(comparison), *comparison.differs]
+    if form == "json":
+        return _json_text({"comparison": msgspec.to_builtins(comparison)})
+    if form == "svg":
+        return svg(comparison_charts(comparison), title, sentences)
+    if form == "csv":
+        header = tuple(comparison.rows[0].__dataclass_fields__) if comparison.rows else ()
+        flags = comparison.validity.removeprefix(" - ")
+        return _csv((*header, "flags"), [
+            [*(getattr(row, name) for name in header), flags] for row in comparison.rows
+        ])  # fmt: skip
+    lines = [f"## {title}", ""]
+    lines += _table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "", "by"), [
+        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_number(row.ratio),
+         format_ratio_interval(row), str(row.n), row.outcome, row.method)
+        for row in comparison.rows
     ])  # fmt: skip
-    said = [*comparison_sentences(found), *found.differs, *(f"In one of them only: {name}" for name in found.left_out)]
-    return "\n".join([*lines, "", *(f"- {_safe(text)}" for text in said)]).rstrip() + "\n"
+    sentences += [f"In one of them only: {name}" for name in comparison.left_out]
+    return "\n".join([*lines, "", *(f"- {_safe(sentence)}" for sentence in sentences)]).rstrip() + "\n"
 
 
-def comparison_csv(found: RunComparison) -> str:
-    """One line for each row."""
-    header = tuple(name for name in found.rows[0].__dataclass_fields__) if found.rows else ()
-    doubt = found.doubt.removeprefix(" - ")
-    rows = [[*(getattr(row, name) for name in header), doubt] for row in found.rows]
-    return _csv((*header, "flags"), rows)
+# -- leaderboards ---------------------------------------------------------------------------------------------------
 
 
-def leaderboards_markdown(boards: Sequence[Leaderboard]) -> str:
-    """A table for each protocol."""
+def _leaderboards_text(boards: Sequence[Leaderboard], form: str) -> str:
+    if form == "json":
+        return _json_text({"leaderboards": msgspec.to_builtins(boards)})
+    if form == "svg":
+        return _leaderboards_svg(boards)
+    if form == "csv":
+        header = ("kind", "protocol", "rank", "profile", "model", "run", "metric", "group", "unit", *ESTIMATE, "flags")
+        return _csv(header, [
+            (b.kind, b.title, e.rank, e.name, e.model, e.run, b.metric, group, b.unit, v.value, v.n, v.sd, v.median,
+             v.low, v.high, v.method, " ".join(kind.replace(" ", "-") for kind in e.flagged))
+            for b in boards for e in b.entries for group, v in zip(b.groups, e.values, strict=True) if v
+        ])  # fmt: skip
     lines: list[str] = []
     for board in boards:
         unit = f", {board.unit}" if board.unit else ""
         lines += [f"## {board.kind}: {_safe(board.title)} ({board.metric}{unit})", ""]
-        header = ("", "profile", "model", *(group or board.metric for group in board.groups), "95 % CI", "n", "")
-        lines += table(header, [
-            (str(p.rank), p.name, p.model, *(format_number(v.value) if v else "—" for v in p.values),
-             format_interval(p.values[0]) if p.values[0] else "", str(p.values[0].n) if p.values[0] else "",
-             "; ".join(filter(None, ("≈" if p.tied and p.rank > 1 else "", ", ".join(p.flagged)))))
-            for p in board.places
+        groups = (group or board.metric for group in board.groups)
+        lines += _table(("", "profile", "model", *groups, "95 % CI", "n", ""), [
+            (str(e.rank), e.name, e.model, *(format_number(v.value) if v else "—" for v in e.values),
+             format_interval(e.values[0]) if e.values[0] else "", str(e.values[0].n) if e.values[0] else "",
+             "; ".join(filter(None, ("≈" if e.tied and e.rank > 1 else "", ", ".join(e.flagged)))))
+            for e in board.entries
         ])  # fmt: skip
         lines += ["", *(f"- {_safe(text)}" for text in (board.note, *flagged_entries(board)) if text), ""]
     return "\n".join(lines)
 
 
-def leaderboards_csv(boards: Sequence[Leaderboard]) -> str:
-    """One line for each profile and group."""
-    header = ("kind", "protocol", "rank", "profile", "model", "run", "metric", "group", "unit", *ESTIMATE, "flags")
-    rows = [
-        (b.kind, b.title, p.rank, p.name, p.model, p.run, b.metric, group, b.unit, v.value, v.n, v.sd, v.median,
-         v.low, v.high, v.method, " ".join(kind.replace(" ", "-") for kind in p.flagged))
-        for b in boards for p in b.places for group, v in zip(b.groups, p.values, strict=True) if v
-    ]  # fmt: skip
-    return _csv(header, rows)
+def _leaderboards_svg(boards: Sequence[Leaderboard]) -> str:
+    """A chart of the ranking group for each protocol."""
+    drawn = []
+    for board in boards:
+        bars = tuple(
+            ChartBar(f"{entry.rank} {entry.name}{' !' if entry.flagged else ''}", value.value, value.low, value.high)
+            for entry in board.entries
+            if (value := entry.values[0])
+        )
+        if bars:
+            title = f"{board.kind}: {board.title}, {board.metric} {board.groups[0]}".strip()
+            drawn.append(Chart(title, board.unit, bars=bars))
+    notes = [text for board in boards for text in (board.note, *flagged_entries(board)) if text]
+    return svg(drawn, "Leaderboard", list(dict.fromkeys(notes)))
 
 
-def comparison_svg(found: RunComparison) -> str:
-    """Every ratio with its interval."""
-    notes = [*comparison_sentences(found), *found.differs]
-    return svg(comparison_charts(found), f"{found.second} against {found.first}", notes)
+# -- parts ----------------------------------------------------------------------------------------------------------
 
 
-def leaderboards_svg(boards: Sequence[Leaderboard]) -> str:
-    """A chart for each protocol, of what decides."""
-    drawn = [
-        Chart(f"{b.kind}: {b.title}, {b.metric} {b.groups[0]}".strip(), b.unit, bars=tuple(
-            ChartBar(f"{p.rank} {p.name}{' !' if p.flagged else ''}", v.value, v.low, v.high)
-            for p in b.places if (v := p.values[0])
-        ))
-        for b in boards
-    ]  # fmt: skip
-    notes = [text for b in boards for text in (b.note, *flagged_entries(b)) if text]
-    return svg([chart for chart in drawn if chart.bars], "Leaderboard", list(dict.fromkeys(notes)))
-
-
-def json_text(found: dict[str, Any]) -> str:
+def _json_text(fields: dict[str, Any]) -> str:
     """One object, as the verbs' ``--json``."""
-    return json.dumps({"schema_version": 1, **found}, indent=2) + "\n"
+    return json.dumps({"schema_version": 1, **fields}, indent=2) + "\n"
 
 
-def values(found: Any) -> Any:
-    """Any of them as JSON values."""
-    return msgspec.to_builtins(found)
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table; bars in the cells are escaped."""
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for row in rows:
+        yield f"| {' | '.join(_safe(text).replace('|', chr(92) + '|') for text in row)} |"
 
 
 def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -207,19 +254,9 @@ def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return out.getvalue()
 
 
-def _indented(text: str) -> Iterator[str]:
-    """A code block that no backticks of the text can end."""
-    return (f"    {sanitize_line(line)}".rstrip() for line in text.splitlines())
-
-
-def _targets(info: RunInfo) -> str:
-    """Each profile once: a sweep has dozens of targets of one."""
-    return ", ".join(dict.fromkeys(one.profile or one.name for one in info.plan.targets if not one.stopped))
-
-
 def _safe(text: str) -> str:
-    """A text of anybody's on one line: no tag, no link, no picture. In a code span nothing is one anyway."""
-    shown = sanitize_line(text)
-    if len(shown) > 1 and shown[0] == shown[-1] == "`" and "`" not in shown[1:-1]:
-        return shown
-    return shown.replace("<", "\\<").replace("[", "\\[")
+    """Untrusted text on one line: no tag, link or image. A code span is left as it is, because it renders none."""
+    line = sanitize_line(text)
+    if len(line) > 1 and line[0] == line[-1] == "`" and "`" not in line[1:-1]:
+        return line
+    return line.replace("<", "\\<").replace("[", "\\[")

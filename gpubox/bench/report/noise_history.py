@@ -1,4 +1,4 @@
-"""How much this box's speeds differ from start to start and from run to run, from the runs it has stored. Pure."""
+"""How much this box's speeds differ from start to start and from run to run, estimated from its stored runs. Pure."""
 
 from __future__ import annotations
 
@@ -14,101 +14,93 @@ from gpubox.bench.report.run_summaries import RunSummary
 from gpubox.bench.start_comparison import PRIOR_SD, Noise
 
 MIN_DEGREES_OF_FREEDOM = 3
-"""Degrees of freedom below which past runs do not tell their own spread: the stated prior then stands."""
-_OF_THE_RUN = ("--port", "--log-file", "--host", "--api-key", "--alias", "--slot-save-path")
-NOT_PROTOCOL = {"price"}
+"""With fewer, the assumed PRIOR_SD is used."""
+_RUN_SPECIFIC_FLAGS = ("--port", "--log-file", "--host", "--api-key", "--alias", "--slot-save-path")
+_IRRELEVANT_OPTIONS = {"price"}
 
 
-def target_identity(found: Provenance) -> str:
-    """What makes two starts the same: model, engine, command line, environment. Ports and log files do not."""
+def target_identity(provenance: Provenance) -> str:
+    """Equal for starts that are the same: model, engine, command line (without ports and log files), environment."""
     argv = [
-        word for at, word in enumerate(found.argv)
-        if word not in _OF_THE_RUN and (at == 0 or found.argv[at - 1] not in _OF_THE_RUN)
+        word for i, word in enumerate(provenance.argv)
+        if word not in _RUN_SPECIFIC_FLAGS and (i == 0 or provenance.argv[i - 1] not in _RUN_SPECIFIC_FLAGS)
     ]  # fmt: skip
-    model = found.model_sha256 or found.model_path
-    return repr((model, found.engine_sha256 or found.engine_version or found.dialect, argv[1:], dict(found.env)))
+    model = provenance.model_sha256 or provenance.model_path
+    engine = provenance.engine_sha256 or provenance.engine_version or provenance.dialect
+    return repr((model, engine, argv[1:], dict(provenance.env)))
 
 
 def protocol_key(options: Mapping[str, Any]) -> str:
-    """What two runs must share for their figures to mean the same."""
-    return repr(sorted((name, repr(value)) for name, value in options.items() if name not in NOT_PROTOCOL))
+    """Equal for runs whose figures are comparable."""
+    return repr(sorted((name, repr(value)) for name, value in options.items() if name not in _IRRELEVANT_OPTIONS))
 
 
 class NoiseHistory:
-    """The finished runs of a box. ``heads`` is called when the first question comes."""
+    """The noise in the finished runs of a box. ``summaries`` is called once, when it is first needed."""
 
-    def __init__(self, heads: Callable[[], Sequence[RunSummary]]) -> None:
-        self._heads = heads
+    def __init__(self, summaries: Callable[[], Sequence[RunSummary]]) -> None:
+        self._summaries = summaries
 
     @cached_property
-    def _runs(self) -> list[RunSummary]:
-        return [head for head in self._heads() if head.info and head.state == "finished" and head.metrics]
+    def _finished(self) -> list[RunSummary]:
+        return [run for run in self._summaries() if run.info and run.state == "finished" and run.metrics]
 
-    def launches(self, targets: Iterable[Provenance], exclude: str = "") -> Noise:
-        """From start to start: of runs that started these targets several times, else from run to run of their tg."""
-        wanted = {target_identity(found) for found in targets}
-        squares, freedom, counted = 0.0, 0, 0
-        for head, metric in self._metrics(wanted, {exclude}):
-            if metric.name != "tg" or len(metric.starts) < 2 or not _whole(head, metric):
-                continue
+    def between_starts(self, targets: Iterable[Provenance], exclude: str = "") -> Noise:
+        """From runs that started these targets several times; with too few of them, from run to run of their tg."""
+        identities = {target_identity(provenance) for provenance in targets}
+        squares, dof, starts = 0.0, 0, 0
+        for run, metric in self._metrics(identities, {exclude}):
+            own = next(m for m in run.metrics if (m.name, m.target) == (metric.name, metric.target))
+            if metric.name != "tg" or metric.group != own.group:
+                continue  # only the row over all prompts: the other rows repeat the same starts
             logs = [math.log(value) for _, value in metric.starts if value > 0]
             if len(logs) > 1:
                 squares += statistics.variance(logs) * (len(logs) - 1)
-                freedom += len(logs) - 1
-                counted += len(logs)
-        if freedom >= MIN_DEGREES_OF_FREEDOM:
-            return Noise(math.sqrt(squares / freedom), freedom, counted)
-        return self._from_run_to_run(wanted, {exclude}, None, "tg")
+                dof += len(logs) - 1
+                starts += len(logs)
+        if dof >= MIN_DEGREES_OF_FREEDOM:
+            return Noise(math.sqrt(squares / dof), dof, starts)
+        return self._between_runs(identities, {exclude}, None, "tg")
 
-    def runs(
+    def between_runs(
         self, target: Provenance, exclude: Iterable[str], kind: str, options: Mapping[str, Any], row: Metric
     ) -> Noise:
-        """From run to run, of the same row under the same protocol; where there are too few, as is assumed."""
-        return self._from_run_to_run(
-            {target_identity(target)}, set(exclude), (kind, protocol_key(options), row.group), row.name
-        )
+        """From the same row in runs with the same protocol; with too few of them the assumed noise."""
+        key = (kind, protocol_key(options), row.group)
+        return self._between_runs({target_identity(target)}, set(exclude), key, row.name)
 
-    def _from_run_to_run(
-        self, wanted: set[str], exclude: set[str], only: tuple[str, str, str] | None, name: str
+    def _between_runs(
+        self, identities: set[str], exclude: set[str], only: tuple[str, str, str] | None, name: str
     ) -> Noise:
         groups: dict[tuple[str, ...], list[float]] = {}
-        for head, metric in self._metrics(wanted, exclude):
-            assert head.info is not None
-            plan = head.info.plan
-            row = (plan.kind, protocol_key(plan.options), metric.group)
-            if metric.name == name and metric.estimate.value > 0 and only in (None, row):
-                of = target_identity(head.info.provenance[metric.target])
-                groups.setdefault((of, *row), []).append(math.log(metric.estimate.value))
-        best = max(groups.values(), key=len, default=[]) if only is None else [v for g in groups.values() for v in g]
-        if len(best) - 1 < MIN_DEGREES_OF_FREEDOM:
+        for run, metric in self._metrics(identities, exclude):
+            assert run.info is not None
+            plan = run.info.plan
+            key = (plan.kind, protocol_key(plan.options), metric.group)
+            if metric.name == name and metric.estimate.value > 0 and only in (None, key):
+                identity = target_identity(run.info.provenance[metric.target])
+                groups.setdefault((identity, *key), []).append(math.log(metric.estimate.value))
+        logs = max(groups.values(), key=len, default=[])
+        if len(logs) - 1 < MIN_DEGREES_OF_FREEDOM:
             return Noise()
-        return Noise(statistics.stdev(best), len(best) - 1, len(best))
+        return Noise(statistics.stdev(logs), len(logs) - 1, len(logs))
 
-    def _metrics(self, wanted: set[str], exclude: set[str]) -> Iterable[tuple[RunSummary, Metric]]:
-        for head in self._runs:
-            if head.id in exclude or head.info is None:
+    def _metrics(self, identities: set[str], exclude: set[str]) -> Iterable[tuple[RunSummary, Metric]]:
+        for run in self._finished:
+            if run.id in exclude or run.info is None:
                 continue
-            mine = {name for name, found in head.info.provenance.items() if target_identity(found) in wanted}
-            yield from ((head, metric) for metric in head.metrics if metric.target in mine)
+            targets = {name for name, own in run.info.provenance.items() if target_identity(own) in identities}
+            yield from ((run, metric) for metric in run.metrics if metric.target in targets)
 
 
-def _whole(head: RunSummary, metric: Metric) -> bool:
-    """The row over all of a run's prompts: the others hold the same starts again."""
-    return metric.group == next(
-        one.group for one in head.metrics if (one.name, one.target) == (metric.name, metric.target)
-    )
-
-
-def describe_noise(noises: Iterable[Noise]) -> str:
-    """Whence the noise of a table is known, in one clause."""
-    held = list(noises)
-    known = [noise for noise in held if noise.runs]
-    what = "some of them" if known else "them"
-    assumed = f"{100 * PRIOR_SD:.1f} % from run to run assumed: this box has no history of {what}"
+def describe_noise(noises: Sequence[Noise]) -> str:
+    """A clause that says how large the noise of a table is and how that is known."""
+    known = [noise for noise in noises if noise.runs]
+    which = "some of them" if known else "them"
+    assumed = f"{100 * PRIOR_SD:.1f} % from run to run assumed: this box has no history of {which}"
     if not known:
         return assumed
-    low, high = (100 * pick(noise.sd for noise in known) for pick in (min, max))
-    fewest = min(noise.runs for noise in known)
-    spread = f"{low:.1f} %" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} %"
-    past = f"{spread} from run to run in at least {fewest} past runs"
-    return past if len(known) == len(held) else f"{past}; {assumed}"
+    low, high = (f"{100 * pick(noise.sd for noise in known):.1f}" for pick in (min, max))
+    sd = f"{low} %" if low == high else f"{low} to {high} %"
+    past = f"{sd} from run to run in at least {min(noise.runs for noise in known)} past runs"
+    return past if len(known) == len(noises) else f"{past}; {assumed}"

@@ -1,4 +1,4 @@
-"""Charts as rows of a terminal, with axes. A row is text with a role; the screen gives roles colours. Pure."""
+"""Charts as rows of text for a terminal, with axes. Each piece of a row has a role that the screen colours. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks
 from gpubox.bench.report.formatting import format_number
-from gpubox.bench.report.model import Series
 
 StyledRow = tuple[tuple[str, str], ...]
 """Texts and their roles: ``""`` plain, ``quiet``, ``head``, ``good``, ``bad``, ``doubt``, ``s0`` to ``s5``."""
@@ -14,151 +13,141 @@ StyledRow = tuple[tuple[str, str], ...]
 POINTS = "●○▲△■□"
 COLOURS = len(POINTS)
 HEIGHT = 12
-MOST_MARKED = 40
-"""A line of more points is drawn without a mark on each."""
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+MAX_MARKED_POINTS = 40
+"""A line of more points has no mark on each."""
+_BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def plot(chart: Chart, width: int = 80, height: int = HEIGHT) -> list[StyledRow]:
-    """The chart in ``width`` cells: title, picture, axes. Bars take a row each, lines ``height`` rows."""
+    """The chart in ``width`` columns: title, drawing, axes. A bar takes one row, a line chart ``height`` rows."""
     title: StyledRow = ((chart.title, "head"),)
     return [title, *(_bars(chart, width) if chart.bars else _lines(chart, width, height))]
 
 
 def _bars(chart: Chart, width: int) -> list[StyledRow]:
-    shown = [format_number(bar.value) for bar in chart.bars]
-    at_right = max(map(len, shown)) + 1
-    labels = min(max(len(bar.label) for bar in chart.bars), max(8, width // 3))
-    room = max(10, width - labels - at_right - 2)
-    marks = ticks(*bar_range(chart), max(2, room // 9))
-    scale = (room - 1) / (marks[-1] - marks[0])
+    values = [format_number(bar.value) for bar in chart.bars]
+    value_width = max(map(len, values)) + 1
+    label_width = min(max(len(bar.label) for bar in chart.bars), max(8, width // 3))
+    columns = max(10, width - label_width - value_width - 2)
+    tick_values = ticks(*bar_range(chart), max(2, columns // 9))
+    scale = (columns - 1) / (tick_values[-1] - tick_values[0])
     rows: list[StyledRow] = []
-    for bar, text in zip(chart.bars, shown, strict=True):
-        label = f"{_cut(bar.label, labels):<{labels}} "
-        rows.append(((label, ""), ("│", "quiet"), *_bar(chart, bar, room, marks[0], scale), (text.rjust(at_right), "")))
-    return [*rows, *_x_axis(marks, room, labels + 1, marks[0], scale)]
+    for bar, value in zip(chart.bars, values, strict=True):
+        label = bar.label if len(bar.label) <= label_width else bar.label[: label_width - 1] + "…"
+        drawing = _bar(chart, bar, columns, tick_values[0], scale)
+        rows.append(((f"{label:<{label_width}} ", ""), ("│", "quiet"), *drawing, (value.rjust(value_width), "")))
+    return [*rows, *_x_axis(tick_values, columns, label_width + 1, tick_values[0], scale)]
 
 
-def _bar(chart: Chart, bar: ChartBar, room: int, left: float, scale: float) -> StyledRow:
-    """One bar, or one point beside the centre line, with its interval."""
+def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
+    """One bar, or one point next to the centre line, with its interval."""
 
-    def at(value: float) -> int:
-        return max(0, min(room - 1, round((value - left) * scale)))
+    def column(value: float) -> int:
+        return max(0, min(columns - 1, round((value - left) * scale)))
 
-    cells = [(" ", "")] * room
+    cells = [(" ", "")] * columns
     if chart.centre is None:
-        filled = max(1 if bar.value > 0 else 0, round((bar.value - left) * scale))
-        cells[:filled] = [("━", "s0")] * filled
+        length = max(1 if bar.value > 0 else 0, round((bar.value - left) * scale))
+        cells[:length] = [("━", "s0")] * length
     else:
-        cells[at(chart.centre)] = ("│", "quiet")
+        cells[column(chart.centre)] = ("│", "quiet")
     if bar.low is not None and bar.high is not None:
-        low, high = at(bar.low), at(bar.high)
-        for place in range(low, high + 1):
-            cells[place] = ("─", "s1")
+        low, high = column(bar.low), column(bar.high)
+        cells[low : high + 1] = [("─", "s1")] * (high + 1 - low)
         cells[low], cells[high] = (("├", "s1"), ("┤", "s1")) if high > low else (("┃", "s1"), ("┃", "s1"))
     if chart.centre is not None:
-        cells[at(bar.value)] = ("●", "s0")
-    return _runs(cells[:room])
+        cells[column(bar.value)] = ("●", "s0")
+    return _join_cells(cells[:columns])
 
 
 def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     left, right, low, high = line_ranges(chart)
-    y_marks = ticks(low, high, max(3, height // 2))
-    low, high = y_marks[0], y_marks[-1]
-    margin = max(len(tick_text(mark)) for mark in y_marks) + 1
-    room = max(10, width - margin - 3)
-    x_marks = ticks(left, right, max(2, room // 12))
-    inside = [mark for mark in x_marks if left <= mark <= right] or [left, right]
-    x_scale = (room - 1) / ((right - left) or 1.0)
-    canvas = _Canvas(room, height)
-    for who, series in enumerate(chart.series):
+    y_ticks = ticks(low, high, max(3, height // 2))
+    low, high = y_ticks[0], y_ticks[-1]
+    margin = max(len(tick_text(tick)) for tick in y_ticks) + 1
+    columns = max(10, width - margin - 3)
+    x_ticks = [tick for tick in ticks(left, right, max(2, columns // 12)) if left <= tick <= right] or [left, right]
+    x_scale = (columns - 1) / ((right - left) or 1.0)
+    canvas = _Canvas(columns, height)
+    legend: list[tuple[str, str]] = []
+    for number, series in enumerate(chart.series):
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
-        canvas.draw(dots, who % COLOURS, marked=len(dots) <= MOST_MARKED)
-    labels = {round((high - mark) / (high - low) * (height - 1)): tick_text(mark) for mark in y_marks}
+        colour = number % COLOURS
+        canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
+        legend += [(f"{POINTS[colour]} ", f"s{colour}"), (f"{series.name}   ", "")]
+    labels = {round((high - tick) / (high - low) * (height - 1)): tick_text(tick) for tick in y_ticks}
     rows: list[StyledRow] = []
     if len(chart.series) > 1 or chart.series[0].name:
-        rows.append(_legend(chart.series))
+        rows.append(tuple(legend))
     if chart.y_label:
         rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
     for y in range(height):
         label = labels.get(y, "")
         axis = f"{label:>{margin}} {'┤' if label else '│'}"
-        rows.append(((axis, "quiet"), *_runs(canvas.row(y))))
-    return [*rows, *_x_axis(inside, room, margin + 1, left, x_scale), ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)]
+        rows.append(((axis, "quiet"), *_join_cells(canvas.row(y))))
+    x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
+    return [*rows, *_x_axis(x_ticks, columns, margin + 1, left, x_scale), x_label]
 
 
-def _x_axis(marks: Sequence[float], room: int, margin: int, left: float, scale: float) -> list[StyledRow]:
-    line, text = ["─"] * room, [" "] * (room + 12)
-    taken = -1
-    for mark in marks:
-        at = round((mark - left) * scale)
-        word = tick_text(mark)
-        begin = max(0, min(at - len(word) // 2, room + 1 - len(word)))
-        if 0 <= at < room:
-            line[at] = "┬"
-        if begin > taken:
-            text[begin : begin + len(word)] = word
-            taken = begin + len(word)
+def _x_axis(tick_values: Sequence[float], columns: int, margin: int, left: float, scale: float) -> list[StyledRow]:
+    line, labels = ["─"] * columns, [" "] * (columns + 12)
+    last_end = -1
+    for tick in tick_values:
+        column = round((tick - left) * scale)
+        label = tick_text(tick)
+        begin = max(0, min(column - len(label) // 2, columns + 1 - len(label)))
+        if 0 <= column < columns:
+            line[column] = "┬"
+        if begin > last_end:
+            last_end = begin + len(label)
+            labels[begin:last_end] = label
     return [
         ((" " * margin + "└" + "".join(line), "quiet"),),
-        ((" " * (margin + 1) + "".join(text).rstrip(), "quiet"),),
+        ((" " * (margin + 1) + "".join(labels).rstrip(), "quiet"),),
     ]
 
 
-def _legend(series: Sequence[Series]) -> StyledRow:
-    found: list[tuple[str, str]] = []
-    for who, one in enumerate(series):
-        found += [(f"{POINTS[who % COLOURS]} ", f"s{who % COLOURS}"), (f"{one.name}   ", "")]
-    return tuple(found)
-
-
 class _Canvas:
-    """Braille dots, 2 x 4 to a cell; a cell has the colour of what was drawn there last."""
+    """Braille dots, 2 x 4 per cell. A cell has the colour of the last line that crosses it."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
         self._dots = [[0] * width for _ in range(height)]
-        self._who = [[-1] * width for _ in range(height)]
+        self._colours = [[-1] * width for _ in range(height)]
         self._marks: dict[tuple[int, int], int] = {}
 
-    def draw(self, dots: Sequence[tuple[float, float]], who: int, *, marked: bool) -> None:
+    def draw(self, dots: Sequence[tuple[float, float]], colour: int, *, marked: bool) -> None:
         """Joins the dots by straight lines."""
         for (x0, y0), (x1, y1) in zip(dots, dots[1:] or dots, strict=False):
             steps = max(1, round(max(abs(x1 - x0), abs(y1 - y0))))
             for step in range(steps + 1):
-                self._dot(round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps), who)
+                x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
+                column, row = x // 2, y // 4
+                if 0 <= column < self.width and 0 <= row < self.height:
+                    self._dots[row][column] |= _BRAILLE_DOTS[y % 4][x % 2]
+                    self._colours[row][column] = colour
         if marked:
-            self._marks.update({(round(x) // 2, round(y) // 4): who for x, y in dots})
-
-    def _dot(self, x: int, y: int, who: int) -> None:
-        column, row = x // 2, y // 4
-        if 0 <= column < self.width and 0 <= row < self.height:
-            self._dots[row][column] |= _DOTS[y % 4][x % 2]
-            self._who[row][column] = who
+            self._marks.update({(round(x) // 2, round(y) // 4): colour for x, y in dots})
 
     def row(self, y: int) -> list[tuple[str, str]]:
         """Every cell of a row."""
-        found = []
+        cells = []
         for x in range(self.width):
             mark = self._marks.get((x, y))
             if mark is not None:
-                found.append((POINTS[mark], f"s{mark}"))
+                cells.append((POINTS[mark], f"s{mark}"))
             else:
                 dots = self._dots[y][x]
-                found.append((chr(0x2800 + dots), f"s{self._who[y][x]}") if dots else (" ", ""))
-        return found
+                cells.append((chr(0x2800 + dots), f"s{self._colours[y][x]}") if dots else (" ", ""))
+        return cells
 
 
-def _runs(cells: Sequence[tuple[str, str]]) -> StyledRow:
-    """Neighbours of one role joined."""
-    found: list[tuple[str, str]] = []
+def _join_cells(cells: Sequence[tuple[str, str]]) -> StyledRow:
+    """Joins neighbouring cells of one role."""
+    row: list[tuple[str, str]] = []
     for text, role in cells:
-        if found and found[-1][1] == role:
-            found[-1] = (found[-1][0] + text, role)
+        if row and row[-1][1] == role:
+            row[-1] = (row[-1][0] + text, role)
         else:
-            found.append((text, role))
-    return tuple(found)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+            row.append((text, role))
+    return tuple(row)

@@ -1,4 +1,4 @@
-"""A report for others: without paths, host names and keys. Works on every text of it, so that none slips by."""
+"""Removes paths, host names and keys from every text of a report, a comparison or a leaderboard."""
 
 from __future__ import annotations
 
@@ -21,117 +21,131 @@ from gpubox.profiles.profile import is_loopback
 T = TypeVar("T")
 HOST = "HOST"
 _URL = re.compile(r"(?P<scheme>[a-z]+://)(?:[^@/\s]*@)?(?P<host>\[[^\]]*\]|[^/:\s\"']+)")
-_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]|\.\d)")
+_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]|\.\d)")
 _PATH = re.compile(r"(?<![\w:/.~)\]])(?:~[\w.-]*)?(?:/[^\s/'\":,;=<>|()\[\]]+){2,}")
-_SIX = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:])")
-_SIX_BEGINS = re.compile(r"(?i)fe80:|f[cd][0-9a-f]{2}:|[23][0-9a-f]{3}:")
-"""Of addresses that somebody has; a slice of Python (``a[b::2]``) looks much the same."""
+_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:])")
+_ASSIGNED_IPV6 = re.compile(r"(?i)fe80:|f[cd][0-9a-f]{2}:|[23][0-9a-f]{3}:")
+"""The beginnings of real addresses; a Python slice (``a[b::2]``) looks much the same."""
 _NAME = r"[^\s/'\":,;=<>|()\[\]]"
-_OWNERS = re.compile(rf"(?<![\w:/.~)\]])/(?:home|Users|media|run/media)/{_NAME}+(?!{_NAME}|/)")
-"""A folder that is called after its owner: of a path the last word stays, but not of this one."""
+_HOME = re.compile(rf"(?<![\w:/.~)\]])/(?:home|Users|media|run/media)/{_NAME}+(?!{_NAME}|/)")
+"""A folder that is named after its owner. Of other paths the last part stays."""
 _KEY = re.compile(r"(?i)\b(?:sk|hf|gsk|ghp|xai)[-_][\w-]{12,}|(?<=bearer )\S+")
-_PROSE = {"text", "notes", "note", "message", "details"}
-"""Fields that hold sentences or another program's words."""
+_PROSE_FIELDS = {"text", "notes", "note", "message", "details"}
 _HOST_FLAGS = {"--host", "--rpc"}
 _KEY_FLAGS = {"--api-key", "--hf-token", "-hft"}
 
 
 class Redactor:
-    """Cleans what was made of the runs ``infos``. File names stay; folders, hosts but loopback, and keys go."""
+    """Redacts values derived from the runs ``infos``. File names and loopback hosts stay."""
 
     def __init__(self, infos: Iterable[RunInfo]) -> None:
         infos = tuple(infos)
-        found = {path for info in infos for one in info.provenance.values() for path in _paths(one)}
-        self._paths = sorted(found, key=len, reverse=True)
+        provenances = [provenance for info in infos for provenance in info.provenance.values()]
+        self._paths = sorted({path for own in provenances for path in _paths(own)}, key=len, reverse=True)
         hosts = [_host_of(target.url) for info in infos for target in info.plan.targets if target.url]
-        hosts += [host for info in infos for one in info.provenance.values() for host in _named_hosts(one.argv)]
+        hosts += [host for own in provenances for host in _named_hosts(own.argv)]
         names = [name for name in dict.fromkeys(hosts) if name and not is_loopback(name)]
-        self._names = {name: HOST if at == 0 else f"{HOST}-{at + 1}" for at, name in enumerate(names)}
-        self._ids = {info.id: clean for info in infos if (clean := self._id(info)) != info.id}
-        self._known = _words(names, rf"|(?<=-)(?:{'|'.join(map(re.escape, names))})(?=-\d)" if names else "")
-        self._own = _words([socket.gethostname(), socket.gethostname().partition(".")[0]])
+        self._names = {name: HOST if i == 0 else f"{HOST}-{i + 1}" for i, name in enumerate(names)}
+        self._ids = {info.id: redacted for info in infos if (redacted := self._id(info)) != info.id}
+        in_ids = rf"|(?<=-)(?:{'|'.join(map(re.escape, names))})(?=-\d)" if names else ""
+        self._hosts = _name_pattern(names, in_ids)
+        self._this_host = _name_pattern([socket.gethostname(), socket.gethostname().partition(".")[0]])
         self._home = str(Path.home()) + "/"
 
     def text(self, text: str, *, prose: bool = False) -> str:
-        """One text. In ``prose`` this machine's name goes as well: elsewhere it may be a word of its own (``code``)."""
-        for name, clean in self._ids.items():
-            text = text.replace(name, clean)
+        """Redacts one text. This machine's name is removed from ``prose`` only; elsewhere it may be a common word."""
+        for run_id, redacted in self._ids.items():
+            text = text.replace(run_id, redacted)
         for path in self._paths:
-            text = text.replace(path, "~" if _OWNERS.fullmatch(path) else path.rpartition("/")[2])
-        text = self._known.sub(lambda m: self._names[m[0]], text)
+            text = text.replace(path, "~" if _HOME.fullmatch(path) else path.rpartition("/")[2])
+        text = self._hosts.sub(lambda match: self._names[match[0]], text)
         if prose:
-            text = self._own.sub(HOST, text)
+            text = self._this_host.sub(HOST, text)
         text = _URL.sub(self._url, text)
-        text = _ADDRESS.sub(lambda m: m[0] if m[0].startswith("127.") or m[0] == "0.0.0.0" else HOST, text)
-        text = _SIX.sub(lambda m: HOST if _somebodys(m[0]) else m[0], text)
+        text = _IPV4.sub(lambda match: match[0] if match[0].startswith("127.") or match[0] == "0.0.0.0" else HOST, text)
+        text = _IPV6.sub(lambda match: HOST if _is_assigned_ipv6(match[0]) else match[0], text)
         if len(self._home) > 3:
             text = text.replace(self._home, "~/")
-        text = _OWNERS.sub("~", text)
-        return _KEY.sub("***", _PATH.sub(lambda m: m[0].rpartition("/")[2], text))
+        text = _HOME.sub("~", text)
+        return _KEY.sub("***", _PATH.sub(lambda match: match[0].rpartition("/")[2], text))
 
-    def through(self, value: T) -> T:
-        """Every text in ``value``."""
-        return msgspec.convert(_walk(msgspec.to_builtins(value), self), type(value))
+    def redact(self, value: T) -> T:
+        """Redacts every text in ``value``."""
+        return msgspec.convert(self._redact_fields(msgspec.to_builtins(value)), type(value))
 
     def info(self, info: RunInfo) -> RunInfo:
-        """A run's head, without what concerns only this box."""
+        """Redacts ``info`` and removes the fields that concern only this box."""
         provenance = {
-            name: replace(found, argv=_without_keys(found.argv), env=dict.fromkeys(found.env, "***"))
-            for name, found in info.provenance.items()
+            name: replace(own, argv=_without_keys(own.argv), env=dict.fromkeys(own.env, "***"))
+            for name, own in info.provenance.items()
         }
-        return self.through(replace(info, before=None, applied_argv=(), restore_pending=False, provenance=provenance))
+        public = replace(info, previous=None, applied_argv=(), restore_pending=False, provenance=provenance)
+        return self.redact(public)
+
+    def _redact_fields(self, value: Any, name: str = "") -> Any:
+        if isinstance(value, str):
+            return self.text(value, prose=name in _PROSE_FIELDS)
+        if isinstance(value, Mapping):
+            return {
+                self.text(key) if isinstance(key, str) else key: self._redact_fields(field, str(key))
+                for key, field in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self._redact_fields(element, name) for element in value]
+        return value
 
     def _id(self, info: RunInfo) -> str:
-        """The run's id, which is made of its targets' names, without the hosts among them."""
-        found = info.id
+        """The run's id without the hosts: it contains the names of the targets."""
+        run_id = info.id
         for name in (_host_of(target.url) for target in info.plan.targets if target.url):
             if name in self._names:
                 slug = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
-                whole = bool(slug) and slug in found
-                # where the name was too long for an id, its beginning is in it all the same
-                found = found.replace(slug, self._names[name]) if whole else f"{found[:15]}-{info.plan.kind}-{HOST}"
-        return found
+                if slug and slug in run_id:
+                    run_id = run_id.replace(slug, self._names[name])
+                else:  # a long name is cut off in the id, but its beginning is in it
+                    run_id = f"{run_id[:15]}-{info.plan.kind}-{HOST}"
+        return run_id
 
-    def _url(self, found: re.Match[str]) -> str:
-        host = found["host"].strip("[]")
-        return found["scheme"] + (found["host"] if is_loopback(host) or host in self._names.values() else HOST)
+    def _url(self, match: re.Match[str]) -> str:
+        host = match["host"].strip("[]")
+        return match["scheme"] + (match["host"] if is_loopback(host) or host in self._names.values() else HOST)
 
 
 def redact_report(info: RunInfo, report: Report) -> tuple[RunInfo, Report]:
-    """Both, fit to be pasted."""
-    cleaner = Redactor([info])
-    return cleaner.info(info), cleaner.through(report)
+    """Both, redacted."""
+    redactor = Redactor([info])
+    return redactor.info(info), redactor.redact(report)
 
 
 def _host_of(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # an incomplete IPv6 address
         return url.partition("://")[2]
 
 
 def _named_hosts(argv: Sequence[str]) -> Iterator[str]:
-    """What stands after ``--host`` and ``--rpc``, but for addresses, which are known by their form."""
+    """The host names after ``--host`` and ``--rpc``. Addresses are recognised by their form instead."""
     for flag, word in pairwise(argv):
         if flag in _HOST_FLAGS and not word.startswith("/"):
-            for one in word.split(","):
-                name = one.rpartition(":")[0] if one.rpartition(":")[2].isdigit() else one
+            for part in word.split(","):
+                name = part.rpartition(":")[0] if part.rpartition(":")[2].isdigit() else part
                 if re.search(r"[A-Za-z]", name) and ":" not in name:
                     yield name
 
 
-def _somebodys(text: str) -> bool:
+def _is_assigned_ipv6(text: str) -> bool:
     try:
-        found = IPv6Address(text)
+        address = IPv6Address(text)
     except ValueError:
         return False
     groups = sum(bool(group) for group in text.split(":"))
-    return not (found.is_loopback or found.is_unspecified) and (groups > 2 or bool(_SIX_BEGINS.match(text)))
+    return not (address.is_loopback or address.is_unspecified) and (groups > 2 or bool(_ASSIGNED_IPV6.match(text)))
 
 
-def _paths(found: Provenance) -> Iterator[str]:
-    """Paths as whole words: those may have spaces in them."""
-    for word in (*found.argv, found.engine_path, found.model_path):
+def _paths(provenance: Provenance) -> Iterator[str]:
+    """Whole paths, because they may contain spaces."""
+    for word in (*provenance.argv, provenance.engine_path, provenance.model_path):
         if word.startswith("/") and len(word) > 3:
             yield word
 
@@ -145,22 +159,9 @@ def _without_keys(argv: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def _words(names: Sequence[str], more: str = "") -> re.Pattern[str]:
-    """Finds the names that are longer than a letter, as whole words."""
+def _name_pattern(names: Sequence[str], alternative: str = "") -> re.Pattern[str]:
+    """Matches the names of more than one letter as whole words."""
     longest = sorted({name for name in names if len(name) > 1 and name != "localhost"}, key=len, reverse=True)
     if not longest:
         return re.compile(r"(?!)")
-    return re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?!\w)" for name in longest) + more)
-
-
-def _walk(value: Any, change: Redactor, name: str = "") -> Any:
-    if isinstance(value, str):
-        return change.text(value, prose=name in _PROSE)
-    if isinstance(value, Mapping):
-        return {
-            change.text(key) if isinstance(key, str) else key: _walk(one, change, str(key))
-            for key, one in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_walk(one, change, name) for one in value]
-    return value
+    return re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?!\w)" for name in longest) + alternative)

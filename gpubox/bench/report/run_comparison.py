@@ -1,8 +1,8 @@
-"""Two runs row by row: better, a regression, or noise; and what differs between what was measured. Pure.
+"""Compares two runs row by row (better, regression or noise), and lists what differs in their setup. Pure.
 
-Speeds: two runs were not measured in turn, so their error is how much runs of one command line differ on this box
-(``history``), or what is assumed of it. Other figures do not change from start to start: prompts are paired (a share
-that passed: McNemar). All rows of the table are corrected together (Holm).
+Speeds: two runs were not measured in alternation, so their error is the variation from run to run of one command line
+on this box (``noise_history``), or an assumed one. Other figures do not vary from start to start: prompts are paired
+(a pass rate by McNemar's test). The p values of all rows are corrected together (Holm).
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from gpubox.bench import stats
-from gpubox.bench.model import RunInfo
-from gpubox.bench.report.formatting import validity_suffix
+from gpubox.bench.model import Provenance, RunInfo
+from gpubox.bench.report.chart import MAX_BARS, Chart, ChartBar
+from gpubox.bench.report.formatting import DOUBTFUL, format_number, validity_suffix
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.noise_history import NoiseHistory, describe_noise
-from gpubox.bench.report.run_differences import run_differences
+from gpubox.bench.report.plot import StyledRow
+from gpubox.bench.report.report_rows import table_rows, wrapped_rows
 from gpubox.bench.start_comparison import (
     LEVEL,
     Contrast,
@@ -27,16 +29,18 @@ from gpubox.bench.start_comparison import (
     compare_prompts,
     compare_unpaired,
     effective_sample_size,
-    satterthwaite,
 )
 from gpubox.errors import UsageError
 
 Outcome = Literal["better", "regression", "noise", "too few", "changed"]
 SPEED_UNITS = frozenset({"tok/s", "s", "ms", "min", "J/token"})
-"""Units of what another start of the same server changes."""
+"""Units of metrics that vary from start to start."""
 BETWEEN_RUNS = "run to run"
-"""The method of rows whose error is that of runs."""
-_SEED = re.compile(r"-s\d+(?=/)|(?<=/)[\d.]+$")
+"""The method of rows whose error is the variation between runs."""
+_REPEAT_SUFFIX = re.compile(r"-s\d+(?=/)|(?<=/)[\d.]+$")
+_IGNORED_FLAGS = ("--port", "--model", "-m", "--log-file", "--alias", "--host", "--api-key", "--hf-token", "-hft")
+_OUTCOME_ROLES = {"better": "good", "regression": "bad", "too few": "quiet", "noise": "quiet", "changed": ""}
+_OUTCOME_WIDTH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +53,44 @@ class ComparedRow:
     first: float
     second: float
     ratio: float | None
-    """Second over first; ``None`` where one is 0."""
+    """Second over first; ``None`` if first is 0."""
     low: float | None
     high: float | None
-    """Of the ratio, 95 %, of this row alone."""
+    """The 95 % interval of the ratio, for this row alone."""
     p: float | None
-    """Corrected for all rows of the table; ``None`` where there is none."""
+    """Corrected for all rows of the table; ``None`` if the row was not tested."""
     n: int
     method: str
     outcome: Outcome
-    least: float | None = None
-    """The smallest difference that this table could tell: 0.05 is 5 %."""
+    detectable_difference: float | None = None
+    """The smallest relative difference that would be significant in this table: 0.05 is 5 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """``second`` against ``first``."""
+    """The run ``second`` against the run ``first``."""
 
     first: str
     second: str
     rows: tuple[ComparedRow, ...]
     differs: tuple[str, ...]
-    """What was not the same in what was measured, a sentence each."""
+    """A sentence for each difference in what was measured."""
     left_out: tuple[str, ...]
-    """Rows that only one of them has."""
+    """Rows that only one of the runs has."""
     noise: str = ""
-    """How much runs differ by themselves and whence that is known; empty where no row is a speed."""
-    doubt: str = ""
-    """What every sentence and picture of it must say of flagged items; empty without flags."""
+    """The variation between runs and how it is known; empty if no row is a speed."""
+    validity: str = ""
+    """The suffix for sentences and charts if items were flagged; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _RowTest:
     first: Metric
     second: Metric
     contrast: Contrast | None = None
-    tail: float | None = None
-    """The p of this row alone."""
-    up: bool = True
-    """The second is the higher one."""
+    p: float | None = None
+    """For this row alone."""
+    second_is_higher: bool = True
     n: int = 0
     method: str = ""
     noises: tuple[Noise, ...] = ()
@@ -96,103 +99,121 @@ class _Row:
 def compare_runs(
     a: tuple[RunInfo, Report], b: tuple[RunInfo, Report], history: NoiseHistory | None = None
 ) -> RunComparison:
-    """The rows that both have. Raises UsageError where they are of different kinds or share no row."""
-    (first, one), (second, two) = a, b
-    if one.kind != two.kind:
-        raise UsageError(f"{first.id} is a {one.kind} run, {second.id} a {two.kind} run.", "Compare two of one kind.")
-    mine, theirs = _by_row(one), _by_row(two)
-    shared = [key for key in mine if key in theirs]
+    """Compares the rows that both have. Raises UsageError for runs of different kinds or without a common row."""
+    (first_info, first), (second_info, second) = a, b
+    if first.kind != second.kind:
+        raise UsageError(
+            f"{first_info.id} is a {first.kind} run, {second_info.id} a {second.kind} run.", "Compare two of one kind."
+        )
+    first_rows, second_rows = _metrics_by_row(first), _metrics_by_row(second)
+    shared = [key for key in first_rows if key in second_rows]
     if not shared:
-        raise UsageError(f"{first.id} and {second.id} have no row in common.", "Run both with the same options.")
-    alone = sorted({", ".join(filter(None, key)) for key in (*mine, *theirs) if (key in mine) != (key in theirs)})
-    rows = [_row(first, second, mine[key], theirs[key], history) for key in shared]
-    noises = [noise for row in rows for noise in row.noises]
+        raise UsageError(
+            f"{first_info.id} and {second_info.id} have no row in common.", "Run both with the same options."
+        )
+    left_out = sorted({", ".join(filter(None, key)) for key in first_rows.keys() ^ second_rows.keys()})
+    tests = [_test_row(first_info, second_info, first_rows[key], second_rows[key], history) for key in shared]
+    noises = [noise for test in tests for noise in test.noises]
     return RunComparison(
-        first.id, second.id, tuple(_corrected(rows)), tuple(run_differences(first, second)), tuple(alone),
-        describe_noise(noises) if noises else "", validity_suffix((*one.flags, *two.flags)),
-    )  # fmt: skip
+        first_info.id,
+        second_info.id,
+        tuple(_corrected_rows(tests)),
+        tuple(run_differences(first_info, second_info)),
+        tuple(left_out),
+        describe_noise(noises) if noises else "",
+        validity_suffix((*first.flags, *second.flags)),
+    )
 
 
-def _by_row(report: Report) -> dict[tuple[str, str, str], Metric]:
+def _metrics_by_row(report: Report) -> dict[tuple[str, str, str], Metric]:
     several = len({metric.target for metric in report.metrics}) > 1
     return {(metric.target if several else "", metric.group, metric.name): metric for metric in report.metrics}
 
 
-def _row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _Row:
+def _test_row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _RowTest:
     if first.estimate.value > 0 < second.estimate.value and first.unit in SPEED_UNITS:
-        return _speed(a, b, first, second, history)
+        return _test_speed(a, b, first, second, history)
+    prompts = _prompt_medians(first, second)
+    if len(prompts) > 1 and all(min(pair) > 0 for pair in prompts.values()):
+        gains = [math.log(value / before) for before, value in prompts.values()]
+        domains = [name.partition("-")[0] if "-" in name else "" for name in prompts]
+        return _row_test(first, second, compare_prompts(gains, domains), "paired by prompt")
     paired = any(word in (first.estimate.method or second.estimate.method) for word in ("prompts", "Wilson"))
-    both = _clustered(first, second)
-    if len(both) > 1 and all(min(one, two) > 0 for one, two in both.values()):
-        gains = [math.log(two / one) for one, two in both.values()]
-        found = compare_prompts(gains, [_domain(name) for name in both])
-        return _contrasted(first, second, found, "paired by prompt")
-    if (paired or len(both) > 1) and (pairs := _both(first, second)):
-        gained, lost = sum(two > one for one, two in pairs), sum(two < one for one, two in pairs)
-        p = stats.mcnemar(lost, gained)
-        return _Row(first, second, None, p, gained > lost, len(pairs), "McNemar")
+    second_samples = dict(second.samples)
+    pairs = [(value, second_samples[name]) for name, value in first.samples if name in second_samples]
+    if (paired or len(prompts) > 1) and pairs:
+        gained, lost = sum(after > before for before, after in pairs), sum(after < before for before, after in pairs)
+        return _RowTest(first, second, None, stats.mcnemar(lost, gained), gained > lost, len(pairs), "McNemar")
     sides = [[math.log(value) for _, value in metric.samples if value > 0] for metric in (first, second)]
     if all(len(side) > 2 for side in sides):
-        parts = [(statistics.variance(side) / len(side), float(len(side) - 1)) for side in sides]
-        return _contrasted(
-            first, second, compare_unpaired(first.estimate.value, second.estimate.value, *parts), "Welch"
-        )
-    return _Row(first, second, n=min(first.estimate.n, second.estimate.n))
+        variances = [(statistics.variance(side) / len(side), float(len(side) - 1)) for side in sides]
+        contrast = compare_unpaired(first.estimate.value, second.estimate.value, *variances)
+        return _row_test(first, second, contrast, "Welch")
+    return _RowTest(first, second, n=min(first.estimate.n, second.estimate.n))
 
 
-def _speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _Row:
-    """Two speeds that were not measured in turn: their error is that of runs, not that of answers."""
+def _test_speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _RowTest:
+    """Two speeds that were not measured in alternation: their error is the variation between runs."""
     noises = []
     for info, metric in ((a, first), (b, second)):
-        known = info.provenance.get(metric.target)
-        ids = {a.id, b.id}
-        noises.append(
-            history.runs(known, ids, info.plan.kind, info.plan.options, metric) if history and known else Noise()
-        )
-    if not all(noise.runs for noise in noises) and not (first.samples and second.samples):
-        return _Row(first, second, n=min(first.estimate.n, second.estimate.n))  # one figure each, and no history
-    if noises[0] == noises[1]:  # one estimate, used twice
-        parts = [(2 * noises[0].sd ** 2, noises[0].dof)]
+        noise, target = Noise(), info.provenance.get(metric.target)
+        if history and target:
+            noise = history.between_runs(target, {a.id, b.id}, info.plan.kind, info.plan.options, metric)
+        noises.append(noise)
+    all_known = all(noise.runs for noise in noises)
+    if not all_known and not (first.samples and second.samples):
+        return _RowTest(first, second, n=min(first.estimate.n, second.estimate.n))  # single figures without history
+    if noises[0] == noises[1]:  # one estimate for both, so its error is not independent
+        variances = [(2 * noises[0].sd ** 2, noises[0].dof)]
     else:
-        parts = [(noise.sd**2, noise.dof) for noise in noises]
-    both = _clustered(first, second)
-    if len(both) > 1:
-        prompts = compare_prompts([math.log(two / one) for one, two in both.values() if one > 0 < two], [0] * len(both))
-        if math.isfinite(prompts.error):
-            parts.append((prompts.error**2, prompts.freedom))
-    elif not all(noise.runs for noise in noises):  # the history has the noise of answers in it
+        variances = [(noise.sd**2, noise.dof) for noise in noises]
+    prompts = _prompt_medians(first, second)
+    if len(prompts) > 1:
+        gains = [math.log(after / before) for before, after in prompts.values() if before > 0 < after]
+        contrast = compare_prompts(gains, [0] * len(gains))
+        if math.isfinite(contrast.error):
+            variances.append((contrast.error**2, contrast.dof))
+    elif not all_known:  # a known noise includes the noise of answers
         for metric in (first, second):
             logs = [math.log(value) for _, value in metric.samples if value > 0]
             if len(logs) > 1:
-                parts.append((statistics.variance(logs) / effective_sample_size(len(logs)), len(logs) - 1))
-    found = compare_unpaired(first.estimate.value, second.estimate.value, satterthwaite(parts))
-    return _contrasted(first, second, found, BETWEEN_RUNS, tuple(noises))
+                variances.append((statistics.variance(logs) / effective_sample_size(len(logs)), len(logs) - 1))
+    contrast = compare_unpaired(first.estimate.value, second.estimate.value, *variances)
+    return _row_test(first, second, contrast, BETWEEN_RUNS, tuple(noises))
 
 
-def _contrasted(first: Metric, second: Metric, found: Contrast, method: str, noises: tuple[Noise, ...] = ()) -> _Row:
-    if not math.isfinite(found.error):
-        return _Row(first, second, n=found.starts, method=method)
-    n = min(first.estimate.n, second.estimate.n) if noises else found.starts
-    return _Row(first, second, found, found.tail(), found.log_ratio > 0, n, method, noises)
+def _row_test(
+    first: Metric, second: Metric, contrast: Contrast, method: str, noises: tuple[Noise, ...] = ()
+) -> _RowTest:
+    if not math.isfinite(contrast.error):
+        return _RowTest(first, second, n=contrast.starts, method=method)
+    n = min(first.estimate.n, second.estimate.n) if noises else contrast.starts
+    return _RowTest(first, second, contrast, contrast.p_value(), contrast.log_ratio > 0, n, method, noises)
 
 
-def _corrected(rows: Sequence[_Row]) -> list[ComparedRow]:
-    """Every row with its outcome, after what so many of them cost."""
-    tested = [row for row in rows if row.tail is not None]
-    corrected = dict(zip(map(id, tested), stats.holm([row.tail or 0.0 for row in tested]), strict=True))
-    made = []
-    for row in rows:
-        one, two, p, found = row.first.estimate, row.second.estimate, corrected.get(id(row)), row.contrast
-        low, high = found.interval if found else (None, None)
-        ratio = found.ratio if found else two.value / one.value if one.value else None
-        made.append(
-            ComparedRow(
-                row.first.name, row.first.group, row.first.unit, one.value, two.value, ratio, low, high, p, row.n,
-                row.method, _outcome(p, up=row.up, better=row.first.better),
-                found.least(LEVEL / len(tested)) if found else None,
-            )
-        )  # fmt: skip
-    return made
+def _corrected_rows(tests: Sequence[_RowTest]) -> Iterator[ComparedRow]:
+    """Every row with its outcome after Holm's correction."""
+    p_values = [test.p for test in tests if test.p is not None]
+    corrected = iter(stats.holm(p_values))
+    for test in tests:
+        first, second, contrast = test.first.estimate, test.second.estimate, test.contrast
+        p = next(corrected) if test.p is not None else None
+        low, high = contrast.interval if contrast else (None, None)
+        yield ComparedRow(
+            test.first.name,
+            test.first.group,
+            test.first.unit,
+            first.value,
+            second.value,
+            contrast.ratio if contrast else second.value / first.value if first.value else None,
+            low,
+            high,
+            p,
+            test.n,
+            test.method,
+            _outcome(p, up=test.second_is_higher, better=test.first.better),
+            contrast.detectable_difference(LEVEL / len(p_values)) if contrast else None,
+        )
 
 
 def _outcome(p: float | None, *, up: bool, better: str) -> Outcome:
@@ -205,27 +226,151 @@ def _outcome(p: float | None, *, up: bool, better: str) -> Outcome:
     return "better" if up == (better == "higher") else "regression"
 
 
-def _domain(name: str) -> str:
-    return name.partition("-")[0] if "-" in name else ""
+def _prompt_medians(first: Metric, second: Metric) -> dict[str, tuple[float, float]]:
+    """By prompt that both have: the median of its repeats and seeds in either run."""
+    sides = []
+    for metric in (first, second):
+        prompts: dict[str, list[float]] = {}
+        for name, value in metric.samples:
+            prompts.setdefault(_REPEAT_SUFFIX.sub("", name), []).append(value)
+        sides.append({name: statistics.median(values) for name, values in prompts.items()})
+    return {name: (value, sides[1][name]) for name, value in sides[0].items() if name in sides[1]}
 
 
-def _clustered(first: Metric, second: Metric) -> dict[str, tuple[float, float]]:
-    """By prompt that both have: the median of its seeds and repeats on either side, which are one prompt's."""
-    sides = [_clusters(metric.samples) for metric in (first, second)]
-    return {
-        name: (statistics.median(sides[0][name]), statistics.median(sides[1][name]))
-        for name in sides[0]
-        if name in sides[1]
-    }
+# -- what differs in the setup --------------------------------------------------------------------------------------
 
 
-def _clusters(samples: Sequence[tuple[str, float]]) -> Mapping[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for name, value in samples:
-        found.setdefault(_SEED.sub("", name), []).append(value)
-    return found
+def run_differences(first: RunInfo, second: RunInfo) -> Iterator[str]:
+    """A sentence for each difference between two runs: protocol, engine, model, flags, machine."""
+    if first.plan.options != second.plan.options:
+        names = {*first.plan.options, *second.plan.options}
+        changed = sorted(name for name in names if first.plan.options.get(name) != second.plan.options.get(name))
+        yield f"The protocols differ: {', '.join(changed)}."
+    pairs = list(zip(first.provenance.values(), second.provenance.values(), strict=False))
+    for one, other in pairs:
+        prefix = ""
+        if len(pairs) > 1:
+            prefix = f"{one.target}: " if one.target == other.target else f"{one.target} and {other.target}: "
+        yield from (prefix + sentence for sentence in _provenance_differences(one, other))
+    if first.machine and second.machine:
+        for field in ("driver", "gpus", "gpu_processes", "cpu", "ram_bytes"):
+            if getattr(first.machine, field) != getattr(second.machine, field):
+                yield f"The machines differ: {field.replace('_', ' ')}."
+    for info in (first, second):
+        if info.flags:
+            yield f"{info.id} is flagged: {', '.join(dict.fromkeys(flag.kind for flag in info.flags))}."
 
 
-def _both(first: Metric, second: Metric) -> list[tuple[float, float]]:
-    theirs = dict(second.samples)
-    return [(value, theirs[name]) for name, value in first.samples if name in theirs]
+def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[str]:
+    hashed = first.model_sha256 and second.model_sha256
+    if first.model_sha256 != second.model_sha256 or (not hashed and first.model_path != second.model_path):
+        names = [side.model_path.rpartition("/")[2] or "—" for side in (first, second)]
+        yield f"Another model file: {names[0]} and {names[1]}."
+    engines = [(side.dialect, side.engine_version, side.engine_sha256) for side in (first, second)]
+    if engines[0] != engines[1]:
+        names = [side.engine_version or side.dialect or "—" for side in (first, second)]
+        yield f"Another engine: {names[0]} and {names[1]}."
+    before, after = _flag_values(first.argv), _flag_values(second.argv)
+    changed = [
+        f"{name} {before.get(name, 'not given')} → {after.get(name, 'not given')}"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name) and name not in _IGNORED_FLAGS
+    ]
+    if changed:
+        yield f"Other flags: {'; '.join(changed)}."
+
+
+def _flag_values(argv: Sequence[str]) -> dict[str, str]:
+    flags: dict[str, str] = {}
+    name = ""
+    for word in argv[1:]:
+        if word.startswith("-") and not re.match(r"-\d", word):
+            name = word
+            flags[name] = "on"
+        elif name:
+            flags[name] = word.rpartition("/")[2] if word.startswith("/") else word
+    return flags
+
+
+# -- for a terminal -------------------------------------------------------------------------------------------------
+
+
+def comparison_rows(comparison: RunComparison, width: int | None = None) -> Iterator[StyledRow]:
+    """The comparison for a terminal. If it is narrow, groups become headings and the interval is left out."""
+    yield (("Second against first", "head"),)
+    yield (("first   ", "quiet"), (comparison.first, ""))
+    yield (("second  ", "quiet"), (comparison.second, ""))
+    yield ()
+    yield from _outcome_table(comparison, width)
+    yield ()
+    for sentence in comparison_sentences(comparison):
+        yield from wrapped_rows(sentence, "doubt" if DOUBTFUL in sentence else "", width)
+    for sentence in comparison.differs:
+        yield from wrapped_rows(sentence, "doubt", width)
+    if comparison.left_out:
+        yield from wrapped_rows(f"In one of them only: {'; '.join(comparison.left_out[:6])}", "quiet", width)
+
+
+def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
+    """The counts of outcomes, the smallest detectable difference, and the correction."""
+    outcomes = [row.outcome for row in comparison.rows]
+    counts = [outcomes.count(outcome) for outcome in ("better", "regression", "noise")]
+    few = outcomes.count("too few")
+    untested = f", {few} with too few values to say" if few else ""
+    yield f"{counts[0]} better, {counts[1]} worse, {counts[2]} within noise{untested}{comparison.validity}."
+    detectable = [
+        100 * row.detectable_difference
+        for row in comparison.rows
+        if row.detectable_difference is not None and row.method == BETWEEN_RUNS
+    ]
+    if comparison.noise and detectable:
+        low, high = f"{min(detectable):.0f}", f"{max(detectable):.0f}"
+        limit = low if low == high else f"{low} to {high}"
+        yield (
+            f"Two runs are not measured in alternation, so differences in speed under about {limit} % cannot be "
+            f"detected ({comparison.noise}). `gpubox bench ab` detects smaller ones."
+        )
+    tested = sum(row.p is not None for row in comparison.rows)
+    if tested > 1:
+        yield f"Each verdict is corrected for the {tested} rows (Holm); each interval is its row's alone."
+
+
+def _outcome_table(comparison: RunComparison, width: int | None) -> Iterator[StyledRow]:
+    header = ("", "", "FIRST", "SECOND", "", "RATIO", "95 % CI", "N")
+    cells, last = [header], ""
+    for row in comparison.rows:
+        group, last = (row.group if row.group != last else ""), row.group
+        ratio = f"{row.ratio:.3f}" if row.ratio is not None else ""
+        first, second = format_number(row.first), format_number(row.second)
+        cells.append((group, row.name, first, second, row.unit, ratio, format_ratio_interval(row), str(row.n)))
+    for columns in (range(8), (1, 2, 3, 5, 6), (1, 2, 3, 5)):
+        table = list(table_rows([tuple(row[i] for i in columns) for row in cells]))
+        widest = max(len(row[0][0]) for row in table)
+        if width is None or widest + _OUTCOME_WIDTH <= width:
+            break
+    yield table[0]
+    last = ""
+    for row, texts in zip(comparison.rows, table[1:], strict=True):
+        if len(columns) < len(header) and row.group != last:
+            last = row.group
+            yield ((row.group, "quiet"),)
+        yield ((texts[0][0].ljust(widest), ""), (f"  {row.outcome}", _OUTCOME_ROLES[row.outcome]))
+
+
+def format_ratio_interval(row: ComparedRow) -> str:
+    """The interval of the ratio; the p value if the test has no interval."""
+    if row.low is not None and row.high is not None:
+        return f"{row.low:.3f} – {row.high:.3f}"
+    return f"p = {row.p:.3f}" if row.p is not None else ""
+
+
+def comparison_charts(comparison: RunComparison) -> list[Chart]:
+    """Every ratio with its interval around 1, significant rows first."""
+    rows = [row for row in comparison.rows if row.ratio is not None and row.outcome != "changed"]
+    rows.sort(key=lambda row: row.outcome in ("noise", "too few"))
+    bars = tuple(
+        ChartBar(", ".join(filter(None, (row.name, row.group))), row.ratio, row.low, row.high)
+        for row in rows[:MAX_BARS]
+        if row.ratio is not None
+    )
+    return [Chart(f"Second over first, 95 % CI{comparison.validity}", "ratio", bars=bars, centre=1.0)] if bars else []

@@ -1,31 +1,32 @@
-"""Charts as one SVG file with axes: shapes and text only, drawn on any background that is light. Pure.
+"""Charts as one SVG file with axes, in plain shapes and text. Pure.
 
-Own lines, because every plotting library brings an array library that nothing else here needs.
+Written by hand, because every plotting library brings an array library that nothing else here needs.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from gpubox.bench.report.chart import Chart, bar_range, line_ranges, tick_text, ticks
 from gpubox.bench.report.formatting import format_number
-from gpubox.bench.report.plot import MOST_MARKED
+from gpubox.bench.report.plot import MAX_MARKED_POINTS
 from gpubox.sanitize import sanitize_line
 
 WIDTH, LEFT, RIGHT, LINE, PLOT = 860, 70, 30, 26, 260
-NOTE_LETTERS = 120
-"""Of a note on one line: what the width has room for."""
+MAX_NOTE_LETTERS = 120
+"""Per line of a note, which is what fits the width."""
 COLOURS = ("#2f7f93", "#c0703a", "#7a5ea8", "#4f8a3c", "#b0433b", "#6b7480")
+_TEXT_COLOUR, _QUIET_COLOUR, _GRID_COLOUR = "#24292f", "#57606a", "#e3e6ea"
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
-    'font-family="system-ui, sans-serif" font-size="13" fill="#24292f">'
+    f'font-family="system-ui, sans-serif" font-size="13" fill="{_TEXT_COLOUR}">'
 )
 
 
 def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> str:
-    """The charts below each other, ``title`` above them, ``notes`` at the foot."""
+    """The charts one below the other, ``title`` above them, ``notes`` below."""
     parts: list[str] = []
     y = 20.0
     if title:
@@ -33,14 +34,12 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
         y += 36
     for chart in charts:
         parts.append(_text(LEFT - 50, y + 8, chart.title, size=14, weight="600"))
-        drawn, height = _bars(chart, y + 26) if chart.bars else _lines(chart, y + 26)
-        parts += drawn
+        shapes, height = _bars(chart, y + 26) if chart.bars else _lines(chart, y + 26)
+        parts += shapes
         y += height + 56
-    for line in (line for note in notes for line in textwrap.wrap(sanitize_line(note), NOTE_LETTERS)):
-        parts.append(_text(LEFT - 50, y, line, fill="#57606a"))
-        y += 20
-    if not charts and not notes:
-        parts.append(_text(LEFT - 50, y, "There is nothing to draw.", fill="#57606a"))
+    lines = [line for note in notes for line in textwrap.wrap(sanitize_line(note), MAX_NOTE_LETTERS)]
+    for line in lines if charts or notes else ["There is nothing to draw."]:
+        parts.append(_text(LEFT - 50, y, line, fill=_QUIET_COLOUR))
         y += 20
     head = _HEAD.format(w=WIDTH, h=round(y + 10))
     return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *parts, "</svg>", ""])
@@ -48,91 +47,93 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
 
 def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
     left = LEFT - 40 + min(300, max(7 * len(bar.label) for bar in chart.bars))
-    marks = ticks(*bar_range(chart), 9)
-    room, height = WIDTH - RIGHT - 60 - left, len(chart.bars) * LINE
-    scale, least = room / (marks[-1] - marks[0]), marks[0]
+    tick_values = ticks(*bar_range(chart), 9)
+    width, height = WIDTH - RIGHT - 60 - left, len(chart.bars) * LINE
+    bottom = top + height
+    scale = width / (tick_values[-1] - tick_values[0])
+
+    def x_of(value: float) -> float:
+        return left + (value - tick_values[0]) * scale
+
     parts = []
-    for mark in marks:
-        x = left + (mark - least) * scale
-        parts.append(_line(x, top, x, top + height, "#e3e6ea"))
-        parts.append(_text(x, top + height + 17, tick_text(mark), anchor="middle", fill="#57606a"))
-    for at, bar in enumerate(chart.bars):
-        y = top + at * LINE
+    for tick in tick_values:
+        parts.append(_line(x_of(tick), top, x_of(tick), bottom, _GRID_COLOUR))
+        parts.append(_text(x_of(tick), bottom + 17, tick_text(tick), anchor="middle", fill=_QUIET_COLOUR))
+    for number, bar in enumerate(chart.bars):
+        y = top + number * LINE
         parts.append(_text(left - 8, y + 17, bar.label, anchor="end"))
-        here = left + (bar.value - least) * scale
         if chart.centre is None:
             parts.append(
-                f'<rect x="{left:.1f}" y="{y + 5:.1f}" width="{max(0.0, here - left):.1f}" height="{LINE - 10}" '
-                f'fill="{COLOURS[0]}" fill-opacity="0.75"/>'
+                f'<rect x="{left:.1f}" y="{y + 5:.1f}" width="{max(0.0, x_of(bar.value) - left):.1f}" '
+                f'height="{LINE - 10}" fill="{COLOURS[0]}" fill-opacity="0.75"/>'
             )
         end = bar.value
         if bar.low is not None and bar.high is not None:
-            parts += _whisker(left + (bar.low - least) * scale, left + (bar.high - least) * scale, y + LINE / 2)
+            low, high, middle = x_of(bar.low), x_of(bar.high), y + LINE / 2
+            parts.append(_line(low, middle, high, middle, _TEXT_COLOUR))
+            parts += [_line(x, middle - 4, x, middle + 4, _TEXT_COLOUR) for x in (low, high)]
             end = max(end, bar.high)
         if chart.centre is not None:
-            parts.append(f'<circle cx="{here:.1f}" cy="{y + LINE / 2:.1f}" r="4" fill="{COLOURS[0]}"/>')
-        parts.append(_text(left + (end - least) * scale + 8, y + 17, format_number(bar.value)))
+            parts.append(_circle(x_of(bar.value), y + LINE / 2, 4, COLOURS[0]))
+        parts.append(_text(x_of(end) + 8, y + 17, format_number(bar.value)))
     if chart.centre is not None:
-        x = left + (chart.centre - least) * scale
-        parts.append(_line(x, top, x, top + height, COLOURS[1]))
-    parts.append(_line(left, top, left, top + height, "#57606a"))
-    parts.append(_line(left, top + height, left + room, top + height, "#57606a"))
-    parts.append(_text(left + room + 8, top + height + 17, chart.y_label, fill="#57606a"))
+        parts.append(_line(x_of(chart.centre), top, x_of(chart.centre), bottom, COLOURS[1]))
+    parts.append(_line(left, top, left, bottom, _QUIET_COLOUR))
+    parts.append(_line(left, bottom, left + width, bottom, _QUIET_COLOUR))
+    parts.append(_text(left + width + 8, bottom + 17, chart.y_label, fill=_QUIET_COLOUR))
     return parts, height + 10.0
 
 
 def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
-    x_least, x_most, y_least, y_most = line_ranges(chart)
-    y_marks = ticks(y_least, y_most, 7)
-    y_least, y_most = y_marks[0], y_marks[-1]
-    room = WIDTH - LEFT - RIGHT
+    x_min, x_max, y_min, y_max = line_ranges(chart)
+    y_ticks = ticks(y_min, y_max, 7)
+    y_min, y_max = y_ticks[0], y_ticks[-1]
+    width = WIDTH - LEFT - RIGHT
     legend = LINE if len(chart.series) > 1 or chart.series[0].name else 0
     top += legend
+    bottom = top + PLOT
 
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_least) / ((x_most - x_least) or 1.0)
-        return LEFT + across * room, top + PLOT - (y - y_least) / (y_most - y_least) * PLOT
+    def point(x: float, y: float) -> tuple[float, float]:
+        return LEFT + (x - x_min) / ((x_max - x_min) or 1.0) * width, bottom - (y - y_min) / (y_max - y_min) * PLOT
 
-    parts = [_text(LEFT - 50, top - 8, chart.y_label, fill="#57606a")] if not legend else []
-    for mark in y_marks:
-        y = at(x_least, mark)[1]
-        parts.append(_line(LEFT, y, LEFT + room, y, "#e3e6ea"))
-        parts.append(_text(LEFT - 8, y + 4, tick_text(mark), anchor="end", fill="#57606a"))
-    for mark in ticks(x_least, x_most, 10):
-        if x_least <= mark <= x_most:
-            x = at(mark, y_least)[0]
-            parts.append(_line(x, top + PLOT, x, top + PLOT + 5, "#57606a"))
-            parts.append(_text(x, top + PLOT + 20, tick_text(mark), anchor="middle", fill="#57606a"))
-    place = float(LEFT)
-    for number_, series in enumerate(chart.series):
-        colour = COLOURS[number_ % len(COLOURS)]
-        points = [at(x, y) for x, y in series.points]
+    parts = [_text(LEFT - 50, top - 8, chart.y_label, fill=_QUIET_COLOUR)] if not legend else []
+    for tick in y_ticks:
+        y = point(x_min, tick)[1]
+        parts.append(_line(LEFT, y, LEFT + width, y, _GRID_COLOUR))
+        parts.append(_text(LEFT - 8, y + 4, tick_text(tick), anchor="end", fill=_QUIET_COLOUR))
+    for tick in ticks(x_min, x_max, 10):
+        if x_min <= tick <= x_max:
+            x = point(tick, y_min)[0]
+            parts.append(_line(x, bottom, x, bottom + 5, _QUIET_COLOUR))
+            parts.append(_text(x, bottom + 20, tick_text(tick), anchor="middle", fill=_QUIET_COLOUR))
+    legend_x = float(LEFT)
+    for number, series in enumerate(chart.series):
+        colour = COLOURS[number % len(COLOURS)]
+        points = [point(x, y) for x, y in series.points]
         if series.low and series.high and len(series.low) == len(series.high) == len(points):
-            edge = [at(x, y) for (x, _), y in zip(series.points, series.high, strict=True)]
-            edge += [at(x, y) for (x, _), y in reversed(list(zip(series.points, series.low, strict=True)))]
-            parts.append(f'<polygon points="{_points(edge)}" fill="{colour}" fill-opacity="0.15"/>')
-        parts.append(f'<polyline points="{_points(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        if len(points) <= MOST_MARKED:
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
+            edge = [point(x, y) for (x, _), y in zip(series.points, series.high, strict=True)]
+            edge += [point(x, y) for (x, _), y in reversed(list(zip(series.points, series.low, strict=True)))]
+            parts.append(f'<polygon points="{_coordinates(edge)}" fill="{colour}" fill-opacity="0.15"/>')
+        parts.append(f'<polyline points="{_coordinates(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        if len(points) <= MAX_MARKED_POINTS:
+            parts += [_circle(x, y, 3.5, colour) for x, y in points]
         if legend:
-            parts.append(f'<circle cx="{place + 5:.1f}" cy="{top - 14:.1f}" r="5" fill="{colour}"/>')
-            parts.append(_text(place + 15, top - 10, series.name))
-            place += 40 + 7 * len(series.name)
-    parts.append(_line(LEFT, top, LEFT, top + PLOT, "#57606a"))
-    parts.append(_line(LEFT, top + PLOT, LEFT + room, top + PLOT, "#57606a"))
-    words = f"{chart.x_label}  (y: {chart.y_label})" if legend else chart.x_label
-    parts.append(_text(LEFT + room, top + PLOT + 38, words, anchor="end", fill="#57606a"))
+            parts.append(_circle(legend_x + 5, top - 14, 5, colour))
+            parts.append(_text(legend_x + 15, top - 10, series.name))
+            legend_x += 40 + 7 * len(series.name)
+    parts.append(_line(LEFT, top, LEFT, bottom, _QUIET_COLOUR))
+    parts.append(_line(LEFT, bottom, LEFT + width, bottom, _QUIET_COLOUR))
+    label = f"{chart.x_label}  (y: {chart.y_label})" if legend else chart.x_label
+    parts.append(_text(LEFT + width, bottom + 38, label, anchor="end", fill=_QUIET_COLOUR))
     return parts, PLOT + legend + 30.0
 
 
-def _whisker(low: float, high: float, y: float) -> Iterator[str]:
-    yield _line(low, y, high, y, "#24292f")
-    for x in (low, high):
-        yield _line(x, y - 4, x, y + 4, "#24292f")
-
-
-def _points(points: Sequence[tuple[float, float]]) -> str:
+def _coordinates(points: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _circle(x: float, y: float, radius: float, colour: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
 
 
 def _line(x0: float, y0: float, x1: float, y1: float, colour: str) -> str:
@@ -142,6 +143,11 @@ def _line(x0: float, y0: float, x1: float, y1: float, colour: str) -> str:
 def _text(
     x: float, y: float, text: str, *, anchor: str = "start", fill: str = "", size: int = 0, weight: str = ""
 ) -> str:
-    given = {"text-anchor": anchor if anchor != "start" else "", "fill": fill, "font-size": size, "font-weight": weight}
-    extra = "".join(f' {name}="{value}"' for name, value in given.items() if value)
-    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(sanitize_line(text))}</text>'
+    values = {
+        "text-anchor": anchor if anchor != "start" else "",
+        "fill": fill,
+        "font-size": size,
+        "font-weight": weight,
+    }
+    attributes = "".join(f' {name}="{value}"' for name, value in values.items() if value)
+    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(sanitize_line(text))}</text>'

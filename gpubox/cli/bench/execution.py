@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, model: str) -> list[Target]:
     """The profiles, else the server at ``url``, else the running server. Raises GpuboxError."""
     from gpubox.bench.model import Target
-    from gpubox.bench.target_server import apply_overrides
+    from gpubox.bench.overrides import apply_overrides
     from gpubox.server.instance import observe
 
     if url is not None:
@@ -144,5 +144,5 @@ def print_report(
     if as_json:
         output.emit_json({**output.error_values(error), **bundle_values(bundle)})
     elif bundle.report.metrics or bundle.report.tables or not error:
-        rows = report_rows(bundle.info, bundle.report, width=output.width(), plots=plots, beside=bundle.beside)
+        rows = report_rows(bundle.info, bundle.report, width=output.width(), plots=plots, references=bundle.references)
         output.emit_text("\n".join(row_texts(rows)))

@@ -225,7 +225,9 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     given["axes"] = [axis.flag for axis in axes]
     own = {axis.flag: flags[axis.flag] for axis in axes if axis.flag in flags}
     if own:
-        given["own"] = {flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()}
+        given["profile_values"] = {
+            flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()
+        }
     return Plan("sweep", tuple(targets), given, seed=_random_seed())
 
 
@@ -308,8 +310,7 @@ def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> d
     """Every ``--set flag=value``, under the profile's own name of the flag. Raises UsageError."""
     if not settings:
         return {}
-    from gpubox.bench.overrides import with_flag_keys
-    from gpubox.bench.plan_outline import parse_override
+    from gpubox.bench.overrides import parse_override, with_flag_keys
 
     overrides = dict(parse_override(text) for text in settings)
     return dict(with_flag_keys(overrides, profile, _capabilities(context, profile)))

@@ -95,11 +95,11 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 
     comparison = load_comparison(find_run(context.paths, first), find_run(context.paths, second))
     if as_json:
-        from gpubox.bench.report.formats import values
+        from msgspec import to_builtins
 
-        output.emit_json({"comparison": values(comparison)})
+        output.emit_json({"comparison": to_builtins(comparison)})
         return
-    from gpubox.bench.report.comparison_rows import comparison_charts, comparison_rows
+    from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 
     _print(comparison_rows(comparison, output.width()), () if no_plots else comparison_charts(comparison))
 
@@ -114,9 +114,9 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
 
     leaderboards = load_leaderboards(context.paths, kind)
     if as_json:
-        from gpubox.bench.report.formats import values
+        from msgspec import to_builtins
 
-        output.emit_json({"boards": values(leaderboards)})
+        output.emit_json({"leaderboards": to_builtins(leaderboards)})
         return
     from gpubox.bench.report.leaderboard import leaderboard_rows
 
@@ -141,7 +141,7 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
     gpubox bench export compare A B --svg -o compare.svg
     gpubox bench export leaderboard speed --csv
     """
-    from gpubox.bench.report.export_text import export_text, write_export
+    from gpubox.bench.report.formats import export_text, write_export
 
     text = export_text(context.paths, context.profile, list(what) or ["last"], form or "md")
     if file is None:
@@ -264,8 +264,8 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
     for run in stored:
         with contextlib.suppress(GpuboxError):  # a damaged run can be deleted, too
             info = run.info
-            if info.restore_pending and info.before:
-                name = info.before.profile
+            if info.restore_pending and info.previous:
+                name = info.previous.profile
                 diagnostics.note(f"  ! {name} ran before {run.id} and is not restored: `gpubox switch {name}` does it.")
         run.remove()
     if as_json:

@@ -94,7 +94,7 @@ def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
     """The numbers of every ``--set KEY=N``. Raises UsageError."""
     import math
 
-    from gpubox.profiles.argv import SAMPLING_FLAGS
+    from gpubox.profiles.profile import SAMPLING_FLAGS
     from gpubox.toml_table import closest_match
 
     sampling: dict[str, float] = {}
@@ -157,7 +157,7 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
     """Rename the chat NAME to NEW."""
     from gpubox.agent.transcript import chat_files
 
-    chat_files.rename(context.paths, name, new)
+    chat_files.rename_chat(context.paths, name, new)
     _print_result(as_json, new, f"{name} is now {new}.")
 
 
@@ -169,9 +169,10 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
 @click.pass_obj
 def branch(context: Context, name: str, new: str, turn: str | None, as_json: bool) -> None:
     """Copy the chat NAME to NEW."""
-    from gpubox.agent.transcript.branch import branch_chat as make
+    from gpubox.agent.transcript import chat_files
 
-    make(context.paths, name, new, turn)
+    log = chat_files.load_chat(chat_files.existing_chat(context.paths, name))
+    chat_files.branch_chat(context.paths, log, new, turn)
     _print_result(as_json, new, f"{new} is a copy of {name}; `gpubox chat --continue {new} -p ...` continues it.")
 
 
@@ -182,9 +183,9 @@ def branch(context: Context, name: str, new: str, turn: str | None, as_json: boo
 @click.pass_obj
 def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None:
     """Continue from TURN next time, or from the turn before the last. Nothing is deleted."""
-    from gpubox.agent.transcript.branch import rewind_chat as go_back
+    from gpubox.agent.transcript.chat_files import rewind_chat
 
-    head = go_back(context.paths, name, turn)
+    head = rewind_chat(context.paths, name, turn)
     _print_result(as_json, name, f"{name} continues from {head or 'the beginning'}.")
 
 
@@ -199,7 +200,7 @@ def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     for name in names:
         chat_files.existing_chat(context.paths, name)
     for name in names:
-        chat_files.remove(context.paths, name)
+        chat_files.remove_chat(context.paths, name)
     _print_result(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from gpubox import units
@@ -50,9 +48,7 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
         supervisor = Supervisor(context.paths, context.config, instance, OperationOutput())
         answer = run_cancellable(_ask_once(context, profile, ask, supervisor))
     if as_json:
-        values = asdict(answer)
-        text = values.pop("text")
-        output.emit_json({"ok": True, "profile": profile.name, "question": ask, "answer": text, **values})
+        output.emit_json(_values(profile, ask, answer))
     else:
         _print(ask, answer)
 
@@ -82,10 +78,30 @@ async def _ask_once(context: Context, profile: Profile, question: str, superviso
     return answer
 
 
+def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str, object]:
+    timings = answer.timings
+    return {
+        "ok": True,
+        "profile": profile.name,
+        "model": answer.model,
+        "question": question,
+        "answer": answer.text,
+        "finish_reason": answer.finish_reason,
+        "prompt_tokens": timings and timings.prompt_tokens,
+        "cached_tokens": timings and timings.cached_tokens,
+        "generated_tokens": timings and timings.generated_tokens,
+        "pp_tokens_per_second": timings and timings.pp_tokens_per_second,
+        "tg_tokens_per_second": timings and timings.tg_tokens_per_second,
+        "prompt_seconds": timings and timings.prompt_seconds,
+        "generation_seconds": timings and timings.generation_seconds,
+    }
+
+
 def _print(question: str, answer: ChatCompletion) -> None:
     output.emit_text(f"> {question}\n{answer.text.strip()}{' …' if answer.finish_reason == 'length' else ''}\n")
-    output.emit(
-        f"pp {units.rate(answer.pp_tokens_per_second)} tok/s ({units.tokens(answer.prompt_tokens)} tokens)   "
-        f"tg {units.rate(answer.tg_tokens_per_second)} tok/s ({units.tokens(answer.generated_tokens)} tokens)   "
-        "timed by the server"
-    )
+    if timings := answer.timings:
+        output.emit(
+            f"pp {units.rate(timings.pp_tokens_per_second)} tok/s ({units.tokens(timings.prompt_tokens)} tokens)   "
+            f"tg {units.rate(timings.tg_tokens_per_second)} tok/s ({units.tokens(timings.generated_tokens)} tokens)   "
+            "timed by the server"
+        )

@@ -15,8 +15,7 @@ from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.instance import failed_log, instance_names
-from gpubox.server.log import LogReader, parse_line, tail_text
-from gpubox.server.log_folding import RepeatFold, fold_repeats, repeats_line
+from gpubox.server.log import LogReader, RepeatFold, fold_repeats, parse_line, repeats_line, tail_text
 from gpubox.server.log_truncation import MAX_LOG_BYTES
 
 FOLLOW_SECONDS = 0.25
@@ -95,7 +94,7 @@ def _follow(reader: LogReader, grep: str | None, show: Callable[[str], None], fo
         for line in reader.read():
             if grep and grep not in line:
                 continue
-            count, shown = fold.take(parse_line(line)) if fold else (0, True)
+            count, shown = fold.add(parse_line(line)) if fold else (0, True)
             if count:
                 show(repeats_line(count))
             if shown:

@@ -9,7 +9,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
-from gpubox.profiles.listing import hides_shipped, visible_profiles
+from gpubox.profiles.loader import hides_shipped, visible_profiles
 from gpubox.server.engine_compatibility import EngineCompatibility, compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.state import load_state
@@ -67,7 +67,7 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
         )
         return ExitCode.OK if profiles or not search else ExitCode.FAILED
     rows = [
-        (_mark(p.name in running, compatibility[p.name]), p.name, p.title, compatibility[p.name].words)
+        (_mark(p.name in running, compatibility[p.name]), p.name, p.title, compatibility[p.name].summary)
         for p in profiles
     ]
     output.emit_table(rows)

@@ -65,7 +65,7 @@ def _rows(status: ServerStatus) -> list[tuple[str, ...]]:
 def _values(status: ServerStatus) -> dict[str, Any]:
     return {
         "profile": status.profile,
-        "instance": status.slot,
+        "instance": status.instance,
         "pid": status.pid,
         "base_url": status.base_url,
         "state": status.state,

@@ -208,7 +208,7 @@ def _other_server_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _model(model: OtherServerModel) -> str:
-    return model.in_words + (f"  until {_local_time(model.expires_at)}" if model.expires_at else "")
+    return model.description + (f"  until {_local_time(model.expires_at)}" if model.expires_at else "")
 
 
 def _local_time(iso: str) -> str:

@@ -1,77 +1,91 @@
-"""A run as a form: kind, profile, options; what it will do; the command that does the same."""
+"""The form that plans a run: kind, profile and options, what the run will do, and the equivalent command."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from gpubox.bench.benchmark import KINDS
-from gpubox.bench.options import KIND_SUMMARIES
+from gpubox.bench.options import KIND_OPTIONS, KIND_SUMMARIES, URL_KINDS, BenchOption
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.bench.form import (
-    PLAN_FIELDS,
-    PROFILE,
-    SECOND,
-    PlanField,
-    bench_arguments,
-    bench_command_line,
-    plannable_kinds,
-)
+from gpubox.tui.widgets.form import CycleField, FormRow
 
 if TYPE_CHECKING:
     from gpubox.tui.bench.service import BenchService
 
 OUTLINE_DELAY = 0.4
-"""After the last change: a plan is asked of gpubox in another process."""
+"""Seconds after the last change before the outline is read, because that starts a process."""
+PROFILE, SECOND = "profile", "second"
+"""The rows that choose one of the owner's profiles."""
 
 
-class OptionCycle(Static, can_focus=True):
-    """A value out of a few: space and the arrows go on."""
+@dataclass(frozen=True, slots=True)
+class PlanField:
+    """One row of the form: a choice if it has ``choices``, else a text."""
 
-    class Turned(Message):
-        """Another value."""
+    name: str
+    label: str
+    about: str
+    choices: tuple[tuple[str, str], ...] = ()
+    """(value, its words); the first is the default."""
+    empty: str = ""
+    """What stands in an empty text field."""
+    option: BenchOption | None = None
+    """The option of the command line; ``None`` for a profile."""
 
-    def __init__(self, name: str, choices: Sequence[tuple[str, str]], at: int = 0) -> None:
-        super().__init__(markup=False, classes="value")
-        self.field, self.choices, self.at = name, list(choices), at
-        self._show()
 
-    @property
-    def value(self) -> str:
-        return self.choices[self.at][0] if self.choices else ""
+def _fields(kind: str) -> tuple[PlanField, ...]:
+    profiles = [PlanField(PROFILE, "profile", "Profile to measure")]
+    if kind == "ab":
+        profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "none: A after a change")]
+    options = [option for option in KIND_OPTIONS[kind] if option.in_form]
+    return (*profiles, *(PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options))
 
-    def _show(self) -> None:
-        word = sanitize_line(self.choices[self.at][1]) if self.choices else "none"
-        self.update(Content.assemble(("‹ ", "$quiet"), word, (" ›", "$quiet")))
 
-    def turn(self, by: int) -> None:
-        """Goes on by so many."""
-        if self.choices:
-            self.at = (self.at + by) % len(self.choices)
-            self._show()
-            self.post_message(self.Turned())
+PLAN_FIELDS = {kind: _fields(kind) for kind in KIND_OPTIONS}
 
-    def on_key(self, event: events.Key) -> None:
-        if event.key in ("space", "right", "left"):
-            event.stop()
-            self.turn(-1 if event.key == "left" else 1)
 
-    def on_click(self) -> None:
-        self.turn(1)
+def plannable_kinds(known: Sequence[str], *, url: bool = False) -> list[str]:
+    """The kinds of ``known`` that have a form; with ``url`` only those that measure a server by its address."""
+    return [kind for kind in PLAN_FIELDS if kind in known and (not url or kind in URL_KINDS)]
+
+
+def bench_arguments(kind: str, values: Mapping[str, str], url: str | None = None) -> list[str]:
+    """The arguments of ``gpubox bench``. With ``url`` they measure the server there instead of a profile."""
+    arguments = [kind]
+    for field in PLAN_FIELDS[kind]:
+        value = values.get(field.name, "").strip()
+        option = field.option
+        if option is None:
+            if url and field.name == PROFILE:
+                arguments += ["--url", url]
+            elif value and not url:
+                arguments.append(value)
+        elif value and option.type == "switch":
+            arguments.append(value)
+        elif value:
+            for part in value.split() if option.repeated else [value]:
+                arguments += [f"--{option.name}", part]
+    return arguments
+
+
+def bench_command_line(arguments: Sequence[str]) -> str:
+    """The command line that does the same in a terminal."""
+    return shlex.join(["gpubox", "bench", *arguments])
 
 
 class PlanScreen(ModalScreen[list[str] | None]):
-    """Returns the words of ``gpubox bench``; ``None`` for esc."""
+    """Returns the arguments of ``gpubox bench``, or ``None`` for esc."""
 
     DEFAULT_CSS = """
     PlanScreen { align: center middle; background: $background 60%; }
@@ -80,107 +94,103 @@ class PlanScreen(ModalScreen[list[str] | None]):
         border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
         border-subtitle-color: $quiet;
     }
-    PlanScreen Horizontal { height: 1; }
-    PlanScreen #rows { height: auto; }
-    PlanScreen .label { width: 12; color: $secondary; }
-    PlanScreen .value { width: 35; height: 1; background: $line; margin-right: 1; padding: 0 1; }
-    PlanScreen Static.value, PlanScreen .about { text-wrap: nowrap; text-overflow: ellipsis; }
-    PlanScreen .value:focus { background: $cursor; text-style: bold; }
-    PlanScreen .about { width: 1fr; color: $quiet; }
-    PlanScreen #kind { color: $quiet; height: 1; margin-bottom: 1; }
+    PlanScreen #fields { height: auto; }
+    PlanScreen #summary { color: $quiet; height: 1; margin-bottom: 1; }
     PlanScreen #outline { height: auto; min-height: 3; margin-top: 1; }
     PlanScreen #command { height: auto; color: $quiet; margin-top: 1; }
     """
     BINDINGS = [  # noqa: RUF012
         ("escape", "dismiss(None)", "Cancel"),
-        ("enter,ctrl+s", "take", "Begin"),
+        ("enter,ctrl+s", "accept", "Begin"),
         ("down", "app.focus_next", "Next"),
         ("up", "app.focus_previous", "Previous"),
     ]
 
-    def __init__(self, service: BenchService, profiles: Sequence[str], active: str, rate: float | None) -> None:
-        """``rate``: tok/s of what runs."""
+    def __init__(
+        self, service: BenchService, profiles: Sequence[str], active: str, tokens_per_second: float | None
+    ) -> None:
+        """``active``: the running profile; ``tokens_per_second``: what its server generates."""
         super().__init__()
-        self.rate = rate
+        from gpubox.bench.benchmark import KINDS  # imports every kind of benchmark
+
         self.service, self.profiles, self.active = service, list(profiles), active
-        self.kind = OptionCycle("kind", [(kind, kind) for kind in plannable_kinds(list(KINDS), url=bool(service.url))])
-        self.about = Static("", id="kind", markup=False)
-        self.outline, self.line = Static("", id="outline", markup=False), Static("", id="command", markup=False)
-        self.rows = Vertical(id="rows")
+        self.tokens_per_second = tokens_per_second
+        kinds = plannable_kinds(list(KINDS), url=bool(service.url))
+        self.kind = CycleField("kind", [(kind, kind) for kind in kinds], kinds[0])
+        self.summary = Static("", id="summary", markup=False)
+        self.outline, self.command = Static("", id="outline", markup=False), Static("", id="command", markup=False)
+        self.fields = Vertical(id="fields")
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title, box.border_subtitle = "Plan a run", "⏎ begins, esc leaves it"
-            with Horizontal():
-                yield Static("kind", classes="label", markup=False)
-                yield self.kind
-            yield self.about
-            yield self.rows
+            box.border_title, box.border_subtitle = "Plan a run", "⏎ starts the run, esc cancels"
+            yield FormRow("kind", self.kind)
+            yield self.summary
+            yield self.fields
             yield self.outline
-            yield self.line
+            yield self.command
 
     async def on_mount(self) -> None:
-        self.set_focus(self.kind)  # not Widget.focus(), which waits a turn: the first arrow would only come here
-        await self._lay_out()
+        self.set_focus(self.kind)  # Widget.focus() takes effect a moment later, and the first arrow key would be lost
+        await self._show_kind()
 
     @property
-    def words(self) -> list[str]:
-        """What stands in the form."""
-        turned = {one.field: one.value for one in self.rows.query(OptionCycle)}
-        written = {one.name or "": one.value for one in self.rows.query(Input)}
-        return bench_arguments(self.kind.value, turned | written, self.service.url)
+    def arguments(self) -> list[str]:
+        """The arguments that the form stands for."""
+        values = {field.field: field.value for field in self.fields.query(CycleField)}
+        values |= {field.name or "": field.value for field in self.fields.query(Input)}
+        return bench_arguments(self.kind.value, values, self.service.url)
 
-    async def _lay_out(self) -> None:
+    async def _show_kind(self) -> None:
         kind = self.kind.value
-        self.about.update(KIND_SUMMARIES[kind])
-        await self.rows.remove_children()
-        await self.rows.mount(
-            *(self._row(row) for row in PLAN_FIELDS[kind] if not (self.service.url and row.name == SECOND))
-        )
+        self.summary.update(KIND_SUMMARIES[kind])
+        await self.fields.remove_children()
+        await self.fields.mount(*(
+            FormRow(field.label, self._input(field), field.about)
+            for field in PLAN_FIELDS[kind]
+            if not (self.service.url and field.name == SECOND)
+        ))  # fmt: skip
         self._changed()
 
-    def _row(self, row: PlanField) -> Horizontal:
-        value: OptionCycle | Input
-        if row.name == PROFILE:
-            names = [(name, name) for name in self.profiles] if not self.service.url else [("", self.service.url)]
-            at = self.profiles.index(self.active) if self.active in self.profiles and not self.service.url else 0
-            value = OptionCycle(row.name, names, at)
-        elif row.name == SECOND:
-            value = OptionCycle(row.name, [("", "none"), *((name, name) for name in self.profiles)])
-        elif row.choices:
-            value = OptionCycle(row.name, row.choices)
-        else:
-            value = Input(name=row.name, placeholder=row.empty, compact=True, classes="value")
-        return Horizontal(
-            Static(row.label, classes="label", markup=False), value, Static(row.about, classes="about", markup=False)
-        )
+    def _input(self, field: PlanField) -> CycleField | Input:
+        profiles = [(name, name) for name in self.profiles]
+        if field.name == PROFILE and self.service.url:
+            return CycleField(field.name, [("", self.service.url)], "")
+        if field.name == PROFILE:
+            choices = profiles or [("", "none")]
+            return CycleField(field.name, choices, self.active if self.active in self.profiles else choices[0][0])
+        if field.name == SECOND:
+            return CycleField(field.name, [("", "none"), *profiles], "")
+        if field.choices:
+            return CycleField(field.name, field.choices, field.choices[0][0])
+        return Input(name=field.name, placeholder=field.empty, compact=True, classes="value")
 
-    @on(OptionCycle.Turned)
-    async def _turned(self, event: OptionCycle.Turned) -> None:
+    @on(CycleField.Changed)
+    async def _cycled(self, event: CycleField.Changed) -> None:
         event.stop()
-        if event._sender is self.kind:
-            await self._lay_out()
+        if event.field is self.kind:
+            await self._show_kind()
         else:
             self._changed()
 
     @on(Input.Changed)
     def _changed(self) -> None:
-        self.line.update(bench_command_line(self.words))
-        self.run_worker(self._ask(self.words), group="outline", exclusive=True)
+        self.command.update(bench_command_line(self.arguments))
+        self.run_worker(self._show_outline(self.arguments), group="outline", exclusive=True)
 
     @on(Input.Submitted)
-    def action_take(self) -> None:
-        self.dismiss(self.words)
+    def action_accept(self) -> None:
+        self.dismiss(self.arguments)
 
-    def _rate(self) -> float | None:
-        """Of the profile that is planned for: only that of the one that runs is known."""
-        chosen = [row.value for row in self.rows.query(OptionCycle) if row.field == PROFILE]
-        return self.rate if self.service.url or chosen == [self.active] else None
-
-    async def _ask(self, words: list[str]) -> None:
+    async def _show_outline(self, arguments: list[str]) -> None:
         await asyncio.sleep(OUTLINE_DELAY)
+        # The speed is known only for the running server.
+        planned = [field.value for field in self.fields.query(CycleField) if field.field == PROFILE]
+        known = self.service.url or planned == [self.active]
         try:
-            said = Content(" ".join((await self.service.outline(words)).sentences(self._rate())))
+            outline = await self.service.outline(arguments)
         except GpuboxError as error:
-            said = Content.styled(sanitize_line(str(error)), "$warning")
-        self.outline.update(said)
+            self.outline.update(Content.styled(sanitize_line(str(error)), "$warning"))
+        else:
+            sentences = outline.sentences(self.tokens_per_second if known else None)
+            self.outline.update(Content(" ".join(sentences)))

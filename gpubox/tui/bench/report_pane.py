@@ -1,23 +1,48 @@
-"""The pane beside the list: lines made for its width, scrolled, with a title that says whose they are."""
+"""The pane beside the list of runs: a report, a comparison, the leaderboard, or the active run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from textual.binding import BindingType
 from textual.content import Content
 
+from gpubox import units
+from gpubox.bench.options import KIND_SUMMARIES
+from gpubox.bench.report.chart import Chart
+from gpubox.bench.report.formatting import format_number
+from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
+from gpubox.bench.report.model import Series
+from gpubox.bench.report.plot import StyledRow, plot
+from gpubox.bench.report.report_rows import report_rows
+from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.styled_lines import StyledLine
+from gpubox.tui.bench.run_list import measured_label
+from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
+if TYPE_CHECKING:
+    from gpubox.bench.model import Result
+    from gpubox.bench.report.load import ReportBundle
+    from gpubox.bench.report.run_comparison import RunComparison
+    from gpubox.bench.report.run_progress import RunProgress
+    from gpubox.telemetry.snapshot import Throughput
+
+ROLE_STYLES = {
+    "": "", "head": "bold", "quiet": "$quiet", "good": "$success", "bad": "$error", "doubt": "$warning",
+    "s0": "$primary", "s1": "$accent", "s2": "$success", "s3": "$mem-kv", "s4": "$error", "s5": "$secondary",
+}  # fmt: skip
+"""Role of a text in a report -> its style."""
+CHART_COLUMNS = 110
+"""Charts are not drawn wider than this."""
+GAUGE_COLUMNS = 60
+
 MakeLines = Callable[[int], list[StyledLine]]
+"""Makes the lines of a pane for a width."""
 
 
 class ReportPane(ScrollableLines):
-    """Shows what ``put`` was given last."""
+    """Shows the lines that ``put`` was given last."""
 
     DEFAULT_CSS = """
     ReportPane {
@@ -26,17 +51,119 @@ class ReportPane(ScrollableLines):
         &:focus { border: round $line-focus; border-title-color: $foreground; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.LISTS)]
 
     def __init__(self) -> None:
-        super().__init__(lambda width: [])
+        super().__init__()
         self.shown = ""
-        """What stands there."""
+        """Id of what is shown."""
 
     def put(self, shown: str, title: str, make: MakeLines) -> None:
-        """Shows other lines; the place stays where they are of the same thing."""
+        """Replaces the lines. The scroll position and the selection stay if ``shown`` is the same."""
         if shown != self.shown:
             self.scroll_to(y=0, animate=False, immediate=True)
+            if self.text_selection is not None:
+                self.screen.clear_selection()
         self.shown, self._make, self._columns = shown, make, 0
         self.border_title = Content(sanitize_line(title))
         self.remake()
+
+    @property
+    def text(self) -> str:
+        """The whole content as plain text."""
+        return "\n".join("".join(text for text, _ in row).rstrip() for row in self.drawn)
+
+
+def report_lines(bundle: ReportBundle, width: int) -> list[StyledLine]:
+    """The report of a run."""
+    return _styled(
+        report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references), width
+    )
+
+
+def comparison_lines(comparison: RunComparison, width: int) -> list[StyledLine]:
+    """Two runs, row by row, and as charts."""
+    rows: list[StyledRow] = list(comparison_rows(comparison, width))
+    for chart in comparison_charts(comparison):
+        rows += [(), *plot(chart, min(width, CHART_COLUMNS))]
+    return _styled(rows, width)
+
+
+def leaderboard_lines(leaderboards: Sequence[Leaderboard], width: int) -> list[StyledLine]:
+    """The leaderboards of all protocols."""
+    return _styled(leaderboard_rows(leaderboards, width), width)
+
+
+def kind_overview_lines(width: int) -> list[StyledLine]:
+    """What each kind of run measures; shown while there is no run."""
+    rows = [styled_line((f"{kind:<11}", "$secondary"), summary) for kind, summary in KIND_SUMMARIES.items()]
+    rows += [(), styled_line(("n", "bold $primary"), (" plans any of them", "$quiet"))]
+    return [truncate_line(row, width) for row in rows]
+
+
+def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int) -> list[StyledLine]:
+    """The active run: its progress, the speed of the server, each value so far, and the last items."""
+    info = run.info
+    share = run.done / info.items if info.items else 0.0
+    left = f"~{units.duration(run.seconds_left)} left" if run.seconds_left is not None else "no estimate yet"
+    failed = (f"   {run.failed} without numbers", "$warning") if run.failed else ("", "")
+    title = styled_line((f"{info.plan.kind}  ", "$secondary"), (sanitize_line(measured_label(info)), "bold"))
+    rows = [
+        truncate_line(title, width),
+        (),
+        gauge(share, min(width, GAUGE_COLUMNS), "$primary"),
+        styled_line((f"{run.done} of {info.items}", "bold"), ("   ", ""), (left, ""), failed),
+        (),
+        styled_line(("so far   ", "$quiet"), (run.headline or units.UNKNOWN, "bold")),
+        styled_line(("now      ", "$quiet"), sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput)),
+    ]
+    for flag in info.flags:
+        rows.append(styled_line(("! ", "$warning"), (f"{flag.kind}: {sanitize_line(flag.text)}", "$warning")))
+    if len(run.values) > 1:
+        series = Series(run.value_name, "", "item", "", run.values)
+        chart = plot(Chart(run.value_name, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
+        rows += [(), *_styled(chart, width)]
+    if run.last:
+        rows += [(), styled_line(("Last items", "bold"))]
+        rows += [truncate_line(_result_line(result, width), width) for result in reversed(run.last)]
+    return rows
+
+
+def _result_line(result: Result, width: int) -> StyledLine:
+    mark = ("✓ ", "$success") if result.ok else ("✗ ", "$error")
+    value, passed = result.values.get("tg"), result.values.get("passed")
+    outcome = f"tg {format_number(value)} tok/s" if isinstance(value, float) else sanitize_line(result.error)
+    if not outcome and passed in (True, False):
+        outcome = "passed" if passed else "failed"
+    flags = "".join(f"  ! {flag.kind}" for flag in result.flags)
+    name_cells = max(16, min(34, width - 40))
+    name = f"{sanitize_to_width(result.item, name_cells):<{name_cells}} "
+    seconds = (f"{units.duration(result.seconds):>8}  ", "$quiet")
+    return styled_line(mark, name, seconds, (outcome, "" if result.ok else "$error"), (flags, "$warning"))
+
+
+def _server_spans(throughput: Throughput | None) -> StyledLine:
+    """What the server is doing, in the words of the dashboard."""
+    if throughput is None or throughput.state in ("idle", ""):
+        return ()
+    if throughput.state == "prefill":
+        progress = throughput.prefill_progress
+        share = f" {progress:.0%}" if progress is not None else ""
+        return styled_line((f"   reading{share}, pp {units.rate(throughput.pp_tokens_per_second)} tok/s", "$accent"))
+    return styled_line((f"   {throughput.state}, tg {units.rate(throughput.tg_tokens_per_second)} tok/s", "$accent"))
+
+
+def summary_line(runs: int, active: RunProgress | None, marked: int, width: int) -> StyledLine:
+    """The line above the list of runs: how many there are, the active one, and how many are marked."""
+    count = styled_line(("Bench", "bold $primary"), (f"   {runs} {'run' if runs == 1 else 'runs'}", "$quiet"))
+    progress: StyledLine = ()
+    if active:
+        left = f"  ~{units.duration(active.seconds_left)} left" if active.seconds_left is not None else ""
+        done = f"{active.info.plan.kind} {active.done}/{active.info.items}"
+        progress = styled_line(("● ", "$primary"), done, (left, "$quiet"))
+    marks = styled_line((f"{marked} marked", "$accent")) if marked else ()
+    return truncate_line(join_lines([count, progress, marks]), width)
+
+
+def _styled(rows: Iterable[StyledRow], width: int) -> list[StyledLine]:
+    """Rows of a report in the colours of the screen."""
+    return [truncate_line(styled_line(*((text, ROLE_STYLES[role]) for text, role in row)), width) for row in rows]

@@ -1,4 +1,4 @@
-"""The third screen: the runs, what they came to, and the one at work."""
+"""The Bench screen: the list of runs, and the report of the selected run or the progress of the active one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from textual.containers import Horizontal
 
 from gpubox.errors import GpuboxError
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.bench.report_pane import ReportPane
-from gpubox.tui.bench.rows import RunRows
-from gpubox.tui.bench.runs import BenchRuns
-from gpubox.tui.bench.views import (
+from gpubox.tui.bench.controller import BenchController
+from gpubox.tui.bench.report_pane import (
+    ReportPane,
     active_run_lines,
     comparison_lines,
     kind_overview_lines,
@@ -24,6 +23,8 @@ from gpubox.tui.bench.views import (
     report_lines,
     summary_line,
 )
+from gpubox.tui.bench.run_list import RunRows
+from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import styled_line
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.key_bar import KeyBar
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ServerOverview
 
 LIVE_REDRAW_SECONDS = 0.5
-LIVE, COMPARISON, BOARD = "live", "comparison", "leaderboard"
+"""Minimum time between two drawings of the server's speed during a run."""
+LIVE, COMPARISON, LEADERBOARD = "live", "comparison", "leaderboard"
+"""What the pane shows instead of the report of the selected run."""
 
 
 class BenchLine(StyledLines):
@@ -46,8 +49,8 @@ class BenchLine(StyledLines):
     DEFAULT_CSS = "BenchLine { height: 1; padding: 0 1; background: $footer-background; }"
 
 
-class BenchScreen(BenchRuns):
-    """A list at the left (above, where it is narrow), and the pane of what was chosen."""
+class BenchScreen(PersistentScreen):
+    """A list at the left (above it on a narrow terminal), and the pane of what is selected."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]  # noqa: RUF012
     AUTO_FOCUS = "RunRows"
@@ -60,23 +63,26 @@ class BenchScreen(BenchRuns):
     BenchScreen.-roomy RunRows { width: 76; }
     BenchScreen.-narrow #bench-body { layout: vertical; }
     BenchScreen.-narrow RunRows { width: 1fr; height: 8; }
-    BenchScreen.-alone RunRows { display: none; }
+    BenchScreen.-pane-only RunRows { display: none; }
     """
 
     def __init__(self, service: BenchService, *, note: str = "") -> None:
-        super().__init__(service)
+        super().__init__()
+        self.service = service
         self.header, self.keys, self.line = StatusHeader(), KeyBar(Scope.BENCH), BenchLine()
         self.header.note = note
         self.rows, self.pane = RunRows(), ReportPane()
         self.rows.border_title = "Runs"
-        self.heads: tuple[RunSummary, ...] = ()
+        self.controller = BenchController(self, service)
+        self.summaries: tuple[RunSummary, ...] = ()
         self.live: RunProgress | None = None
+        """The run that is executed now, by any process."""
         self.throughput: Throughput | None = None
-        self._now: ServerOverview | None = None
-        self._wanted = ""
-        """The run that the cursor goes to as soon as it is in the list."""
+        self._overview: ServerOverview | None = None
+        self._run_to_highlight = ""
+        """The cursor moves to this run as soon as it is in the list."""
         self._view = ""
-        """LIVE, COMPARISON or BOARD; empty: the report of the run under the cursor."""
+        """LIVE, COMPARISON or LEADERBOARD; empty: the report of the selected run."""
         self._drawn_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -88,16 +94,16 @@ class BenchScreen(BenchRuns):
         yield self.keys
 
     def on_mount(self) -> None:
-        self.work(self.read_heads, "bench-list")
+        self.work(self.read_summaries, "bench-list")
 
-    # -- what the app tells ---------------------------------------------------------------------------
+    # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
-        self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
-        self.header.cards, self.header.activity = header.cards, header.activity
-        self._now = now
+    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
+        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
+        self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+        self._overview = overview
         if self.is_mounted:
-            self._draw_keys()
+            self._update_keys()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.throughput = snapshot.throughput
@@ -107,157 +113,188 @@ class BenchScreen(BenchRuns):
             self._draw_live()
 
     def show_run(self, live: RunProgress | None) -> None:
-        """The run at work went on, began or ended."""
+        """The active run made progress, started or ended."""
         before, self.live = self.live, live
         if (before.info.id if before else "") != (live.info.id if live else ""):
             if live is None and self._view == LIVE:
                 self._view = ""
-            elif live and (self._view == LIVE or self._at_rest()):
+            elif live and (self._view == LIVE or self._is_idle()):
                 self.show_live()
-            self.work(self.read_heads, "bench-list", exclusive=True)
-        self._take_heads()
+            self.work(self.read_summaries, "bench-list", exclusive=True)
+        self._fill_list()
         self._draw_live()
         self._draw_line()
 
-    def at_hand(self) -> RunSummary | None:
-        return None if self._view in (BOARD, COMPARISON) else self.rows.value
+    def _is_idle(self) -> bool:
+        """Whether the user reads no other report, which a new run would replace."""
+        return not self._view and self.rows.cursor_at_top and not self.has_class("-pane-only")
 
-    def choices(self) -> tuple[list[str], str]:
+    @property
+    def selected_run(self) -> RunSummary | None:
+        """The run under the cursor, if the pane belongs to it."""
+        return None if self._view in (LEADERBOARD, COMPARISON) else self.rows.value
+
+    @property
+    def export_target(self) -> list[str]:
+        """What the pane shows, as arguments of ``bench export``."""
+        if self._view == COMPARISON:
+            return ["compare", *self.rows.marked]
+        if self._view == LEADERBOARD:
+            return ["leaderboard"]
+        return [self.rows.value.id] if self.rows.value else []
+
+    def profiles(self) -> tuple[list[str], str]:
+        """The user's profiles, and the running one."""
         app: Any = self.app
         names = [entry.name for entry in app.entries if entry.profile and not entry.profile.companion]
-        return names, (self._now.status.profile if self._now else "") or ""
+        return names, (self._overview.status.profile if self._overview else "") or ""
 
-    def rate(self) -> float | None:
+    def tokens_per_second(self) -> float | None:
+        """tg of the running server, if its requests reported it."""
         app: Any = self.app
-        snapshot: Snapshot | None = app.dashboard.throughput.snapshot  # read also before this screen was opened
-        through = snapshot.throughput if snapshot else None
-        return (through.tg_median or through.tg_tokens_per_second) if through else None
+        snapshot: Snapshot | None = app.dashboard.throughput.snapshot  # works before this screen was opened
+        throughput = snapshot.throughput if snapshot else None
+        return (throughput.tg_median or throughput.tg_tokens_per_second) if throughput else None
 
-    # -- drawing --------------------------------------------------------------------------------------
+    # -- the list -------------------------------------------------------------------------------------
 
-    async def read_heads(self) -> None:
-        self.heads = tuple(await self.service.run_summaries())
-        self.rows.marked = tuple(name for name in self.rows.marked if any(head.id == name for head in self.heads))
-        self._take_heads()
-        self._go_to_wanted()
-        self.rows.border_subtitle = f"{len(self.heads)}" if self.heads else ""
+    async def read_summaries(self) -> None:
+        """Reads the list of runs again."""
+        self.summaries = tuple(await self.service.summaries())
+        ids = {run.id for run in self.summaries}
+        self.rows.marked = tuple(run for run in self.rows.marked if run in ids)
+        self._fill_list()
+        self._highlight_wanted()
+        self.rows.border_subtitle = f"{len(self.summaries)}" if self.summaries else ""
         self._draw_line()
         self._show()
 
-    def _take_heads(self) -> None:
+    def _fill_list(self) -> None:
         live = self.live
-        self.rows.take(tuple(
-            replace(head, done=live.done, headline=live.headline) if live and head.id == live.info.id else head
-            for head in self.heads
-        ))  # fmt: skip
+        runs = tuple(
+            replace(run, done=live.done, headline=live.headline) if live and run.id == live.info.id else run
+            for run in self.summaries
+        )
+        self.rows.show_values(runs)
 
-    def _at_rest(self) -> bool:
-        """Whether nobody reads a report that a run which begins would take away."""
-        return not self._view and self.rows.at_top and not self.has_class("-alone")
-
-    def _go_to_wanted(self) -> None:
-        if self._wanted and self.rows.stand_on(self._wanted):
-            self._wanted = ""
+    def _highlight_wanted(self) -> None:
+        if self._run_to_highlight and self.rows.highlight(self._run_to_highlight):
+            self._run_to_highlight = ""
 
     def show_live(self) -> None:
+        """Shows the active run in the pane."""
         self._view = LIVE
         if self.live:
-            self._wanted = self.live.info.id
-            self._go_to_wanted()
+            self._run_to_highlight = self.live.info.id
+            self._highlight_wanted()
         self._draw_line()
         self._draw_live()
 
     def show_ended(self, run: str) -> None:
+        """Shows the report of a run that ended, unless the user looks at something else."""
         if self._view == LIVE and self.live is None:
-            self._view, self._wanted = "", run
-            self._go_to_wanted()
+            self._view, self._run_to_highlight = "", run
+            self._highlight_wanted()
             self._show()
+
+    # -- drawing --------------------------------------------------------------------------------------
 
     def _draw_line(self) -> None:
         if self.is_mounted:
             width = self.line.content_size.width
-            self.line.show([summary_line(len(self.heads), self.live, len(self.rows.marked), width)])
-            self._draw_keys()
+            self.line.show([summary_line(len(self.summaries), self.live, len(self.rows.marked), width)])
+            self._update_keys()
 
-    def _draw_keys(self) -> None:
-        head, live = self.rows.value, self.live
-        stops = bool(head and live and head.id == live.info.id)
-        listed = not (self.has_class("-alone") or self._view in (BOARD, COMPARISON))
-        self.keys.hidden_actions = self.needless() | {"back" if listed else "bench_open"}
-        self.keys.words = {"bench_remove": "stop" if stops else "delete"}
+    def _update_keys(self) -> None:
+        run, live = self.rows.value, self.live
+        is_live = bool(run and live and run.id == live.info.id)
+        list_visible = not (self.has_class("-pane-only") or self._view in (LEADERBOARD, COMPARISON))
+        hidden = {"back" if list_visible else "bench_open"}
+        self.keys.hidden_actions = self.controller.disabled_actions() | hidden
+        self.keys.labels = {"bench_remove": "stop" if is_live else "delete"}
 
     def _draw_live(self) -> None:
         if self._view != LIVE or not self.is_mounted:
             return
         live, throughput = self.live, self.throughput
         if live is None:
-            self.pane.put(LIVE, "Run", lambda width: [styled_line(("It is being started ...", "$quiet"))])
+            self.pane.put(LIVE, "Run", lambda width: [styled_line(("The run is being started ...", "$quiet"))])
         else:
-            self.pane.put(LIVE, f"{live.info.id}, at work", lambda width: active_run_lines(live, throughput, width))
+            self.pane.put(LIVE, f"{live.info.id}, active", lambda width: active_run_lines(live, throughput, width))
 
     def _show(self) -> None:
-        """Fills the pane with what belongs there now."""
-        self._draw_keys()
+        """Fills the pane."""
+        self._update_keys()
         if self._view == LIVE:
             self._draw_live()
-        elif self._view == BOARD:
-            self.work(self._board, "bench-view", exclusive=True)
+        elif self._view == LEADERBOARD:
+            self.work(self._show_leaderboard, "bench-view", exclusive=True)
         elif self._view == COMPARISON:
-            self.work(self._comparison, "bench-view", exclusive=True)
+            self.work(self._show_comparison, "bench-view", exclusive=True)
         elif self.rows.value:
-            self.work(self._report, "bench-view", exclusive=True)
+            self.work(self._show_report, "bench-view", exclusive=True)
         else:
             self.pane.put("", "What can be measured", kind_overview_lines)
 
-    async def _report(self) -> None:
-        head = self.rows.value
-        if head is None:
+    async def _show_report(self) -> None:
+        run = self.rows.value
+        if run is None:
             return
-        if head.problem:
-            self.pane.put(head.id, head.id, lambda width: [styled_line((head.problem, "$error"))])
+        if run.problem:
+            self.pane.put(run.id, run.id, lambda width: [styled_line((run.problem, "$error"))])
             return
-        found = await self.service.load_report(head.id)
-        self.pane.put(head.id, head.id, lambda width: report_lines(found, width))
+        bundle = await self.service.report(run.id)
+        self.pane.put(run.id, run.id, lambda width: report_lines(bundle, width))
 
-    async def _comparison(self) -> None:
+    async def _show_comparison(self) -> None:
         try:
-            found = await self.service.load_comparison(*self.rows.marked)
-        except GpuboxError:  # nothing to show: back to where it was asked for
+            comparison = await self.service.comparison(*self.rows.marked)
+        except GpuboxError:
             self.action_bench_back()
             raise
-        self.pane.put(COMPARISON, "Comparison", lambda width: comparison_lines(found, width))
+        self.pane.put(COMPARISON, "Comparison", lambda width: comparison_lines(comparison, width))
 
-    async def _board(self) -> None:
-        found = await self.service.load_leaderboards()
-        self.pane.put(BOARD, "Leaderboard", lambda width: leaderboard_lines(found, width))
+    async def _show_leaderboard(self) -> None:
+        leaderboards = await self.service.leaderboards()
+        self.pane.put(LEADERBOARD, "Leaderboard", lambda width: leaderboard_lines(leaderboards, width))
 
-    # -- keys -----------------------------------------------------------------------------------------
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_after_refresh(self._draw_line)
 
-    @on(RunRows.Moved)
-    def _moved(self) -> None:
-        head = self.rows.value
-        self._view = LIVE if head and self.live and head.id == self.live.info.id else ""
+    @on(events.ScreenResume)
+    def _resumed(self) -> None:
+        self.work(self.read_summaries, "bench-list", exclusive=True)
+
+    @on(RunRows.RunHighlighted)
+    def _run_highlighted(self) -> None:
+        run = self.rows.value
+        self._view = LIVE if run and self.live and run.id == self.live.info.id else ""
         self._show()
         self._draw_line()
 
     @on(RunRows.RowOpened)
-    def _opened(self) -> None:
-        self._alone(True)
+    def _row_opened(self) -> None:
+        self._set_pane_only(True)
 
-    def _alone(self, alone: bool) -> None:
-        self.set_class(alone, "-alone")
-        self.set_focus(self.pane if alone else self.rows)
-        self._draw_keys()
+    def _set_pane_only(self, pane_only: bool) -> None:
+        self.set_class(pane_only, "-pane-only")
+        self.set_focus(self.pane if pane_only else self.rows)
+        self._update_keys()
 
-    def what_is_shown(self) -> list[str]:
-        if self._view == COMPARISON:
-            return ["compare", *self.rows.marked]
-        if self._view == BOARD:
-            return ["leaderboard"]
-        return [self.rows.value.id] if self.rows.value else []
+    # -- actions --------------------------------------------------------------------------------------
+
+    def action_bench_back(self) -> None:
+        """One level back: the pane alone, a comparison or leaderboard, then the dashboard."""
+        pane_only = self.has_class("-pane-only")
+        self._set_pane_only(False)
+        if self._view in (LEADERBOARD, COMPARISON) or (self._view == LIVE and self.live is None):
+            self._view = ""
+            self._show()
+        elif not pane_only:
+            self.app.switch_mode("dashboard")
 
     def action_bench_mark(self) -> None:
-        self.rows.mark()
+        self.rows.toggle_mark()
         self._draw_line()
 
     def action_bench_compare(self) -> None:
@@ -265,33 +302,42 @@ class BenchScreen(BenchRuns):
             self.say("Mark two runs with space, the first one first.")
             return
         self._view = COMPARISON
-        self._alone(True)
+        self._set_pane_only(True)
         self._show()
 
     def action_bench_board(self) -> None:
-        self._view = "" if self._view == BOARD else BOARD
-        self._alone(self._view == BOARD)
+        self._view = "" if self._view == LEADERBOARD else LEADERBOARD
+        self._set_pane_only(self._view == LEADERBOARD)
         self._show()
 
     def action_bench_live(self) -> None:
         if self.live:
             self.show_live()
         else:
-            self.say("No run is at work.")
+            self.say("No run is active.")
 
-    def action_bench_back(self) -> None:
-        """One level back: the pane alone, a view, then the dashboard."""
-        alone = self.has_class("-alone")
-        self._alone(False)
-        if self._view in (BOARD, COMPARISON) or (self._view == LIVE and self.live is None):
-            self._view = ""
-            self._show()
-        elif not alone:
-            self.app.switch_mode("dashboard")
+    def action_bench_copy(self) -> None:
+        """Copies the selected text; without a selection the whole content of the pane."""
+        selected = self.get_selected_text()
+        self.copy(selected or self.pane.text, "the selected text" if selected else "the report")
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self._draw_line)
+    def action_bench_plan(self) -> None:
+        self.controller.plan()
 
-    @on(events.ScreenResume)
-    def _resumed(self) -> None:
-        self.work(self.read_heads, "bench-list", exclusive=True)
+    def action_bench_measure(self) -> None:
+        self.controller.measure_speed()
+
+    def action_bench_resume(self) -> None:
+        self.controller.resume()
+
+    def action_bench_remove(self) -> None:
+        self.controller.stop_or_delete()
+
+    def action_bench_save(self) -> None:
+        self.controller.save_best_cell()
+
+    def action_bench_restore(self) -> None:
+        self.controller.restore()
+
+    def action_bench_export(self) -> None:
+        self.controller.export()

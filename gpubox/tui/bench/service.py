@@ -1,81 +1,248 @@
-"""What the Bench screen asks for. The real one is ``bench.live``; tests hand in their own."""
+"""What the Bench screen uses of the services below it.
+
+Each benchmark runs in a process of its own: drawing the screen would disturb a measurement in the same event loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.bench.plan_outline import PlanOutline
     from gpubox.bench.report.leaderboard import Leaderboard
     from gpubox.bench.report.load import ReportBundle
     from gpubox.bench.report.run_comparison import RunComparison
-    from gpubox.bench.report.run_progress import RunProgress
+    from gpubox.bench.report.run_progress import RunFollower, RunProgress
     from gpubox.bench.report.run_summaries import RunSummary
+    from gpubox.config import Config
+    from gpubox.paths import Paths
+    from gpubox.profiles.profile import Profile
+
+POLL_SECONDS = 0.5
+OUTLINE_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """A run that this screen started came to its end."""
+    """How a run ended that this screen started."""
 
     ok: bool
-    text: str
-    """Why it did not end well, and what to do; empty else."""
+    problem: str = ""
+    """Why it failed, and what to do; empty if it did not."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestCell:
-    """What of a run is worth keeping as a profile."""
+    """The best cell of a sweep."""
 
-    cell: str
-    """As the report calls it."""
-    name: str
-    """A name for the profile."""
+    label: str
+    profile_name: str
+    """A name for the profile it is saved as."""
 
 
-class BenchService(Protocol):
-    """The runs of this box. Methods raise GpuboxError."""
+class BenchService:
+    """The benchmark runs of this machine. Methods raise GpuboxError."""
 
-    read_only: str
-    """Why nothing can be run here; empty where it can."""
-    url: str | None
-    """The server that is measured where gpubox owns none."""
+    def __init__(self, paths: Paths, config: Config, url: str | None = None, *, read_only: str = "") -> None:
+        """``url``: the server to measure if gpubox owns none. ``read_only``: why nothing can be run; empty: it can."""
+        self.paths, self.config, self.url, self.read_only = paths, config, url, read_only
+        self._follower: RunFollower | None = None
 
-    async def run_summaries(self) -> list[RunSummary]:
+    async def summaries(self) -> list[RunSummary]:
         """Every run, the newest first."""
+        from gpubox.bench.report.run_summaries import run_summaries
+
+        return list(reversed(await run_in_thread(run_summaries, self.paths)))
 
     async def active(self) -> RunProgress | None:
-        """The run at work now, whoever started it. Cheap."""
+        """The run that is executed now, by any process. Cheap."""
+        return await run_in_thread(self._active)
 
-    async def load_report(self, run: str) -> ReportBundle: ...
+    def _active(self) -> RunProgress | None:
+        if not (self.paths.state / "runs").is_dir():
+            return None
+        from gpubox.bench.report.run_progress import RunFollower
+        from gpubox.bench.report.run_summaries import active_run
 
-    async def load_comparison(self, first: str, second: str) -> RunComparison: ...
+        run = self._follower.run if self._follower and self._follower.run.busy else active_run(self.paths)
+        if run is None:
+            self._follower = None
+            return None
+        if self._follower is None or self._follower.run.id != run.id:
+            self._follower = RunFollower(run)
+        return self._follower.read()
 
-    async def load_leaderboards(self) -> list[Leaderboard]: ...
+    async def report(self, run: str) -> ReportBundle:
+        from gpubox.bench.report.load import load_report
+        from gpubox.bench.run_store import find_run
 
-    async def outline(self, words: Sequence[str]) -> PlanOutline:
-        """What ``gpubox bench WORDS`` would do."""
+        return await run_in_thread(lambda: load_report(find_run(self.paths, run), self._profiles()))
+
+    async def comparison(self, first: str, second: str) -> RunComparison:
+        from gpubox.bench.report.load import load_comparison
+        from gpubox.bench.run_store import find_run
+
+        return await run_in_thread(lambda: load_comparison(find_run(self.paths, first), find_run(self.paths, second)))
+
+    async def leaderboards(self) -> list[Leaderboard]:
+        from gpubox.bench.report.load import load_leaderboards
+
+        return await run_in_thread(load_leaderboards, self.paths)
+
+    async def outline(self, arguments: Sequence[str]) -> PlanOutline:
+        """What ``gpubox bench ARGUMENTS`` would do."""
+        process = await run_in_thread(self._run_briefly, ["--dry-run", *arguments, "--json"])
+        values = _json_object(process.stdout)
+        if process.returncode or "items" not in values:
+            raise _reported_error(values, process.stderr)
+        from gpubox.bench.plan_outline import PlanOutline
+
+        return msgspec.convert(values, PlanOutline)
 
     async def busy(self) -> tuple[str, ...]:
-        """Who is being answered now, a sentence each."""
+        """The requests that the server answers now, a sentence each."""
+        from gpubox.bench.plan_outline import busy_slots
 
-    async def run(self, words: Sequence[str], *, now: bool) -> RunOutcome:
-        """Runs ``gpubox bench WORDS`` in a process of its own, which outlives this screen; returns at its end."""
+        return () if self.url else await busy_slots(self.paths, self.config)
 
-    async def stop(self, live: RunProgress) -> None:
-        """Has the run stop in good order: the item in flight is lost, what ran before comes back."""
+    async def run(self, arguments: Sequence[str], *, now: bool) -> RunOutcome:
+        """Runs ``gpubox bench ARGUMENTS`` in a process that outlives this screen; returns when it ends.
 
-    async def remove(self, run: str) -> None: ...
+        ``now``: requests that the server answers are cut off.
+        """
+        code, values, stderr = await self._run_to_end([*arguments, *(["--now"] if now else [])])
+        if code == 0:
+            return RunOutcome(True)
+        if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
+            return RunOutcome(False, "The run was stopped. Its results are kept; r resumes it.")
+        if code < 0:
+            return RunOutcome(False, f"The run was killed (signal {-code}). Its results are kept; r resumes it.")
+        error = _reported_error(values, stderr)
+        return RunOutcome(False, " ".join(filter(None, (error.message, error.hint))))
 
-    async def best(self, run: str) -> BestCell:
+    async def _run_to_end(self, arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
+        """Runs ``gpubox bench ARGUMENTS --json``: exit code, JSON object, and stderr."""
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            process = await run_in_thread(_start, [*self._command(), *arguments, "--json"], stdout, stderr)
+            while process.poll() is None:
+                await asyncio.sleep(POLL_SECONDS)
+            return process.returncode, _json_object(_read(stdout)), _read(stderr)
+
+    async def stop(self, run: RunProgress) -> None:
+        """Stops the run in good order: the current item is lost, the server that ran before is restored."""
+        if run.owner is None:
+            raise GpuboxError("The process of this run was not found.", "Ctrl-C in its terminal stops it.")
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                os.kill(run.owner, signal.SIGINT)
+            except PermissionError:
+                raise GpuboxError("The run belongs to another user.") from None
+
+    async def delete(self, run: str) -> None:
+        from gpubox.bench.run_store import find_run
+
+        await run_in_thread(lambda: find_run(self.paths, run).remove())
+
+    async def best_cell(self, run: str) -> BestCell:
         """The best cell of a sweep."""
+        from gpubox.bench.run_store import find_run
+        from gpubox.bench.saved_profile import default_profile_name, target_to_save
 
-    async def keep(self, run: str, name: str) -> None:
-        """Writes the best cell of a sweep as the profile ``name``. Raises UsageError where the name will not do."""
+        def read() -> BestCell:
+            target = target_to_save(find_run(self.paths, run))
+            return BestCell(target.name, default_profile_name(self._profiles()(target.profile), target))
+
+        return await run_in_thread(read)
+
+    async def save_as_profile(self, run: str, name: str) -> None:
+        """Saves the best cell of a sweep as a profile. Raises UsageError if the name cannot be used."""
+        from gpubox.bench.run_store import find_run
+        from gpubox.bench.saved_profile import profile_of_target, target_to_save
+        from gpubox.profiles.writer import save_profile
+
+        def save() -> None:
+            target = target_to_save(find_run(self.paths, run))
+            profile, header = profile_of_target(self._profiles()(target.profile), target, name, run)
+            save_profile(profile, self.paths, header=header)
+
+        await run_in_thread(save)
 
     async def restore(self) -> str:
-        """Brings back what ran before a run that was killed. Returns its profile, empty where nothing ran."""
+        """Restores the server that ran before a killed run. Returns its profile; empty if nothing ran."""
+        code, values, stderr = await self._run_to_end(["restore"])
+        if code:
+            raise _reported_error(values, stderr)
+        return str(values.get("profile") or "")
 
-    async def export(self, what: Sequence[str], form: str) -> str:
-        """Writes it to a file in the folder gpubox was started in. Returns its path for showing."""
+    async def export(self, target: Sequence[str], file_format: str) -> str:
+        """Writes ``target`` to a file in the current folder. Returns its path."""
+        from gpubox.bench.report.formats import export_text, write_export
+
+        def write() -> str:
+            text = export_text(self.paths, self._profiles(), target, file_format)
+            stem = "-against-".join(target[1:]) if target[0] == "compare" else target[0]
+            path = Path.cwd() / f"{stem}.{file_format}"
+            write_export(text, path)
+            return str(path)
+
+        return await run_in_thread(write)
+
+    def _profiles(self) -> Callable[[str], Profile]:
+        from gpubox.profiles.loader import load_catalog
+
+        return load_catalog(self.paths).get
+
+    def _command(self) -> list[str]:
+        override = self.paths.config_override
+        return [sys.executable, "-m", "gpubox", *(["--config", str(override)] if override else []), "bench"]
+
+    def _run_briefly(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [*self._command(), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=OUTLINE_TIMEOUT_SECONDS,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            raise GpuboxError(f"gpubox bench did not answer: {error}.") from None
+
+
+def _start(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+    # In a session of its own, the process survives Ctrl-C and the end of this terminal.
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True)
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _reported_error(values: dict[str, Any], stderr: str) -> GpuboxError:
+    """The error that the other process reported: as JSON, otherwise the last line of its stderr."""
+    if values.get("error"):
+        return GpuboxError(str(values["error"]), str(values.get("hint") or ""))
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return GpuboxError(lines[-1] if lines else "It ended without a message.")

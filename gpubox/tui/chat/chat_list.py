@@ -1,4 +1,4 @@
-"""The chats, the one that changed last first: search by name and by what was said, rename, delete."""
+"""The list of chats, the last changed one first, under a search line."""
 
 from __future__ import annotations
 
@@ -19,57 +19,42 @@ from gpubox.tui.widgets.cursor_rows import CursorRows
 if TYPE_CHECKING:
     from gpubox.agent.transcript.chat_files import ChatSummary
 
+NARROW_CELLS = 48
+"""Below this width a row has only the name and the time."""
+
 
 class ChatRows(CursorRows["ChatSummary"]):
-    """The lines. Enter opens one."""
+    """The rows. Enter opens a chat."""
 
     EMPTY_TEXT = "No chat yet."
     CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "rename", show=False),
-        Binding("x,delete", "remove", show=False),
+        Binding("r", "screen.chat_rename_highlighted", show=False),
+        Binding("x,delete", "screen.chat_delete_highlighted", show=False),
     ]
 
-    class RowOpened(CursorRows.RowOpened):
-        """Enter was pressed on a chat. ``value`` is its ChatSummary."""
-
-    class Wanted(Message):
-        """Something other than opening is wanted of a chat: ``rename`` or ``remove``."""
-
-        def __init__(self, what: str, head: ChatSummary) -> None:
-            super().__init__()
-            self.what, self.head = what, head
-
     current = ""
-    """The chat that is open."""
+    """Name of the open chat."""
 
     def make_row(self, value: ChatSummary, width: int) -> StyledLine:
         mark = ("● ", "$primary") if value.name == self.current else ("✗ ", "$error") if value.problem else ("  ", "")
-        at = time_or_date(value.changed_at)
-        names = max(12, min(28, width // 2))
-        if width < 48:
-            name = styled_line(mark, (sanitize_to_width(value.name, width - len(at) - 4), "bold"))
-            return (*pad_line(name, width - len(at) - 1), (f" {at}", "$quiet"))
-        words = value.problem or value.title
-        head = styled_line(mark, (sanitize_to_width(value.name, names - 3), "bold"))
-        left = (*pad_line(head, names), (sanitize_to_width(words, width - names - len(at) - 8), "$secondary"))
-        right = styled_line((f"{value.turns:>4} ", "$quiet"), (f" {at}", "$quiet"))
+        time = time_or_date(value.changed_at)
+        if width < NARROW_CELLS:
+            name = styled_line(mark, (sanitize_to_width(value.name, width - len(time) - 4), "bold"))
+            return (*pad_line(name, width - len(time) - 1), (f" {time}", "$quiet"))
+        name_cells = max(12, min(28, width // 2))
+        name = styled_line(mark, (sanitize_to_width(value.name, name_cells - 3), "bold"))
+        title = sanitize_to_width(value.problem or value.title, width - name_cells - len(time) - 8)
+        left = (*pad_line(name, name_cells), (title, "$secondary"))
+        right = styled_line((f"{value.turns:>4} ", "$quiet"), (f" {time}", "$quiet"))
         return (*pad_line(left, width - cell_width(right)), *right)
 
     def key(self, value: ChatSummary) -> Hashable:
         return value.name
 
-    def action_rename(self) -> None:
-        if self.value:
-            self.post_message(self.Wanted("rename", self.value))
-
-    def action_remove(self) -> None:
-        if self.value:
-            self.post_message(self.Wanted("remove", self.value))
-
 
 class ChatList(Vertical):
-    """The rows under a search line."""
+    """The rows and their search line."""
 
     DEFAULT_CSS = """
     ChatList {
@@ -80,8 +65,8 @@ class ChatList(Vertical):
     }
     """
 
-    class Searched(Message):
-        """Another text is looked for."""
+    class SearchChanged(Message):
+        """The text to search for changed."""
 
     def __init__(self) -> None:
         super().__init__(id="chats")
@@ -94,21 +79,20 @@ class ChatList(Vertical):
         yield self.search
         yield self.rows
 
-    def take(self, chat_summaries: tuple[ChatSummary, ...], current: str) -> None:
-        """Shows ``chat_summaries``."""
+    def show_chats(self, chats: tuple[ChatSummary, ...], current: str) -> None:
+        """Replaces the rows; ``current`` is the name of the open chat."""
         if self.rows.current != current:
             self.rows.current = current
             self.rows.redraw()
-        self.rows.take(chat_summaries)
+        self.rows.show_values(chats)
 
-    def find(self) -> None:
-        """The keys go to the search line."""
+    def focus_search(self) -> None:
         self.screen.set_focus(self.search)
 
     @on(Input.Changed, "#chat-search")
-    def _changed(self) -> None:
-        self.post_message(self.Searched())
+    def _search_changed(self) -> None:
+        self.post_message(self.SearchChanged())
 
     @on(Input.Submitted, "#chat-search")
-    def _submitted(self) -> None:
+    def _search_submitted(self) -> None:
         self.screen.set_focus(self.rows)

@@ -1,4 +1,4 @@
-"""Where the owner writes: Enter sends, ctrl+j begins a new line, Up in an empty one takes the last prompt up again."""
+"""The prompt box: Enter sends, ctrl+j starts a new line, Up in an empty box edits the last prompt."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-NEW_LINE = ("ctrl+j", "shift+enter", "alt+enter")
+NEW_LINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter")
 MAX_ROWS = 10
 
 
 class Composer(TextArea):
-    """A few lines of text, as high as they are."""
+    """A text area that is as high as its text."""
 
     DEFAULT_CSS = """
     Composer {
@@ -25,22 +25,21 @@ class Composer(TextArea):
         & .text-area--placeholder { color: $quiet; }
     }
     """
-
-    # A text area's own ctrl+y would redo.
+    # TextArea binds ctrl+y to redo.
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+y", "screen.chat_copy_code", show=False)]
 
-    class Sent(Message):
-        """Enter was pressed on something."""
+    class Submitted(Message):
+        """Enter was pressed on a text that is not blank."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
-    class WantsLast(Message):
-        """Up was pressed where nothing is written."""
+    class EditLastRequested(Message):
+        """Up was pressed in an empty box."""
 
-    class WantsScroll(Message):
-        """A page key was pressed: it is the chat that is meant."""
+    class PageKeyPressed(Message):
+        """A page key was pressed, which scrolls the transcript."""
 
         def __init__(self, pages: int) -> None:
             super().__init__()
@@ -53,41 +52,37 @@ class Composer(TextArea):
         )  # fmt: skip
         self.cursor_blink = False
 
-    def put(self, text: str) -> None:
-        """Writes ``text`` instead of what is there, the cursor behind it."""
+    def set_text(self, text: str) -> None:
+        """Replaces the text and moves the cursor to its end."""
         self.text = text
         self.move_cursor(self.document.end)
-        self._fit()
+        self._fit_height()
 
     async def _on_key(self, event: events.Key) -> None:
-        key = event.key
-        if key == "enter":
-            self._take(event)
-            if self.text.strip():
-                self.post_message(self.Sent(self.text.rstrip()))
-        elif key in NEW_LINE:
-            self._take(event)
+        message: Message | None = None
+        if event.key == "enter":
+            message = self.Submitted(self.text.rstrip()) if self.text.strip() else None
+        elif event.key in NEW_LINE_KEYS:
             self.insert("\n")
-        elif key == "up" and not self.text:
-            self._take(event)
-            self.post_message(self.WantsLast())
-        elif key in ("pageup", "pagedown"):
-            self._take(event)
-            self.post_message(self.WantsScroll(-1 if key == "pageup" else 1))
+        elif event.key == "up" and not self.text:
+            message = self.EditLastRequested()
+        elif event.key in ("pageup", "pagedown"):
+            message = self.PageKeyPressed(-1 if event.key == "pageup" else 1)
         else:
             await super()._on_key(event)
-
-    def _take(self, event: events.Key) -> None:
+            return
         event.stop()
         event.prevent_default()
+        if message:
+            self.post_message(message)
 
     def on_text_area_changed(self) -> None:
-        self._fit()
+        self._fit_height()
 
     def on_resize(self) -> None:
-        self._fit()
+        self._fit_height()
 
-    def _fit(self) -> None:
+    def _fit_height(self) -> None:
         rows = max(1, min(MAX_ROWS, self.app.size.height // 3, self.wrapped_document.height))
         if self.styles.height is None or self.styles.height.value != rows + 2:
             self.styles.height = rows + 2

@@ -1,54 +1,68 @@
-"""What a chat is made of on the screen: prompts, thinking, answers, cards, remarks. Each makes its own lines."""
+"""The parts of a turn as lines: prompt, notes, thinking, answer, tool calls, errors and the time summary. Pure."""
 
 from __future__ import annotations
 
 from gpubox import units
+from gpubox.agent.events import RoundTiming, TurnTotals
 from gpubox.agent.tools import ToolCall, ToolOutput
-from gpubox.tui.chat.blocks import MarkdownBlocks
-from gpubox.tui.chat.card import tool_call_lines
-from gpubox.tui.chat.clean import clean, clean_lines, cut
-from gpubox.tui.chat.markdown import block_lines
-from gpubox.tui.chat.wrap import wrap
-from gpubox.tui.styled_lines import StyledLine, styled_line, truncate_line
+from gpubox.sanitize import reveal_hidden, sanitize_line
+from gpubox.tui.chat.markdown import MarkdownBlocks, block_lines, highlight_code
+from gpubox.tui.chat.wrap import cut_long_line, output_lines, wrap, wrap_hard
+from gpubox.tui.styled_lines import (
+    StyledLine,
+    StyledText,
+    cell_width,
+    join_lines,
+    pad_line,
+    sanitize_to_width,
+    styled_line,
+    truncate_line,
+    wrap_parts,
+)
 
 THINKING_TAIL_CHARS = 400
-"""Of the end of running thoughts, that is looked at to show their last words."""
+"""Characters at the end of running thinking that are searched for its last words."""
 PROMPT_LINES = 30
+"""Lines of a folded prompt."""
+FOLDED_LINES = 10
+"""Lines of code, a diff or output in a folded tool call."""
+UNFOLDED_LINES = 2000
+"""The same when unfolded; the rest is only counted."""
+INDENT: StyledLine = (("  ", ""),)
 
 
 class TurnPart:
-    """A piece of the transcript. Its lines are made anew where ``changed`` was called or the width is another."""
+    """A part of a turn. Its lines are cached until ``changed`` is called, it is folded, or the width changes."""
 
     folds = False
     """Whether it can be folded and unfolded."""
     gap = True
-    """Whether an empty line stands before it."""
+    """Whether an empty line precedes it."""
 
     def __init__(self) -> None:
-        self.version = 0
         self.open = False
         """Unfolded."""
-        self._made: tuple[int, int, bool] | None = None
+        self._cache_key: tuple[int, bool] | None = None
         self._lines: list[StyledLine] = []
 
     def changed(self) -> None:
-        """Its content is another now."""
-        self.version += 1
+        """Discards the cached lines."""
+        self._cache_key = None
 
     def lines(self, width: int) -> list[StyledLine]:
-        """What stands on the screen."""
-        key = (self.version, width, self.open)
-        if key != self._made:
-            self._lines, self._made = self.make(width), key
+        """The lines of the part, at most ``width`` cell_width wide."""
+        key = (width, self.open)
+        if key != self._cache_key:
+            self._lines, self._cache_key = self.make(width), key
         return self._lines
 
     def make(self, width: int) -> list[StyledLine]:
-        """Makes the lines."""
+        """Lays the part out."""
         raise NotImplementedError
 
 
 class PromptPart(TurnPart):
-    """What the owner asked."""
+    """The user's prompt."""
 
     folds = True
 
@@ -57,141 +71,165 @@ class PromptPart(TurnPart):
         self.text = text
 
     def make(self, width: int) -> list[StyledLine]:
-        mark: StyledLine = (("❯ ", "bold $primary"),)
         rows: list[StyledLine] = []
         for text in self.text.strip("\n").split("\n"):
-            rows += wrap(((clean(cut(text)), "bold"),), width, mark if not rows else (("  ", ""),), (("  ", ""),))
+            first: StyledLine = INDENT if rows else (("❯ ", "bold $primary"),)
+            rows += wrap(((sanitize_line(cut_long_line(text)), "bold"),), width, first, INDENT)
         if len(rows) > PROMPT_LINES and not self.open:
             rows = [*rows[: PROMPT_LINES - 1], ((f"  … {len(rows) - PROMPT_LINES + 1:,} more lines", "$quiet"),)]
         return rows
 
 
 class NotePart(TurnPart):
-    """Lines of gpubox's own about the turn: who answers, what was repaired, a round's figures."""
+    """A line from gpubox itself: which model answers, what was repaired, the figures of a round."""
 
-    gap = False
-
-    def __init__(self, rows: list[StyledLine], *, gap: bool = False) -> None:
+    def __init__(self, row: StyledLine, *, gap: bool = False) -> None:
         super().__init__()
-        self.rows, self.gap = rows, gap
+        self.row, self.gap = row, gap
 
     def make(self, width: int) -> list[StyledLine]:
-        return [part for row in self.rows for part in wrap(row, width, (), (("  ", ""),))]
+        return wrap(self.row, width, (), INDENT)
 
 
 class ThinkingPart(TurnPart):
-    """The model's thinking: one line with its tokens, folded; all of it, quiet, unfolded."""
+    """The model's thinking. Folded it is one line with the number of tokens."""
 
     folds = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.pieces: list[str] = []
+        self.deltas: list[str] = []
         self.tokens = 0
         self.exact = False
-        """Whether the tokens were counted by the loop; else the pieces were, of one token or more each."""
+        """Whether ``tokens`` is the agent's count; otherwise it counts deltas, which may hold several tokens."""
         self.seconds: float | None = None
         self.over = False
 
     def add(self, text: str) -> None:
-        self.pieces.append(text)
+        """Appends a delta."""
+        self.deltas.append(text)
         self.tokens += 1
         self.changed()
 
     def make(self, width: int) -> list[StyledLine]:
         mark = "▾" if self.open else "▸"
         count = f"{'' if self.exact else '~'}{self.tokens:,} token{'s' * (self.tokens != 1)}"
-        took = f", {units.duration(self.seconds)}" if self.seconds else ""
-        words = f"{mark} thought for {count}{took}" if self.over else f"{mark} thinking  {count}"
-        row = styled_line((words, "$turn-thinking"))
+        duration = f", {units.duration(self.seconds)}" if self.seconds else ""
+        title = f"{mark} thought for {count}{duration}" if self.over else f"{mark} thinking  {count}"
+        row = styled_line((title, "$turn-thinking"))
         if not self.open:
-            return (
-                [row]
-                if self.over
-                else [truncate_line(styled_line(*row, (f"  {self._peek()}", "$quiet italic")), width)]
-            )
-        texts = "".join(self.pieces).strip("\n").split("\n")
+            if self.over:
+                return [row]
+            return [truncate_line(styled_line(*row, (f"  {self._last_words()}", "$quiet italic")), width)]
         bar: StyledLine = (("│ ", "$line"),)
-        return [row, *(part for text in texts for part in wrap(((clean(cut(text)), "$quiet"),), width, bar, bar))]
+        rows = [row]
+        for text in "".join(self.deltas).strip("\n").split("\n"):
+            rows += wrap(((sanitize_line(cut_long_line(text)), "$quiet"),), width, bar, bar)
+        return rows
 
-    def _peek(self) -> str:
-        """The last words of what is being thought."""
-        text, at = "", len(self.pieces)
-        while at and len(text) < THINKING_TAIL_CHARS:
-            at -= 1
-            text = self.pieces[at] + text
-        words = clean(" ".join(text[-THINKING_TAIL_CHARS:].split()))
-        return f"… {words[-60:].lstrip()}" if words else ""
+    def _last_words(self) -> str:
+        text, index = "", len(self.deltas)
+        while index and len(text) < THINKING_TAIL_CHARS:
+            index -= 1
+            text = self.deltas[index] + text
+        tail = sanitize_line(" ".join(text[-THINKING_TAIL_CHARS:].split()))
+        return f"… {tail[-60:].lstrip()}" if tail else ""
 
 
 class AnswerPart(TurnPart):
-    """Visible text, as Markdown. While it comes only its last block is drawn again."""
+    """Visible text, as Markdown. While it is streamed, only its last block is laid out again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.blocks = MarkdownBlocks()
-        self.pieces: list[str] = []
+        self.deltas: list[str] = []
         self.over = False
-        self._done: list[StyledLine] = []
-        self._drawn = 0
-        """So many blocks stand in ``_done``."""
+        self._closed_lines: list[StyledLine] = []
         self._starts: list[int] = []
-        """Where in ``_done`` each of them begins."""
+        """Index in ``_closed_lines`` at which each laid-out block starts."""
         self._width = 0
 
     @property
     def text(self) -> str:
-        """All of it, as the model wrote it."""
-        return "".join(self.pieces)
+        """The Markdown as the model wrote it."""
+        return "".join(self.deltas)
 
     def add(self, text: str) -> None:
-        self.pieces.append(text)
+        """Appends a delta."""
+        self.deltas.append(text)
         self.blocks.add(text)
-        self._rejoin()
+        self._discard_joined()
         self.changed()
 
     def end(self) -> None:
-        """No more comes."""
+        """Ends the text."""
         if not self.over:
             self.over = True
             self.blocks.end()
-            self._rejoin()
+            self._discard_joined()
             self.changed()
 
-    def hand_over(self, code: str) -> None:
-        """Its last block became a tool's card: it is not shown twice."""
+    def drop_code(self, code: str) -> None:
+        """Removes the last block if it is ``code``: the tool call that runs it shows it."""
         closed = self.blocks.closed
         if closed and closed[-1].code and closed[-1].text.strip() == code.strip():
             self.blocks.joined_from = len(closed) - 1
-            self._rejoin()
+            self._discard_joined()
             closed.pop()
             self.changed()
 
-    def _rejoin(self) -> None:
-        at = self.blocks.joined_from
-        if at is not None and at < self._drawn:
-            del self._done[self._starts[at] :]
-            del self._starts[at:]
-            self._drawn = at
+    def _discard_joined(self) -> None:
+        """Drops the lines of blocks that were replaced by a joined one."""
+        index = self.blocks.joined_from
+        if index is not None and index < len(self._starts):
+            del self._closed_lines[self._starts[index] :]
+            del self._starts[index:]
 
     def make(self, width: int) -> list[StyledLine]:
         if width != self._width:
-            self._width, self._done, self._starts, self._drawn = width, [], [], 0
-        for block in self.blocks.closed[self._drawn :]:
-            self._starts.append(len(self._done))
-            if self._done and not block.tight:
-                self._done.append(())
-            self._done += block_lines(block, width)
-        self._drawn = len(self.blocks.closed)
+            self._width, self._closed_lines, self._starts = width, [], []
+        for block in self.blocks.closed[len(self._starts) :]:
+            self._starts.append(len(self._closed_lines))
+            if self._closed_lines and not block.tight:
+                self._closed_lines.append(())
+            self._closed_lines += block_lines(block, width)
         tail = self.blocks.tail
         if tail is None:
-            return list(self._done)
-        space: list[StyledLine] = [()] if self._done and not tail.tight else []
-        return self._done + space + block_lines(tail, width, open_=True)
+            return list(self._closed_lines)
+        gap: list[StyledLine] = [()] if self._closed_lines and not tail.tight else []
+        return self._closed_lines + gap + block_lines(tail, width, open_=True)
+
+
+class ErrorPart(TurnPart):
+    """Why a turn failed, and what to do about it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__()
+        self.message, self.hint = message, hint
+
+    def make(self, width: int) -> list[StyledLine]:
+        rows: list[StyledLine] = []
+        for text, style in ((self.message, ""), (self.hint, "$quiet")):
+            for part in output_lines(text):
+                first: StyledLine = INDENT if rows else (("✗ ", "$error"),)
+                rows += wrap(((part, style),), width, first, INDENT)
+        return rows
+
+
+# -- tool calls ---------------------------------------------------------------------------------------
+
+STOP_REASONS = {
+    "wall": "out of time", "cpu": "out of CPU time", "memory": "out of memory", "output": "too much output",
+    "cancelled": "stopped", "denied": "you said no", "refused": "refused",
+}  # fmt: skip
+"""``ToolOutput.ended_by`` -> its label."""
+_DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "$primary"), ("+", "$success"), ("-", "$error"))
+_FILE_TEXTS = ("content", "old", "new", "old_text", "new_text")
+"""Arguments of the file tools that a diff shows better."""
 
 
 class ToolCallPart(TurnPart):
-    """One tool call."""
+    """A tool call in a frame: its arguments or code, and its output."""
 
     folds = True
 
@@ -200,25 +238,189 @@ class ToolCallPart(TurnPart):
         self.call = call
         self.output: ToolOutput | None = None
         self.state = "runs"
+        """In the title as long as there is no output."""
         self.diff = ""
 
     def make(self, width: int) -> list[StyledLine]:
-        return tool_call_lines(self.call, self.output, self.state, width, diff=self.diff, whole=self.open)
+        output = self.output
+        inner = max(8, width - 4)
+        limit = UNFOLDED_LINES if self.open else FOLDED_LINES
+        edge = "$line" if output is None or output.ok else "$error"
+        rows = [_frame("╭", self._title(), "╮", width, edge)]
+        rows += [_side(row, inner, edge) for row in _fold_rows(self._input_lines(inner), limit)]
+        if output is not None and (result := _result_lines(output, inner)):
+            rows.append(_frame("├", (), "┤", width, edge))
+            rows += [_side(row, inner, edge) for row in _fold_rows(result, limit, tail=True)]
+        rows.append(_frame("╰", (), "╯", width, edge))
+        return rows
+
+    def _title(self) -> StyledLine:
+        """``code_execution · bubblewrap · 38 ms · exit 1``."""
+        output = self.output
+        parts: list[StyledLine] = [((sanitize_to_width(self.call.name, 40), "bold"),)]
+        if output is None:
+            return join_lines([*parts, ((self.state, "$accent"),)], " · ")
+        if output.isolation:
+            parts.append(((output.isolation, "$success" if output.isolation == "bubblewrap" else "$warning"),))
+        parts.append(((units.duration(output.seconds), "$secondary"),))
+        if output.ended_by:
+            parts.append(((STOP_REASONS.get(output.ended_by, sanitize_line(output.ended_by)), "$error"),))
+        elif output.exit_code is not None:
+            parts.append(((f"exit {output.exit_code}", "$success" if output.exit_code == 0 else "$error"),))
+        elif not output.ok:
+            parts.append((("failed", "$error"),))
+        return join_lines(parts, " · ")
+
+    def _input_lines(self, width: int) -> list[StyledLine]:
+        if self.call.code:
+            code = "\n".join(cut_long_line(text.expandtabs(4)) for text in self.call.code.strip("\n").split("\n"))
+            return [row for source in highlight_code(code, "python") for row in wrap_hard(source, width)]
+        rows: list[StyledLine] = []
+        for name, value in self.call.arguments.items():
+            if not (self.diff and name in _FILE_TEXTS):
+                text = sanitize_line(cut_long_line(" ⏎ ".join(str(value).split("\n"))))
+                rows += _fold_rows(wrap_hard(((f"{sanitize_line(str(name))} ", "$quiet"), (text, "")), width), 3)
+        return rows + (diff_lines(self.diff, width) if self.diff else [])
 
 
-class ErrorPart(TurnPart):
-    """Why a turn broke, and what to do."""
+def diff_lines(diff: str, width: int) -> list[StyledLine]:
+    """A unified diff in colours. It is complete: the user approves exactly what is written."""
+    rows: list[StyledLine] = []
+    for text in diff.split("\n"):
+        style = next((style for mark, style in _DIFF_STYLES if text.startswith(mark)), "")
+        rows += wrap_hard(((reveal_hidden(cut_long_line(text.expandtabs(4))), style),), width)
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows
 
-    def __init__(self, message: str, hint: str) -> None:
+
+def _result_lines(output: ToolOutput, width: int) -> list[StyledLine]:
+    rows = [row for text in output_lines(output.text) for row in wrap_hard(((text, "$secondary"),), width)]
+    extra: list[StyledText] = []
+    if output.dropped_bytes:
+        extra.append((f"{output.dropped_bytes:,} bytes more were dropped", "$quiet"))
+    if output.files_changed:
+        names = ", ".join(sanitize_to_width(name, 30) for name in output.files_changed[:6])
+        rest = f" and {len(output.files_changed) - 6} more" if len(output.files_changed) > 6 else ""
+        extra.append((f"files: {names}{rest}", "$primary"))
+    return rows + [truncate_line((span,), width) for span in extra]
+
+
+def _fold_rows(rows: list[StyledLine], limit: int, *, tail: bool = False) -> list[StyledLine]:
+    """About ``limit`` rows and a count of the others; with ``tail`` half of the rows are from the end."""
+    if len(rows) <= limit + 1:
+        return rows
+    note: StyledLine = ((f"… {len(rows) - limit:,} more lines", "$quiet"),)
+    if not tail:
+        return [*rows[:limit], note]
+    return [*rows[: limit // 2], note, *rows[len(rows) - (limit - limit // 2) :]]
+
+
+def _frame(left: str, title: StyledLine, right: str, width: int, edge: str) -> StyledLine:
+    shown: StyledLine = ((" ", ""), *truncate_line(title, max(0, width - 6)), (" ", "")) if title else ()
+    fill = max(0, width - 3 - cell_width(shown))
+    return ((f"{left}─", edge), *shown, ("─" * fill + right, edge))
+
+
+def _side(row: StyledLine, inner: int, edge: str) -> StyledLine:
+    return (("│ ", edge), *pad_line(row, inner), (" │", edge))
+
+
+# -- where the time of a turn went --------------------------------------------------------------------
+
+TIME_PARTS = (
+    ("queue", "$turn-queue", "queue_seconds"),
+    ("prefill", "$turn-prefill", "prefill_new_seconds"),
+    ("re-read", "$turn-reread", "prefill_reprocessed_seconds"),
+    ("thinking", "$turn-thinking", "thinking_seconds"),
+    ("answer", "$turn-answer", "answer_seconds"),
+    ("tools", "$turn-tools", "tool_seconds"),
+    ("you", "$turn-approval", "approval_seconds"),
+    ("loop", "$turn-loop", "loop_seconds"),
+)
+"""Label, colour and field of ``RoundTiming``, in the order of the bar. ``you``: an approval waited for the user."""
+MIN_PART_SECONDS = 0.0005
+"""Shorter parts are left out of the bar."""
+END_REASONS = {
+    "rounds": "all rounds used",
+    "tokens": "token limit of the turn",
+    "wall": "time limit of the turn",
+    "stopped": "you stopped it",
+    "repetition": "it repeated itself",
+    "length": "cut at max_tokens",
+}
+"""Why a turn ended without a complete answer -> its label."""
+
+
+class SummaryPart(TurnPart):
+    """The figures of a finished turn, and a bar of where its time went."""
+
+    def __init__(self, totals: TurnTotals, reason: str) -> None:
         super().__init__()
-        self.message, self.hint = message, hint
+        self.totals, self.reason = totals, reason
 
     def make(self, width: int) -> list[StyledLine]:
-        texts = [(text, "") for text in clean_lines(self.message)] + [
-            (text, "$quiet") for text in clean_lines(self.hint)
-        ]
-        first: StyledLine = (("✗ ", "$error"),)
-        rows: list[StyledLine] = []
-        for span in texts:
-            rows += wrap((span,), width, first if not rows else (("  ", ""),), (("  ", ""),))
-        return rows
+        return waterfall(self.totals, self.reason, width)
+
+
+def waterfall(totals: TurnTotals, reason: str, width: int) -> list[StyledLine]:
+    """The figures of the turn, the bar of its time, and the bar's legend."""
+    parts = time_shares(totals.timing, width)
+    if not parts:
+        return []
+    bar: StyledLine = tuple(("█" * size, colour) for _, colour, _, size in parts)
+    legend = [
+        styled_line(("■ ", colour), (f"{label} ", "$quiet"), f"{s:.1f} s" if 0.0995 <= s < 1 else units.duration(s))
+        for label, colour, s, _ in parts
+    ]
+    return [*wrap_parts(_summary_spans(totals, reason), width), bar, *wrap_parts(legend, width, "  ")]
+
+
+def time_shares(timing: RoundTiming, width: int) -> list[tuple[str, str, float, int]]:
+    """Label, colour, seconds and cell_width of each part that took time; the cell_width add up to ``width``."""
+    parts = [(label, colour, getattr(timing, field)) for label, colour, field in TIME_PARTS]
+    parts = [part for part in parts if part[2] >= MIN_PART_SECONDS]
+    if not parts:
+        return []
+    total = sum(seconds for _, _, seconds in parts)
+    sizes = [max(1, round(seconds / total * width)) for _, _, seconds in parts]
+    while sum(sizes) != width:
+        sizes[sizes.index(max(sizes))] += 1 if sum(sizes) < width else -1
+    return [(*part, size) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
+    timing = totals.timing
+    spans: list[StyledLine] = [
+        styled_line(("turn ", "$quiet"), (units.duration(timing.wall_seconds), "bold")),
+        styled_line(f"{timing.generated_tokens:,} tok"),
+        styled_line(("effective ", "$quiet"), f"{units.rate(totals.effective_tokens_per_second)} tok/s"),
+        *_speed_spans(timing),
+    ]
+    if totals.rounds > 1 or totals.tool_calls:
+        spans.append(styled_line(f"{totals.rounds} round{'s' * (totals.rounds != 1)}"))
+    if totals.tool_calls:
+        failed = (f", {totals.failed_tool_calls} failed", "$warning") if totals.failed_tool_calls else ""
+        spans.append(styled_line(f"{totals.tool_calls} tool{'s' * (totals.tool_calls != 1)}", failed))
+    if label := END_REASONS.get(reason):
+        spans.append(styled_line((label, "$warning")))
+    return spans
+
+
+def _speed_spans(timing: RoundTiming) -> list[StyledLine]:
+    """tg, draft acceptance and prompt tokens of a round or a turn."""
+    spans = [styled_line(("tg ", "$quiet"), f"{units.rate(timing.tg_tokens_per_second)} tok/s")]
+    if timing.draft_tokens:
+        accepted = timing.draft_tokens_accepted
+        share = f"{accepted / timing.draft_tokens:.0%}" if accepted is not None else units.UNKNOWN
+        spans.append(styled_line(("accepted ", "$quiet"), share))
+    new, cached = units.tokens(timing.prefill_new_tokens), units.tokens(timing.cached_tokens)
+    spans.append(styled_line(("prefill ", "$quiet"), f"{new} new, {cached} reused"))
+    if timing.prefill_reprocessed_tokens:
+        spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} read again", "$warning")))
+    return spans
+
+
+def round_line(number: int, rounds: int, timing: RoundTiming) -> StyledLine:
+    """One round of several: ``round 2/5   prefill 73 new, 566 reused   70.4 tok/s``."""
+    return join_lines([styled_line((f"round {number}/{rounds}", "$quiet")), *_speed_spans(timing)])

@@ -1,8 +1,7 @@
-"""The second screen: one chat, its turns, and the box to write in."""
+"""The chat screen: the transcript of one chat, the prompt box below it, and the list of chats beside it."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,44 +12,40 @@ from textual.containers import Horizontal, Vertical
 
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.chat.approval import ApprovalScreen
+from gpubox.tui.chat.approval import ApprovalQueue
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
-from gpubox.tui.chat.chats import Chats
 from gpubox.tui.chat.composer import Composer
+from gpubox.tui.chat.controller import ChatController
 from gpubox.tui.chat.markdown import preload
-from gpubox.tui.chat.runner import TurnRunner
-from gpubox.tui.chat.status_lines import chat_line, idle_line, running_turn_line
-from gpubox.tui.chat.taking import Taking
+from gpubox.tui.chat.status_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
 from gpubox.tui.chat.transcript import Transcript
-from gpubox.tui.chat.turns import Turns
-from gpubox.tui.chat.welcome import no_server, welcome
+from gpubox.tui.chat.turn import CodeSnippet, code_snippets
+from gpubox.tui.dialogs import PromptScreen
+from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.key_bar import KeyBar
 from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
-    from gpubox.agent.tools import ToolCall
     from gpubox.telemetry.snapshot import Snapshot, Throughput
-    from gpubox.tui.chat.service import ChatService
+    from gpubox.tui.chat.service import ChatService, SandboxStatus
     from gpubox.tui.messages import ServerOverview
 
 HEADER_SECONDS = 0.5
-"""Between two drawings of the header and the context in use."""
+"""Minimum time between two updates of the header and of the context in use."""
+TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
+"""Actions that are hidden while the chat is empty."""
 
 
 class StatusLine(StyledLines):
-    """A line that is drawn again only when it changes."""
+    """One line, painted only when it changes."""
 
     DEFAULT_CSS = "StatusLine { height: 1; padding: 0 1; }"
 
 
-TURN_VERBS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
-"""Verbs with nothing to do in an empty chat."""
-
-
-class ChatScreen(Turns, Chats, Taking):
-    """Draws one open chat. Turns run here as workers; what they do, the service does."""
+class ChatScreen(PersistentScreen):
+    """Draws the chat and forwards keys to the controller. Turns run in its workers."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]  # noqa: RUF012
     AUTO_FOCUS = "#composer"
@@ -59,177 +54,174 @@ class ChatScreen(Turns, Chats, Taking):
     ChatScreen { layout: vertical; background: $background; color: $foreground; }
     ChatScreen #chat-line { background: $footer-background; }
     ChatScreen #body { height: 1fr; }
-    ChatScreen #talk { width: 1fr; height: 1fr; }
+    ChatScreen #conversation { width: 1fr; height: 1fr; }
     ChatScreen.-narrow ChatList { width: 1fr; }
-    ChatScreen.-listing.-narrow #talk { display: none; }
+    ChatScreen.-listing.-narrow #conversation { display: none; }
     ChatScreen.-roomy ChatList { width: 48; }
     """
 
     def __init__(self, service: ChatService, *, note: str = "") -> None:
-        super().__init__(service)
+        super().__init__()
+        self.service = service
         self.header, self.keys = StatusHeader(), KeyBar(Scope.CHAT)
         self.header.note = note
-        self.chat_bar, self.status = StatusLine(), StatusLine()
-        self.chat_bar.id = "chat-line"
+        self.chat_line, self.status_line = StatusLine(), StatusLine()
+        self.chat_line.id = "chat-line"
         self.transcript, self.composer, self.chat_list = Transcript(), Composer(), ChatList()
         self.chat_list.display = False
-        self.runner = TurnRunner(self.draw)
+        self.approvals = ApprovalQueue(self)
+        self.controller = ChatController(self, service)
+        self.runner = self.controller.runner
+        self.sandbox: SandboxStatus | None = None
         self.throughput: Throughput | None = None
-        self._now: ServerOverview | None = None
-        self._drawn_at = float("-inf")
-        self._questions: list[tuple[ToolCall, str, asyncio.Future[str]]] = []
-        """Approvals that nobody has seen yet."""
-        self._asking: ApprovalScreen | None = None
+        self._overview: ServerOverview | None = None
+        self._header_updated_at = float("-inf")
+        self._unfolded = False
+        self._copied: tuple[int, int] = (-1, 0)
+        """Index of a turn, and which of its snippets was copied last, counted from the end."""
 
     def compose(self) -> ComposeResult:
         yield self.header
-        yield self.chat_bar
+        yield self.chat_line
         with Horizontal(id="body"):
             yield self.chat_list
-            with Vertical(id="talk"):
+            with Vertical(id="conversation"):
                 yield self.transcript
-                yield self.status
+                yield self.status_line
                 yield self.composer
         yield self.keys
 
     def on_mount(self) -> None:
-        self.greet()
-        self.work(self._probe, "probe")
+        self.show_welcome()
+        self.work(self._prepare, "prepare")
 
     async def on_unmount(self) -> None:
         self.runner.stop()
-        if self.chat:
-            await self.chat.close()
+        await self.controller.close()
 
-    async def _probe(self) -> None:
+    async def _prepare(self) -> None:
         await run_in_thread(preload)
-        self.confined = await self.service.confined()
-        self.greet()
+        self.sandbox = await self.service.sandbox_status()
+        self.show_welcome()
         self.draw_lines()
 
-    # -- what the app tells ---------------------------------------------------------------------------
+    # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, now: ServerOverview | None) -> None:
-        """What runs changed, or the minute."""
-        self.header.now, self.header.clock, self.header.stale = header.now, header.clock, header.stale
-        if self.throughput is None:  # until the first readings come here, what the dashboard shows
-            self.header.cards, self.header.activity = header.cards, header.activity
-        if now != self._now:
-            self._now = now
-            self.greet()
+    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
+        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
+        if self.throughput is None:  # the first readings have not arrived here: show the dashboard's
+            self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+        if overview != self._overview:
+            self._overview = overview
+            self.show_welcome()
             self.draw_lines()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """New readings."""
         self.throughput = snapshot.throughput
         now = time.monotonic()
-        if not self.is_current or now - self._drawn_at < HEADER_SECONDS:
+        if not self.is_current or now - self._header_updated_at < HEADER_SECONDS:
             return
-        self._drawn_at = now
+        self._header_updated_at = now
         from gpubox.tui.dashboard.vram import gpu_readings
 
-        self.header.cards = gpu_readings(snapshot)
+        self.header.gpu_readings = gpu_readings(snapshot)
         self.header.activity = snapshot.throughput.state
         self.draw_lines()
 
     @property
-    def no_server(self) -> list[StyledLine]:  # type: ignore[override]
-        return no_server(self._now)
+    def no_server(self) -> list[StyledLine]:
+        """Why no model can answer; empty if one can."""
+        return no_server_lines(self._overview)
 
     @property
     def profile(self) -> str:
-        return (self._now.status.profile if self._now else "") or ""
+        """The running profile; empty: none runs."""
+        return (self._overview.status.profile if self._overview else "") or ""
 
     # -- drawing --------------------------------------------------------------------------------------
 
     def draw(self) -> None:
-        """The turn went on. Draws nothing while another screen is in front."""
-        if self.is_current or self._asking:
-            self.transcript.grow()
+        """Draws the running turn, unless another screen is in front."""
+        if self.is_current or self.approvals.shown:
+            self.transcript.update_last()
             self.draw_lines()
 
     def draw_lines(self) -> None:
-        """The line above the chat and the one below it."""
+        """Draws the lines above and below the transcript."""
         if not self.is_mounted:
             return
-        chat = self.chat
-        settings = chat.settings if chat else self.settings
-        problem = chat.problem if chat else ""
-        name = chat.name if chat else ""
-        self.chat_bar.show([chat_line(name, settings, self.confined, problem, self.chat_bar.content_size.width)])
-        width = self.status.content_size.width
-        turn = self.runner.turn
+        chat, settings = self.controller.chat, self.controller.settings
+        name, problem = (chat.name, chat.problem) if chat else ("", "")
+        width = self.chat_line.content_size.width
+        self.chat_line.show([chat_line(name, settings, self.sandbox, problem, width)])
+        width, turn = self.status_line.content_size.width, self.runner.turn
         if self.runner.running and turn:
-            at = time.monotonic()
-            row = running_turn_line(turn.live, self.runner.seconds, at, self.throughput, width)
+            row = running_turn_line(turn.progress, self.runner.seconds, time.monotonic(), self.throughput, width)
         else:
-            row = idle_line(self._said(), self.transcript.below, self.throughput, width)
-        self.status.show([row])
-        self._draw_keys()
+            row = idle_line(self._idle_note(), self.transcript.lines_below, self.throughput, width)
+        self.status_line.show([row])
+        self._update_keys()
+
+    def _idle_note(self) -> StyledLine:
+        if self.controller.editing:
+            return styled_line(("✎ ", "$accent"), ("replaces the last turn, which is kept; esc cancels", "$quiet"))
+        reasons = self.no_server if self.transcript.turns else []
+        return reasons[0] if reasons else ()
 
     @on(events.DescendantFocus)
-    def _draw_keys(self) -> None:
-        """What the keys do where they go now."""
+    def _update_keys(self) -> None:
         listing, reading = self.chat_list.rows.has_focus, self.transcript.has_focus
-        needless = {"chat_send"} if reading else {"chat_write"}
+        hidden = {"chat_send"} if reading else {"chat_write"}
         if not self.transcript.turns:
-            needless |= TURN_VERBS
-        self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(needless)
+            hidden |= TURN_ACTIONS
+        self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(hidden)
         back = "stop" if self.runner.running else "back"
-        self.keys.words = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
 
-    def _said(self) -> StyledLine:
-        if self.editing:
-            return styled_line(("✎ ", "$accent"), ("instead of the last turn, which is kept; esc leaves it", "$quiet"))
-        if self.transcript.turns and (why := self.no_server):
-            return why[0]
-        return ()
-
-    def greet(self) -> None:
-        """What stands in an empty chat."""
-        self.transcript.welcome = self.no_server or welcome(self.confined)
+    def show_welcome(self) -> None:
+        """Updates what an empty chat shows."""
+        self.transcript.welcome = self.no_server or welcome_lines(self.sandbox)
         if not self.transcript.turns:
             self.transcript.remake()
-
-    @on(Transcript.Scrolled)
-    def _scrolled(self) -> None:
-        self.draw_lines()
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.draw_lines)
 
+    @on(Transcript.LinesBelowChanged)
+    def _lines_below_changed(self) -> None:
+        self.draw_lines()
+
     @on(events.ScreenResume)
     def _resumed(self) -> None:
-        self.transcript.grow()
+        self.transcript.update_last()
         self.draw_lines()
-        self._ask_next()
+        self.approvals.show_next()
 
-    # -- keys -----------------------------------------------------------------------------------------
+    # -- the prompt box and the list ------------------------------------------------------------------
 
-    @on(Composer.Sent)
-    def _sent(self, message: Composer.Sent) -> None:
-        self.ask(message.text)
+    @on(Composer.Submitted)
+    def _submitted(self, message: Composer.Submitted) -> None:
+        self.controller.ask(message.text)
 
-    @on(Composer.WantsLast)
-    def _wants_last(self) -> None:
-        self.edit_last()
+    @on(Composer.EditLastRequested)
+    def _edit_last_requested(self) -> None:
+        self.controller.edit_last()
 
-    @on(Composer.WantsScroll)
-    def _wants_scroll(self, message: Composer.WantsScroll) -> None:
-        view = self.transcript
-        view.scroll_relative(y=message.pages * max(1, view.size.height - 2), animate=False)
+    @on(Composer.PageKeyPressed)
+    def _page_key_pressed(self, message: Composer.PageKeyPressed) -> None:
+        page = max(1, self.transcript.size.height - 2)
+        self.transcript.scroll_relative(y=message.pages * page, animate=False)
 
     @on(ChatRows.RowOpened)
-    def _opened(self, message: ChatRows.RowOpened) -> None:
-        self.open_chat(message.value.name)
+    def _row_opened(self, message: ChatRows.RowOpened) -> None:
+        self.controller.open_chat(message.value.name)
 
-    @on(ChatRows.Wanted)
-    def _wanted(self, message: ChatRows.Wanted) -> None:
-        self.change_chat(message.what, message.head.name)
+    @on(ChatList.SearchChanged)
+    def _search_changed(self) -> None:
+        self._read_list()
 
-    @on(ChatList.Searched)
-    def _searched(self) -> None:
-        self.work(self.read_list, "list", exclusive=True)
+    def _read_list(self) -> None:
+        self.work(self.controller.read_list, "list", exclusive=True)
 
     def show_list(self, shown: bool) -> None:
         """Opens or closes the list of chats."""
@@ -237,54 +229,103 @@ class ChatScreen(Turns, Chats, Taking):
         self.set_class(shown, "-listing")
         self.set_focus(self.chat_list.rows if shown else self.composer)
 
+    # -- actions --------------------------------------------------------------------------------------
+
     def action_chat_back(self) -> None:
-        """One level back: the turn, the list, the edit, the prompt, the chat."""
+        """One level back: stop the turn, close the list, cancel the edit, leave the prompt box, leave the chat."""
         if self.runner.running:
             self.runner.stop()
         elif self.chat_list.display:
             self.show_list(False)
-        elif self.editing:
-            self.leave_edit()
+        elif self.controller.editing:
+            self.controller.cancel_edit()
         elif self.composer.has_focus and (self.composer.text or self.transcript.turns):
             self.set_focus(self.transcript)
         else:
             self.app.run_worker(self.app.run_action("show_dashboard"))
 
-    # -- approvals ------------------------------------------------------------------------------------
+    def action_chat_write(self) -> None:
+        self.set_focus(self.composer)
 
-    async def allow(self, call: ToolCall, diff: str) -> bool:
-        """Asks the owner. Waits until this screen is in front, and one question at a time."""
-        answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._questions.append((call, diff, answered))
-        if not self.is_current:
-            self.app.notify("The chat waits for you: a file is to be written.", markup=False)
-        self._ask_next()
-        try:
-            answer = await answered
-        finally:
-            self._questions = [one for one in self._questions if one[2] is not answered]
-            if not answered.done() or answered.cancelled():
-                self._close_question()
-        if answer == "all":
-            await self.allow_all()
-        return answer != "no"
+    def action_chat_fold(self) -> None:
+        self._unfolded = not self._unfolded
+        self.transcript.fold_all(self._unfolded)
 
-    def _ask_next(self) -> None:
-        waiting = [one for one in self._questions if not one[2].done()]  # who asked may not have read the answer yet
-        if self._asking or not waiting or not self.is_current:
+    def action_chat_retry(self) -> None:
+        self.controller.retry()
+
+    def action_chat_new(self) -> None:
+        self.controller.new_chat()
+
+    def action_chat_branch(self) -> None:
+        self.controller.branch()
+
+    def action_chat_settings(self) -> None:
+        self.controller.edit_settings()
+
+    def action_chat_list(self) -> None:
+        self.show_list(not self.chat_list.display)
+        self._read_list()
+
+    def action_chat_search(self) -> None:
+        self.show_list(True)
+        self.chat_list.focus_search()
+        self._read_list()
+
+    def action_chat_rename(self) -> None:
+        if self.controller.chat and self.controller.chat.name:
+            self.controller.rename(self.controller.chat.name)
+
+    def action_chat_delete(self) -> None:
+        if self.controller.chat and self.controller.chat.name:
+            self.controller.delete(self.controller.chat.name)
+
+    def action_chat_rename_highlighted(self) -> None:
+        if chat := self.chat_list.rows.value:
+            self.controller.rename(chat.name)
+
+    def action_chat_delete_highlighted(self) -> None:
+        if chat := self.chat_list.rows.value:
+            self.controller.delete(chat.name)
+
+    # -- copying and saving ---------------------------------------------------------------------------
+
+    def action_chat_copy_answer(self) -> None:
+        index, selected = self.transcript.turn_in_view, self.get_selected_text()
+        text = selected or (self.transcript.turns[index].answer if index is not None else "")
+        if text:
+            self.copy(text, "the selected text" if selected else "the answer")
+        else:
+            self.say("There is no answer to copy.")
+
+    def action_chat_copy_code(self) -> None:
+        turn, snippets = self._snippets_in_view()
+        if not snippets:
+            self.say("There is no code in this turn.")
             return
-        call, diff, answered = waiting[0]
+        back = self._copied[1] + 1 if self._copied[0] == turn else 0
+        self._copied = (turn, back % len(snippets))
+        index = len(snippets) - 1 - self._copied[1]
+        snippet = snippets[index]
+        lines = f"{snippet.line_count} line{'s' * (snippet.line_count != 1)}"
+        again = "; again: the one before it" if len(snippets) > 1 else ""
+        self.copy(snippet.text, f"code {index + 1} of {len(snippets)} ({snippet.language}, {lines}){again}")
 
-        def take(answer: str | None) -> None:
-            self._asking = None
-            if not answered.done():
-                answered.set_result(answer or "no")
-            self.call_later(self._ask_next)
+    def action_chat_save_code(self) -> None:
+        turn, snippets = self._snippets_in_view()
+        if not snippets:
+            self.say("There is no code in this turn.")
+            return
+        back = self._copied[1] if self._copied[0] == turn else 0
+        self.work(lambda: self._save_code(snippets[len(snippets) - 1 - back]), "save")
 
-        self._asking = ApprovalScreen(call, diff)
-        self.app.push_screen(self._asking, take)
+    async def _save_code(self, snippet: CodeSnippet) -> None:
+        folder = self.controller.chat.settings.workdir if self.controller.chat else ""
+        where = f"Relative to {folder}." if folder else "Relative to the folder gpubox was started in."
+        path = await self.app.push_screen_wait(PromptScreen("Save the code as", snippet.file_name, where))
+        if path:
+            self.say(f"Saved: {await self.service.save_file(snippet.text, path, folder)}")
 
-    def _close_question(self) -> None:
-        asking, self._asking = self._asking, None
-        if asking and asking.is_current:
-            asking.dismiss("no")
+    def _snippets_in_view(self) -> tuple[int, list[CodeSnippet]]:
+        index = self.transcript.turn_in_view
+        return (-1, []) if index is None else (index, code_snippets(self.transcript.turns[index]))

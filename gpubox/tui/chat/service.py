@@ -1,103 +1,126 @@
-"""What the chat pane asks for. The real one is ``chat.live``; tests hand in their own."""
+"""What the chat screen uses of the services below it: stored chats, the sandbox, profiles and files."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
+    from gpubox.agent.chat import Chat
     from gpubox.agent.endpoint import ServerEndpoint
-    from gpubox.agent.events import AgentEvent
     from gpubox.agent.tools import Approve
     from gpubox.agent.transcript.chat_files import ChatSummary
-    from gpubox.agent.transcript.chat_log import ChatLog
-    from gpubox.agent.transcript.records import ChatSettings
     from gpubox.agent.transcript.search import SearchHit
+    from gpubox.config import Config
+    from gpubox.paths import Paths
+
+READ_ONLY = "This is a recording: no model answers here."
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """What confines the model's programs here."""
+    """How the model's programs are confined on this machine."""
 
     isolation: str
-    """bubblewrap | landlock | none; empty where nothing does, and nothing is run."""
-    why: str = ""
-    """Why it is not better, and what to do; empty where it is the best there is."""
+    """bubblewrap | landlock | none; empty: nothing confines them, so they are not run."""
+    reason: str = ""
+    """Why the isolation is not the best one, and what to do; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileDefaults:
-    """What a profile gives its chats."""
+    """What a chat inherits from the running profile."""
 
     system_prompt: str
     sampling: Mapping[str, float]
 
 
-class OpenChat(Protocol):
-    """One open chat, as ``agent.session.Chat`` is one. Methods raise GpuboxError."""
+class ChatService:
+    """The stored chats. Methods raise GpuboxError; slow imports and disk access run in threads."""
 
-    @property
-    def name(self) -> str:
-        """Empty for a new one: the first question names it."""
+    def __init__(self, paths: Paths, config: Config, url: str | None = None, *, recording: bool = False) -> None:
+        """``url``: a server that gpubox did not start answers. ``recording``: no server answers."""
+        self.paths, self.config, self.url, self.recording = paths, config, url, recording
 
-    @property
-    def settings(self) -> ChatSettings: ...
+    async def summaries(self) -> list[ChatSummary]:
+        """Every chat, the last changed one first."""
+        from gpubox.agent.transcript.chat_files import chat_summaries
 
-    @property
-    def log(self) -> ChatLog:
-        """All turns so far."""
-
-    @property
-    def endpoint(self) -> ServerEndpoint | None:
-        """Who answers the turn that runs, or answered the last one."""
-
-    @property
-    def problem(self) -> str:
-        """Why it is not saved just now; empty: it is."""
-
-    def send(self, text: str) -> AsyncGenerator[AgentEvent, None]:
-        """Asks. Closing the iterator stops the model and what it runs; what was said stays."""
-
-    def stop(self) -> bool:
-        """Ends the turn that runs; whether its iterator still gives the end."""
-
-    def change_settings(self, settings: ChatSettings) -> None:
-        """Changes what this chat does from here on."""
-
-    def rewind(self, turn: str) -> None:
-        """The next question goes on from ``turn``; empty: from the beginning. Nothing is deleted."""
-
-    def branch(self, name: str, turn: str | None = None) -> None:
-        """Makes a chat ``name`` of this one up to ``turn``."""
-
-    async def close(self) -> None: ...
-
-
-class ChatService(Protocol):
-    """All chats. Methods raise GpuboxError."""
-
-    async def chat_summaries(self) -> list[ChatSummary]:
-        """Every chat, the one that changed last first."""
+        return await run_in_thread(chat_summaries, self.paths)
 
     async def search(self, text: str) -> list[SearchHit]:
-        """Where ``text`` was said."""
+        """The prompts and answers that contain ``text``."""
+        from gpubox.agent.transcript.search import search
 
-    async def open(self, name: str, approve: Approve) -> OpenChat:
-        """The chat ``name``; empty: a new one. ``approve`` is called where the owner has to allow something."""
+        return await run_in_thread(search, self.paths, text)
+
+    async def open(self, name: str, approve: Approve) -> Chat:
+        """Opens chat ``name``; empty: a new one. ``approve`` asks the user to allow a tool call."""
+        await run_in_thread(_import_agent)
+        from gpubox.agent.chat import Chat
+        from gpubox.agent.endpoint import find_endpoint
+
+        async def find() -> ServerEndpoint:
+            if self.recording:
+                raise GpuboxError(READ_ONLY)
+            return await find_endpoint(self.paths, self.config, url=self.url)
+
+        return Chat(self.paths, self.config, name, find=find, approve=approve)
 
     async def free_name(self, text: str) -> str:
-        """A name made of ``text`` that no chat has."""
+        """A chat name made from ``text`` that is not in use."""
+        from gpubox.agent.transcript.chat_files import free_name
 
-    async def rename(self, name: str, new: str) -> None: ...
+        return await run_in_thread(free_name, self.paths, text)
 
-    async def remove(self, name: str) -> None: ...
+    async def rename(self, name: str, new: str) -> None:
+        from gpubox.agent.transcript.chat_files import rename_chat
 
-    async def confined(self) -> SandboxStatus:
-        """What confines programs; found out once, by trying."""
+        await run_in_thread(rename_chat, self.paths, name, new)
 
-    async def defaults(self, profile: str) -> ProfileDefaults:
-        """What holds where a chat says nothing else."""
+    async def delete(self, name: str) -> None:
+        from gpubox.agent.transcript.chat_files import remove_chat
 
-    async def save(self, text: str, path: str, folder: str) -> str:
-        """Writes ``text`` to a file that is not there yet, from ``folder``. Returns its path for showing."""
+        await run_in_thread(remove_chat, self.paths, name)
+
+    async def sandbox_status(self) -> SandboxStatus:
+        """How programs are confined; found by trying, once."""
+        from gpubox.sandbox.runner import Sandbox
+
+        sandbox = await Sandbox.probe(self.config)
+        return SandboxStatus(sandbox.isolation or "", " ".join(filter(None, (sandbox.problem, sandbox.hint))))
+
+    async def profile_defaults(self, profile: str) -> ProfileDefaults:
+        from gpubox.agent.settings import SYSTEM_PROMPT
+        from gpubox.profiles.loader import load_catalog
+
+        catalog = await run_in_thread(load_catalog, self.paths)
+        known = catalog.profiles.get(profile)
+        return ProfileDefaults((known.chat.system if known else "") or SYSTEM_PROMPT, known.sampling if known else {})
+
+    async def save_file(self, text: str, path: str, folder: str) -> str:
+        """Writes ``text`` to a new file, relative to ``folder``. Returns the absolute path."""
+        return await run_in_thread(_save_file, text, path, folder)
+
+
+def _save_file(text: str, path: str, folder: str) -> str:
+    try:
+        target = Path(folder or ".").expanduser().joinpath(Path(path).expanduser())
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text if text.endswith("\n") else f"{text}\n")
+    except FileExistsError:
+        raise UsageError(f"{target} already exists.", "Choose another name; no file is overwritten.") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GpuboxError(f"{path} cannot be written: {reason}.") from None
+    return str(target.resolve())
+
+
+def _import_agent() -> None:
+    import gpubox.agent.chat
+    import gpubox.agent.loop  # noqa: F401

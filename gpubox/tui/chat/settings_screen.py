@@ -1,61 +1,63 @@
-"""The settings of one chat. Empty is: as the profile has it."""
+"""The settings of one chat as a form. An empty field inherits from the profile."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from textual import events, on
+import msgspec
+from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.content import Content
-from textual.message import Message
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
+from gpubox.agent.settings import AgentSettings
 from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import UsageError
 from gpubox.tui.chat.service import ProfileDefaults
-from gpubox.tui.chat.settings_form import (
-    CYCLES,
-    SETTING_FIELDS,
-    SettingField,
-    changed_settings,
-    field_texts,
-    next_value,
-    placeholder_of,
-    value_label,
+from gpubox.tui.widgets.form import CycleField, FormRow
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
+COUNTS = ("rounds", "max_tokens", "thinking_budget_tokens")
+MAX_COUNT = 1_000_000
+CHOICES: dict[str, tuple[tuple[Any, str], ...]] = {
+    "thinking": ((None, "as the model does"), (True, "on"), (False, "off")),
+    "tools": ((True, "on"), (False, "off")),
+    "approvals": (("ask", "ask for each"), ("workspace", "allow in the workspace"), ("never", "never")),
+    "protocol": ((None, "chosen for the model"), ("native", "the template's own"), ("fenced", "```python blocks")),
+}
+"""Settings with a few values: each value and its label."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingField:
+    """One row of the form; ``name`` is the setting's."""
+
+    name: str
+    label: str
+    about: str
+    default: str = ""
+    """What an empty field means, if the profile says nothing."""
+
+
+SETTING_FIELDS = (
+    SettingField("thinking", "thinking", "before it answers"),
+    SettingField("thinking_budget_tokens", "thinking tokens", "then it has to answer", "no limit"),
+    SettingField("tools", "tools", "run code, use files"),
+    SettingField("protocol", "tool calls", "how the model asks for them"),
+    SettingField("workdir", "workspace", "a folder it may work in", "none"),
+    SettingField("approvals", "writes", "into the workspace"),
+    SettingField("rounds", "rounds", "requests in one turn", str(AgentSettings().rounds)),
+    SettingField("max_tokens", "max_tokens", "of one round", str(AgentSettings().max_tokens)),
+    *(SettingField(name, name, "sampling", "the server's own") for name in SAMPLING),
 )
 
 
-class CycleField(Static, can_focus=True):
-    """A value out of a few: Enter, space and the arrows go on to the next."""
-
-    class Turned(Message):
-        """Another value."""
-
-    def __init__(self, name: str, value: Any) -> None:
-        super().__init__(markup=False, classes="value")
-        self.field, self.value = name, value
-        self._show()
-
-    def _show(self) -> None:
-        self.update(Content.assemble(("‹ ", "$quiet"), value_label(self.field, self.value), (" ›", "$quiet")))
-
-    def on_key(self, event: events.Key) -> None:
-        if event.key in ("enter", "space", "right", "left"):
-            event.stop()
-            times = len(CYCLES[self.field]) - 1 if event.key == "left" else 1
-            for _ in range(times):
-                self.value = next_value(self.field, self.value)
-            self._show()
-
-    def on_click(self) -> None:
-        self.value = next_value(self.field, self.value)
-        self._show()
-
-
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
-    """Returns the new settings; ``None`` for esc. ctrl+s takes them, as Enter does in a row that is written in."""
+    """Returns the new settings, or ``None`` for esc. ctrl+s accepts them, as Enter does in a text field."""
 
     DEFAULT_CSS = """
     ChatSettingsScreen { align: center middle; background: $background 60%; }
@@ -65,78 +67,110 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
         border-subtitle-color: $quiet;
     }
     ChatSettingsScreen VerticalScroll { height: auto; max-height: 1fr; scrollbar-size-vertical: 1; }
-    ChatSettingsScreen Horizontal { height: 1; }
-    ChatSettingsScreen .label { width: 16; color: $secondary; }
-    ChatSettingsScreen .value { width: 31; height: 1; background: $line; margin-right: 1; padding: 0 1; }
-    ChatSettingsScreen Static.value, ChatSettingsScreen .about { text-wrap: nowrap; text-overflow: ellipsis; }
-    ChatSettingsScreen .value:focus { background: $cursor; text-style: bold; }
-    ChatSettingsScreen .about { width: 1fr; color: $quiet; }
+    ChatSettingsScreen FormRow .label { width: 16; }
+    ChatSettingsScreen FormRow .value { width: 31; }
     ChatSettingsScreen .head { height: 1; color: $secondary; margin-top: 1; }
     ChatSettingsScreen TextArea {
         height: 5; border: none; padding: 0 1; background: $line; scrollbar-size-vertical: 1;
         & .text-area--cursor-line { background: $line; }
         & .text-area--placeholder { color: $quiet; }
     }
-    ChatSettingsScreen #wrong { height: auto; color: $error; }
+    ChatSettingsScreen #error { height: auto; color: $error; }
     """
     BINDINGS = [  # noqa: RUF012
         ("escape", "dismiss(None)", "Cancel"),
-        ("ctrl+s", "take", "Take"),
+        ("ctrl+s", "accept", "Accept"),
         ("down", "app.focus_next", "Next"),
         ("up", "app.focus_previous", "Previous"),
     ]
 
     def __init__(self, settings: ChatSettings, defaults: ProfileDefaults) -> None:
         super().__init__()
-        self.settings, self.defaults = settings, defaults
-        self.inputs: dict[str, Input] = {}
-        self.cycles: dict[str, CycleField] = {}
+        self.settings = settings
+        self.cycles = {
+            name: CycleField(name, choices, getattr(settings, name), enter_cycles=True)
+            for name, choices in CHOICES.items()
+        }
+        self.inputs = {
+            name: Input(text, compact=True, classes="value", placeholder=_placeholder(name, defaults))
+            for name, text in _field_texts(settings).items()
+        }
+        self.system_prompt = TextArea(
+            settings.system_prompt or "", tab_behavior="focus", show_line_numbers=False,
+            highlight_cursor_line=False, placeholder=defaults.system_prompt,
+        )  # fmt: skip
+        self.system_prompt.cursor_blink = False
+        self.error = Static("", id="error", markup=False)
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title, box.border_subtitle = "This chat", "ctrl+s takes it, esc leaves it as it was"
+            box.border_title, box.border_subtitle = "This chat", "ctrl+s applies, esc cancels"
             with VerticalScroll(can_focus=False):
-                written = field_texts(self.settings)
-                for row in SETTING_FIELDS:
-                    yield from self._row(row, written)
+                for field in SETTING_FIELDS:
+                    yield FormRow(field.label, self.cycles.get(field.name) or self.inputs[field.name], field.about)
                 yield Static("system prompt", classes="head", markup=False)
-                self.system = TextArea(
-                    self.settings.system_prompt or "", tab_behavior="focus", show_line_numbers=False,
-                    highlight_cursor_line=False, placeholder=self.defaults.system_prompt,
-                )  # fmt: skip
-                self.system.cursor_blink = False
-                yield self.system
-            self.wrong = Static("", id="wrong", markup=False)
-            yield self.wrong
+                yield self.system_prompt
+            yield self.error
 
     def on_mount(self) -> None:
         self.set_focus(self.cycles["thinking"])
 
-    def _row(self, row: SettingField, written: dict[str, str]) -> ComposeResult:
-        with Horizontal():
-            yield Static(row.label, classes="label", markup=False)
-            if row.name in CYCLES:
-                self.cycles[row.name] = CycleField(row.name, getattr(self.settings, row.name))
-                yield self.cycles[row.name]
-            else:
-                field = Input(
-                    written[row.name], compact=True, classes="value", placeholder=placeholder_of(row, self.defaults)
-                )
-                self.inputs[row.name] = field
-                yield field
-            yield Static(row.about, classes="about", markup=False)
-
     @on(Input.Submitted)
-    def action_take(self) -> None:
-        system = self.system.text.strip() or None
+    def action_accept(self) -> None:
+        texts = {name: field.value for name, field in self.inputs.items()}
+        chosen = {name: field.value for name, field in self.cycles.items()}
         try:
-            made = changed_settings(
-                self.settings,
-                {name: field.value for name, field in self.inputs.items()},
-                {name: cycle.value for name, cycle in self.cycles.items()},
-                system,
-            )
+            settings = _changed_settings(self.settings, texts, chosen, self.system_prompt.text.strip() or None)
         except UsageError as error:
-            self.wrong.update(error.message)
-            return
-        self.dismiss(made)
+            self.error.update(error.message)
+        else:
+            self.dismiss(settings)
+
+
+def _field_texts(settings: ChatSettings) -> dict[str, str]:
+    """The texts of the text fields; empty: inherited."""
+    values = {name: getattr(settings, name) for name in COUNTS}
+    values |= {name: settings.sampling.get(name) for name in SAMPLING}
+    texts = {name: "" if value is None else f"{value:g}" for name, value in values.items()}
+    return texts | {"workdir": settings.workdir}
+
+
+def _changed_settings(
+    settings: ChatSettings, texts: Mapping[str, str], chosen: Mapping[str, Any], system_prompt: str | None
+) -> ChatSettings:
+    """``settings`` with the texts and chosen values of the form. Raises UsageError if a number is none."""
+    sampling = {name: value for name, value in settings.sampling.items() if name not in SAMPLING}
+    for name in SAMPLING:
+        if (value := _number(name, texts[name])) is not None:
+            sampling[name] = value
+    counts = {name: _count(name, texts[name]) for name in COUNTS}
+    return msgspec.structs.replace(
+        settings, **counts, **chosen, sampling=sampling, workdir=texts["workdir"].strip(), system_prompt=system_prompt
+    )
+
+
+def _placeholder(name: str, defaults: ProfileDefaults) -> str:
+    """What an empty field means."""
+    if (value := defaults.sampling.get(name)) is not None:
+        return f"{value:g}, as the profile has it"
+    return next(field.default for field in SETTING_FIELDS if field.name == name)
+
+
+def _number(name: str, text: str) -> float | None:
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        value = float(text.replace(",", "."))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{name} must be a number, not {text[:40]!r}.")
+    return int(value) if value.is_integer() else value
+
+
+def _count(name: str, text: str) -> int | None:
+    value = _number(name, text)
+    if value is not None and not (isinstance(value, int) and 1 <= value <= MAX_COUNT):
+        raise UsageError(f"{name.replace('_', ' ')} must be a whole number from 1, not {text.strip()[:40]!r}.")
+    return None if value is None else int(value)

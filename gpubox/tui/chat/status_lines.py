@@ -1,10 +1,11 @@
-"""The two lines that are always there: what the chat may do, above it; what the turn does now, below it. Pure."""
+"""The texts around a transcript: chat settings above it, progress below it, and what an empty chat shows. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
     StyledLine,
     cell_width,
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Throughput
     from gpubox.tui.chat.service import SandboxStatus
     from gpubox.tui.chat.turn import TurnProgress
+    from gpubox.tui.messages import ServerOverview
 
-CONFINEMENT_LABELS = {
+ISOLATION_LABELS = {
     "bubblewrap": ("▣ bubblewrap", "$success"),
     "landlock": ("▣ landlock, weaker", "$warning"),
     "none": ("▲ not confined", "bold $error"),
     "": ("✗ programs are not run", "$warning"),
 }
-"""What confines a program -> how that is shown, always."""
+"""Isolation of the model's programs -> label and style. It is always on the screen."""
 APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write"}
 PHASE_LABELS = {
     "asks": ("◌", "$quiet", "waits for the server"),
@@ -39,33 +41,35 @@ PHASE_LABELS = {
     "waits": ("?", "$turn-approval", "waits for you"),
     "over": ("○", "$quiet", ""),
 }
-"""Phase of a turn -> glyph, colour, word."""
+"""Phase of a turn -> glyph, colour, label."""
+SAMPLING_SHOWN = 3
+WORKDIR_CELLS = 32
+
+Prioritized = tuple[int, StyledLine]
+"""A part of a line and its priority: the lowest are left out first."""
 
 
-def chat_line(
-    name: str, settings: ChatSettings, confined: SandboxStatus | None, problem: str, width: int
-) -> StyledLine:
+def chat_line(name: str, settings: ChatSettings, sandbox: SandboxStatus | None, problem: str, width: int) -> StyledLine:
     """Name, isolation, workspace and limits of the chat."""
-    parts: list[tuple[int, StyledLine]] = [(80, styled_line((sanitize_to_width(name, 40) or "new chat", "bold")))]
+    parts: list[Prioritized] = [(80, styled_line((sanitize_to_width(name, 40) or "new chat", "bold")))]
     if not settings.tools or settings.protocol == "none":
         parts.append((90, styled_line(("no tools", "$quiet"))))
     else:
-        parts.append(
-            (
-                90,
-                styled_line(CONFINEMENT_LABELS[confined.isolation] if confined else ("· trying the sandbox", "$quiet")),
-            )
-        )
+        label = ISOLATION_LABELS[sandbox.isolation] if sandbox else ("· trying the sandbox", "$quiet")
+        parts.append((90, styled_line(label)))
         if settings.workdir:
-            words = f"  {APPROVAL_LABELS[settings.approvals]}"
-            parts.append((60, styled_line((f"{_shorter(settings.workdir, 32)}", "$primary"), (words, "$quiet"))))
+            path = sanitize_to_width(settings.workdir, 400)
+            if len(path) > WORKDIR_CELLS:
+                path = "…" + path[1 - WORKDIR_CELLS :]
+            approval = (f"  {APPROVAL_LABELS[settings.approvals]}", "$quiet")
+            parts.append((60, styled_line((path, "$primary"), approval)))
         else:
             parts.append((30, styled_line(("no workspace", "$quiet"))))
         if settings.rounds:
             parts.append((20, styled_line((f"{settings.rounds} rounds", "$quiet"))))
     if settings.thinking is not None:
         parts.append((40, styled_line((f"thinking {'on' if settings.thinking else 'off'}", "$quiet"))))
-    for key, value in list(settings.sampling.items())[:3]:
+    for key, value in list(settings.sampling.items())[:SAMPLING_SHOWN]:
         parts.append((10, styled_line((f"{key} {value:g}", "$quiet"))))
     if settings.system_prompt is not None:
         parts.append((15, styled_line(("own system prompt", "$quiet"))))
@@ -74,67 +78,110 @@ def chat_line(
     return fit_by_priority(parts, width)
 
 
-def running_turn_line(live: TurnProgress, seconds: float, at: float, now: Throughput | None, width: int) -> StyledLine:
-    """What the running turn does at this moment."""
-    glyph, colour, word = PHASE_LABELS[live.phase]
-    parts: list[tuple[int, StyledLine]] = [(90, styled_line((f"{glyph} {word}", colour)))]
-    if live.phase == "reads" and (read := live.prefill):
-        share = read.processed / read.total if read.total else 0.0
+def running_turn_line(
+    progress: TurnProgress, seconds: float, now: float, throughput: Throughput | None, width: int
+) -> StyledLine:
+    """What the running turn is doing. ``seconds``: since it started; ``now``: the clock of its deltas."""
+    glyph, colour, label = PHASE_LABELS[progress.phase]
+    parts: list[Prioritized] = [(90, styled_line((f"{glyph} {label}", colour)))]
+    if progress.phase == "reads" and (prefill := progress.prefill):
+        share = prefill.processed / prefill.total if prefill.total else 0.0
         parts.append((80, styled_line(*gauge(share, 16, colour), f" {share:.0%}")))
-        parts.append((70, styled_line(f"{units.tokens(read.processed)} of {units.tokens(read.total)}")))
-        if read.cached:
-            parts.append((30, styled_line((f"{units.tokens(read.cached)} reused", "$quiet"))))
-        if now and now.pp_tokens_per_second:
-            parts.append((60, styled_line(("pp ", "$quiet"), f"{units.rate(now.pp_tokens_per_second)} tok/s")))
-        if now and now.eta_seconds:
-            parts.append((50, styled_line(("ETA ", "$quiet"), units.duration(now.eta_seconds))))
-    elif live.phase in ("runs", "waits"):
-        parts.append((80, styled_line((sanitize_to_width(live.tool, 30), "bold"))))
-    if live.phase in ("thinks", "answers"):
-        parts += _speed(live, at, now)
-    if live.rounds:
-        parts.append((40, styled_line((f"round {live.round}/{live.rounds}", "$quiet"))))
+        parts.append((70, styled_line(f"{units.tokens(prefill.processed)} of {units.tokens(prefill.total)}")))
+        if prefill.cached:
+            parts.append((30, styled_line((f"{units.tokens(prefill.cached)} reused", "$quiet"))))
+        if throughput and throughput.pp_tokens_per_second:
+            parts.append((60, styled_line(("pp ", "$quiet"), f"{units.rate(throughput.pp_tokens_per_second)} tok/s")))
+        if throughput and throughput.eta_seconds:
+            parts.append((50, styled_line(("ETA ", "$quiet"), units.duration(throughput.eta_seconds))))
+    elif progress.phase in ("runs", "waits"):
+        parts.append((80, styled_line((sanitize_to_width(progress.tool, 30), "bold"))))
+    elif progress.phase in ("thinks", "answers"):
+        parts += _generation_parts(progress, now, throughput)
+    if progress.rounds:
+        parts.append((40, styled_line((f"round {progress.round}/{progress.rounds}", "$quiet"))))
     parts.append((55, styled_line((units.duration(seconds), "$quiet"))))
     parts.append((85, styled_line(("esc", "bold $primary"), (" stops", "$quiet"))))
     return fit_by_priority(parts, width)
 
 
-def _speed(live: TurnProgress, at: float, now: Throughput | None) -> list[tuple[int, StyledLine]]:
-    """tg and acceptance as the server has them; where it does not say, what comes in here, as an estimate."""
-    found: list[tuple[int, StyledLine]] = []
-    told = live.generation
-    speed = (told.tg_tokens_per_second if told else None) or (now.tg_tokens_per_second if now else None)
-    if speed:
-        found.append((80, styled_line(("tg ", "$quiet"), (f"{units.rate(speed)} tok/s", "bold"))))
-    elif speed := live.speed(at):
-        found.append((80, styled_line(("tg ", "$quiet"), f"~{units.rate(speed)} tok/s")))
-    accepted = None
-    if told and told.draft_tokens and told.draft_tokens_accepted is not None:
-        accepted = told.draft_tokens_accepted / told.draft_tokens
-    elif now:
-        accepted = now.draft_acceptance
-    if accepted is not None:
-        found.append((60, styled_line(("accepted ", "$quiet"), f"{accepted:.0%}")))
-    if told:
-        found.append((45, styled_line((f"{told.generated_tokens:,} tok", "$quiet"))))
-    elif live.pieces:
-        found.append((45, styled_line((f"~{live.pieces:,} tok", "$quiet"))))
-    return found
+def _generation_parts(progress: TurnProgress, now: float, throughput: Throughput | None) -> list[Prioritized]:
+    """tg, draft acceptance and tokens as the server reports them; otherwise estimates from the deltas."""
+    parts: list[Prioritized] = []
+    stats = progress.generation
+    tg = stats.tg_tokens_per_second if stats else None
+    if tg := tg or (throughput.tg_tokens_per_second if throughput else None):
+        parts.append((80, styled_line(("tg ", "$quiet"), (f"{units.rate(tg)} tok/s", "bold"))))
+    elif estimate := progress.deltas_per_second(now):
+        parts.append((80, styled_line(("tg ", "$quiet"), f"~{units.rate(estimate)} tok/s")))
+    acceptance = throughput.draft_acceptance if throughput else None
+    if stats and stats.draft_tokens and stats.draft_tokens_accepted is not None:
+        acceptance = stats.draft_tokens_accepted / stats.draft_tokens
+    if acceptance is not None:
+        parts.append((60, styled_line(("accepted ", "$quiet"), f"{acceptance:.0%}")))
+    if stats:
+        parts.append((45, styled_line((f"{stats.generated_tokens:,} tok", "$quiet"))))
+    elif progress.deltas:
+        parts.append((45, styled_line((f"~{progress.deltas:,} tok", "$quiet"))))
+    return parts
 
 
-def idle_line(said: StyledLine, below: int, now: Throughput | None, width: int) -> StyledLine:
-    """Between turns: what gpubox has to say, the context in use, and how much stands below the screen."""
+def idle_line(note: StyledLine, lines_below: int, throughput: Throughput | None, width: int) -> StyledLine:
+    """Between turns: ``note``, and at the right the number of lines below the screen or the context in use."""
     right: StyledLine = ()
-    if below:
-        right = styled_line((f"↓ {below:,} more", "$accent"))
-    elif now and now.context_size_tokens and now.context_used_tokens is not None:
-        right = styled_line(("context ", "$quiet"), (f"{units.tokens(now.context_used_tokens)} of "
-                     f"{units.tokens(now.context_size_tokens)}", "$secondary"))  # fmt: skip
-    left = truncate_line(said, max(0, width - cell_width(right) - 2))
+    if lines_below:
+        right = styled_line((f"↓ {lines_below:,} more", "$accent"))
+    elif throughput and throughput.context_size_tokens and throughput.context_used_tokens is not None:
+        used, size = units.tokens(throughput.context_used_tokens), units.tokens(throughput.context_size_tokens)
+        right = styled_line(("context ", "$quiet"), (f"{used} of {size}", "$secondary"))
+    left = truncate_line(note, max(0, width - cell_width(right) - 2))
     return (*pad_line(left, width - cell_width(right)), *right)
 
 
-def _shorter(path: str, width: int) -> str:
-    """A path by its end."""
-    shown = sanitize_to_width(path, 400)
-    return shown if len(shown) <= width else "…" + shown[1 - width :]
+def no_server_lines(overview: ServerOverview | None) -> list[StyledLine]:
+    """Why no model can answer, and how to start one; empty if one can."""
+    if overview is None:
+        return [styled_line(("· looking for the server", "$quiet"))]
+    status = overview.status
+    if status.up:
+        return []
+    name = sanitize_line(status.profile or overview.last_profile or "")
+    if status.state == "loading":
+        return [styled_line(("◌ ", "$accent"), f"{name or 'A model'} is loading: it answers as soon as it is up.")]
+    if status.pid is not None or status.state in ("unreachable", "error"):
+        message = sanitize_line(status.message) or f"The server is {sanitize_line(status.state)}."
+        return [styled_line(("✗ ", "$error"), message), _key_hint("l on the dashboard shows its log.", "1")]
+    hint = "On the dashboard, Enter starts the highlighted profile."
+    if name:
+        hint = f"r on the dashboard starts {name} again; Enter starts another profile."
+    return [
+        styled_line(("○ ", "$quiet"), ("No model runs, so nobody can answer.", "bold")),
+        _key_hint(hint, "esc"),
+        styled_line(("  In a shell: ", "$quiet"), (f"gpubox start {name or 'NAME'}", "$code-inline")),
+        styled_line(("  Without any model: ", "$quiet"), ("gpubox demo", "$code-inline")),
+    ]
+
+
+def welcome_lines(sandbox: SandboxStatus | None) -> list[StyledLine]:
+    """What an empty chat shows while a model can answer."""
+    rows = [
+        styled_line(("Ask something.", "bold")),
+        styled_line(("The model writes Python, runs it, looks at what came out, and goes on.", "$quiet")),
+    ]
+    if sandbox is None:
+        return rows
+    if sandbox.isolation == "bubblewrap":
+        rows.append(styled_line(("Its programs run in bubblewrap: no network, none of your files.", "$quiet")))
+    elif sandbox.isolation == "landlock":
+        warning = ("Its programs run under Landlock, which is weaker: ", "$warning")
+        rows.append(styled_line(warning, (sanitize_line(sandbox.reason), "$quiet")))
+    elif sandbox.isolation == "none":
+        rows.append(styled_line(("Its programs run as you, unconfined, as your config.toml says.", "$error")))
+    else:
+        warning = ("Its programs are not run: ", "$warning")
+        rows.append(styled_line(warning, (sanitize_line(sandbox.reason), "$quiet")))
+    return rows
+
+
+def _key_hint(text: str, key: str) -> StyledLine:
+    return styled_line((f"  {text}  ", "$quiet"), (key, "bold $primary"), (" dashboard", "$quiet"))

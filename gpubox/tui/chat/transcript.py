@@ -1,4 +1,4 @@
-"""The chat as lines: only the turn that runs is made anew, only rows that changed are painted."""
+"""The turns of a chat as scrolling lines: only the running turn is laid out again, only changed rows are painted."""
 
 from __future__ import annotations
 
@@ -6,117 +6,122 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.chat.wrap import wrap
 from gpubox.tui.styled_lines import StyledLine
-from gpubox.tui.widgets.scroll_keys import ScrollKeys
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
 if TYPE_CHECKING:
     from gpubox.tui.chat.parts import TurnPart
     from gpubox.tui.chat.turn import TurnView
 
 CACHED_STRIPS = 4000
-"""So many painted lines are remembered."""
 MAX_COLUMNS = 132
 """Longer lines are hard to read, however wide the terminal is."""
 SCROLL_STEP = 3
-"""While an answer comes the text moves up by so many rows at once: moving it is what costs, and is hard to read."""
-MARGIN = 1
-"""Cells left free at either side."""
+"""Rows that a streamed answer scrolls at once: scrolling is expensive, and single rows are hard to read."""
 
 
-class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
-    """Shows ``turns``. Follows the end until somebody scrolls up."""
+class Transcript(ScrollableLines, can_focus=True):
+    """Shows ``turns``, and follows the end until the user scrolls up."""
 
     DEFAULT_CSS = """
-    Transcript { height: 1fr; background: $background; overflow-x: hidden; overflow-y: scroll;
-                 scrollbar-size-vertical: 1; }
+    Transcript { height: 1fr; background: $background; overflow-y: scroll; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.LISTS)]
+    MARGIN: ClassVar[int] = 1
 
-    class Scrolled(Message):
+    class LinesBelowChanged(Message):
         """The number of lines below the screen changed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.turns: list[TurnView] = []
         self.welcome: list[StyledLine] = []
-        """What stands there while there is no turn."""
+        """Shown while there is no turn."""
         self.follow = True
+        self.lines_below = 0
+        """Lines below the screen."""
         self._rows: list[list[StyledLine]] = []
         """The lines of each turn."""
         self._parts: list[list[tuple[int, TurnPart]]] = []
-        """Of each turn: the row at which a part begins, and the part."""
+        """Of each turn: the row at which a part starts, and the part."""
         self._starts: list[int] = []
-        """The row at which each turn begins."""
+        """The row at which each turn starts."""
         self._strips: dict[StyledLine, Strip] = {}
-        self._columns = 0
-        self._below = 0
 
-    # -- what is shown --------------------------------------------------------------------------------
+    # -- layout ---------------------------------------------------------------------------------------
 
     def load(self, turns: list[TurnView]) -> None:
-        """Shows other turns, from their end."""
+        """Replaces all turns and shows the end of the last one."""
         self.turns, self.follow = turns, True
+        if self.text_selection is not None:
+            self.screen.clear_selection()
         self.remake()
 
     def add(self, turn: TurnView) -> None:
-        """One more turn; what is at the end comes into view."""
+        """Appends a turn and shows its end."""
         self.turns.append(turn)
         self.follow = True
-        self.grow()
+        self.update_last()
 
-    def grow(self) -> None:
-        """Makes the last turn anew: it went on."""
+    def update_last(self) -> None:
+        """Lays out the last turn again."""
         if not self._columns or len(self._rows) < len(self.turns) - 1:
             self.remake()
             return
         if self.turns:
-            at = len(self.turns) - 1
-            del self._rows[at:], self._parts[at:], self._starts[at:]
-            self._make(self.turns[at])
-        self._settle()
+            last = len(self.turns) - 1
+            del self._rows[last:], self._parts[last:], self._starts[last:]
+            self._lay_out(self.turns[last])
+        self._update_size()
 
     def remake(self) -> None:
-        """Makes all turns anew: another width, another fold, another chat."""
-        self._columns = max(0, min(MAX_COLUMNS, self.scrollable_content_region.width - 2 * MARGIN))
+        """Lays out all turns again, for the current width."""
+        self._columns = max(0, min(MAX_COLUMNS, self.scrollable_content_region.width - 2 * self.MARGIN))
         if not self._columns:
             return
         self._rows, self._parts, self._starts = [], [], []
         for turn in self.turns:
-            self._make(turn)
-        self._settle()
+            self._lay_out(turn)
+        self._update_size()
 
-    def _make(self, turn: TurnView) -> None:
+    def _lay_out(self, turn: TurnView) -> None:
         start = self._starts[-1] + len(self._rows[-1]) if self._rows else 0
         rows: list[StyledLine] = []
-        places: list[tuple[int, TurnPart]] = []
+        parts: list[tuple[int, TurnPart]] = []
         for part in turn.parts:
             lines = part.lines(self._columns)
             if lines and part.gap and (rows or start):
                 rows.append(())
-            places.append((len(rows), part))
+            parts.append((len(rows), part))
             rows += lines
         if turn.over:
             rows.append(())
         self._rows.append(rows)
-        self._parts.append(places)
+        self._parts.append(parts)
         self._starts.append(start)
 
-    def _settle(self) -> None:
-        """Takes over the new number of rows."""
-        count = self._starts[-1] + len(self._rows[-1]) if self._rows else 0
+    def row_count(self) -> int:
+        return self._starts[-1] + len(self._rows[-1]) if self._rows else 0
+
+    def row(self, y: int) -> StyledLine:
+        if not self.turns:
+            return super().row(y)
+        turn = bisect_right(self._starts, y) - 1
+        if turn < 0:
+            return ()
+        rows, index = self._rows[turn], y - self._starts[turn]
+        return rows[index] if index < len(rows) else ()
+
+    def _update_size(self) -> None:
+        count = self.row_count()
         if self.turns and not self.turns[-1].over:
             count += -count % SCROLL_STEP
-        # Not self.virtual_size = ...: that arranges the whole screen anew, and only this pane changed.
+        # Assigning self.virtual_size would lay out the whole screen again, but only this widget changed.
         self.set_reactive(Widget.virtual_size, Size(self.size.width, count))
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.window_virtual_size = count
@@ -130,25 +135,13 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     def _draw(self) -> None:
         top, height = self.scroll_offset.y, self.size.height
         if self.turns:
-            self.show([self._line(y) for y in range(top, top + height)])
+            self.show([self.row(y) for y in range(top, top + height)])
         else:
             self.show([row for line in self.welcome for row in wrap(line, self._columns)])
-        below = max(0, self.max_scroll_y - top)
-        if below != self._below:
-            self._below = below
-            self.post_message(self.Scrolled())
-
-    @property
-    def below(self) -> int:
-        """Lines that stand below the screen."""
-        return self._below
-
-    def _line(self, y: int) -> StyledLine:
-        at = bisect_right(self._starts, y) - 1
-        if at < 0:
-            return ()
-        rows, row = self._rows[at], y - self._starts[at]
-        return rows[row] if row < len(rows) else ()
+        lines_below = max(0, self.max_scroll_y - top)
+        if lines_below != self.lines_below:
+            self.lines_below = lines_below
+            self.post_message(self.LinesBelowChanged())
 
     # -- painting -------------------------------------------------------------------------------------
 
@@ -156,14 +149,13 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         super().notify_style_update()
         self._strips.clear()
 
-    def render_line(self, y: int) -> Strip:
-        self.rendered += 1
-        row = self.drawn[y] if y < len(self.drawn) else ()
+    def row_strip(self, y: int) -> Strip:
+        row = self.row(y)
         strip = self._strips.get(row)
         if strip is None or strip.cell_length != self.size.width:
             if len(self._strips) > CACHED_STRIPS:
                 self._strips.clear()
-            strip = self._strips[row] = self.strip(((" " * MARGIN, ""), *row), self.size.width)
+            strip = self._strips[row] = self.strip(((" " * self.MARGIN, ""), *row), self.size.width)
         return strip
 
     def on_resize(self, event: events.Resize) -> None:
@@ -176,7 +168,7 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         if round(old) != round(new):
             self._draw()
 
-    # -- folds ----------------------------------------------------------------------------------------
+    # -- folding and scrolling ------------------------------------------------------------------------
 
     def fold_all(self, open_: bool) -> None:
         """Unfolds or folds everything that can be folded."""
@@ -186,26 +178,28 @@ class Transcript(ScrollKeys, StyledLines, ScrollView, can_focus=True):
                     part.open = open_
         self.remake()
 
-    def part_at(self, y: int) -> tuple[int, TurnPart] | None:
-        """Turn and part at row ``y`` of the chat."""
-        at = bisect_right(self._starts, y) - 1
-        if at < 0 or not self._parts[at]:
+    def part_at(self, y: int) -> TurnPart | None:
+        """The part at row ``y`` of the content."""
+        turn = bisect_right(self._starts, y) - 1
+        if turn < 0 or not self._parts[turn]:
             return None
-        places = self._parts[at]
-        inside = bisect_right([start for start, _ in places], y - self._starts[at]) - 1
-        return (at, places[max(0, inside)][1])
+        parts = self._parts[turn]
+        index = bisect_right([start for start, _ in parts], y - self._starts[turn]) - 1
+        return parts[max(0, index)][1]
 
     def on_click(self, event: events.Click) -> None:
-        found = self.part_at(self.scroll_offset.y + event.y)
-        if found and found[1].folds:
-            found[1].open = not found[1].open
+        if self.text_selection is not None:
+            return  # the mouse was dragged to select text
+        part = self.part_at(self.scroll_offset.y + event.y)
+        if part and part.folds:
+            part.open = not part.open
             follow, self.follow = self.follow, False
             self.remake()
             self.follow = follow and self.scroll_offset.y >= self.max_scroll_y
 
     @property
     def turn_in_view(self) -> int | None:
-        """The turn that the screen shows the end of: the last where it follows, else the one at its foot."""
+        """Index of the turn at the bottom of the screen; of the last one while following the end."""
         if not self.turns:
             return None
         if self.follow:

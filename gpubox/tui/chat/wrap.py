@@ -1,4 +1,4 @@
-"""Styled text broken to a width, at words where there are any, counted in cells. Pure."""
+"""Lines of untrusted text: cleaned, cut to a sane length, and wrapped to a width in cell_width. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,35 @@ import re
 
 from rich.cells import cell_len, chop_cells
 
-from gpubox.tui.styled_lines import StyledLine, StyledText
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.styled_lines import StyledLine, StyledText, cell_width
 
+LINE_CHARS = 20_000
+"""Longer lines are cut: nobody reads a megabyte on one line, and wrapping it would block the screen."""
 _WORDS = re.compile(r"\s+|\S+")
 
 
-def wrap(found: StyledLine, width: int, first: StyledLine = (), rest: StyledLine = ()) -> list[StyledLine]:
-    """``found`` on lines of at most ``width`` cells, with ``first`` before the first and ``rest`` before the others."""
-    width = max(4, width - max(_cells(first), _cells(rest)))
+def cut_long_line(line: str) -> str:
+    """``line`` cut after ``LINE_CHARS`` characters, with a count of the rest."""
+    if len(line) <= LINE_CHARS:
+        return line
+    return f"{line[:LINE_CHARS]} … {len(line) - LINE_CHARS:,} more characters"
+
+
+def output_lines(text: str) -> list[str]:
+    """The lines of a program's output. If a line was overwritten (``\\r``), only its last state is kept."""
+    lines = [sanitize_line(cut_long_line(line.removesuffix("\r").rpartition("\r")[2])) for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def wrap(line: StyledLine, width: int, first: StyledLine = (), rest: StyledLine = ()) -> list[StyledLine]:
+    """Wraps ``line`` at words to at most ``width`` cell_width. ``first`` and ``rest`` are the prefixes of its rows."""
+    width = max(4, width - max(cell_width(first), cell_width(rest)))
     rows: list[list[StyledText]] = [[]]
     used, spaced = 0, False
-    for text, style in found:
+    for text, style in line:
         if text and used + len(text) <= width and text.isascii() and "\n" not in text:
             rows[-1].append((text, style))
             used, spaced = used + len(text), text[-1].isspace()
@@ -38,9 +56,9 @@ def wrap(found: StyledLine, width: int, first: StyledLine = (), rest: StyledLine
             if used + size > width:
                 if used:
                     rows.append([])
-                *full, word = chop_cells(word, width) or [""]
-                for piece in full:
-                    rows[-1].append((piece, style))
+                *full_rows, word = chop_cells(word, width) or [""]
+                for part in full_rows:
+                    rows[-1].append((part, style))
                     rows.append([])
                 used, size = 0, cell_len(word)
             rows[-1].append((word, style))
@@ -48,12 +66,12 @@ def wrap(found: StyledLine, width: int, first: StyledLine = (), rest: StyledLine
     return [(*(first if not at else rest), *_merged(row)) for at, row in enumerate(rows)]
 
 
-def wrap_hard(found: StyledLine, width: int) -> list[StyledLine]:
-    """``found`` cut into pieces of ``width`` cells, as code has to be: no space is lost."""
+def wrap_hard(line: StyledLine, width: int) -> list[StyledLine]:
+    """Wraps ``line`` after exactly ``width`` cell_width, as code needs it: no space is dropped."""
     width = max(4, width)
     rows: list[list[StyledText]] = [[]]
     used = 0
-    for text, style in found:
+    for text, style in line:
         size = len(text) if text.isascii() else cell_len(text)
         if used + size <= width:
             rows[-1].append((text, style))
@@ -70,7 +88,7 @@ def wrap_hard(found: StyledLine, width: int) -> list[StyledLine]:
 
 
 def _new_row(rows: list[list[StyledText]], *, glued: bool) -> int:
-    """Begins a row. Spans that stand together without a space move together; returns the cells they take."""
+    """Starts a row with the spans that touch the next word without a space; returns their cells."""
     row, moved = rows[-1], list[StyledText]()
     while glued and row and not row[-1][0].isspace():
         text, style = row.pop()
@@ -80,10 +98,10 @@ def _new_row(rows: list[list[StyledText]], *, glued: bool) -> int:
             moved.insert(0, (tail, style))
             break
         moved.insert(0, (text, style))
-    if not row:  # one long word fills the row: it is broken where it stands
+    if not row:  # one long word fills the whole row: break it here
         row[:], moved = moved, []
     rows.append([span for span in moved if span[0]])
-    return sum(cell_len(text) for text, _ in rows[-1])
+    return cell_width(tuple(rows[-1]))
 
 
 def _last_word(text: str) -> tuple[str, bool, str]:
@@ -95,7 +113,7 @@ def _last_word(text: str) -> tuple[str, bool, str]:
 
 
 def _merged(row: list[StyledText], *, strip: bool = True) -> StyledLine:
-    """The spans with equal neighbours as one, without spaces at the end unless ``strip`` is false."""
+    """Joins neighbours of the same style, and drops spaces at the end if ``strip``."""
     merged: list[StyledText] = []
     for text, style in row:
         if merged and merged[-1][1] == style:
@@ -107,7 +125,3 @@ def _merged(row: list[StyledText], *, strip: bool = True) -> StyledLine:
     if strip and merged and len(stripped) < len(merged[-1][0]):
         merged[-1] = (stripped, merged[-1][1])
     return tuple(merged)
-
-
-def _cells(found: StyledLine) -> int:
-    return sum(cell_len(text) for text, _ in found)

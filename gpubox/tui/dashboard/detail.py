@@ -1,7 +1,8 @@
-"""Everything about the highlighted row: what it is, what it needs, and the exact command line it stands for."""
+"""The details pane: description, compatibility, command line and facts of the highlighted profile."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -12,10 +13,10 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from gpubox import units
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.glyphs import model_words, needs
-from gpubox.tui.profile_entries import ProfileEntry
+from gpubox.tui.dashboard.profiles import MODEL_MISSING, ProfileEntry
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
 if TYPE_CHECKING:
@@ -25,21 +26,20 @@ if TYPE_CHECKING:
 LABEL_CELLS = 9
 
 
-def shell_line(profile: Profile, argv: tuple[str, ...]) -> str:
-    """The command line to paste, with secrets of the profile's env blanked out."""
+def shell_command(profile: Profile, argv: tuple[str, ...]) -> str:
+    """The command line for a shell, without the secrets of the profile's env."""
     from gpubox.profiles.argv import command_line, redacted_env
 
-    env = redacted_env(profile.env)
-    return command_line(argv, env)
+    return command_line(argv, redacted_env(profile.env))
 
 
 class DetailText(Static):
-    """The text; says when its width changed, because its hanging lines are broken for one width."""
+    """The text. Posts its new width, because hanging indents are wrapped for one width."""
 
     DEFAULT_CSS = "DetailText { height: auto; width: 1fr; }"
 
     class Widened(Message):
-        """It has another width."""
+        """The width changed."""
 
     def __init__(self) -> None:
         super().__init__("", markup=False, id="detail-text")
@@ -52,13 +52,13 @@ class DetailText(Static):
 
 
 class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
-    """Scrolls where it does not fit. ``one_line`` for a screen that has no room: the sentence that matters most."""
+    """Scrolls long text. ``one_line`` reduces it to the most important sentence, for small terminals."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.LISTS)]
 
     entry: reactive[ProfileEntry | None] = reactive(None)
-    shown: reactive[LaunchPreview | None] = reactive(None)
-    size_bytes: reactive[int | None] = reactive(None)
+    preview: reactive[LaunchPreview | None] = reactive(None)
+    model_bytes: reactive[int | None] = reactive(None)
     one_line: reactive[bool] = reactive(False)
 
     def __init__(self) -> None:
@@ -66,37 +66,31 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         self.border_title = "Profile"
         self.text = DetailText()
 
-    def fill(self) -> None:
-        """Mounts what is inside; after the first paint, as the other panes."""
+    def mount_content(self) -> None:
+        """Mounts the content; called after the first paint."""
         self.mount(self.text)
 
     def watch_entry(self, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
-        self.border_title = Content(sanitize_line(new.name) if new else "Profile")  # a plain text would be markup
+        self.border_title = Content(sanitize_line(new.name) if new else "Profile")  # a str would be parsed as markup
         if old is None or new is None or old.id != new.id:
             self.scroll_home(animate=False)
         self._draw()
 
-    def watch_shown(self) -> None:
+    def watch_preview(self) -> None:
         self._draw()
 
-    def watch_size_bytes(self) -> None:
-        self._draw()
-
-    def watch_one_line(self) -> None:
-        self._draw()
+    watch_model_bytes = watch_one_line = watch_preview
 
     @on(DetailText.Widened)
-    def _widened(self) -> None:
-        self._draw()
-
     def _draw(self) -> None:
         if not self.is_mounted:
             return
         entry = self.entry
-        content = Content("") if entry is None else self._short(entry) if self.one_line else self._long(entry)
+        content = Content("") if entry is None else self._summary(entry) if self.one_line else self._details(entry)
         self.text.update(content)
 
-    def _short(self, entry: ProfileEntry) -> Content:
+    def _summary(self, entry: ProfileEntry) -> Content:
+        """The most important sentence."""
         if entry.kind == "broken" and entry.error:
             return Content.assemble(("✗ ", "$error"), sanitize_line(str(entry.error)))
         if entry.kind == "model":
@@ -104,88 +98,105 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         assert entry.profile is not None
         if refusal := self._refusal(entry):
             return Content.assemble(("! ", "$warning"), refusal)
-        model = self._model(entry)
-        words = [
-            sanitize_line(entry.profile.summary),
-            model and f"model {model}",
-            needs(entry) and f"needs {needs(entry)}",
-        ]
-        return Content("   ").join([Content(word) for word in words if word])
+        model, needs = model_state(entry, self.model_bytes), _needs(entry.profile)
+        parts = [sanitize_line(entry.profile.summary), model and f"model {model}", needs and f"needs {needs}"]
+        return Content("   ").join([Content(part) for part in parts if part])
 
-    def _long(self, entry: ProfileEntry) -> Content:
+    def _details(self, entry: ProfileEntry) -> Content:
         if entry.kind == "broken" and entry.error:
-            parts = [("This file cannot be read:\n\n", ""), (sanitize_line(entry.error.message), "$error")]
+            message, hint = sanitize_line(entry.error.message), sanitize_line(entry.error.hint)
             return Content.assemble(
-                *parts, "\n\n" if entry.error.hint else "", (sanitize_line(entry.error.hint), "$accent")
+                "This file cannot be read:\n\n", (message, "$error"), "\n\n" if hint else "", (hint, "$accent")
             )
         if entry.kind == "model":
             return Content.assemble(
-                ("This model has no profile yet.\n\n", ""), sanitize_line(str(entry.model)), "\n\n",
+                "This model has no profile yet.\n\n", sanitize_line(str(entry.model)), "\n\n",
                 ("⏎", "bold $primary"), f" makes a profile of {sanitize_line(entry.name)}",
             )  # fmt: skip
         assert entry.profile is not None
-        return Content("\n\n").join([block for block in self._blocks(entry, entry.profile) if block.plain])
-
-    def _blocks(self, entry: ProfileEntry, profile: Profile) -> list[Content]:
-        head = Content.styled(sanitize_line(profile.title), "bold")
+        profile = entry.profile
+        heading = Content.styled(sanitize_line(profile.title), "bold")
         if profile.description:
-            head = Content.assemble(head, "\n" if profile.title else "", sanitize_paragraph(profile.description))
-        return [head, self._verdict(entry), self._command(profile), self._facts(entry, profile), self._figures(profile)]
+            description = sanitize_paragraph(profile.description)
+            heading = Content.assemble(heading, "\n" if profile.title else "", description)
+        command = Content("")
+        if self.preview:
+            command = Content.styled(sanitize_line(shell_command(profile, self.preview.argv)), "$secondary")
+        blocks = [heading, self._compatibility(entry), command, self._facts(entry, profile), self._references(profile)]
+        return Content("\n\n").join([block for block in blocks if block.plain])
 
     def _refusal(self, entry: ProfileEntry) -> str:
-        if self.shown and self.shown.refusal:
-            return sanitize_line(str(self.shown.refusal).removeprefix(f"{entry.name}: "))
-        return sanitize_line(entry.fit.words) if entry.fit and not entry.fit.ok else ""
+        """Why the engine does not accept the profile; empty if it does."""
+        if self.preview and self.preview.refusal:
+            return sanitize_line(str(self.preview.refusal).removeprefix(f"{entry.name}: "))
+        state = entry.compatibility
+        return sanitize_line(state.summary) if state and not state.ok else ""
 
-    def _verdict(self, entry: ProfileEntry) -> Content:
+    def _compatibility(self, entry: ProfileEntry) -> Content:
         if refusal := self._refusal(entry):
-            return Content.assemble(("! ", "$warning"), (refusal, "$warning"))
-        if self.shown:
+            return Content.styled(f"! {refusal}", "$warning")
+        if self.preview:
             from gpubox.engines.capabilities import display_version
 
-            return Content.assemble(
-                ("✓ ", "$success"), f"{sanitize_line(display_version(self.shown.engine))} takes every flag"
-            )
+            engine = sanitize_line(display_version(self.preview.engine))
+            return Content.assemble(("✓ ", "$success"), f"{engine} accepts every flag")
         return Content.styled("… asking the engine", "$quiet")
-
-    def _command(self, profile: Profile) -> Content:
-        if not self.shown:
-            return Content("")
-        return Content.styled(sanitize_line(shell_line(profile, self.shown.argv)), "$secondary")
-
-    def _model(self, entry: ProfileEntry) -> str:
-        return model_words(entry, self.size_bytes)
 
     def _facts(self, entry: ProfileEntry, profile: Profile) -> Content:
         address = f"{profile.host}:{profile.port}" if profile.port else f"{profile.host}, any free port"
         if not profile.loopback:
             address += "  (other machines can reach it)"
+        file = sanitize_line(str(profile.path)) if profile.path and not profile.shipped else "shipped with gpubox"
         rows = (
-            ("needs", needs(entry)),
-            ("model", f"{sanitize_line(profile.model)}  {self._model(entry)}"),
+            ("needs", _needs(profile)),
+            ("model", f"{sanitize_line(profile.model)}  {model_state(entry, self.model_bytes)}"),
             ("address", sanitize_line(address)),
             ("runs", "beside the active profile" if profile.companion else ""),
             ("source", sanitize_line(profile.source)),
-            (
-                "file",
-                sanitize_line(str(profile.path)) if profile.path and not profile.shipped else "shipped with gpubox",
-            ),
+            ("file", file),
         )
-        return Content("\n").join([self._hanging(name, Content(text.strip())) for name, text in rows if text])
+        return Content("\n").join([self._labelled(label, Content(text.strip())) for label, text in rows if text])
 
-    def _hanging(self, name: str, text: Content) -> Content:
-        """A name and its text, the text's further lines under its first."""
-        parts = text.wrap(max(20, (self.text.width or 80) - LABEL_CELLS))
-        label = Content.styled(name.ljust(LABEL_CELLS), "$quiet")
-        return Content("\n").join([(Content(" " * LABEL_CELLS) if at else label) + p for at, p in enumerate(parts)])
-
-    def _figures(self, profile: Profile) -> Content:
+    def _references(self, profile: Profile) -> Content:
         """What others measured with this configuration."""
         lines = []
         for reference in profile.references:
             value = f"{reference.value:g} {sanitize_line(reference.unit)}".strip()
-            more = f"  ({sanitize_line(reference.note)})" if reference.note else ""
-            where = (f"  {sanitize_line(reference.hardware)}{more}", "$quiet")
-            text = Content.assemble(f"{sanitize_line(reference.what)}: ", (value, "bold"), where)
-            lines.append(self._hanging("measured", text))
+            note = f"  ({sanitize_line(reference.note)})" if reference.note else ""
+            origin = (f"  {sanitize_line(reference.hardware)}{note}", "$quiet")
+            text = Content.assemble(f"{sanitize_line(reference.what)}: ", (value, "bold"), origin)
+            lines.append(self._labelled("measured", text))
         return Content("\n").join(lines)
+
+    def _labelled(self, label: str, text: Content) -> Content:
+        """A label and its text, wrapped with a hanging indent."""
+        lines = text.wrap(max(20, (self.text.width or 80) - LABEL_CELLS))
+        first = Content.styled(label.ljust(LABEL_CELLS), "$quiet")
+        indent = Content(" " * LABEL_CELLS)
+        return Content("\n").join([(indent if index else first) + line for index, line in enumerate(lines)])
+
+
+def _needs(profile: Profile) -> str:
+    """What the profile needs, in one line; empty if it does not say."""
+    needs = profile.needs
+    parts = [
+        f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else "",
+        f"{needs.ram_gib:g} GiB RAM" if needs.ram_gib else "",
+        sanitize_line(needs.engine),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def model_state(entry: ProfileEntry, model_bytes: int | None) -> str:
+    """Whether the profile's model is here, in a few words; ``model_bytes`` is its size if known."""
+    state, profile = entry.compatibility, entry.profile
+    size = units.file_size(model_bytes) if model_bytes else ""
+    if state is None or profile is None:
+        return ""
+    if state.model_present:
+        return f"here, {size}" if size else "here"
+    if state.fetchable:
+        return f"not here; Enter downloads {size or 'it'}"
+    missing = state.missing.removeprefix(MODEL_MISSING)
+    obvious = missing in ("", str(Path(profile.model).expanduser()))
+    return "missing" if obvious else f"missing: {sanitize_line(missing)}"

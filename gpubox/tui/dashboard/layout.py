@@ -1,43 +1,43 @@
-"""Which panes the dashboard shows, by the width of the terminal and by what the server does. Pure.
+"""Which panes the dashboard shows, by the width of the terminal and the state of the server. Pure.
 
-In code, not in styles: every rule of a stylesheet is paid for before the first paint.
+In code, not in styles: Textual evaluates every rule of a stylesheet before the first paint.
 """
 
 from __future__ import annotations
 
-ALONE = {
+ZOOMABLE = {
     "profiles": ("profiles",),
     "memory": ("vram", "offload"),
     "requests": ("throughput", "requests"),
     "log": ("log",),
     "detail": ("detail",),
 }
-"""What can have the screen for itself, and the panes that it takes."""
+"""What can take the whole screen, and its panes."""
 LEFT, MAIN, SIDE = ("vram", "offload", "profiles"), ("throughput", "requests"), ("detail", "log")
 """The panes of each part of the screen."""
 
 
-def shown(width: str, state: str, alone: str, tiny: bool = False) -> frozenset[str]:
-    """The panes to show. ``width``: narrow | wide | roomy | huge; ``state``: up | down | loading; ``tiny``: a few rows.
+def visible_panes(width: str, state: str, zoomed: str, tiny: bool = False) -> frozenset[str]:
+    """The panes to show.
 
-    Nothing runs: one chooses, so profiles, details and the log of what ran. It loads: its log. It is up: numbers.
+    ``width`` is narrow, wide, roomy or huge, ``state`` up, down or loading, ``zoomed`` a key of ZOOMABLE or empty;
+    ``tiny`` means only a few rows. If nothing runs, the owner chooses a profile: profiles, details and the last log.
     """
-    if alone:
-        return frozenset(ALONE[alone])
+    if zoomed:
+        return frozenset(ZOOMABLE[zoomed])
     if tiny:
         return frozenset({"profiles" if state == "down" else "throughput"})
-    narrow = width == "narrow"
-    found = {"vram"}
-    if not narrow or state == "down":
-        found.add("profiles")
+    panes = {"vram"}
+    if width != "narrow" or state == "down":
+        panes.add("profiles")
     if state == "down":
-        return frozenset(found | {"detail", "log"})
-    found |= {"offload", "throughput"}
+        return frozenset(panes | {"detail", "log"})
+    panes |= {"offload", "throughput"}
     if state == "loading":
-        return frozenset(found | {"log"})
-    found.add("requests")
+        return frozenset(panes | {"log"})
+    panes.add("requests")
     if width in ("roomy", "huge"):
-        found.add("log")
+        panes.add("log")
     if width == "huge":
-        found.add("detail")
-    return frozenset(found)
+        panes.add("detail")
+    return frozenset(panes)

@@ -1,95 +1,94 @@
-"""What the CPU carries: layers, RAM, threads, the PCIe link, and the part that the others wait for."""
+"""The CPU offload pane: layers and experts on the CPU, RAM, threads, page faults, PCIe traffic and the bottleneck."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui.memory_view import amount, used_bytes
-from gpubox.tui.styled_lines import QUIET, StyledLine, fit_by_priority, sanitize_to_width, styled_line, wrap_parts
+from gpubox.tui.dashboard.vram import MIB, part_of_total, used_bytes
+from gpubox.tui.styled_lines import (
+    QUIET,
+    StyledLine,
+    fit_by_priority,
+    labelled_line,
+    sanitize_to_width,
+    styled_line,
+    wrap_parts,
+)
+from gpubox.tui.widgets.snapshot_pane import SnapshotPane
 
 if TYPE_CHECKING:
-    from gpubox.hardware.gpu import Gpu
     from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
 
-LABEL = 11
+LABEL_CELLS = 11
 GB = 1_000_000_000
-MANY_FAULTS = 50
-MIB = 1024**2
+MANY_FAULTS_PER_SECOND = 50
 
 
-def title(snapshot: Snapshot) -> str:
-    """``CPU offload 10.7 GiB``: what of the server is in RAM."""
-    size = host_bytes(snapshot)
-    return f"CPU offload {units.memory(size)}" if size else "CPU offload"
+class OffloadPane(SnapshotPane):
+    """Draws labelled lines; in compact mode a single one."""
+
+    def title(self, snapshot: Snapshot) -> str:
+        host = _host_memory(snapshot)
+        size = sum(size for _, size in host.parts) if host else 0
+        return f"CPU offload {units.memory(size)}" if size else "CPU offload"
+
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+        return [_compact_line(snapshot, width)] if self.compact else _offload_lines(snapshot, width)
 
 
-def lines(snapshot: Snapshot, width: int) -> list[StyledLine]:
-    """The labelled lines."""
-    room = width - LABEL
+def _offload_lines(snapshot: Snapshot, width: int) -> list[StyledLine]:
+    width -= LABEL_CELLS
     rows = [
-        ("layers", fit_by_priority([(9, _layers(snapshot)), (8, _experts(snapshot))], room)),
+        ("layers", fit_by_priority([(9, _layers(snapshot)), (8, _experts(snapshot))], width)),
         ("RAM", _ram(snapshot)),
         ("weights", _weights(snapshot)),
-        *(("beside" if not at else "", row) for at, row in enumerate(wrap_parts(_beside(snapshot), room))),
-        ("threads", fit_by_priority([(9, _threads(snapshot)), (8, _faults(snapshot)), (7, _disk(snapshot))], room)),
-        ("PCIe", fit_by_priority(_pcie(snapshot), room)),
-        ("bottleneck", _limit(snapshot)),
+        *(("" if index else "buffers", row) for index, row in enumerate(wrap_parts(_buffers(snapshot), width))),
+        ("threads", fit_by_priority([(9, _threads(snapshot)), (8, _faults(snapshot)), (7, _disk(snapshot))], width)),
+        ("PCIe", fit_by_priority(_pcie(snapshot), width)),
+        ("bottleneck", _bottleneck(snapshot)),
     ]
-    return [styled_line((name.ljust(LABEL), QUIET)) + (row or styled_line((units.UNKNOWN, QUIET))) for name, row in rows
-            if row or name not in ("weights", "PCIe")]  # fmt: skip
+    return [labelled_line(label, row, LABEL_CELLS) for label, row in rows if row or label not in ("weights", "PCIe")]
 
 
-def host_of(snapshot: Snapshot) -> DeviceMemory | None:
-    """The part of the server that is in RAM."""
-    return next((device for device in snapshot.memory if device.kind == "host"), None)
-
-
-def host_bytes(snapshot: Snapshot) -> int:
-    """How much of the server is in RAM: what its log tells of, less what is on disk now."""
-    host = host_of(snapshot)
-    return sum(size for _, size in host.parts) if host else 0
-
-
-def _used(snapshot: Snapshot) -> tuple[int, int] | None:
-    """RAM in use and in all: as in the split where there is one, mapped weights and all."""
-    host, reading = host_of(snapshot), snapshot.host
-    if host and (used := used_bytes(host)) is not None and host.total_bytes is not None:
-        return used, host.total_bytes
-    return (reading.ram_total_bytes - reading.ram_available_bytes, reading.ram_total_bytes) if reading else None
-
-
-def small(snapshot: Snapshot, width: int) -> StyledLine:
-    """All of it in one line."""
-    offload, used = snapshot.offload, _used(snapshot)
-    ram = amount(*used).replace(" of ", "/") if used else ""
+def _compact_line(snapshot: Snapshot, width: int) -> StyledLine:
+    offload, ram = snapshot.offload, _ram_bytes(snapshot)
+    threads_busy = None if offload.threads_busy is None else round(offload.threads_busy, 1)
     parts: list[tuple[int, StyledLine]] = [
-        (9, _pair("layers", offload.layers_on_gpu, offload.layers_total)),
-        (8, _pair("experts", offload.expert_layers_on_cpu, offload.expert_layers_total)),
-        (6, styled_line(("RAM ", QUIET), ram) if ram else ()),
-        (5, _pair("threads", _rounded(offload.threads_busy), offload.threads_asked)),
+        (9, _count_of("layers", offload.layers_on_gpu, offload.layers_total)),
+        (8, _count_of("experts", offload.expert_layers_on_cpu, offload.expert_layers_total)),
+        (6, styled_line(("RAM ", QUIET), part_of_total(*ram).replace(" of ", "/")) if ram else ()),
+        (5, _count_of("threads", threads_busy, offload.threads_asked)),
         (10, styled_line((offload.bottleneck or "", "bold $accent"))),
     ]
     return fit_by_priority(parts, width)
 
 
-def _pair(word: str, part: float | None, whole: float | None) -> StyledLine:
-    if part is None and whole is None:
+def _count_of(label: str, part: float | None, total: float | None) -> StyledLine:
+    if part is None and total is None:
         return ()
-    return styled_line((f"{word} ", QUIET), f"{units.UNKNOWN if part is None else part}", f"/{whole}" if whole else "")
+    return styled_line((f"{label} ", QUIET), units.UNKNOWN if part is None else f"{part}", f"/{total}" if total else "")
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
+def _host_memory(snapshot: Snapshot) -> DeviceMemory | None:
+    """The part of the server that is in RAM."""
+    return next((device for device in snapshot.memory if device.kind == "host"), None)
+
+
+def _ram_bytes(snapshot: Snapshot) -> tuple[int, int] | None:
+    """Used and total RAM. Counts mapped weights as used if the memory breakdown is known."""
+    memory, host = _host_memory(snapshot), snapshot.host
+    if memory and (used := used_bytes(memory)) is not None and memory.total_bytes is not None:
+        return used, memory.total_bytes
+    return (host.ram_total_bytes - host.ram_available_bytes, host.ram_total_bytes) if host else None
 
 
 def _layers(snapshot: Snapshot) -> StyledLine:
-    offload = snapshot.offload
-    if offload.layers_on_gpu is None and offload.layers_total is None:
+    on_gpu, total = snapshot.offload.layers_on_gpu, snapshot.offload.layers_total
+    if on_gpu is None and total is None:
         return ()
-    count = units.UNKNOWN if offload.layers_on_gpu is None else str(offload.layers_on_gpu)
-    total = units.UNKNOWN if offload.layers_total is None else str(offload.layers_total)
-    return styled_line(f"{count} of {total}", (" on GPU", QUIET))
+    counts = [units.UNKNOWN if count is None else str(count) for count in (on_gpu, total)]
+    return styled_line(" of ".join(counts), (" on GPU", QUIET))
 
 
 def _experts(snapshot: Snapshot) -> StyledLine:
@@ -101,41 +100,42 @@ def _experts(snapshot: Snapshot) -> StyledLine:
 
 
 def _ram(snapshot: Snapshot) -> StyledLine:
-    used, host = _used(snapshot), snapshot.host
-    if used is None:
+    ram, host = _ram_bytes(snapshot), snapshot.host
+    if ram is None:
         return ()
     swap = f"  swap {units.memory(host.swap_used_bytes)}" if host and host.swap_used_bytes > 512 * MIB else ""
-    return styled_line(amount(*used), (" of all programs", QUIET), (swap, QUIET))
+    return styled_line(part_of_total(*ram), (" of all programs", QUIET), (swap, QUIET))
 
 
 def _weights(snapshot: Snapshot) -> StyledLine:
-    """The model's weights in RAM; of mapped ones only what is resident costs RAM."""
-    host, process = host_of(snapshot), snapshot.process
+    """The model's weights in RAM. Mapped weights cost RAM only where they are resident."""
+    host, process = _host_memory(snapshot), snapshot.process
     if host is None or not host.weights_bytes:
         return ()
-    sign = "~" if host.estimated else ""
     if host.on_disk_bytes is None or not process:
-        how = ""
+        residence = ""
     elif host.on_disk_bytes >= host.weights_bytes * 0.02:
-        how = f"{units.memory(max(0, host.weights_bytes - host.on_disk_bytes))} resident, the rest on disk"
+        resident = max(0, host.weights_bytes - host.on_disk_bytes)
+        residence = f"{units.memory(resident)} resident, the rest on disk"
     else:
-        how = "mapped, resident" if process.file_bytes > host.weights_bytes / 2 else "resident"
-    return styled_line(f"{sign}{units.memory(host.weights_bytes)}", (f" {how}", QUIET))
+        residence = "mapped, resident" if process.file_bytes > host.weights_bytes / 2 else "resident"
+    sign = "~" if host.estimated else ""
+    return styled_line(f"{sign}{units.memory(host.weights_bytes)}", (f" {residence}", QUIET))
 
 
-def _beside(snapshot: Snapshot) -> list[StyledLine]:
-    """What the server keeps in RAM beside the model."""
+def _buffers(snapshot: Snapshot) -> list[StyledLine]:
+    """What else the server keeps in RAM: prompt cache, context checkpoints, pinned host buffers."""
     offload = snapshot.offload
-    found: list[StyledLine] = []
+    parts: list[StyledLine] = []
     if offload.prompt_cache_bytes is not None:
         limit = offload.prompt_cache_limit_bytes
-        size = amount(offload.prompt_cache_bytes, limit) if limit else units.memory(offload.prompt_cache_bytes)
-        found.append(styled_line(("prompt cache ", QUIET), size))
+        used = offload.prompt_cache_bytes
+        parts.append(styled_line(("prompt cache ", QUIET), part_of_total(used, limit) if limit else units.memory(used)))
     if offload.checkpoints_bytes:
-        found.append(styled_line(("checkpoints ", QUIET), units.memory(offload.checkpoints_bytes)))
+        parts.append(styled_line(("checkpoints ", QUIET), units.memory(offload.checkpoints_bytes)))
     if offload.pinned_bytes:
-        found.append(styled_line(("pinned ", QUIET), units.memory(offload.pinned_bytes)))
-    return found
+        parts.append(styled_line(("pinned ", QUIET), units.memory(offload.pinned_bytes)))
+    return parts
 
 
 def _threads(snapshot: Snapshot) -> StyledLine:
@@ -143,15 +143,15 @@ def _threads(snapshot: Snapshot) -> StyledLine:
     if offload.threads_busy is None and offload.threads_asked is None:
         return ()
     busy = units.UNKNOWN if offload.threads_busy is None else f"{offload.threads_busy:.1f}"
-    asked = f" of {offload.threads_asked}" if offload.threads_asked is not None else ""
-    return styled_line(f"{busy}{asked}", (" busy", QUIET))
+    total = f" of {offload.threads_asked}" if offload.threads_asked is not None else ""
+    return styled_line(f"{busy}{total}", (" busy", QUIET))
 
 
 def _faults(snapshot: Snapshot) -> StyledLine:
     faults = snapshot.offload.major_faults_per_second
     if faults is None:
         return ()
-    style = "bold $warning" if faults >= MANY_FAULTS else ""
+    style = "bold $warning" if faults >= MANY_FAULTS_PER_SECOND else ""
     return styled_line(("faults ", QUIET), (f"{faults:.0f}/s", style))
 
 
@@ -161,28 +161,28 @@ def _disk(snapshot: Snapshot) -> StyledLine:
 
 
 def _pcie(snapshot: Snapshot) -> list[tuple[int, StyledLine]]:
-    """Traffic of the busiest card against what its link carries."""
-    cards: list[Gpu] = [gpu for gpu in snapshot.driver.gpus if gpu.pcie_rx_bytes_per_second is not None]
-    if not cards:
+    """Traffic of the busiest card, and the capacity of its link."""
+    gpus = [gpu for gpu in snapshot.driver.gpus if gpu.pcie_rx_bytes_per_second is not None]
+    if not gpus:
         return []
-    gpu = max(cards, key=lambda card: (card.pcie_rx_bytes_per_second or 0) + (card.pcie_tx_bytes_per_second or 0))
-    link = gpu.pcie_link_bytes_per_second
-    shape = f"gen {gpu.pcie_generation} ×{gpu.pcie_width}" if gpu.pcie_generation and gpu.pcie_width else ""
-    many = len(snapshot.driver.gpus) > 1
+    gpu = max(gpus, key=lambda gpu: (gpu.pcie_rx_bytes_per_second or 0) + (gpu.pcie_tx_bytes_per_second or 0))
+    capacity = gpu.pcie_link_bytes_per_second
+    link = f"gen {gpu.pcie_generation} ×{gpu.pcie_width}" if gpu.pcie_generation and gpu.pcie_width else ""
+    index = f", GPU {gpu.index}" if len(snapshot.driver.gpus) > 1 else ""
     return [
-        (9, styled_line(("↓ ", QUIET), _speed(gpu.pcie_rx_bytes_per_second))),
-        (8, styled_line(("↑ ", QUIET), _speed(gpu.pcie_tx_bytes_per_second))),
-        (7, styled_line(("of ", QUIET), f"{link / GB:.0f} GB/s") if link else ()),
-        (6, styled_line((f"{shape}{f', GPU {gpu.index}' if many else ''}", QUIET))),
+        (9, styled_line(("↓ ", QUIET), _traffic(gpu.pcie_rx_bytes_per_second))),
+        (8, styled_line(("↑ ", QUIET), _traffic(gpu.pcie_tx_bytes_per_second))),
+        (7, styled_line(("of ", QUIET), f"{capacity / GB:.0f} GB/s") if capacity else ()),
+        (6, styled_line((f"{link}{index}", QUIET))),
     ]
 
 
-def _speed(value: float | None) -> str:
-    return units.UNKNOWN if value is None else f"{value / GB:.1f} GB/s"
+def _traffic(bytes_per_second: float | None) -> str:
+    return units.UNKNOWN if bytes_per_second is None else f"{bytes_per_second / GB:.1f} GB/s"
 
 
-def _limit(snapshot: Snapshot) -> StyledLine:
-    """The bottleneck in a word, and what says so."""
+def _bottleneck(snapshot: Snapshot) -> StyledLine:
+    """The bottleneck in one word, and the evidence for it."""
     offload = snapshot.offload
     reason = sanitize_to_width(offload.bottleneck_reason, 120)
     if offload.bottleneck is None:

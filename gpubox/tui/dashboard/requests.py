@@ -1,12 +1,30 @@
-"""Finished requests as one line each, and one of them with all its fields. Pure."""
+"""The requests pane: finished requests, newest first, one line each; and the dialog with every field of one request."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
 from gpubox import units
-from gpubox.tui.styled_lines import QUIET, StyledLine, cell_width, join_lines, pad_line, sanitize_to_width, styled_line
+from gpubox.tui.dialogs import Dialog
+from gpubox.tui.styled_lines import (
+    QUIET,
+    StyledLine,
+    cell_width,
+    join_lines,
+    pad_line,
+    sanitize_to_width,
+    styled_line,
+)
+from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Request
@@ -15,62 +33,137 @@ COLUMNS = (
     ("time", 8, 0), ("#", 2, 6), ("prompt", 13, 0), ("out", 5, 0), ("TTFT", 6, 3), ("pp", 5, 7), ("tg", 5, 1),
     ("draft", 5, 2), ("took", 6, 5), ("end", 9, 4),
 )  # fmt: skip
-"""Name, width, and how soon it gives way where the terminal is narrow (0: never)."""
-RIGHT = {"out", "TTFT", "pp", "tg", "draft", "took"}
+"""Name, width, and drop order on a narrow terminal: the highest number goes first, 0 never."""
+RIGHT_ALIGNED = {"out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
-LEAST_END = 15
-"""Cells of an end that says why a prompt was read again; worth more than pp."""
-LEAST_WHY = 10
-"""Cells below which the first word of why it was read again would be cut."""
+MIN_END_CELLS = 15
+"""Width of the end column that the pp column must leave free, for the reason of a cache miss."""
+MIN_CACHE_MISS_CELLS = 10
+"""With less room the first word of a cache miss would be cut."""
+LABEL_CELLS = 20
 
 
-def columns(width: int) -> tuple[tuple[str, int], ...]:
-    """The columns that fit into ``width``."""
+class RequestRows(CursorRows["Request"]):
+    """The lines; Enter opens one."""
+
+    EMPTY_TEXT = "No request yet. Clients use the address above; c chats."
+
+    def make_row(self, value: Request, width: int) -> StyledLine:
+        return request_row(value, width)
+
+    def key(self, value: Request) -> Hashable:
+        return value.number, value.at
+
+
+class ColumnNames(StyledLines):
+    """The line above the rows."""
+
+    DEFAULT_CSS = "ColumnNames { height: 1; }"
+
+
+class RequestsPane(Vertical):
+    """The rows under their column names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.column_names, self.rows = ColumnNames(), RequestRows()
+        self.border_title = "Requests"
+
+    def mount_content(self) -> None:
+        """Mounts the content; called after the first paint."""
+        self.mount(self.column_names, self.rows)
+
+    def show_requests(self, requests: tuple[Request, ...], total: int | None) -> None:
+        """Shows ``requests``; ``total`` counts all since the server started."""
+        if not self.rows.is_attached:
+            return
+        self.rows.show_values(requests)
+        self._show_column_names()
+        subtitle = f"{len(requests) if total is None else total:,}" if requests else ""
+        if self.border_subtitle != subtitle:
+            self.border_subtitle = subtitle
+
+    @on(RequestRows.Resized)
+    def _show_column_names(self) -> None:
+        self.column_names.show([column_names(self.rows.size.width)] if self.rows.values else [])
+
+
+class RequestScreen(Dialog[None]):
+    """Every number that the server's log gave for one request."""
+
+    DEFAULT_CSS = "RequestScreen > VerticalScroll { width: 88; height: auto; padding: 1 2; }"
+    BINDINGS = [("escape,q,enter", "dismiss", "Close")]  # noqa: RUF012
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        self.request = request
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            box.border_title, box.border_subtitle = f"Request {self.request.number}", "esc closes"
+            rows = [
+                Content.assemble((name.ljust(LABEL_CELLS), "$quiet"), value)
+                for name, value in request_fields(self.request)
+            ]
+            yield Static(Content("\n").join(rows), markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+
+# -- lines ----------------------------------------------------------------------------------------------
+
+
+def _columns(width: int) -> list[tuple[str, int]]:
+    """The columns that fit into ``width``: (name, width)."""
     kept = list(COLUMNS)
-    while len(kept) > 4 and _needs(kept) > width:
+    while len(kept) > 4:
+        needed = sum(size + len(_gap_before(name)) for name, size, _ in kept)
+        if any(name == "pp" for name, _, _ in kept):
+            needed += MIN_END_CELLS - COLUMNS[-1][1]
+        if needed <= width:
+            break
         del kept[max(range(len(kept)), key=lambda i: kept[i][2])]
-    return tuple((name, size) for name, size, _ in kept)
+    return [(name, size) for name, size, _ in kept]
 
 
-def _needs(kept: list[tuple[str, int, int]]) -> int:
-    """The width that these columns want."""
-    names = [name for name, _, _ in kept]
-    return sum(size + len(_gap(name)) for name, size, _ in kept) + (LEAST_END - COLUMNS[-1][1]) * ("pp" in names)
+def _gap_before(name: str) -> str:
+    """One cell where two neighbouring columns cannot be read as one."""
+    return "" if name == "time" else GAP if name in RIGHT_ALIGNED - {"out"} else " "
 
 
-def _gap(name: str) -> str:
-    """What stands before a column: one cell where what is beside it cannot be taken for its own."""
-    return "" if name == "time" else GAP if name in RIGHT - {"out"} else " "
+def _with_gaps(cells: list[tuple[str, StyledLine]]) -> StyledLine:
+    return styled_line(*(text for name, cell in cells for text in ((_gap_before(name), ""), *cell)))
 
 
-def head(width: int) -> StyledLine:
-    """The names of the columns."""
-    return _in_a_row([(name, _cell((name, QUIET), name, size)) for name, size in columns(width)])
+def _cell(text: str, style: str, name: str, size: int) -> StyledLine:
+    return pad_line(styled_line((text.rjust(size) if name in RIGHT_ALIGNED else text, style)), size)
 
 
-def _in_a_row(found: list[tuple[str, StyledLine]]) -> StyledLine:
-    return styled_line(*(span for name, cell in found for span in ((_gap(name), ""), *cell)))
+def column_names(width: int) -> StyledLine:
+    """The line above the rows."""
+    return _with_gaps([(name, _cell(name, QUIET, name, size)) for name, size in _columns(width)])
 
 
-def row(request: Request, width: int) -> StyledLine:
-    """One request; a prompt that was read again although a cache existed (``↻``) says why at the end."""
-    shown = columns(width)
+def request_row(request: Request, width: int) -> StyledLine:
+    """One request. ``↻`` marks a prompt that was read again although the cache should have held it."""
+    columns = _columns(width)
     values = {
         "time": (local_time(request.at), QUIET),
         "#": (str(request.slot), QUIET),
-        "prompt": (_prompt(request), "$warning" if request.cache_miss else ""),
+        "prompt": (_prompt_tokens(request), "$warning" if request.cache_miss else ""),
         "out": (units.tokens(request.generated_tokens), ""),
         "TTFT": (units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds), ""),
         "pp": (units.rate(request.pp_tokens_per_second), ""),
         "tg": (units.rate(request.tg_tokens_per_second), "$primary"),
-        "draft": (_percent(request.draft_acceptance), ""),
+        "draft": (units.UNKNOWN if request.draft_acceptance is None else f"{request.draft_acceptance:.0%}", ""),
         "took": (units.duration(request.duration_seconds), ""),
     }
-    found = [(name, _cell(values[name], name, size)) for name, size in shown if name != "end"]
-    if len(found) < len(shown):
-        room = width - sum(size + len(_gap(name)) for name, size in shown if name != "end") - len(_gap("end"))
-        found.append(("end", _end(request, room)))
-    return _in_a_row(found)
+    cells = [(name, _cell(*values[name], name, size)) for name, size in columns if name != "end"]
+    if len(cells) < len(columns):
+        taken = sum(size + len(_gap_before(name)) for name, size in columns if name != "end")
+        cells.append(("end", _end(request, width - taken - len(_gap_before("end")))))
+    return _with_gaps(cells)
 
 
 def local_time(iso: str) -> str:
@@ -81,54 +174,46 @@ def local_time(iso: str) -> str:
         return units.UNKNOWN
 
 
-def _cell(value: tuple[str, str], name: str, size: int) -> StyledLine:
-    text, style = value
-    return pad_line(styled_line((text.rjust(size) if name in RIGHT else text, style)), size)
-
-
-def _prompt(request: Request) -> str:
-    """``41.2k+1.8k``: reused and read; ``↻`` where the cache should have served and did not."""
+def _prompt_tokens(request: Request) -> str:
+    """``41.2k+1.8k``: tokens from the cache and tokens read; ``↻`` marks a cache miss."""
     if request.prompt_tokens is None:
         return units.UNKNOWN
-    cached = request.cached_tokens
-    if cached is None:
+    if request.cached_tokens is None:
         return units.tokens(request.prompt_tokens)
-    again = "↻ " if request.cache_miss else ""
-    return f"{again}{units.tokens(cached)}+{units.tokens(max(0, request.prompt_tokens - cached))}"
-
-
-def _percent(share: float | None) -> str:
-    return units.UNKNOWN if share is None else f"{share:.0%}"
+    mark = "↻ " if request.cache_miss else ""
+    read = max(0, request.prompt_tokens - request.cached_tokens)
+    return f"{mark}{units.tokens(request.cached_tokens)}+{units.tokens(read)}"
 
 
 def _end(request: Request, room: int) -> StyledLine:
-    """Why it stopped; why it was read again says more than an ordinary stop, and stands behind any other end."""
-    end = styled_line((sanitize_to_width(request.stop_reason or units.UNKNOWN, room), _end_style(request)))
-    why = f"↻ {request.cache_miss}" if request.cache_miss else ""
-    if why and request.stop_reason in (None, "stop"):
-        return styled_line((sanitize_to_width(why, room), "$warning"))
-    left = room - cell_width(end) - len(GAP)
-    return (
-        join_lines([end, styled_line((sanitize_to_width(why, left), "$warning"))], GAP)
-        if why and left >= LEAST_WHY
-        else end
-    )
+    """The stop reason and the cause of a cache miss; the cause replaces an ordinary stop."""
+    cache_miss = f"↻ {request.cache_miss}" if request.cache_miss else ""
+    if cache_miss and request.stop_reason in (None, "stop"):
+        return styled_line((sanitize_to_width(cache_miss, room), "$warning"))
+    style = "$warning" if request.stop_reason in ("context full", "cancelled", "length", "error") else QUIET
+    end = styled_line((sanitize_to_width(request.stop_reason or units.UNKNOWN, room), style))
+    room -= cell_width(end) + len(GAP)
+    if not cache_miss or room < MIN_CACHE_MISS_CELLS:
+        return end
+    return join_lines([end, styled_line((sanitize_to_width(cache_miss, room), "$warning"))], GAP)
 
 
-def _end_style(request: Request) -> str:
-    return "$warning" if request.stop_reason in ("context full", "cancelled", "length", "error") else QUIET
-
-
-def fields(request: Request) -> list[tuple[str, str]]:
-    """Everything known of a request, in words."""
+def request_fields(request: Request) -> list[tuple[str, str]]:
+    """Everything known of a request: (name, value)."""
     read = None
     if request.prompt_tokens is not None and request.cached_tokens is not None:
         read = max(0, request.prompt_tokens - request.cached_tokens)
-    drafted = units.UNKNOWN
+    acceptance = units.UNKNOWN
     if request.draft_acceptance is not None:
-        drafted = f"{request.draft_acceptance:.1%} ({request.draft_tokens_accepted:,} of {request.draft_tokens:,})"
-    places = "  ".join(f"{at}: {share:.0%}" for at, share in enumerate(request.accepted_per_position, 1))
-    steps = request.mean_accepted_length
+        acceptance = f"{request.draft_acceptance:.1%} ({request.draft_tokens_accepted:,} of {request.draft_tokens:,})"
+    queued = f"{units.UNKNOWN} (its log does not say when it arrived)"
+    if request.queue_seconds is not None:
+        queued = f"{units.duration(request.queue_seconds)} for slot {request.slot}"
+    ttft = units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds)
+    length = request.mean_accepted_length
+    positions = "  ".join(f"{at}: {share:.0%}" for at, share in enumerate(request.accepted_per_position, 1))
+    pp, tg = units.rate(request.pp_tokens_per_second), units.rate(request.tg_tokens_per_second)
+    stop_reason = request.stop_reason
     return [
         ("began", local_time(request.at)),
         ("slot, task", f"{request.slot}, {request.task}"),
@@ -137,30 +222,16 @@ def fields(request: Request) -> list[tuple[str, str]]:
         ("read", f"{_count(read)} tokens"),
         ("read again because", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "it was not"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
-        ("waited", _waited(request)),
-        (
-            "TTFT",
-            f"{units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds)} from its arrival, as the server saw it",
-        ),
-        ("pp", f"{units.rate(request.pp_tokens_per_second)} tok/s over {units.duration(request.prompt_seconds)}"),
-        ("tg", f"{units.rate(request.tg_tokens_per_second)} tok/s over {units.duration(request.generation_seconds)}"),
-        ("draft accepted", drafted),
-        ("tokens per step", f"{steps:.2f}" if steps is not None else units.UNKNOWN),
-        ("by position", places or units.UNKNOWN),
-        (
-            "ended",
-            sanitize_to_width(request.stop_reason, 40)
-            if request.stop_reason
-            else f"{units.UNKNOWN} (its log does not say)",
-        ),
+        ("waited", queued),
+        ("TTFT", f"{ttft} from its arrival, as the server saw it"),
+        ("pp", f"{pp} tok/s over {units.duration(request.prompt_seconds)}"),
+        ("tg", f"{tg} tok/s over {units.duration(request.generation_seconds)}"),
+        ("draft accepted", acceptance),
+        ("tokens per step", f"{length:.2f}" if length is not None else units.UNKNOWN),
+        ("by position", positions or units.UNKNOWN),
+        ("ended", sanitize_to_width(stop_reason, 40) if stop_reason else f"{units.UNKNOWN} (its log does not say)"),
         ("took", units.duration(request.duration_seconds)),
     ]
-
-
-def _waited(request: Request) -> str:
-    if request.queue_seconds is None:
-        return f"{units.UNKNOWN} (its log does not say when it arrived)"
-    return f"{units.duration(request.queue_seconds)} for slot {request.slot}"
 
 
 def _count(value: int | None) -> str:

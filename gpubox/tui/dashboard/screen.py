@@ -1,4 +1,4 @@
-"""The first screen: what runs, where its memory is, how fast it is; and the profiles, the log and the requests."""
+"""The dashboard: header, progress of the operation, the panes, and the key bar. The app feeds it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.dashboard.detail import DetailPane
-from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, shown
-from gpubox.tui.dashboard.profiles import ProfilePane
+from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
+from gpubox.tui.dashboard.detail import DetailPane, shell_command
+from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, visible_panes
+from gpubox.tui.dashboard.log import LogPane
+from gpubox.tui.dashboard.offload import OffloadPane
+from gpubox.tui.dashboard.profiles import ProfileEntry, ProfilePane
+from gpubox.tui.dashboard.requests import RequestRows, RequestScreen, RequestsPane
+from gpubox.tui.dashboard.throughput import ThroughputPane
+from gpubox.tui.dashboard.vram import VramPane, gpu_readings
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.key_bar import KeyBar
-from gpubox.tui.widgets.log_pane import LogPane
-from gpubox.tui.widgets.number_panes import OffloadPane, ThroughputPane, VramPane
-from gpubox.tui.widgets.requests_pane import RequestsPane
+from gpubox.tui.widgets.snapshot_pane import SnapshotPane
 from gpubox.tui.widgets.status_lines import StatusLines
-from gpubox.tui.widgets.styled_lines import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.server.launch import LaunchPreview
@@ -34,66 +36,65 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.messages import ServerOverview
     from gpubox.tui.operation_progress import OperationProgress
-    from gpubox.tui.profile_entries import ProfileEntry
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
-NO_FOREIGN_REQUESTS = "Single requests are known from the log alone, and this server is not ours."
-LOW_ROWS = 30
-"""Below this many rows the memory panes take a line or two, as on a narrow screen."""
-TINY_ROWS = 10
-"""Below this many rows there is one pane, without a frame."""
-REQUESTS_SECONDS, CALM_SECONDS = 0.5, 1.0
-OLD_SECONDS = 60.0
-"""So long the row of an operation that went well stays."""
+NO_FOREIGN_REQUESTS = "Requests are read from the server's log, which gpubox cannot see."
+COMPACT_BELOW_ROWS = 30
+"""With fewer rows the memory panes take a line or two, as on a narrow screen."""
+TINY_BELOW_ROWS = 10
+"""With fewer rows there is one pane, without a frame."""
+REQUESTS_SECONDS, THROTTLED_SECONDS = 0.5, 1.0
+RESULT_SECONDS = 60.0
+"""How long the result of a successful operation stays."""
 
 
 class DashboardScreen(Screen[None]):
-    """Draws what the app knows; the app feeds it."""
+    """Shows what the ``show_*`` methods are given. Messages of the panes bubble to the app."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy"), (190, "-huge")]  # noqa: RUF012
     AUTO_FOCUS = ""
     BINDINGS = [*bindings(Scope.DASHBOARD)]  # noqa: RUF012
 
     def __init__(self, *, read_only: str, url: str | None) -> None:
-        # The class of the width from the start: the first paint need not be done twice.
+        # The class of the width from the start saves a second first paint.
         width = shutil.get_terminal_size().columns
         super().__init__(classes=[name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1])
         self.read_only = bool(read_only)
-        self.header, self.lines, self.keys = StatusHeader(), StatusLines("now"), KeyBar()
+        self.header, self.status, self.keys = StatusHeader(), StatusLines("operation"), KeyBar()
         self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
         self.throughput, self.requests = ThroughputPane(), RequestsPane()
         self.detail, self.log_pane = DetailPane(), LogPane()
-        self.numbers: tuple[SnapshotPane, ...] = (self.vram, self.offload, self.throughput)
-        for pane, name in zip(self.numbers, ("VRAM", "CPU offload", "Throughput"), strict=True):
-            pane.border_title = name
+        self.snapshot_panes: tuple[SnapshotPane, ...] = (self.vram, self.offload, self.throughput)
+        for pane, title in zip(self.snapshot_panes, ("VRAM", "CPU offload", "Throughput"), strict=True):
+            pane.border_title = title
         self.header.note = "attached, read only" if url else "recording" if read_only else ""
         self.keys.read_only = self.read_only
-        self.lines.display = False
-        self.log_pane.say(NO_FOREIGN_LOG if url else NO_LOG)
+        self.status.display = False
+        self.log_pane.placeholder.update(NO_FOREIGN_LOG if url else NO_LOG)
         if url:
             self.requests.rows.EMPTY_TEXT = NO_FOREIGN_REQUESTS
-        self.calm = False
-        """Whether somebody types elsewhere: the screen is still looked at, but once a second is enough."""
+        self.throttled = False
+        """Whether the terminal has no focus: numbers are then drawn once a second."""
         self.left, self.main, self.side = Vertical(id="left"), Vertical(id="main"), Vertical(id="side")
         self.rest = Container(id="rest")
         self.panes: dict[str, Widget] = {
             "vram": self.vram, "offload": self.offload, "profiles": self.profiles, "throughput": self.throughput,
             "requests": self.requests, "detail": self.detail, "log": self.log_pane,
         }  # fmt: skip
-        self._alone = ""
-        """What has the screen for itself."""
+        self._zoomed = ""
+        """The key of ZOOMABLE that has the whole screen."""
         self._arrange()
-        self._now: ServerOverview | None = None
-        self._story: OperationProgress | None = None
-        self._waiting: tuple[Snapshot, History | None] | None = None
-        """What was not drawn yet: nobody could see it."""
+        self._overview: ServerOverview | None = None
+        self._operation: OperationProgress | None = None
+        self._undrawn: tuple[Snapshot, History | None] | None = None
+        """The newest readings, if they were not drawn because nobody could see them."""
         self._hidden = False
-        self._drawn_at = self._listed_at = float("-inf")
+        self._drawn_at = self._requests_drawn_at = float("-inf")
 
     def compose(self) -> ComposeResult:
         yield self.header
-        yield self.lines
+        yield self.status
         with Container(id="panes"):
             with self.left:
                 yield from (self.panes[name] for name in LEFT)
@@ -104,79 +105,73 @@ class DashboardScreen(Screen[None]):
                     yield from (self.panes[name] for name in SIDE if self.panes[name].display)
         yield self.keys
 
-    def fill(self) -> None:
-        """Mounts the insides of the panes; called after the first paint."""
+    def mount_content(self) -> None:
+        """Mounts the content of the panes; called after the first paint."""
         with self.app.batch_update():
             self.side.mount(*(self.panes[name] for name in SIDE if not self.panes[name].is_attached), before=0)
-            self.profiles.fill()
-            self.requests.fill()
-            self.detail.fill()
-            self.log_pane.fill()
-        self._fit()
+            for pane in (self.profiles, self.requests, self.detail, self.log_pane):
+                pane.mount_content()
+        self._adapt_to_size()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._fit)
+        self.call_after_refresh(self._adapt_to_size)
 
-    def _fit(self) -> None:
-        """Tells the panes how much room they have."""
-        narrow = self.has_class("-narrow")
-        self.detail.one_line = narrow and self._alone != "detail"
-        compact = (narrow or self.app.size.height < LOW_ROWS) and self._alone != "memory"
+    def _adapt_to_size(self) -> None:
+        narrow, height = self.has_class("-narrow"), self.app.size.height
+        self.detail.one_line = narrow and self._zoomed != "detail"
+        compact = (narrow or height < COMPACT_BELOW_ROWS) and self._zoomed != "memory"
         self.set_class(compact, "-compact")
-        self.set_class(self.app.size.height < TINY_ROWS, "-tiny")
+        self.set_class(height < TINY_BELOW_ROWS, "-tiny")
         self.vram.compact = self.offload.compact = compact
         self._arrange()
 
     def _arrange(self) -> None:
-        """Shows the panes that belong on the screen now."""
+        """Shows the panes of the current layout."""
         width = next(name for _, name in self.HORIZONTAL_BREAKPOINTS if self.has_class(name)).removeprefix("-")
         state = "down" if self.has_class("-down") else "loading" if self.has_class("-loading") else "up"
-        visible = shown(width, state, self._alone, self.has_class("-tiny"))
+        visible = visible_panes(width, state, self._zoomed, self.has_class("-tiny"))
         for name, pane in self.panes.items():
             pane.display = name in visible
         for part, names in ((self.left, LEFT), (self.main, MAIN), (self.side, SIDE)):
             part.display = not visible.isdisjoint(names)
         self.rest.display = self.main.display or self.side.display
-        self.set_class(bool(self._alone), "-alone")
+        self.set_class(bool(self._zoomed), "-zoomed")
 
-    # -- what the app tells -------------------------------------------------------------------------
+    # -- what the app shows here ------------------------------------------------------------------------
 
-    def show_now(self, now: ServerOverview) -> None:
-        """What runs changed."""
-        self._now = now
-        self.header.now = now.without_slots
-        self.profiles.last = now.last or ""
-        self.profiles.running = now.running
-        state = now.status.state
-        self.set_class(state == "loading", "-loading")
-        self.set_class(now.status.pid is None and state in ("stopped", "crashed", "stopping"), "-down")
-        self.keys.down = now.status.pid is None and not now.companions and not self.read_only
+    def show_overview(self, overview: ServerOverview) -> None:
+        """Shows what runs."""
+        self._overview = overview
+        self.header.overview = overview.without_slots
+        self.profiles.last_profile = overview.last_profile or ""
+        self.profiles.running = overview.running
+        down = overview.status.pid is None
+        self.set_class(overview.status.state == "loading", "-loading")
+        self.set_class(down and overview.status.state in ("stopped", "crashed", "stopping"), "-down")
+        self.keys.server_down = down and not overview.companions and not self.read_only
         self._arrange()
         self._keep_focus()
-        self._tell()
+        self._update_status()
 
     def show_snapshot(self, snapshot: Snapshot, history: History | None) -> None:
-        """New readings: drawn at once, later, or not at all where nobody can see them."""
-        rest = CALM_SECONDS if self.calm else 0.0
+        """Shows new readings: at once, later if throttled, or when the screen is visible again."""
         now = time.monotonic()
-        if self._hidden or now - self._drawn_at < rest:
-            self._waiting = (snapshot, history)
+        if self._hidden or (self.throttled and now - self._drawn_at < THROTTLED_SECONDS):
+            self._undrawn = (snapshot, history)
             return
-        self._waiting, self._drawn_at = None, now
-        from gpubox.tui.dashboard.vram import gpu_readings
-
-        self.header.cards = gpu_readings(snapshot)
+        self._undrawn, self._drawn_at = None, now
+        self.header.gpu_readings = gpu_readings(snapshot)
         self.header.activity = snapshot.throughput.state
         self.throughput.history = history
-        for pane in self.numbers:
+        for pane in self.snapshot_panes:
             pane.snapshot = snapshot
-        if now - self._listed_at >= REQUESTS_SECONDS:
-            self._listed_at = now
-            self.requests.take(snapshot.requests, snapshot.totals.requests)
+        if now - self._requests_drawn_at >= REQUESTS_SECONDS:
+            self._requests_drawn_at = now
+            self.requests.show_requests(snapshot.requests, snapshot.totals.requests)
 
     def show_stale(self, stale: bool) -> None:
-        """Whether the readings are old."""
-        for pane in self.numbers:
+        """Marks the readings as old, or as current."""
+        for pane in self.snapshot_panes:
             pane.stale = stale
         self.header.stale = stale
 
@@ -187,129 +182,168 @@ class DashboardScreen(Screen[None]):
     @on(events.ScreenResume)
     def _resumed(self) -> None:
         self._hidden = False
-        if self._waiting:
-            self.show_snapshot(*self._waiting)
+        if self._undrawn:
+            self.show_snapshot(*self._undrawn)
 
-    def show_operation(self, story: OperationProgress | None) -> None:
-        """The operation moved on; ``None``: there is none to tell of."""
-        busy = story is not None and not story.over
-        if busy and self._alone == "profiles" and (self._story is None or self._story.over):
-            self.alone("profiles")  # it was chosen there; what comes of it is seen on the whole screen
-        self._story = story
-        if story and story.ok:
-            self.set_timer(OLD_SECONDS, partial(self._forget, story))
-        self.profiles.working = (story.profile, story.word) if story and busy else ("", "")
-        self._tell()
+    def show_operation(self, operation: OperationProgress | None) -> None:
+        """Shows the progress of the operation; ``None``: there is none."""
+        running = operation is not None and not operation.ended
+        if running and self._zoomed == "profiles" and (self._operation is None or self._operation.ended):
+            self.toggle_zoom("profiles")  # the profile was chosen there; its start is watched on the whole screen
+        self._operation = operation
+        if operation and operation.succeeded:
+            self.set_timer(RESULT_SECONDS, partial(self._remove_result, operation))
+        self.profiles.operation = (operation.profile, operation.step_label) if operation and running else ("", "")
+        self._update_status()
 
-    def _forget(self, story: OperationProgress) -> None:
-        """What went well is no news any more: its row goes back to the panes."""
-        if self._story is story:
-            self._story = None
-            self._tell()
+    def _remove_result(self, operation: OperationProgress) -> None:
+        if self._operation is operation:
+            self._operation = None
+            self._update_status()
 
-    def show_entries(self, entries: tuple[ProfileEntry, ...]) -> None:
-        """The profiles changed."""
-        self.profiles.entries = entries
-
-    def show_preview(self, entry: ProfileEntry, preview: LaunchPreview | None, size: int | None) -> None:
-        """What the engine says to the highlighted profile."""
+    def show_preview(self, entry: ProfileEntry, preview: LaunchPreview | None, model_bytes: int | None) -> None:
+        """Shows the launch preview if ``entry`` is still highlighted."""
         if self.profiles.entry and self.profiles.entry.id == entry.id:
-            self.detail.size_bytes = size
-            self.detail.shown = preview
+            self.detail.model_bytes = model_bytes
+            self.detail.preview = preview
 
     @on(ProfilePane.EntryHighlighted)
-    def _highlighted(self, event: ProfilePane.EntryHighlighted) -> None:
+    def _entry_highlighted(self, event: ProfilePane.EntryHighlighted) -> None:
         self.detail.entry = event.entry
-        self._name_enter()
+        self._update_keys()
+
+    @on(RequestRows.RowOpened)
+    def _request_opened(self, event: RequestRows.RowOpened) -> None:
+        self.app.push_screen(RequestScreen(event.value))
 
     def watch_focused(self) -> None:
-        """The keys do what the focused pane does. A pane that is hidden gives its focus away without a focus event."""
+        """The key bar depends on the focus. A pane that gets hidden loses it without a focus event."""
         if self.is_mounted:
-            self._name_enter()
+            self._update_keys()
 
-    def _name_enter(self) -> None:
-        """What the keys do now, for the key bar."""
-        entry = self.profiles.entry
-        word = "switch" if self._now and self._now.running else "start"
+    def _update_keys(self) -> None:
+        overview, entry = self._overview, self.profiles.entry
+        label = "switch" if overview and overview.running else "start"
         if self.focused is self.requests.rows:
-            word = "open"
+            label = "open"
         elif not self.profiles.display:
-            word = "profiles"
+            label = "profiles"
         elif entry and entry.kind == "model":
-            word = "make a profile"
+            label = "make a profile"
         typing = isinstance(self.focused, Input)
-        self.keys.enter_label = "take" if typing else word
-        needless = set() if typing or word != "profiles" else {"switch"}  # p says the same
-        if not (typing or self._alone or self.profiles.search.display or self.log_pane.filter.display):
-            needless.add("back")
-        if not (self._now and (self._now.status.profile or self._now.last)):
-            needless.add("restart")
-        self.keys.typing, self.keys.hidden_actions = typing, frozenset(needless)
+        hidden = set() if typing or label != "profiles" else {"switch"}  # p does the same
+        if not (typing or self._zoomed or self.profiles.search.display or self.log_pane.filter.display):
+            hidden.add("back")
+        if not (overview and (overview.status.profile or overview.last_profile)):
+            hidden.add("restart")
+        self.keys.enter_label = "confirm" if typing else label
+        self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 
-    def _tell(self) -> None:
-        """The story of the last operation; else why nothing runs. A crash after the story says more than it."""
-        now, story = self._now, self._story
-        self._name_enter()
-        if story and not (story.over and now and _overtaken(story, now)):
+    def _update_status(self) -> None:
+        """Shows the last operation, or why nothing runs. A later crash is more important than the operation."""
+        overview, operation = self._overview, self._operation
+        self._update_keys()
+        if operation and not (operation.ended and overview and _is_outdated(operation, overview)):
             from gpubox.tui.operation_progress import progress_parts
 
-            self.lines.show(progress_parts(story))
+            self.status.show(progress_parts(operation))
             return
-        said: list[Content] = []
-        if now and now.status.operation:
-            said.append(Content.assemble(("◌ ", "$accent"), "another gpubox: ", sanitize_line(now.status.operation)))
-        if now and now.status.message:
-            bad = now.status.state in ("crashed", "error", "unreachable")
-            glyph = ("✗ ", "$error") if bad else ("○ ", "$quiet")
-            said.append(Content.assemble(glyph, sanitize_line(now.status.message)))
-            if now.status.state == "crashed" and now.last and not self.read_only:
-                said.append(Content.styled(f"r starts {sanitize_line(now.last)} again", "$accent"))
-        self.lines.show(said)
+        phrases: list[Content] = []
+        status = overview.status if overview else None
+        if status and status.operation:
+            phrases.append(Content.assemble(("◌ ", "$accent"), "another gpubox: ", sanitize_line(status.operation)))
+        if status and status.message:
+            failed = status.state in ("crashed", "error", "unreachable")
+            glyph = ("✗ ", "$error") if failed else ("○ ", "$quiet")
+            phrases.append(Content.assemble(glyph, sanitize_line(status.message)))
+            if overview and status.state == "crashed" and overview.last_profile and not self.read_only:
+                phrases.append(Content.styled(f"r starts {sanitize_line(overview.last_profile)} again", "$accent"))
+        self.status.show(phrases)
 
-    # -- panes alone --------------------------------------------------------------------------------
+    # -- zoom and focus ---------------------------------------------------------------------------------
 
-    def alone(self, pane: str) -> None:
-        """Shows one of ALONE on the whole screen, or all panes again."""
-        self._alone = "" if self._alone == pane else pane
-        self._fit()
-        self.set_focus(self._home())
-        self._name_enter()
+    def toggle_zoom(self, panes: str) -> None:
+        """Shows one key of ZOOMABLE on the whole screen, or all panes again."""
+        self._zoomed = "" if self._zoomed == panes else panes
+        self._adapt_to_size()
+        self.set_focus(self._default_focus())
+        self._update_keys()
 
-    def _home(self) -> Widget:
-        """What has the keys when nothing else does."""
-        own: dict[str, Widget] = {"log": self.log_pane.view, "detail": self.detail, "requests": self.requests.rows}
-        return own.get(self._alone) or (self.profiles.rows if self.profiles.display else self.requests.rows)
+    def _default_focus(self) -> Widget:
+        zoomed: dict[str, Widget] = {"log": self.log_pane.view, "detail": self.detail, "requests": self.requests.rows}
+        return zoomed.get(self._zoomed) or (self.profiles.rows if self.profiles.display else self.requests.rows)
 
     def _keep_focus(self) -> None:
-        """Keys never go to a pane that is not there."""
-        keyed = {
-            self.profiles: self.profiles.rows,
-            self.requests: self.requests.rows,
-            self.log_pane: self.log_pane.view,
-        }
-        lost = self.focused is None or any(self.focused is rows and not pane.display for pane, rows in keyed.items())
+        """Takes the focus from a hidden pane."""
+        focusable = (
+            (self.profiles, self.profiles.rows), (self.requests, self.requests.rows),
+            (self.log_pane, self.log_pane.view),
+        )  # fmt: skip
+        lost = self.focused is None or any(self.focused is view and not pane.display for pane, view in focusable)
         if lost and self.profiles.rows.is_attached:
-            self.set_focus(self._home())
+            self.set_focus(self._default_focus())
 
-    def back(self) -> bool:
-        """One level back: filter, search, a pane alone, the keys of another pane. Whether there was one."""
+    def go_back(self) -> bool:
+        """Closes filter, search or zoom, or returns the focus to the list. Returns False if there was nothing to do."""
         if self.log_pane.filter.has_focus or (self.log_pane.view.has_focus and self.log_pane.filter.value):
             self.log_pane.close_filter()
         elif self.profiles.close_search():
             return True
-        elif self._alone:
-            self.alone(self._alone)
+        elif self._zoomed:
+            self.toggle_zoom(self._zoomed)
         elif not self.log_pane.close_filter():
-            home = self._home()
-            if home.has_focus:
+            focus = self._default_focus()
+            if focus.has_focus:
                 return False
-            self.set_focus(home)
+            self.set_focus(focus)
         return True
 
+    # -- actions ----------------------------------------------------------------------------------------
 
-def _overtaken(story: OperationProgress, now: ServerOverview) -> bool:
-    """Whether what runs now is not what the finished story ended with."""
-    answering = story.finished.answering if story.finished else None
-    if now.status.state == "crashed" or now.status.operation:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action in OPENS_INPUT and isinstance(self.focused, Input))
+
+    def action_switch(self) -> None:
+        if self.requests.rows.has_focus:
+            self.requests.rows.action_open()
+        elif not self.profiles.display:
+            self.toggle_zoom("profiles")  # Enter must not switch to a profile that is not visible
+        else:
+            self.profiles.rows.action_select()
+
+    def action_toggle_shipped(self) -> None:
+        if not self.profiles.toggle_shipped():
+            self.notify(
+                "All profiles of the list are yours." if self.profiles.entries else "No profiles yet.", timeout=6
+            )
+
+    def action_search(self) -> None:
+        if not self.profiles.display:
+            self.toggle_zoom("profiles")
+        self.profiles.open_search()
+
+    def action_filter_log(self) -> None:
+        if not self.log_pane.display:
+            self.toggle_zoom("log")
+        self.log_pane.open_filter()
+
+    def action_zoom(self, panes: str) -> None:
+        self.toggle_zoom(panes)
+
+    def action_copy(self) -> None:
+        entry, preview = self.detail.entry, self.detail.preview
+        if not (entry and entry.profile and preview):
+            self.notify("There is no command line to copy here.", timeout=6)
+            return
+        self.app.copy_to_clipboard(shell_command(entry.profile, preview.argv))
+        text = f"Copied the command line of {entry.name}. (Needs a terminal with OSC 52; tmux: set-clipboard on.)"
+        self.notify(sanitize_line(text), markup=False, timeout=6)
+
+
+def _is_outdated(operation: OperationProgress, overview: ServerOverview) -> bool:
+    """Whether the server's state changed after the operation ended."""
+    status = overview.status
+    if status.state == "crashed" or status.operation:
         return True
-    return story.ok and answering is not None and now.status.state == "stopped" and bool(now.status.message)
+    answered = operation.succeeded and operation.finished is not None and operation.finished.answering is not None
+    return answered and status.state == "stopped" and bool(status.message)

@@ -1,10 +1,11 @@
-"""How fast, and what is happening now, in words and lines. Pure."""
+"""The throughput pane: state and speed now, the graph, prompt processing, speculation, context and busy slots."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.tui.dashboard import graph
 from gpubox.tui.formatting import block_bar
 from gpubox.tui.styled_lines import (
     QUIET,
@@ -13,234 +14,253 @@ from gpubox.tui.styled_lines import (
     fit_by_priority,
     gauge,
     join_lines,
+    labelled_line,
     sanitize_to_width,
     styled_line,
 )
+from gpubox.tui.widgets.snapshot_pane import SnapshotPane
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.snapshot import Request, SlotReading, Snapshot
+    from gpubox.telemetry.history import History
+    from gpubox.telemetry.snapshot import SlotReading, Snapshot
 
-LABEL = 9
-STATES = {
+LABEL_CELLS = 9
+ACTIVITY_STYLES = {
     "prefill": ("●", "$accent", "reads a prompt"),
-    "thinking": ("●", "$primary", "generates, and has not said anything yet"),
+    "thinking": ("●", "$primary", "generates thinking tokens"),
     "answering": ("●", "$primary", "generates"),
     "idle": ("●", "$success", "waits for a request"),
-    "ready": ("●", "$success", "answers; nothing tells whether it works on a request"),
+    "ready": ("●", "$success", "answers; whether it is busy is not known"),
     "loading": ("◌", "$accent", "a model is being loaded"),
-    "stopping": ("◌", "$accent", "was told to stop"),
-    "sleeping": ("○", "$secondary", "gave its memory back; the next request wakes it"),
-    "stuck": ("✗", "$error", "lives, and does not move"),
+    "stopping": ("◌", "$accent", "is shutting down"),
+    "sleeping": ("○", "$secondary", "released its memory; the next request wakes it"),
+    "stuck": ("✗", "$error", "runs, but makes no progress"),
     "down": ("○", "$quiet", "nothing answers"),
 }
-"""State of the moment -> glyph, colour and what it means."""
-LONG_PROBLEM = 160
-ALONE = 0.9
+"""Activity of the server (Throughput.state) -> glyph, colour and meaning."""
+MESSAGE_CELLS = 160
+SLOWER_ALONE = 0.9
+"""A request below this share of the total speed shared the server with others."""
 BAR_CELLS = 6
+MIN_GRAPH_ROWS = 2
+NARROW_GRAPH_SECONDS, WIDE_GRAPH_SECONDS, WIDE_GRAPH_COLUMNS = 300.0, 600.0, 90
+
+
+class ThroughputPane(SnapshotPane):
+    """Draws what fits into the pane's height; the graph takes the rows that the text leaves."""
+
+    own_height = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: History | None = None
+
+    def title(self, snapshot: Snapshot) -> str:
+        return "Throughput"
+
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+        details: list[StyledLine] = []
+        if snapshot.throughput.state not in ("down", "loading", "stopping"):
+            makers = (_prompt_line, _draft_line, _context_line)
+            details = [row for make_line in makers if (row := make_line(snapshot, width))]
+        spare = height - 1 - len(details) - MIN_GRAPH_ROWS - 1
+        slots = _slot_lines(snapshot, width, max(0, min(8, spare)))
+        spare -= len(slots)
+        problems = _problem_lines(snapshot, max(0, min(2, spare)))
+        graph_rows = _graph_lines(snapshot, self.history, width, spare - len(problems) + MIN_GRAPH_ROWS + 1)
+        return [state_line(snapshot, width), *graph_rows, *details, *slots, *problems][: max(1, height)]
+
+
+def _graph_lines(snapshot: Snapshot, history: History | None, width: int, height: int) -> list[StyledLine]:
+    """The graph with its time axis, ``height`` rows in all; empty if there is no room."""
+    columns = width - graph.AXIS_CELLS
+    if height < MIN_GRAPH_ROWS + 1 or columns < 10:
+        return []
+    seconds = WIDE_GRAPH_SECONDS if columns >= WIDE_GRAPH_COLUMNS else NARROW_GRAPH_SECONDS
+    if history is None:
+        area = graph.area_graph([None] * columns, graph.axis_top(None), height - 1)
+        return [*area, graph.time_axis(columns, seconds, {})]
+    now = graph.right_edge(snapshot.at, seconds, columns)
+    marks = history.mark_columns(columns, seconds, now)
+    events = {column: (mark.kind, sanitize_to_width(mark.text, 24)) for column, mark in marks.items()}
+    values, prefill = history.columns(columns, seconds, now), history.reading_columns(columns, seconds, now)
+    area = graph.area_graph(values, graph.axis_top(history.peak), height - 1, prefill)
+    return [*area, graph.time_axis(columns, seconds, events)]
+
+
+# -- the first line -------------------------------------------------------------------------------------
 
 
 def state_line(snapshot: Snapshot, width: int) -> StyledLine:
-    """The first line: is it hung, or how fast is it?"""
-    through = snapshot.throughput
-    state = through.state
-    if state == "down" and snapshot.server.state == "crashed":
-        return styled_line(
-            ("✗ crashed", "bold $error"), (f"   {sanitize_to_width(snapshot.server.message, LONG_PROBLEM)}", "")
-        )
-    glyph, colour, meaning = STATES.get(state, ("●", "$primary", ""))
-    head = styled_line((f"{glyph} {state}", f"bold {colour}"))
+    """What the server does now, and how fast."""
+    throughput, server = snapshot.throughput, snapshot.server
+    state = throughput.state
+    if state == "down" and server.state == "crashed":
+        return styled_line(("✗ crashed", "bold $error"), f"   {sanitize_to_width(server.message, MESSAGE_CELLS)}")
     if state == "prefill":
-        return prefill_line(snapshot, width)
+        return _prefill_line(snapshot, width)
+    glyph, colour, meaning = ACTIVITY_STYLES.get(state, ("●", "$primary", ""))
+    head = styled_line((f"{glyph} {state}", f"bold {colour}"))
     if state in ("answering", "thinking"):
-        now = styled_line(
-            ("tg ", QUIET), (units.rate(through.tg_tokens_per_second), "bold $primary"), (" tok/s now", QUIET)
-        )
-        return fit_by_priority([(1, head), (9, now), *speeds(snapshot)], width)
-    if state == "idle":
-        found = speeds(snapshot)
-        if not found:
-            return fit_by_priority([(10, head), (1, styled_line((meaning, QUIET)))], width)
-        row = fit_by_priority([(10, head), *found], width)
+        speed = (units.rate(throughput.tg_tokens_per_second), "bold $primary")
+        now = styled_line(("tg ", QUIET), speed, (" tok/s now", QUIET))
+        return fit_by_priority([(1, head), (9, now), *_speeds(snapshot)], width)
+    if state == "idle" and (speeds := _speeds(snapshot)):
+        row = fit_by_priority([(10, head), *speeds], width)
         return (*row, (" tok/s", QUIET)) if len(row) > 1 and cell_width(row) + 6 <= width else row
-    why = next(iter(snapshot.problems), "") if state == "stuck" else ""
-    if state == "down" and snapshot.server.state in ("stopped", "unreachable", "error"):
-        head = styled_line((f"{glyph} {snapshot.server.state}", f"bold {colour}"))
-        why = snapshot.server.message
-    return fit_by_priority(
-        [(10, head), (5, styled_line((sanitize_to_width(why or meaning, LONG_PROBLEM), "" if why else QUIET)))], width
-    )
+    reason = next(iter(snapshot.problems), "") if state == "stuck" else ""
+    if state == "down" and server.state in ("stopped", "unreachable", "error"):
+        head = styled_line((f"{glyph} {server.state}", f"bold {colour}"))
+        reason = server.message
+    text = styled_line((sanitize_to_width(reason or meaning, MESSAGE_CELLS), "" if reason else QUIET))
+    return fit_by_priority([(10, head), (1 if state == "idle" else 5, text)], width)
 
 
-def speeds(snapshot: Snapshot) -> list[tuple[int, StyledLine]]:
-    """Median, peak and effective of all slots together, each with its word; of one request alone where that differs."""
-    through = snapshot.throughput
-    found = [
-        (7, through.tg_median, "median"),
-        (5, through.tg_peak, "peak"),
-        (8, through.effective_tokens_per_second, "effective"),
+def _speeds(snapshot: Snapshot) -> list[tuple[int, StyledLine]]:
+    """Median, peak and effective speed of all slots together; of a single request too if that was slower."""
+    throughput = snapshot.throughput
+    speeds = [
+        (7, throughput.tg_median, "median"),
+        (5, throughput.tg_peak, "peak"),
+        (8, throughput.effective_tokens_per_second, "effective"),
     ]
-    if side_by_side(snapshot):
-        found.append((6, through.request_tg_median, "a request"))
-    if all(value is None for _, value, _ in found):
+    single, total = throughput.request_tg_median, throughput.tg_median or throughput.tg_tokens_per_second
+    if single is not None and total is not None and single < SLOWER_ALONE * total:
+        speeds.append((6, single, "a request"))
+    if all(speed is None for _, speed, _ in speeds):
         return []
-    return [(weight, styled_line(units.rate(value), (f" {word}", QUIET))) for weight, value, word in found]
+    return [(priority, styled_line(units.rate(speed), (f" {label}", QUIET))) for priority, speed, label in speeds]
 
 
-def side_by_side(snapshot: Snapshot) -> bool:
-    """Whether one request was slower than all slots together: several have generated at once."""
-    through = snapshot.throughput
-    alone, together = through.request_tg_median, through.tg_median or through.tg_tokens_per_second
-    return alone is not None and together is not None and alone < ALONE * together
-
-
-def prefill_line(snapshot: Snapshot, width: int) -> StyledLine:
+def _prefill_line(snapshot: Snapshot, width: int) -> StyledLine:
     """``prefill ▓▓▓▓░░ 62%  41.2k of 66.3k  548 tok/s  ETA 0:46``."""
-    through = snapshot.throughput
+    throughput = snapshot.throughput
     slot = next((slot for slot in snapshot.slots if slot.state == "prefill"), None)
-    share = through.prefill_progress
-    done = slot.prompt_done_tokens if slot else None
-    total = slot.prompt_tokens if slot else None
+    progress, eta = throughput.prefill_progress, throughput.eta_seconds
+    done, total = (slot.prompt_done_tokens, slot.prompt_tokens) if slot else (None, None)
     amount = f"{units.tokens(done)} of {units.tokens(total)}" if total else f"{units.tokens(done)} tokens"
-    eta = styled_line(("ETA ", QUIET), (clock(through.eta_seconds), "bold")) if through.eta_seconds is not None else ()
-    percent = styled_line((f"{share:.0%}", "bold $accent")) if share is not None else ()
     parts: list[tuple[int, StyledLine]] = [
         (10, styled_line(("● prefill", "bold $accent"))),
-        (9, percent),
+        (9, styled_line((f"{progress:.0%}", "bold $accent")) if progress is not None else ()),
         (6, styled_line(amount)),
-        (7, styled_line(units.rate(through.pp_tokens_per_second), (" tok/s", QUIET))),
-        (8, eta),
+        (7, styled_line(units.rate(throughput.pp_tokens_per_second), (" tok/s", QUIET))),
+        (8, styled_line(("ETA ", QUIET), (_minutes(eta), "bold")) if eta is not None else ()),
     ]
-    if share is None:
+    if progress is None:
         return fit_by_priority(parts, width)
-    least = BAR_CELLS + 1  # the bar says it at a glance: it has its cells before the rest has
-    room = width - cell_width(join_lines([part for _, part in parts], "  ")) - 1
-    meter = block_bar(share, max(BAR_CELLS, min(room, 30)))
     if width < 30:
         return fit_by_priority(parts, width, "  ")
-    rest = fit_by_priority(parts, width - max(least, len(meter) + 1), "  ")
-    return (rest[0], (f" {meter}", "$accent"), *rest[1:])
+    # The bar is reserved before the other parts: it is read fastest.
+    room = width - cell_width(join_lines([part for _, part in parts], "  ")) - 1
+    bar = block_bar(progress, max(BAR_CELLS, min(room, 30)))
+    text = fit_by_priority(parts, width - len(bar) - 1, "  ")
+    return (text[0], (f" {bar}", "$accent"), *text[1:])
 
 
-def clock(value: float | None) -> str:
-    """``0:46``: minutes and seconds, as a time to wait is read."""
-    if value is None:
-        return units.UNKNOWN
+def _minutes(value: float) -> str:
+    """``0:46`` or ``1:02:46``."""
     minutes, seconds = divmod(max(0, round(value)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def _label(word: str, found: StyledLine) -> StyledLine:
-    return styled_line((word.ljust(LABEL), QUIET)) + (found or styled_line((units.UNKNOWN, QUIET)))
+# -- the lines below the graph --------------------------------------------------------------------------
 
 
-def reading_line(snapshot: Snapshot, width: int) -> StyledLine:
-    """The prompt's side, of one request: that which is being read, else the last one that ended."""
-    through = snapshot.throughput
-    last = snapshot.requests[0] if snapshot.requests else None
-    slot = next((s for s in snapshot.slots if s.state == "prefill"), None)
-    shown = units.duration_at_least(through.ttft_seconds, through.slot_ttft_seconds)
-    ttft = styled_line(("TTFT ", QUIET), shown) if shown != units.UNKNOWN and not slot else ()
-    prompt = slot.prompt_tokens if slot else last.prompt_tokens if last else None
-    cached = slot.cached_tokens if slot else last.cached_tokens if last else None
+def _prompt_line(snapshot: Snapshot, width: int) -> StyledLine:
+    """Prompt processing of one request: the one being read, else the last finished one."""
+    throughput = snapshot.throughput
+    slot = next((slot for slot in snapshot.slots if slot.state == "prefill"), None)
+    source = slot or next(iter(snapshot.requests), None)
+    ttft = units.duration_at_least(throughput.ttft_seconds, throughput.slot_ttft_seconds)
+    reused: StyledLine = ()
+    if source and source.prompt_tokens and source.cached_tokens is not None:
+        amount = f"{units.tokens(source.cached_tokens)} of {units.tokens(source.prompt_tokens)}"
+        reused = styled_line(
+            ("reused ", QUIET), amount, (f" ({source.cached_tokens / source.prompt_tokens:.0%})", QUIET)
+        )
     parts: list[tuple[int, StyledLine]] = [
-        (9, styled_line(units.rate(through.pp_tokens_per_second), (" tok/s", QUIET))),
-        (8, ttft),
-        (7, reused(prompt, cached)),
+        (9, styled_line(units.rate(throughput.pp_tokens_per_second), (" tok/s", QUIET))),
+        (8, styled_line(("TTFT ", QUIET), ttft) if ttft != units.UNKNOWN and not slot else ()),
+        (7, reused),
     ]
-    return _label("pp", fit_by_priority(parts, width - LABEL))
+    return labelled_line("pp", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
 
-def reused(prompt: int | None, cached: int | None) -> StyledLine:
-    """``reused 41.2k of 43.0k (96%)``."""
-    if prompt is None or cached is None or not prompt:
+def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:
+    """Speculative decoding: acceptance, mean accepted length, acceptance per draft position."""
+    throughput = snapshot.throughput
+    if throughput.draft_acceptance is None:
         return ()
-    share = f" ({cached / prompt:.0%})"
-    return styled_line(("reused ", QUIET), f"{units.tokens(cached)} of {units.tokens(prompt)}", (share, QUIET))
-
-
-def drafted(snapshot: Snapshot) -> Request | None:
-    """The last request that drafted."""
-    return next((request for request in snapshot.requests if request.draft_tokens), None)
-
-
-def draft_line(snapshot: Snapshot, width: int) -> StyledLine:
-    """Is speculation worth it: acceptance, mean length, and how it falls with the position."""
-    through, last = snapshot.throughput, drafted(snapshot)
-    if through.draft_acceptance is None:
-        return ()
+    last = next((request for request in snapshot.requests if request.draft_tokens), None)
+    acceptance = f"{throughput.draft_acceptance:.1%}"
     counts = f"{last.draft_tokens_accepted:,} of {last.draft_tokens:,} " if last else ""
-    steps = through.mean_accepted_length
-    places = " ".join(f"{share:.0%}".rstrip("%") for share in through.accepted_per_position[:8])
+    length = throughput.mean_accepted_length
+    positions = " ".join(f"{share:.0%}".rstrip("%") for share in throughput.accepted_per_position[:8])
     parts: list[tuple[int, StyledLine]] = [
-        (
-            9,
-            styled_line(
-                counts, (f"({through.draft_acceptance:.1%})" if counts else f"{through.draft_acceptance:.1%}", "bold")
-            ),
-        ),
-        (8, styled_line(f"{steps:.2f}", (" tokens/step", QUIET)) if steps is not None else ()),
-        (7, styled_line(("pos ", QUIET), places) if places else ()),
+        (9, styled_line(counts, (f"({acceptance})" if counts else acceptance, "bold"))),
+        (8, styled_line(f"{length:.2f}", (" tokens/step", QUIET)) if length is not None else ()),
+        (7, styled_line(("pos ", QUIET), positions) if positions else ()),
     ]
-    return _label("draft", fit_by_priority(parts, width - LABEL))
+    return labelled_line("draft", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
 
-def context_line(snapshot: Snapshot, width: int) -> StyledLine:
-    """How full the fullest slot is, and how many slots work."""
-    through = snapshot.throughput
-    used, size = through.context_used_tokens, through.context_size_tokens
+def _context_line(snapshot: Snapshot, width: int) -> StyledLine:
+    """Context used by the fullest slot, busy slots and queued requests."""
+    throughput = snapshot.throughput
+    used, size = throughput.context_used_tokens, throughput.context_size_tokens
     slots: StyledLine = ()
-    if through.slots is not None:
-        waiting = f"  ◌ {through.queued_requests} queued" if through.queued_requests else ""
-        busy = f"{through.busy_slots or 0} of {through.slots}"
-        slots = styled_line(("slots ", QUIET), busy, (" busy", QUIET), (waiting, "bold $warning"))
+    if throughput.slots is not None:
+        queued = f"  ◌ {throughput.queued_requests} queued" if throughput.queued_requests else ""
+        busy = f"{throughput.busy_slots or 0} of {throughput.slots}"
+        slots = styled_line(("slots ", QUIET), busy, (" busy", QUIET), (queued, "bold $warning"))
     if size is None:
-        return _label("context", slots)
+        return labelled_line("context", slots, LABEL_CELLS)
     share = (used or 0) / size if size else 0
-    style = "$warning" if share >= 0.9 else "$secondary"
-    said = styled_line(f"{units.tokens(used)} of {units.tokens(size)}")
-    percent = styled_line((f"{share:.0%}".rjust(4), style if share >= 0.9 else ""))
-    room = width - LABEL - cell_width(join_lines([said, percent, slots])) - 3
-    meter = gauge(share, min(room, 24), style) if room >= 5 else ()
-    return _label(
-        "context", fit_by_priority([(8, said), (5, join_lines([meter, percent], " ")), (9, slots)], width - LABEL)
-    )
+    amount = styled_line(f"{units.tokens(used)} of {units.tokens(size)}")
+    percent = styled_line((f"{share:.0%}".rjust(4), "$warning" if share >= 0.9 else ""))
+    room = width - LABEL_CELLS - cell_width(join_lines([amount, percent, slots])) - 3
+    bar = gauge(share, min(room, 24), "$warning" if share >= 0.9 else "$secondary") if room >= 5 else ()
+    parts = [(8, amount), (5, join_lines([bar, percent], " ")), (9, slots)]
+    return labelled_line("context", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
 
-def slot_lines(snapshot: Snapshot, width: int, room: int) -> list[StyledLine]:
-    """One line for each busy slot, where several are; the last says how many found no room."""
+def _slot_lines(snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+    """One line per busy slot if several are busy; the last line counts those without room."""
     busy = [slot for slot in snapshot.slots if slot.state != "idle"]
-    if len(busy) < 2 or room < 1:
+    if len(busy) < 2 or height < 1:
         return []
-    shown = busy if len(busy) <= room else busy[: room - 1]
-    rows = [_label(f"slot {slot.index}", _slot(slot, width - LABEL)) for slot in shown]
+    shown = busy if len(busy) <= height else busy[: height - 1]
+    rows = [labelled_line(f"slot {slot.index}", _slot_parts(slot, width - LABEL_CELLS), LABEL_CELLS) for slot in shown]
     if len(shown) < len(busy):
         rows.append(styled_line((f"{len(busy) - len(shown)} more busy slots", QUIET)))
     return rows
 
 
-def _slot(slot: SlotReading, width: int) -> StyledLine:
-    glyph, colour, _ = STATES.get(slot.state, ("●", "$primary", ""))
+def _slot_parts(slot: SlotReading, width: int) -> StyledLine:
+    glyph, colour, _ = ACTIVITY_STYLES.get(slot.state, ("●", "$primary", ""))
     parts: list[tuple[int, StyledLine]] = [(9, styled_line((f"{glyph} {slot.state:9}", colour)))]
     if slot.state == "prefill":
-        share = f"{slot.prefill_progress:.0%}" if slot.prefill_progress is not None else units.UNKNOWN
-        of = f" of {units.tokens(slot.prompt_tokens)}" if slot.prompt_tokens else ""
-        parts.append((8, styled_line(f"{share:>5}{of}")))
+        progress = f"{slot.prefill_progress:.0%}" if slot.prefill_progress is not None else units.UNKNOWN
+        total = f" of {units.tokens(slot.prompt_tokens)}" if slot.prompt_tokens else ""
+        parts.append((8, styled_line(f"{progress:>5}{total}")))
         parts.append((7, styled_line(units.rate(slot.pp_tokens_per_second), (" tok/s", QUIET))))
     else:
         parts.append((8, styled_line(units.rate(slot.tg_tokens_per_second).rjust(5), (" tok/s", QUIET))))
         parts.append((7, styled_line(units.tokens(slot.generated_tokens), (" out", QUIET))))
     size = slot.context_size_tokens
     if size and slot.context_used_tokens is not None:
-        fill = f"{units.tokens(slot.context_used_tokens)} of {units.tokens(size)}"
-        parts.append((6, styled_line(("context ", QUIET), fill)))
+        amount = f"{units.tokens(slot.context_used_tokens)} of {units.tokens(size)}"
+        parts.append((6, styled_line(("context ", QUIET), amount)))
     return fit_by_priority(parts, width)
 
 
-def problem_lines(snapshot: Snapshot, room: int) -> list[StyledLine]:
-    """What could not be read, one short sentence each."""
-    said = [p for p in snapshot.problems if not (snapshot.throughput.state == "stuck" and p == snapshot.problems[0])]
+def _problem_lines(snapshot: Snapshot, height: int) -> list[StyledLine]:
+    """What could not be read; the first line shows the problem of a stuck server already."""
+    problems = snapshot.problems
+    if snapshot.throughput.state == "stuck":
+        problems = tuple(problem for problem in problems if problem != problems[0])
     return [
-        styled_line(("! ", "$warning"), (sanitize_to_width(problem, LONG_PROBLEM), QUIET))
-        for problem in said[: max(0, room)]
+        styled_line(("! ", "$warning"), (sanitize_to_width(problem, MESSAGE_CELLS), QUIET))
+        for problem in problems[:height]
     ]

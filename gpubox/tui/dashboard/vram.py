@@ -1,13 +1,16 @@
-"""The lines of the VRAM split: the devices, what the driver says of them, and when there is none. Pure."""
+"""The VRAM pane: one stacked bar per device, its legend, the card's readings and the KV cache in use.
+
+The parts of a bar add up to what the driver reports as used; free memory fills the rest.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui import memory_view as view
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
@@ -19,46 +22,104 @@ from gpubox.tui.styled_lines import (
     styled_line,
     wrap_parts,
 )
+from gpubox.tui.widgets.snapshot_pane import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu
     from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
 
+LEGEND_CELLS = 22
+"""Least width of one entry of the legend."""
 COMPACT_DEVICES = 3
-_WEIGHT = {"weights": 9, "free": 8, "kv": 7, "draft": 6, "growth": 5, "compute": 4, "other": 3, "unaccounted": 2}
-"""Which parts stay in the one line of a small terminal."""
+MIB = 1024**2
+
+MEMORY_PART_STYLES = {
+    "weights": ("weights", "$mem-weights", "█"),
+    "kv": ("KV", "$mem-kv", "▓"),
+    "recurrent": ("recurrent", "$mem-recurrent", "▚"),
+    "compute": ("compute", "$mem-compute", "▒"),
+    "draft": ("draft", "$mem-draft", "▞"),
+    "growth": ("growth", "$mem-growth", "▲"),
+    "other": ("other", "$mem-other", "▪"),
+    "unaccounted": ("unaccounted", "$mem-unaccounted", "?"),
+    "free": ("free", "$mem-free", "·"),
+    "unread": ("not read", "$line", " "),
+}
+"""Part of memory -> its label, its colour, and the glyph that replaces the colour on a terminal without colours."""
+_COMPACT_PRIORITY = {
+    "weights": 9, "free": 8, "kv": 7, "draft": 6, "growth": 5, "compute": 4, "other": 3, "unaccounted": 2,
+}  # fmt: skip
+"""Which parts stay in the one-line legend of a small terminal."""
 
 
-def lines(snapshot: Snapshot, width: int, plain: bool) -> list[StyledLine]:
-    """Every device with bar and legend. ``plain``: for a terminal without colours."""
-    devices = shown_devices(snapshot)
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """One part of a bar; ``kind`` is a key of MEMORY_PART_STYLES, ``size`` is in bytes."""
+
+    kind: str
+    label: str
+    size: int
+    estimated: bool = False
+
+
+class VramPane(SnapshotPane):
+    """Draws every device; in compact mode a bar per device and one legend for all."""
+
+    def title(self, snapshot: Snapshot) -> str:
+        return vram_title(snapshot)
+
+    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+        make_lines = compact_vram_lines if self.compact else vram_lines
+        return make_lines(snapshot, width, self.app.no_color)
+
+
+def vram_title(snapshot: Snapshot) -> str:
+    """``VRAM 13.4 of 15.9 GiB``: all cards and RPC devices together."""
+    devices = [device for device in snapshot.memory if device.kind != "host"]
+    if not devices:
+        host = next((device for device in snapshot.memory if device.kind == "host"), None)
+        used, total = (used_bytes(host), host.total_bytes) if host else (None, None)
+        return f"RAM {part_of_total(used, total)}" if used and total else "VRAM"
+    used = sum(used_bytes(device) or 0 for device in devices)
+    total = sum(device.total_bytes or 0 for device in devices)
+    noun = "devices" if any(device.kind == "rpc" for device in devices) else "cards"
+    count = f" on {len(devices)} {noun}" if len(devices) > 1 else ""
+    return f"VRAM {part_of_total(used, total)}{count}" if total else "VRAM"
+
+
+def vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[StyledLine]:
+    """Every device with its bar and legend, then the context and KV cache in use."""
+    devices = _shown_devices(snapshot)
     rows: list[StyledLine] = []
     for device in devices:
-        rows += _device(snapshot, device, width, len(devices) > 1, plain)
-    if not any(device.kind == "gpu" for device in snapshot.memory) and (why := no_gpu(snapshot)):
-        rows.append(why)
-    if below := view.below(snapshot, width):
-        rows.append(below)
+        rows += _device_lines(snapshot, device, width, len(devices) > 1, no_color)
+    if not any(device.kind == "gpu" for device in snapshot.memory) and (reason := _no_gpu_line(snapshot)):
+        rows.append(reason)
+    if kv_usage := kv_usage_line(snapshot, width):
+        rows.append(kv_usage)
     return rows or [styled_line(("nothing known yet", QUIET))]
 
 
-def _device(snapshot: Snapshot, device: DeviceMemory, width: int, several: bool, plain: bool) -> list[StyledLine]:
-    gpu = card_of(snapshot, device)
+def _device_lines(
+    snapshot: Snapshot, device: DeviceMemory, width: int, several: bool, no_color: bool
+) -> list[StyledLine]:
+    gpu = _gpu_of(snapshot, device)
     rows: list[StyledLine] = []
     if several or device.kind == "rpc":
-        rows.append(view.head(device, bool(gpu and gpu.lost), width))
+        rows.append(_device_heading(device, bool(gpu and gpu.lost), width))
     if gpu and gpu.lost:
-        rows += [lost(gpu), last_seen(gpu)]
-    body = [view.bar(device, width, plain=plain)]
-    parts = view.segments(device)
+        rows += [_lost_gpu_line(gpu), _last_readings_line(gpu)]
+    body = [memory_bar(device, width, no_color=no_color)]
+    parts = memory_parts(device)
     if several:
-        body += wrap_parts([view.entry(part, plain=plain) for part in parts], width)
+        body += wrap_parts([legend_entry(part, no_color=no_color) for part in parts], width)
     else:
-        columns = max(1, (width + 3) // (view.CELL + 3))
-        cell = min(view.CELL + 6, (width - 3 * (columns - 1)) // columns)
-        body += arrange_in_columns([view.entry(part, plain=plain, width=cell) for part in parts], width, cell)
-    if (device.unaccounted_bytes or 0) <= -view.MIB:
-        if device.kind == "host":  # no riddle: pages are taken when they are touched
+        columns = max(1, (width + 3) // (LEGEND_CELLS + 3))
+        cells = min(LEGEND_CELLS + 6, (width - 3 * (columns - 1)) // columns)
+        entries = [legend_entry(part, no_color=no_color, width=cells) for part in parts]
+        body += arrange_in_columns(entries, width, cells)
+    if (device.unaccounted_bytes or 0) <= -MIB:
+        if device.kind == "host":  # normal: the kernel allocates a page when it is first touched
             body.append(styled_line(("the log claims more than is resident yet", QUIET)))
         else:
             body.append(styled_line(("the log claims more than the driver counts", "$warning")))
@@ -69,98 +130,237 @@ def _device(snapshot: Snapshot, device: DeviceMemory, width: int, several: bool,
     return rows + body
 
 
-def small(snapshot: Snapshot, width: int, plain: bool) -> list[StyledLine]:
-    """A bar for each of the first devices, and one line for all of them together."""
-    devices = shown_devices(snapshot)
+def compact_vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[StyledLine]:
+    """A bar for each of the first COMPACT_DEVICES devices, and a one-line legend for all of them."""
+    devices = _shown_devices(snapshot)
     if not devices:
-        return [no_gpu(snapshot) or styled_line(("VRAM ", "bold"), (units.UNKNOWN, QUIET))]
+        return [_no_gpu_line(snapshot) or styled_line(("VRAM ", "bold"), (units.UNKNOWN, QUIET))]
     rows: list[StyledLine] = []
     for device in devices[:COMPACT_DEVICES]:
-        gpu = card_of(snapshot, device)
+        gpu = _gpu_of(snapshot, device)
         if gpu and gpu.lost:
-            rows.append(styled_line(*lost(gpu), "   ", *last_seen(gpu)))
+            rows.append(styled_line(*_lost_gpu_line(gpu), "   ", *_last_readings_line(gpu)))
             continue
-        word = "VRAM" if len(devices) == 1 and device.kind == "gpu" else sanitize_to_width(device.device, 8)
+        name = "VRAM" if len(devices) == 1 and device.kind == "gpu" else sanitize_to_width(device.device, 8)
         label = styled_line(
-            (f"{'RAM' if device.kind == 'host' else word}  ", "bold"),
-            f"{view.amount(view.used_bytes(device), device.total_bytes)}  ",
+            (f"{'RAM' if device.kind == 'host' else name}  ", "bold"),
+            f"{part_of_total(used_bytes(device), device.total_bytes)}  ",
         )
-        rows.append(label + view.bar(device, max(4, width - cell_width(label)), plain=plain))
-    parts = _together([part for device in devices for part in view.segments(device)])
-    legend = fit_by_priority([(_WEIGHT.get(p.kind, 1), view.entry(p, plain=plain)) for p in parts], width, "  ")
-    old = all((gpu := card_of(snapshot, device)) and gpu.lost for device in devices)
-    return [*rows, dimmed(legend) if old else legend]
+        rows.append(label + memory_bar(device, max(4, width - cell_width(label)), no_color=no_color))
+    parts = _merged_by_kind([part for device in devices for part in memory_parts(device)])
+    legend = fit_by_priority(
+        [(_COMPACT_PRIORITY.get(part.kind, 1), legend_entry(part, no_color=no_color)) for part in parts], width, "  "
+    )
+    all_lost = all((gpu := _gpu_of(snapshot, device)) and gpu.lost for device in devices)
+    return [*rows, dimmed(legend) if all_lost else legend]
 
 
-def shown_devices(snapshot: Snapshot) -> list[DeviceMemory]:
-    """Cards and RPC devices; the host only where nothing else is there."""
-    cards = [device for device in snapshot.memory if device.kind != "host"]
-    return cards or list(snapshot.memory)
+def _shown_devices(snapshot: Snapshot) -> list[DeviceMemory]:
+    """Cards and RPC devices; the host only if there are none."""
+    return [device for device in snapshot.memory if device.kind != "host"] or list(snapshot.memory)
 
 
-def card_of(snapshot: Snapshot, device: DeviceMemory) -> Gpu | None:
+def _gpu_of(snapshot: Snapshot, device: DeviceMemory) -> Gpu | None:
     """The driver's reading of a device."""
     if device.gpu_index is None:
         return None
     return next((gpu for gpu in snapshot.driver.gpus if gpu.index == device.gpu_index), None)
 
 
-def lost(gpu: Gpu) -> StyledLine:
-    """The words for a card that is gone."""
+def _device_heading(device: DeviceMemory, lost: bool, width: int) -> StyledLine:
+    """A device's name and memory use, for a pane with several devices."""
+    note = _short_gpu_name(device.name, 24) if device.kind == "gpu" else ""
+    if device.kind == "rpc":
+        note = "total as at its start"
+    parts = [
+        (9, styled_line((sanitize_to_width("RAM" if device.kind == "host" else device.device, 30), "bold"))),
+        (8, () if lost else styled_line(part_of_total(used_bytes(device), device.total_bytes))),
+        (5, styled_line((note, QUIET))),
+    ]
+    return fit_by_priority(parts, width)
+
+
+def _lost_gpu_line(gpu: Gpu) -> StyledLine:
     at = f" at {datetime.fromisoformat(gpu.lost_at).astimezone():%H:%M:%S}" if gpu.lost_at else ""
     return styled_line((f"✗ GPU {gpu.index} LOST{at}", "bold $error"))
 
 
-def last_seen(gpu: Gpu) -> StyledLine:
-    """What it last said; so are the numbers below."""
-    heat = f"{gpu.temperature_celsius}°C" if gpu.temperature_celsius is not None else ""
-    watts = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
-    busy = f"{gpu.utilization_percent}% busy" if gpu.utilization_percent is not None else ""
-    last = ", ".join(word for word in (heat, watts, busy) if word)
-    return styled_line(("last readings  ", QUIET), last or units.UNKNOWN)
+def _last_readings_line(gpu: Gpu) -> StyledLine:
+    """The last readings of a lost card; its memory numbers are equally old."""
+    temperature = f"{gpu.temperature_celsius}°C" if gpu.temperature_celsius is not None else ""
+    power = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
+    utilization = f"{gpu.utilization_percent}% busy" if gpu.utilization_percent is not None else ""
+    readings = ", ".join(reading for reading in (temperature, power, utilization) if reading)
+    return styled_line(("last readings  ", QUIET), readings or units.UNKNOWN)
 
 
-def no_gpu(snapshot: Snapshot) -> StyledLine:
-    """Why no card is shown."""
+def _no_gpu_line(snapshot: Snapshot) -> StyledLine:
+    """Why no card is shown; empty if one is."""
     if any(not gpu.lost for gpu in snapshot.driver.gpus):
         return ()
     problem = snapshot.driver.problem or "no GPU"
     return styled_line(("○ ", QUIET), (sanitize_to_width(problem[:1].upper() + problem[1:], 200), QUIET))
 
 
-def _together(parts: list[view.MemoryPart]) -> list[view.MemoryPart]:
-    """One entry for each kind."""
-    found: dict[str, view.MemoryPart] = {}
+# -- parts, bar and legend ------------------------------------------------------------------------------
+
+
+def used_bytes(device: DeviceMemory) -> int | None:
+    """Used memory of a device: the driver's number if it gives one, else the sum of the known parts."""
+    if device.total_bytes is not None and device.free_bytes is not None:
+        return device.total_bytes - device.free_bytes
+    return sum(size for _, size in device.parts) or None
+
+
+def memory_parts(device: DeviceMemory) -> list[MemoryPart]:
+    """The parts of a device in drawing order, without empty ones."""
+    parts = [
+        MemoryPart(kind, MEMORY_PART_STYLES[kind][0], size, device.estimated and kind == "weights")
+        for kind, size in device.parts
+    ]
+    if device.other_processes_bytes:
+        parts.append(MemoryPart("other", _other_processes_label(device), device.other_processes_bytes))
+    if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= MIB:
+        parts.append(MemoryPart("unaccounted", "unaccounted", device.unaccounted_bytes))
+    if device.free_bytes is not None:
+        parts.append(MemoryPart("free", "free", device.free_bytes))
+    return parts
+
+
+def _other_processes_label(device: DeviceMemory) -> str:
+    """The name of the largest other process, and the number of further ones."""
+    if not device.other_processes:
+        return "other"
+    name = sanitize_to_width(device.other_processes[0][0].rsplit("/", 1)[-1].split(" ")[0], 11)
+    further = len(device.other_processes) - 1
+    return f"{name} +{further}" if further else name
+
+
+def _merged_by_kind(parts: list[MemoryPart]) -> list[MemoryPart]:
+    """One part per kind, the sizes of all devices added up."""
+    merged: dict[str, MemoryPart] = {}
     for part in parts:
-        known = found.get(part.kind)
-        found[part.kind] = (
-            replace(part, size=part.size + known.size, estimated=part.estimated or known.estimated) if known else part
-        )
-    order = list(view.MEMORY_PART_STYLES)
-    return sorted(found.values(), key=lambda part: order.index(part.kind))
+        if known := merged.get(part.kind):
+            part = replace(part, size=part.size + known.size, estimated=part.estimated or known.estimated)
+        merged[part.kind] = part
+    return [merged[kind] for kind in MEMORY_PART_STYLES if kind in merged]
+
+
+def memory_bar(device: DeviceMemory, width: int, *, no_color: bool = False) -> StyledLine:
+    """The stacked bar; with ``no_color`` a glyph per part instead of its colour.
+
+    If the log claims more than the driver counts, the parts are scaled to what is really used: the bar never shows
+    less free memory than there is. The legend shows the difference as a negative unaccounted size.
+    """
+    parts = [part for part in memory_parts(device) if part.kind != "free" and part.size > 0]
+    claimed = sum(part.size for part in parts)
+    total, free = device.total_bytes, device.free_bytes
+    used = total - free if total is not None and free is not None else claimed
+    if total is None or total < claimed:
+        total, used = max(total or 0, claimed), claimed
+    if total <= 0:
+        return styled_line(("·" * width, "$line"))
+    scale = used / claimed if claimed else 0
+    sizes = [*(part.size * scale for part in parts), total - used if parts else total]
+    kinds = [*(part.kind for part in parts), "free" if free is not None else "unread"]
+    if free is not None and not parts:
+        sizes, kinds = [total - used, used], ["free", "unaccounted"]
+    return styled_line(*_bar_spans(kinds, _cells_by_size(sizes, total, width), no_color))
+
+
+def _bar_spans(kinds: list[str], counts: list[int], no_color: bool) -> Iterable[tuple[str, str]]:
+    for kind, count in zip(kinds, counts, strict=True):
+        _, colour, glyph = MEMORY_PART_STYLES[kind]
+        if kind == "unread":
+            yield "·" * count, "$line"
+        else:
+            yield (glyph if no_color else "█") * count, colour
+
+
+def _cells_by_size(sizes: list[float], total: float, width: int) -> list[int]:
+    """``width`` cells divided in proportion to ``sizes``; a third of a cell rounds up, the last takes the rest."""
+    exact = [size / total * width for size in sizes]
+    counts = [max(round(cells), 1 if cells >= 1 / 3 else 0) for cells in exact]
+    while sum(counts) > width:
+        counts[max(range(len(counts)), key=lambda i: counts[i] - exact[i] + counts[i] / 1000)] -= 1
+    counts[-1] += width - sum(counts)
+    return counts
+
+
+def legend_entry(part: MemoryPart, *, no_color: bool = False, width: int = 0) -> StyledLine:
+    """Mark, label and size of a part. ``width`` right-aligns the size and cuts the label, never the size."""
+    _, colour, glyph = MEMORY_PART_STYLES[part.kind]
+    mark = (glyph if no_color else "■", colour) if part.kind != "free" else ("·" if no_color else "□", QUIET)
+    style = "$warning" if part.kind == "unaccounted" and part.size < 0 else ""
+    size = f"−{units.memory(-part.size)}" if part.size < 0 else units.memory(part.size)
+    if part.estimated:
+        size = f"~{size}"
+    label = sanitize_to_width(part.label, width - len(size) - 3) if width else part.label
+    gap = max(1, width - len(label) - len(size) - 2)
+    return styled_line(mark, " ", (label, QUIET), " " * gap, (size, style))
+
+
+def kv_usage_line(snapshot: Snapshot, width: int) -> StyledLine:
+    """How many tokens of context, and how much of the allocated KV cache, are in use."""
+    throughput = snapshot.throughput
+    allocated = sum(device.kv_bytes or 0 for device in snapshot.memory)
+    if not allocated or throughput.context_size_tokens is None:
+        return ()
+    used = sum(slot.context_used_tokens or 0 for slot in snapshot.slots)
+    size = sum(slot.context_size_tokens or 0 for slot in snapshot.slots) or throughput.context_size_tokens
+    if snapshot.kv_cells is not None:
+        size = min(size, snapshot.kv_cells)  # with a unified cache every slot reports the size of the whole cache
+    filled = None
+    if snapshot.kv_bytes_per_token is not None:
+        filled = min(allocated, snapshot.kv_bytes_per_token * used)
+    parts = [
+        (9, styled_line(("context ", QUIET), f"{units.tokens(used)} of {units.tokens(size)}")),
+        (8, styled_line(("KV filled ", QUIET), part_of_total(filled, allocated))),
+        (5, styled_line(("all allocated at load", QUIET))),
+    ]
+    return fit_by_priority(parts, width)
+
+
+def part_of_total(part: float | None, total: float | None) -> str:
+    """``0.6 of 1.9 GiB``: the unit is written once if both have the same."""
+    part_text, total_text = units.memory(part), units.memory(total)
+    number, _, unit = part_text.partition(" ")
+    return f"{number if unit and total_text.endswith(unit) else part_text} of {total_text}"
+
+
+# -- the header's readings ------------------------------------------------------------------------------
 
 
 def gpu_readings(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
-    """``RTX 5060 Ti  64°C  142/180 W``: of all cards together where there are several."""
-    cards = [gpu for gpu in snapshot.driver.gpus if not gpu.lost]
-    lost = len(snapshot.driver.gpus) - len(cards)
+    """``RTX 5060 Ti  64°C  142/180 W`` as (text, style): the hottest temperature and the power of all cards."""
     if not snapshot.driver.gpus:
         return ()
-    names = {view.short_name(gpu.name) for gpu in cards}
-    times = f"{len(cards)}× " if len(cards) > 1 else ""
-    found = [(f"{times}{names.pop()}" if len(names) == 1 else f"{len(cards)} GPUs" if cards else "", "$quiet")]
+    gpus = [gpu for gpu in snapshot.driver.gpus if not gpu.lost]
+    lost = len(snapshot.driver.gpus) - len(gpus)
+    names = {_short_gpu_name(gpu.name) for gpu in gpus}
+    times = f"{len(gpus)}× " if len(gpus) > 1 else ""
+    name = f"{times}{names.pop()}" if len(names) == 1 else f"{len(gpus)} GPUs" if gpus else ""
+    readings: list[tuple[str, str]] = []
     if lost:
-        found.append((f"✗ {lost} GPUs LOST" if lost > 1 else "✗ GPU LOST", "bold $error"))
-    heat = [gpu.temperature_celsius for gpu in cards if gpu.temperature_celsius is not None]
-    hot = any(_hot(gpu) for gpu in cards)
-    found.append((f"{max(heat)}°C" if heat else "", "bold $warning" if hot else ""))
-    drawn = [gpu.power_watts for gpu in cards if gpu.power_watts is not None]
-    limits = [gpu.power_limit_watts for gpu in cards if gpu.power_limit_watts is not None]
-    limit = f"/{sum(limits):.0f}" if len(limits) == len(drawn) else ""
-    found.append((f"{sum(drawn):.0f}{limit} W" if drawn else "", ""))
-    return (found[0], *[part for part in found[1:] if part[0]])
+        readings.append((f"✗ {lost} GPUs LOST" if lost > 1 else "✗ GPU LOST", "bold $error"))
+    temperatures = [gpu.temperature_celsius for gpu in gpus if gpu.temperature_celsius is not None]
+    if temperatures:
+        readings.append((f"{max(temperatures)}°C", "bold $warning" if any(map(_at_thermal_limit, gpus)) else ""))
+    power = [gpu.power_watts for gpu in gpus if gpu.power_watts is not None]
+    limits = [gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts is not None]
+    if power:
+        limit = f"/{sum(limits):.0f}" if len(limits) == len(power) else ""
+        readings.append((f"{sum(power):.0f}{limit} W", ""))
+    return ((name, "$quiet"), *readings)
 
 
-def _hot(gpu: Gpu) -> bool:
+def _at_thermal_limit(gpu: Gpu) -> bool:
     limit = gpu.temperature_limit_celsius
     return limit is not None and gpu.temperature_celsius is not None and gpu.temperature_celsius >= limit
+
+
+def _short_gpu_name(name: str | None, width: int = 30) -> str:
+    """A card's name without the vendor."""
+    for vendor in ("NVIDIA ", "GeForce ", "AMD ", "Radeon "):
+        name = (name or "").removeprefix(vendor)
+    return sanitize_to_width(name, width)

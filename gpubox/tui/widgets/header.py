@@ -1,4 +1,4 @@
-"""The one line that answers: what runs, is it well, where, and who can reach it."""
+"""The first row of every screen: what runs, its state, where it answers, who can reach it, and the GPU's readings."""
 
 from __future__ import annotations
 
@@ -13,76 +13,86 @@ from textual.widget import Widget
 
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.formatting import shorten
-from gpubox.tui.glyphs import STATES
 from gpubox.tui.messages import ServerOverview
 
+SERVER_STATES = {
+    "ready": ("●", "$success", "answers, and has nothing to do"),
+    "answering": ("●", "$primary", "works on a request"),
+    "loading": ("◌", "$accent", "a model is being loaded"),
+    "stopping": ("◌", "$accent", "is shutting down"),
+    "stopped": ("○", "$quiet", "nothing runs"),
+    "crashed": ("✗", "$error", "died without being told to stop"),
+    "unreachable": ("✗", "$error", "its process lives, but its port does not answer"),
+    "error": ("✗", "$error", "answers with an error"),
+}
+"""State of a server -> glyph, colour and meaning."""
 GAP = "   "
-CARD, READINGS, LOST = 15, 45, 97
-AT_RIGHT = (CARD, READINGS, LOST)
-"""Importance of the card's name and of its readings, which stand at the right beside the clock."""
-STRONG = 90
-"""From this importance on a part never gives way."""
-NAMES = (30, 18, 12, 6, 0)
-"""Cells of the profile's name, the narrower the terminal."""
-LIVE_STATES = {"prefill", "thinking", "sleeping", "stuck"}
-"""States of the moment that say more than ``ready`` and ``answering``."""
-_BUILD = re.compile(r"\(build ([1-9]\d*)")
+GPU_NAME, GPU_READINGS, GPU_LOST = 15, 45, 97
+GPU_PRIORITIES = (GPU_NAME, GPU_READINGS, GPU_LOST)
+"""Priorities of the parts at the right, beside the clock."""
+ALWAYS_SHOWN = 90
+"""Parts from this priority on are never dropped."""
+NAME_CELLS = (30, 18, 12, 6, 0)
+"""Widths of the profile's name, tried in this order on a narrow terminal."""
+SPECIFIC_ACTIVITIES = {"prefill", "thinking", "sleeping", "stuck"}
+"""Activities that are shown instead of the states ``ready`` and ``answering``."""
 
 
 class StatusHeader(Widget):
-    """One row. What matters least gives way first when the terminal is narrow; the exposure never does."""
+    """One row. On a narrow terminal parts of low priority are dropped; the exposure to the network never is."""
 
     DEFAULT_CSS = "StatusHeader { height: 1; }"
 
-    now: reactive[ServerOverview | None] = reactive(None)
+    overview: reactive[ServerOverview | None] = reactive(None)
     clock: reactive[str] = reactive("")
     note: reactive[str] = reactive("")
-    """``attached, read only`` where gpubox does not own what it shows."""
+    """``attached, read only`` or ``recording``, if gpubox does not own what it shows."""
     bench: reactive[str] = reactive("")
-    """A run of a benchmark is at work: the traffic is (also) its."""
+    """The benchmark run under way: it causes traffic of its own."""
     activity: reactive[str] = reactive("")
-    """What the server does, where that says more than its state."""
-    cards: reactive[tuple[tuple[str, str], ...]] = reactive(())
-    """Name and readings of the card: text and style."""
+    """Throughput.state."""
+    gpu_readings: reactive[tuple[tuple[str, str], ...]] = reactive(())
+    """Name and readings of the cards: text and style."""
     stale: reactive[bool] = reactive(False)
 
     def render(self) -> RenderResult:
         width = self.size.width
-        parts = next((found for cells in NAMES if _length(_strong(found := self._parts(cells))) <= width), None)
-        parts = parts or _strong(self._parts(None))
+        layouts = (self._parts(cells) for cells in NAME_CELLS)
+        parts = next((parts for parts in layouts if _length(_essential(parts)) <= width), None)
+        parts = parts or _essential(self._parts(None))
         while len(parts) > 1 and _length(parts) + len(self.clock) + len(GAP) > width:
             weakest = min(range(len(parts)), key=lambda i: parts[i][0])
-            if parts[weakest][0] >= STRONG:
+            if parts[weakest][0] >= ALWAYS_SHOWN:
                 break
             del parts[weakest]
-        at_right = [content for weight, content in parts if weight in AT_RIGHT]
-        left = Content(GAP).join([content for weight, content in parts if weight not in AT_RIGHT])
-        right = Content(GAP).join([*at_right, Content.styled(self.clock, "$quiet")])
+        gpu = [content for priority, content in parts if priority in GPU_PRIORITIES]
+        left = Content(GAP).join([content for priority, content in parts if priority not in GPU_PRIORITIES])
+        right = Content(GAP).join([*gpu, Content.styled(self.clock, "$quiet")])
         if left.cell_length + right.cell_length + 1 > width:
-            return Content(GAP).join([left, *at_right]).truncate(width, ellipsis=True)
+            return Content(GAP).join([left, *gpu]).truncate(width, ellipsis=True)
         return left.pad_right(width - left.cell_length - right.cell_length) + right
 
     def _parts(self, name_cells: int | None) -> list[tuple[int, Content]]:
-        """Every part with its importance; the name in at most ``name_cells``, ``None``: neither name nor state."""
+        """(priority, text) of every part. ``name_cells`` limits the profile's name; ``None`` drops name and state."""
         parts = [(20, Content.styled("gpubox", "bold $primary"))]
-        if self.now is None:
+        if self.overview is None:
             return [*parts, (90, Content.styled("· looking", "$quiet"))]
-        status = self.now.status
-        glyph, colour, _ = STATES.get(status.state, ("?", "$warning", ""))
+        status = self.overview.status
         model = PurePath(status.model_path or "").name
         name = status.profile or (model if self.note else "")
-        word = status.state
-        if status.up and self.activity in LIVE_STATES:
-            from gpubox.tui.dashboard.throughput import STATES as STATES_NOW
+        state = status.state
+        glyph, colour, _ = SERVER_STATES.get(state, ("?", "$warning", ""))
+        if status.up and self.activity in SPECIFIC_ACTIVITIES:
+            from gpubox.tui.dashboard.throughput import ACTIVITY_STYLES
 
-            word = self.activity
-            glyph, colour, _ = STATES_NOW[word]
-        said: list[Any] = [(glyph, colour)]
+            state = self.activity
+            glyph, colour, _ = ACTIVITY_STYLES[state]
+        what_runs: list[Any] = [(glyph, colour)]
         if name and name_cells:
-            said += [" ", (shorten(sanitize_line(name), name_cells), "bold")]
+            what_runs += [" ", (shorten(sanitize_line(name), name_cells), "bold")]
         if name_cells is not None:
-            said += [" ", (sanitize_line(word), colour)]
-        parts.append((99, Content.assemble(*said)))
+            what_runs += [" ", (sanitize_line(state), colour)]
+        parts.append((99, Content.assemble(*what_runs)))
         if self.note:
             parts.append((95, Content.styled(self.note, "$accent")))
         if self.bench:
@@ -90,34 +100,35 @@ class StatusHeader(Widget):
         if status.profile and model:
             parts.append((10, Content.styled(shorten(sanitize_line(model), 36), "$quiet")))
         if status.engine_version:
-            parts.append((30, Content.styled(_engine(status.engine_path, status.engine_version), "$quiet")))
+            parts.append((30, Content.styled(_engine_label(status.engine_path, status.engine_version), "$quiet")))
         if status.base_url:
             parts.append((60, Content(sanitize_line(status.base_url.removeprefix("http://")))))
         if status.exposed:
             colour = "$error" if "no key" in status.exposed else "$warning"
             parts.append((98, Content.assemble(("▲ ", colour), (status.exposed, f"bold {colour}"))))
-        if self.now.companions:
-            parts.append((40, Content.styled(f"+ {sanitize_line(', '.join(self.now.companions))}", "$success")))
-        if self.cards:
+        if self.overview.companions:
+            companions = sanitize_line(", ".join(self.overview.companions))
+            parts.append((40, Content.styled(f"+ {companions}", "$success")))
+        if self.gpu_readings:
             dim = " dim" if self.stale else ""
-            card, *readings = [(text, f"{style}{dim}".strip()) for text, style in self.cards]
-            parts.append((CARD, Content.assemble(card)))
+            card, *readings = [(text, f"{style}{dim}".strip()) for text, style in self.gpu_readings]
+            parts.append((GPU_NAME, Content.assemble(card)))
             if readings:
-                weight = LOST if any("LOST" in text for text, _ in readings) else READINGS
-                parts.append((weight, Content("  ").join([Content.assemble(reading) for reading in readings])))
+                priority = GPU_LOST if any("LOST" in text for text, _ in readings) else GPU_READINGS
+                parts.append((priority, Content("  ").join([Content.assemble(reading) for reading in readings])))
         return parts
 
 
-def _engine(path: str | None, version: str) -> str:
-    """``llama-server b11434``: the binary's name and the build; the version where it was built without one."""
+def _engine_label(path: str | None, version: str) -> str:
+    """``llama-server b11434``: the binary's name and the build, or the version if it has no build number."""
     name = PurePath(path or "").name.split(".")[0]
-    build = _BUILD.search(version)
-    shown = f"b{build[1]}" if build else version.split(" (")[0].removeprefix(name).strip()
-    return sanitize_line(f"{name} {shown}".strip())
+    build = re.search(r"\(build ([1-9]\d*)", version)
+    label = f"b{build[1]}" if build else version.split(" (")[0].removeprefix(name).strip()
+    return sanitize_line(f"{name} {label}".strip())
 
 
-def _strong(parts: list[tuple[int, Content]]) -> list[tuple[int, Content]]:
-    return [part for part in parts if part[0] >= STRONG]
+def _essential(parts: list[tuple[int, Content]]) -> list[tuple[int, Content]]:
+    return [part for part in parts if part[0] >= ALWAYS_SHOWN]
 
 
 def _length(parts: list[tuple[int, Content]]) -> int:

@@ -1,4 +1,4 @@
-"""The keys that work now, made from the registry of verbs."""
+"""The last row of every screen: the keys that do something now, from the table of actions."""
 
 from __future__ import annotations
 
@@ -12,62 +12,59 @@ from textual.widget import Widget
 
 from gpubox.tui.actions import Action, Scope, key_bar_actions, types_text
 
+_POSITIONS = {
+    **{f"bench_{action}": 80 for action in ("resume", "restore", "save", "compare", "live")},  # they come and go
+    "help": 90, "command_palette": 91, "quit": 92,
+}  # fmt: skip
+"""Actions that stand at the end of the bar, whatever their priority."""
+
 
 class KeyBar(Widget):
-    """One row at the foot. On a narrow screen the less important keys give way; help lists them all."""
+    """One row. On a narrow terminal actions of low priority are dropped; the help screen lists them all."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
     read_only: reactive[bool] = reactive(False)
-    down: reactive[bool] = reactive(False)
-    """Whether nothing runs that could be stopped."""
+    server_down: reactive[bool] = reactive(False)
+    """Whether there is nothing to stop."""
     enter_label: reactive[str] = reactive("switch")
     """What Enter does to the highlighted row."""
-
     hidden_actions: reactive[frozenset[str]] = reactive(frozenset[str]())
-    """Verbs that have nothing to do now. Their keys say why."""
-
-    words: reactive[Mapping[str, str]] = reactive({})
-    """What a verb is called now, where that is not its word."""
-
+    """Ids of actions that do nothing now."""
+    labels: reactive[Mapping[str, str]] = reactive({})
+    """Labels by action id that replace those of the table."""
     typing: reactive[bool] = reactive(False)
-    """Whether letters are written instead of doing something."""
+    """Whether a text input has the focus, so that letters are typed."""
 
-    def __init__(self, place: Scope = Scope.DASHBOARD) -> None:
+    def __init__(self, scope: Scope = Scope.DASHBOARD) -> None:
         super().__init__()
-        self.place = place
+        self.scope = scope
 
     def on_mount(self) -> None:
-        self.auto_links = False  # keys look like keys, not like links; a click works all the same
+        self.auto_links = False  # the keys are clickable, but not styled as links
 
     def render(self) -> RenderResult:
-        hidden = self.hidden_actions | ({"stop"} if self.down else set())
-        verbs = [v for v in key_bar_actions(self.place) if v.id not in hidden and not (self.read_only and v.changes)]
-        verbs = [v for v in verbs if not (self.typing and types_text(v))]
-        while self._length(verbs) > self.size.width:
-            verbs.pop()
-        order = [verb.id for verb in key_bar_actions(self.place)]
-        return Content("  ").join(
-            [self._key(v) for v in sorted(verbs, key=lambda v: _PLACE.get(v.id, order.index(v.id)))]
-        )
+        hidden = self.hidden_actions | ({"stop"} if self.server_down else set())
+        all_actions = key_bar_actions(self.scope)
+        actions = [
+            action
+            for action in all_actions
+            if action.id not in hidden
+            and not (self.read_only and action.changes_server)
+            and not (self.typing and types_text(action))
+        ]
+        while sum(len(self._key(a)) + 1 + len(self._label(a)) + 2 for a in actions) - 2 > self.size.width:
+            actions.pop()
+        actions.sort(key=lambda action: _POSITIONS.get(action.id, all_actions.index(action)))
+        return Content("  ").join([self._entry(action) for action in actions])
 
-    def _key(self, verb: Action) -> Content:
-        click = Style.from_meta({"@click": f"app.verb('{verb.id}')"})
-        text = Content.assemble((self._shown(verb), "bold $primary"), " ", (self._word(verb), "$quiet"))
+    def _entry(self, action: Action) -> Content:
+        click = Style.from_meta({"@click": f"app.run_by_id('{action.id}')"})
+        text = Content.assemble((self._key(action), "bold $primary"), " ", (self._label(action), "$quiet"))
         return text.stylize(click)
 
-    def _shown(self, verb: Action) -> str:
-        return verb.typed or verb.shown if self.typing else verb.shown
+    def _key(self, action: Action) -> str:
+        return action.key_label_typing or action.key_label if self.typing else action.key_label
 
-    def _word(self, verb: Action) -> str:
-        return self.enter_label if verb.id == "switch" else self.words.get(verb.id, verb.word)
-
-    def _length(self, verbs: list[Action]) -> int:
-        return sum(len(self._shown(verb)) + 1 + len(self._word(verb)) for verb in verbs) + 2 * (len(verbs) - 1)
-
-
-_PLACE = {
-    **{f"bench_{verb}": 80 for verb in ("resume", "restore", "save", "compare", "live")},  # they come and go
-    "help": 90, "command_palette": 91, "quit": 92,
-}  # fmt: skip
-"""Keys at the end of the bar, whatever their importance."""
+    def _label(self, action: Action) -> str:
+        return self.enter_label if action.id == "switch" else self.labels.get(action.id, action.bar_label)

@@ -1,4 +1,4 @@
-"""The keys of what scrolls and has no cursor. Which keys they are stands in the registry of verbs."""
+"""The j, k, g and G keys of widgets that scroll and have no cursor."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from textual.widget import Widget as _Base
 else:
-    _Base = object  # no DOMNode: Textual looks for styles and bindings only in those
+    _Base = object  # Textual inherits styles and bindings along the first base that is a DOMNode: not this one
 
 
 class ScrollKeys(_Base):
-    """Mixed in before the widget that scrolls, which has ``bindings(Where.LISTS)``."""
+    """Base class before the scrolling widget; its BINDINGS must have ``bindings(Scope.LISTS)``."""
 
     def action_down(self) -> None:
         self.scroll_down(animate=False)

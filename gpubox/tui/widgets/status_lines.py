@@ -1,4 +1,4 @@
-"""A few lines of text that belong together in pieces: broken between the pieces, drawn again only when they change."""
+"""A few lines of text made of phrases: wrapped between the phrases, drawn again only when they change."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from textual.widgets import Static
 GAP = "  "
 
 
-def pack(pieces: Sequence[Content], width: int, indent: str = GAP) -> Content:
-    """``pieces`` on as few lines as ``width`` allows; a piece is broken only where it alone is too long."""
+def wrap_phrases(phrases: Sequence[Content], width: int) -> Content:
+    """The phrases on as few lines as ``width`` allows. Breaks a phrase only if it alone is too long."""
     lines: list[Content] = []
-    for piece in pieces:
-        if lines and lines[-1].cell_length + len(GAP) + piece.cell_length <= width:
-            lines[-1] = lines[-1] + GAP + piece
+    for phrase in phrases:
+        if lines and lines[-1].cell_length + len(GAP) + phrase.cell_length <= width:
+            lines[-1] = lines[-1] + GAP + phrase
         else:
-            room = max(10, width - len(indent))
-            parts = [piece] if piece.cell_length <= width and not lines else piece.wrap(room)
-            lines += [Content(indent) + part if lines or at else part for at, part in enumerate(parts)]
+            fits = phrase.cell_length <= width and not lines
+            parts = [phrase] if fits else phrase.wrap(max(10, width - len(GAP)))
+            lines += [Content(GAP) + part if lines or index else part for index, part in enumerate(parts)]
     return Content("\n").join(lines)
 
 
 class StatusLines(Static):
-    """Shows pieces; invisible when there are none."""
+    """Shows phrases; hidden if there are none."""
 
     DEFAULT_CSS = "StatusLines { height: auto; }"
 
     def __init__(self, name: str) -> None:
         super().__init__(id=name, markup=False)
-        self._pieces: tuple[Content, ...] = ()
-        self._drawn: tuple[tuple[Content, ...], int] | None = None
+        self._phrases: tuple[Content, ...] = ()
+        self._drawn: object = None
 
-    def show(self, pieces: Sequence[Content]) -> None:
-        """Shows ``pieces`` instead of what is there."""
-        self._pieces = tuple(pieces)
-        self.display = bool(self._pieces)
+    def show(self, phrases: Sequence[Content]) -> None:
+        """Shows ``phrases`` instead of the present ones."""
+        self._phrases = tuple(phrases)
+        self.display = bool(self._phrases)
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -45,11 +45,8 @@ class StatusLines(Static):
 
     def _draw(self) -> None:
         width = self.content_size.width or self.app.size.width - 2
-        if (drawn := (self._pieces, width)) != self._drawn or _restyled(drawn, self._drawn):
+        # With the spans: Content compares only its text, and a colour may change without it.
+        drawn = [(phrase.plain, phrase.spans) for phrase in self._phrases], width
+        if drawn != self._drawn:
             self._drawn = drawn
-            self.update(pack(self._pieces, width))
-
-
-def _restyled(new: tuple[tuple[Content, ...], int], old: tuple[tuple[Content, ...], int] | None) -> bool:
-    """Whether a colour changed where the text did not: Content compares its text alone."""
-    return old is not None and any(a.spans != b.spans for a, b in zip(new[0], old[0], strict=True))
+            self.update(wrap_phrases(self._phrases, width))

@@ -1,127 +1,118 @@
-"""The base of the panes that show numbers: lines made from the newest snapshot, and only changed rows repainted."""
+"""The base of widgets that draw styled lines: repaints only changed lines; the text can be selected with the mouse."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
-from rich.style import Style as RichStyle
-from textual import events
-from textual.content import Content
+from rich.style import Style
 from textual.geometry import Region
-from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.styled_lines import StyledLine
+    from textual.selection import Selection
 
-SHRINK_DRAWS = 20
-"""So many draws with fewer rows before a pane gives rows back: one odd reading does not make the others jump."""
+    from gpubox.tui.styled_lines import StyledLine
 
 
 class StyledLines(Widget):
-    """Shows the rows of ``drawn``."""
+    """Draws the lines in ``drawn``, or those that a subclass returns from ``row``."""
+
+    MARGIN: ClassVar[int] = 0
+    """Cells at the left of each strip that are not part of the row."""
+
+    _painting = False
 
     def __init__(self) -> None:
         super().__init__()
         self.drawn: list[StyledLine] = []
         self.rendered = 0
-        """How many rows were made for the screen so far; tests count with it."""
-        self._styles_known: dict[str, RichStyle] = {}
+        """How many rows were rendered so far, for tests."""
+        self._styles: dict[str, Style] = {}
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._styles_known.clear()
+        self._styles.clear()
 
-    def style_of(self, words: str) -> RichStyle:
-        """A style of the theme, on the pane's own colours."""
-        known = self._styles_known.get(words)
-        if known is None:
-            style = self.visual_style
-            if words:
-                style = style + self.app.stylesheet.parse_style(words)
-            known = self._styles_known[words] = style.rich_style
-        return known
+    def style_of(self, style_text: str) -> Style:
+        """A style of the theme, on top of the widget's own."""
+        style = self._styles.get(style_text)
+        if style is None:
+            visual = self.visual_style
+            if style_text:
+                visual += self.app.stylesheet.parse_style(style_text)
+            style = self._styles[style_text] = visual.rich_style
+        return style
 
-    def strip(self, row: StyledLine, width: int, base: str = "") -> Strip:
-        """A row as the screen takes it; ``base`` is the style under all of it."""
-        segments = [Segment(text, self.style_of(f"{base} {style}".strip())) for text, style in row]
+    def strip(self, line: StyledLine, width: int, base: str = "") -> Strip:
+        """A line as Textual draws it; ``base`` is the style under all of it."""
+        segments = [Segment(text, self.style_of(f"{base} {style}".strip())) for text, style in line]
         return Strip(segments).adjust_cell_length(width, self.style_of(base))
+
+    def show(self, lines: list[StyledLine]) -> None:
+        """Draws ``lines`` instead; repaints those that differ."""
+        old, self.drawn = self.drawn, lines
+        width = self.content_size.width
+        for y in range(max(len(old), len(lines))):
+            if (old[y] if y < len(old) else ()) != (lines[y] if y < len(lines) else ()):
+                self.refresh(Region(0, y, width, 1))
+
+    def row_count(self) -> int:
+        """How many rows the content has."""
+        return len(self.drawn)
+
+    def row(self, y: int) -> StyledLine:
+        """Row ``y`` of the content; empty below its end."""
+        return self.drawn[y] if y < len(self.drawn) else ()
+
+    def row_strip(self, y: int) -> Strip:
+        """Row ``y`` of the content behind the margin, as wide as the widget."""
+        return self.strip(self.row(y), self.size.width)
+
+    # -- painting and selection -----------------------------------------------------------------------
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._painting = True
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._painting = False
 
     def render_line(self, y: int) -> Strip:
         self.rendered += 1
-        row = self.drawn[y] if y < len(self.drawn) else ()
-        return self.strip(row, self.content_size.width)
+        y += self.scroll_offset.y
+        strip = self.row_strip(y)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            length = sum(len(text) for text, _ in self.row(y))
+            end = length if span[1] < 0 else min(span[1], length)
+            strip = self._highlight(strip, self.MARGIN + max(0, span[0]), self.MARGIN + end)
+        # Textual asks for single rows to find the character under the mouse. Painting needs no such offsets.
+        return strip if self._painting else strip.apply_offsets(-self.MARGIN, y)
 
-    def show(self, rows: list[StyledLine]) -> None:
-        """Shows ``rows``; repaints those that differ from what stands there."""
-        old, self.drawn = self.drawn, rows
-        width = self.content_size.width
-        for y in range(max(len(old), len(rows))):
-            if (old[y] if y < len(old) else ()) != (rows[y] if y < len(rows) else ()):
-                self.refresh(Region(0, y, width, 1))
+    def _highlight(self, strip: Strip, start: int, end: int) -> Strip:
+        """``strip`` with its characters from ``start`` to ``end`` shown as selected."""
+        background = self.screen.get_component_rich_style("screen--selection").bgcolor
+        selected = Style(color=self.rich_style.color, bgcolor=background)  # the text's own colour may be unreadable
+        segments: list[Segment] = []
+        at = 0
+        for text, style, _ in strip:
+            first, last = (max(0, min(len(text), edge - at)) for edge in (start, max(start, end)))
+            marked = style + selected if style else selected
+            parts = ((text[:first], style), (text[first:last], marked), (text[last:], style))
+            segments += [Segment(part, part_style) for part, part_style in parts if part]
+            at += len(text)
+        return Strip(segments, strip.cell_length)
 
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text, a line for each row. ``screen.copy_text`` (ctrl+c) copies it."""
+        rows = []
+        for y in range(self.row_count()):
+            if (span := selection.get_span(y)) is not None:
+                text = "".join(text for text, _ in self.row(y))
+                rows.append(text[max(0, span[0]) : None if span[1] < 0 else span[1]].rstrip())
+        return ("\n".join(rows), "\n") if rows else None
 
-class SnapshotPane(StyledLines):
-    """Draws ``lines()``. An equal snapshot costs a comparison; a changed number repaints its row and no other."""
-
-    snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
-    stale: reactive[bool] = reactive(False, repaint=False)
-    """Whether the readings are old: they stay, drawn dim."""
-    compact: reactive[bool] = reactive(False, repaint=False)
-    """Whether there is room for little: a line or two."""
-    own_height = True
-    """Whether the pane is as high as it has lines; else the styles say."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._title = ""
-        self._most, self._fewer, self._laid_out = 0, 0, (0, False)
-
-    def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
-        """What stands in the pane, one entry a row."""
-        raise NotImplementedError
-
-    def title(self, snapshot: Snapshot) -> str:
-        """The title in the frame."""
-        return ""
-
-    def watch_snapshot(self) -> None:
-        self.draw()
-
-    def watch_stale(self) -> None:
-        self.draw()
-
-    def watch_compact(self) -> None:
-        self.draw()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.draw()
-
-    def on_show(self) -> None:
-        self.draw()
-
-    def draw(self) -> None:
-        """Brings the rows up to date with the snapshot."""
-        size = self.content_size
-        if self.snapshot is None or not self.is_attached or size.width <= 0:
-            self.drawn = []  # when it is seen again, nothing is shown before what is true then
-            return
-        from gpubox.tui.styled_lines import dimmed, truncate_line
-
-        rows = [truncate_line(row, size.width) for row in self.lines(self.snapshot, size.width, size.height)]
-        if self.own_height:
-            self._grow(len(rows), (size.width, self.compact))
-        self.show([dimmed(row) for row in rows] if self.stale else rows)
-        title = self.title(self.snapshot)
-        if title != self._title:
-            self._title = title
-            self.border_title = Content(title)  # a plain text would be read as markup
-
-    def _grow(self, rows: int, laid_out: tuple[int, bool]) -> None:
-        self._fewer = self._fewer + 1 if rows < self._most else 0
-        if rows > self._most or self._fewer > SHRINK_DRAWS or laid_out != self._laid_out:
-            self._most, self._fewer, self._laid_out = rows, 0, laid_out
-            self.styles.height = rows  # without the frame: box-sizing is content-box
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()

@@ -1,4 +1,4 @@
-"""``ab``: two profiles, or two ways to ask one, under the same prompts, start by start in an order drawn at random."""
+"""``ab``: two profiles, or two ways to ask one, with the same prompts, on server starts in random order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.kinds.ab.plan import items_of, parse_options
 from gpubox.bench.kinds.ab.summary import summarise
 from gpubox.bench.kinds.ab.verdict import contrast_of, early_stop_reason
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.questions import ask_question, context_shortfall, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.start_comparison import interim_analyses
@@ -25,24 +25,25 @@ class Ab(Benchmark):
         super().__init__(plan)
         self.options = parse_options(plan.options, plan.targets)
         self._contexts: dict[str, dict[int, str]] = {}
-        self._ended: dict[int, str] = {}
-        """By starts of each arm: why the run ends there; empty where it goes on."""
+        self._stop_reasons: dict[int, str] = {}
+        """By starts of each arm: why the run ends there; empty if it continues."""
 
     def items(self) -> Sequence[Item]:
         return items_of(self.options, self.plan.seed)
 
-    def unneeded_reason(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
-        for look in interim_analyses(self.options.starts)[:-1] if item.start else ():
-            if item.start > 2 * look.starts:
-                if look.starts not in self._ended:  # all that it looks at is done and does not change
-                    self._ended[look.starts] = early_stop_reason(self.options, results, look.starts)
-                if why := self._ended[look.starts]:
-                    return why
+    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
+        for analysis in interim_analyses(self.options.starts)[:-1]:
+            if item.start > 2 * analysis.starts:
+                if analysis.starts not in self._stop_reasons:  # all its results are in and do not change any more
+                    reason = early_stop_reason(self.options, results, analysis.starts)
+                    self._stop_reasons[analysis.starts] = reason
+                if reason := self._stop_reasons[analysis.starts]:
+                    return reason
         return ""
 
-    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
-        mine = server if server and server.target.name == item.target else None
-        return context_shortfall(question_of(item), mine)
+    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
+        own = active if active and active.target.name == item.target else None
+        return context_shortfall(question_of(item), own)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         data = await ask_question(target_server, item, self._contexts.setdefault(item.target, {}))
@@ -52,10 +53,10 @@ class Ab(Benchmark):
     async def score(self, item: Item, raw: RawRecord) -> Result:
         return question_result(item, raw, {"load_seconds": raw.data.get("load_seconds")})
 
-    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.options, info, results, self.history)
 
-    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+    def headline(self, results: ScoredItems) -> str:
         first, second = self.options.arms
-        found = contrast_of(self.options, results, "tg")
-        return f"{second.name} / {first.name}: tg × {found.ratio:.3f}" if found and found.starts > 1 else ""
+        contrast = contrast_of(self.options, results, "tg")
+        return f"{second.name} / {first.name}: tg × {contrast.ratio:.3f}" if contrast and contrast.starts > 1 else ""

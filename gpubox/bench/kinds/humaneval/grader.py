@@ -1,4 +1,7 @@
-"""Passed or not: programs against the hidden tests, many to one start of the sandbox, none of them trusted."""
+"""Grades programs against the hidden tests: batches of them in one sandbox, none of them trusted.
+
+The judge inside (``judge``) signs each line of its output, so that no candidate can write a grade.
+"""
 
 from __future__ import annotations
 
@@ -19,36 +22,34 @@ from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 
-_TEXT = Path(judge.__file__).read_text(encoding="utf-8")
+_JUDGE_TEXT = Path(judge.__file__).read_text(encoding="utf-8")
 CPU_SECONDS = 3
-"""Of one program, its tests included: lm-eval's timeout."""
+"""For one program and its tests: lm-eval's timeout."""
 BATCH_SIZE = 21
-"""Candidates of one start of the sandbox: it costs as much as two or three of them."""
+"""Candidates per sandbox. Starting a sandbox costs as much as grading two or three of them."""
 _BATCH_BYTES = 512 * 1024
-_MARK = 64
-"""Characters of a verdict's signature."""
+_SIGNATURE_CHARACTERS = 64
 MAX_PROGRAM_CHARACTERS = 200_000
-"""Characters of a program; more is no solution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One program to grade. ``id`` is the caller's, unique among those graded together."""
+    """One program to grade. ``id`` is unique within one call of ``grade``."""
 
     id: str
     problem: Problem
     program: str
-    """Whole: with the prompt ahead of the completion."""
+    """Complete, with the prompt ahead of the completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What came of one case."""
+    """The outcome for one candidate."""
 
     kind: str
     """passed | assertion | error | definition | timeout | died"""
     why: str = ""
-    """The check that failed, or the exception: text of the model's program, never markup."""
+    """The failed check or the exception. Untrusted text: never render it as markup."""
 
     @property
     def passed(self) -> bool:
@@ -56,122 +57,122 @@ class Grade:
 
 
 async def grade(
-    cases: Sequence[Candidate], sandbox: Sandbox, *, jobs: int = 2, cpu_seconds: int = CPU_SECONDS
+    candidates: Sequence[Candidate], sandbox: Sandbox, *, jobs: int = 2, cpu_seconds: int = CPU_SECONDS
 ) -> dict[str, Grade]:
-    """The verdict of every case, ``jobs`` sandboxes at a time, ``cpu_seconds`` for each case.
+    """The grade of every candidate by id, with ``jobs`` sandboxes at a time and ``cpu_seconds`` per candidate.
 
-    One that leaves something behind has the others graded in a fresh sandbox; one that takes its judge down is graded
-    again alone. Raises GpuboxError where nothing confines, and where a right answer has no verdict either: what cannot
-    be graded is never a failure of the model's.
+    If a candidate leaves anything behind, the rest of its batch gets a fresh sandbox. If a candidate ends its judge, it
+    is graded again alone. Raises GpuboxError if no sandbox works or if a correct program cannot pass in it: a failure
+    of the box is never counted against the model.
     """
-    found = {
-        case.id: Grade("definition", "too long to be one")
-        for case in cases
-        if len(case.program) > MAX_PROGRAM_CHARACTERS
+    grades = {
+        candidate.id: Grade("definition", f"longer than {MAX_PROGRAM_CHARACTERS:,} characters")
+        for candidate in candidates
+        if len(candidate.program) > MAX_PROGRAM_CHARACTERS
     }
-    waiting = [case for case in cases if case.id not in found]
+    waiting = [candidate for candidate in candidates if candidate.id not in grades]
     suspects: list[Candidate] = []
     while waiting:
-        verdicts, blamed = await _all(waiting, sandbox, jobs, BATCH_SIZE, cpu_seconds)
-        found |= verdicts
-        suspects += blamed if verdicts else waiting
-        known = {*found, *(case.id for case in suspects)}
-        waiting = [case for case in waiting if case.id not in known]
-    found |= await _alone(suspects, sandbox, jobs, cpu_seconds)
-    return {case.id: found.get(case.id, Grade("died", "it ended its judge")) for case in cases}
+        new_grades, blamed = await _grade_batches(waiting, sandbox, jobs, cpu_seconds)
+        grades |= new_grades
+        suspects += blamed if new_grades else waiting
+        settled = {*grades, *(candidate.id for candidate in suspects)}
+        waiting = [candidate for candidate in waiting if candidate.id not in settled]
+    grades |= await _grade_alone(suspects, sandbox, jobs, cpu_seconds)
+    return {candidate.id: grades.get(candidate.id, Grade("died", "it ended its judge")) for candidate in candidates}
 
 
-async def _all(
-    cases: Sequence[Candidate], sandbox: Sandbox, jobs: int, together: int, cpu: int
+async def _grade_batches(
+    candidates: Sequence[Candidate], sandbox: Sandbox, jobs: int, cpu_seconds: int
 ) -> tuple[dict[str, Grade], list[Candidate]]:
-    """The verdicts, and of each batch that broke off the one whose turn it was."""
+    """The grades, and of each batch whose judge died the candidate it was judging."""
     gate = asyncio.Semaphore(jobs)
 
-    async def one(batch: list[Candidate]) -> tuple[dict[str, Grade], list[Candidate]]:
+    async def grade_one(batch: list[Candidate]) -> tuple[dict[str, Grade], list[Candidate]]:
         async with gate:
-            verdicts, orderly = await _batch(batch, sandbox, cpu)
-        left = [case for case in batch if case.id not in verdicts]
-        return verdicts, left[:1] if left and not orderly else []
+            grades, orderly = await _grade_batch(batch, sandbox, cpu_seconds)
+        ungraded = [candidate for candidate in batch if candidate.id not in grades]
+        return grades, [] if orderly else ungraded[:1]
 
-    size = max(1, min(together, -(-len(cases) // jobs)))
-    done = await asyncio.gather(*(one(batch) for batch in _batches(cases, size)))
-    verdicts = {name: verdict for found, _ in done for name, verdict in found.items()}
-    return verdicts, [case for _, blamed in done for case in blamed]
+    size = max(1, min(BATCH_SIZE, -(-len(candidates) // jobs)))
+    batches = await asyncio.gather(*(grade_one(batch) for batch in _batches(candidates, size)))
+    grades = {name: verdict for batch, _ in batches for name, verdict in batch.items()}
+    return grades, [candidate for _, blamed in batches for candidate in blamed]
 
 
-async def _alone(cases: Sequence[Candidate], sandbox: Sandbox, jobs: int, cpu: int) -> dict[str, Grade]:
-    """Each behind the right answer to its problem, which has its verdict before the case gets its program."""
+async def _grade_alone(
+    suspects: Sequence[Candidate], sandbox: Sandbox, jobs: int, cpu_seconds: int
+) -> dict[str, Grade]:
+    """Grades each suspect in a sandbox that has just passed the correct answer to the same problem."""
     gate = asyncio.Semaphore(jobs)
 
-    async def one(case: Candidate) -> dict[str, Grade]:
-        control = Candidate(
-            f"right answer to {case.id}", case.problem, case.problem.prompt + case.problem.canonical_solution
-        )
+    async def grade_one(suspect: Candidate) -> dict[str, Grade]:
+        problem = suspect.problem
+        control = Candidate(f"right answer to {suspect.id}", problem, problem.prompt + problem.canonical_solution)
         async with gate:
-            found, _ = await _batch([control, case], sandbox, cpu)
-        if control.id not in found or not found[control.id].passed:
+            grades, _ = await _grade_batch([control, suspect], sandbox, cpu_seconds)
+        if control.id not in grades or not grades[control.id].passed:
             raise GpuboxError(
-                "Programs cannot be graded here: the right answer does not pass.", "`gpubox doctor` says more."
+                "Programs cannot be graded here: the correct answer does not pass.", "`gpubox doctor` says more."
             )
-        return {name: verdict for name, verdict in found.items() if name == case.id}
+        return {name: verdict for name, verdict in grades.items() if name == suspect.id}
 
-    done = await asyncio.gather(*(one(case) for case in cases))
-    return {name: verdict for batch in done for name, verdict in batch.items()}
+    graded = await asyncio.gather(*(grade_one(suspect) for suspect in suspects))
+    return {name: verdict for grades in graded for name, verdict in grades.items()}
 
 
-def _batches(cases: Sequence[Candidate], most: int) -> Iterator[list[Candidate]]:
+def _batches(candidates: Sequence[Candidate], size: int) -> Iterator[list[Candidate]]:
     batch: list[Candidate] = []
-    held = 0
-    for case in cases:
-        size = len(json.dumps(_values(case)))
-        if batch and (len(batch) == most or held + size > _BATCH_BYTES):
+    batch_bytes = 0
+    for candidate in candidates:
+        case_bytes = len(json.dumps(_judge_case(candidate)))
+        if batch and (len(batch) == size or batch_bytes + case_bytes > _BATCH_BYTES):
             yield batch
-            batch, held = [], 0
-        batch.append(case)
-        held += size
+            batch, batch_bytes = [], 0
+        batch.append(candidate)
+        batch_bytes += case_bytes
     if batch:
         yield batch
 
 
-async def _batch(cases: Sequence[Candidate], sandbox: Sandbox, cpu: int) -> tuple[dict[str, Grade], bool]:
-    """The verdicts of one start of the sandbox, and whether its judge ended it in order."""
+async def _grade_batch(batch: Sequence[Candidate], sandbox: Sandbox, cpu_seconds: int) -> tuple[dict[str, Grade], bool]:
+    """The grades from one sandbox, and whether its judge ended in order."""
     key = secrets.token_bytes(32)
-    given = json.dumps({"key": key.hex(), "cases": [_values(case) for case in cases]}).encode()
+    judge_input = json.dumps({"key": key.hex(), "cases": [_judge_case(candidate) for candidate in batch]}).encode()
     policy = Policy(
-        wall_seconds=30 + judge.LIMITS["most"] * len(cases),
-        cpu_seconds=30 + len(cases),
+        wall_seconds=30 + judge.LIMITS["most"] * len(batch),
+        cpu_seconds=30 + len(batch),
         memory_bytes=2 * units.GIB,
         processes=8,
         allow_seccomp_filters=True,
-        output_bytes=(len(cases) + 1) * 16 * judge.MAX_REASON_CHARACTERS,
+        output_bytes=(len(batch) + 1) * 16 * judge.MAX_REASON_CHARACTERS,
     )
-    outcome = await sandbox.run(
-        f"{_TEXT}\nmain({len(cases)}, {cpu}, {seccomp_filter.seccomp_program()!r})\n", policy, stdin=given
-    )
-    found, stopped = {}, False
+    call = f"main({len(batch)}, {cpu_seconds}, {seccomp_filter.seccomp_program()!r})"
+    outcome = await sandbox.run(f"{_JUDGE_TEXT}\n{call}\n", policy, stdin=judge_input)
+    grades, stopped = {}, False
     for line in outcome.output.splitlines():
-        told = _signed(line, key)
-        if "id" in told:
-            found[told["id"]] = Grade(told["kind"], told["why"])
-        stopped |= "stopped" in told
-    return found, stopped or len(found) == len(cases)
+        message = _verified(line, key)
+        if "id" in message:
+            grades[message["id"]] = Grade(message["kind"], message["why"])
+        stopped |= "stopped" in message
+    return grades, stopped or len(grades) == len(batch)
 
 
-def _signed(line: str, key: bytes) -> dict[str, Any]:
-    """What the judge has said; empty for any other line, and for half of one."""
-    mark, told = line[:_MARK], line[_MARK:]
-    real = hashlib.blake2b(told.encode("utf-8", "replace"), key=key, digest_size=_MARK // 2).hexdigest()
-    if not hmac.compare_digest(mark.encode("utf-8", "replace"), real.encode()):
+def _verified(line: str, key: bytes) -> dict[str, Any]:
+    """The judge's message in ``line``; empty if the signature does not match or the line is incomplete."""
+    signature, message = line[:_SIGNATURE_CHARACTERS], line[_SIGNATURE_CHARACTERS:]
+    digest = hashlib.blake2b(message.encode("utf-8", "replace"), key=key, digest_size=_SIGNATURE_CHARACTERS // 2)
+    if not hmac.compare_digest(signature.encode("utf-8", "replace"), digest.hexdigest().encode()):
         return {}
-    values: dict[str, Any] = json.loads(told)
+    values: dict[str, Any] = json.loads(message)
     return values
 
 
-def _values(case: Candidate) -> dict[str, str]:
-    problem = case.problem
+def _judge_case(candidate: Candidate) -> dict[str, str]:
+    problem = candidate.problem
     return {
-        "id": case.id,
-        "program": case.program,
+        "id": candidate.id,
+        "program": candidate.program,
         "prompt": problem.prompt,
         "entry_point": problem.entry_point,
         "test": problem.test,

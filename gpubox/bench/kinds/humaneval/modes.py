@@ -1,10 +1,12 @@
-"""Asks one problem in one of three modes, and gives back everything that was said."""
+"""Asks one problem in one of the three modes and returns the whole exchange."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
+
+import msgspec
 
 from gpubox.bench.kinds.humaneval.dataset import Problem
 from gpubox.bench.kinds.humaneval.options import (
@@ -16,32 +18,32 @@ from gpubox.bench.kinds.humaneval.options import (
 )
 from gpubox.bench.measured_request import measure_request
 from gpubox.bench.questions import COMPLETIONS
-from gpubox.bench.target_server import TargetServer, wait_for_exit
+from gpubox.bench.target_server import TargetServer
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.server.other_server import LLAMA
 
 CUT_OFF_TOKENS = 32
-"""A reply that is closed after its program: the server may make so many more before it sees that."""
+"""Tokens the server may still generate before it notices that the client closed a reply after its program."""
 
 
 async def ask_vanilla(
     target_server: TargetServer, item: str, problem: Problem, options: HumanEvalOptions
-) -> Mapping[str, Any]:
-    """lm-eval 0.4.12, local-completions: token ids without BOS, greedy, its seed and stops, and the end of text.
+) -> dict[str, Any]:
+    """The bare completion, as lm-eval 0.4.12 local-completions asks: token ids without BOS, greedy, its stops and seed.
 
-    Uncached, so that a completion does not depend on what was asked before it. Raises GpuboxError as ``measure_request``.
+    The prompt cache is off, so that earlier requests cannot change a completion. Raises as ``measure_request``.
     """
     prompt: Any = problem.prompt
-    if target_server.server.dialect == LLAMA:
-        prompt = await _tokens(target_server, problem.prompt)
-    end = target_server.server.props.get("eos_token")
+    if target_server.active.dialect == LLAMA:
+        prompt = await target_server.client.tokenize(problem.prompt)
+    eos = target_server.active.props.get("eos_token")
     body = {
         "prompt": prompt,
-        "max_tokens": options.tokens("vanilla"),
+        "max_tokens": options.reply_tokens("vanilla"),
         "temperature": 0.0,
-        "stop": [*STOP_SEQUENCES, *([end] if isinstance(end, str) and end else [])],
+        "stop": [*STOP_SEQUENCES, *([eos] if isinstance(eos, str) and eos else [])],
         "seed": 1234,
         "cache_prompt": False,
     }
@@ -50,13 +52,13 @@ async def ask_vanilla(
 
 async def ask_chat(
     target_server: TargetServer, item: str, problem: Problem, options: HumanEvalOptions
-) -> Mapping[str, Any]:
-    """One answer, no tools. Raises as ``measure_request``."""
-    task = CHAT_PROMPT.format(problem.prompt.rstrip("\n"))
+) -> dict[str, Any]:
+    """One chat answer without tools. Raises as ``measure_request``."""
+    prompt = CHAT_PROMPT.format(problem.prompt.rstrip("\n"))
     body = {
-        "messages": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": task}],
-        "max_tokens": options.tokens("chat"),
-        **_sampling(options),
+        "messages": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": prompt}],
+        "max_tokens": options.reply_tokens("chat"),
+        **options.effective_sampling,
         "cache_prompt": False,
         "chat_template_kwargs": {"enable_thinking": options.thinking},
     }
@@ -66,9 +68,10 @@ async def ask_chat(
 async def ask_agentic(
     target_server: TargetServer, item: str, problem: Problem, options: HumanEvalOptions, sandbox: Sandbox
 ) -> Mapping[str, Any]:
-    """One turn of the agent loop with the tool ``code_execution``. Raises GpuboxError where the server is at fault.
+    """One turn of the agent loop with the tool ``code_execution``.
 
-    The events without the deltas: the messages among them are the requests, word for word.
+    Returns its settings and its events without the streamed deltas; the messages among them are the exact requests.
+    Raises GpuboxError if the server is at fault.
     """
     from gpubox.agent import events
     from gpubox.agent.code_execution import CodeExecution
@@ -76,71 +79,45 @@ async def ask_agentic(
     from gpubox.agent.loop import AgentLoop
     from gpubox.agent.settings import AgentSettings
 
-    tokens = options.tokens("agentic")
+    tokens = options.reply_tokens("agentic")
     settings = AgentSettings(
         rounds=options.rounds,
         max_tokens=tokens,
-        turn_tokens=tokens * options.rounds,
-        wall_seconds=1800.0,
+        max_turn_tokens=tokens * options.rounds,
+        max_turn_seconds=1800.0,
         silence_seconds=1800.0,
-        output_characters=4000,
+        max_output_characters=4000,
         thinking=options.thinking,
-        sampling=_sampling(options),
+        sampling=options.effective_sampling,
         system_prompt=SYSTEM_PROMPT,
     )
     tool = CodeExecution(sandbox, Policy(wall_seconds=15.0, cpu_seconds=10))
     conversation = Conversation([events.Message("user", AGENT_PROMPT.format(problem.prompt.rstrip("\n")))])
-    kept: list[dict[str, Any]] = [events.event_values(events.MessageAdded(conversation.messages[0]))]
-    quiet = (events.ReasoningDelta, events.TextDelta, events.PrefillProgress, events.GenerationStats)
-    loose, end = 0, None
-    async with aclosing(AgentLoop().run(conversation, settings, [tool], target_server.client)) as told:
-        async for event in told:
+    stored = [events.event_values(events.MessageAdded(conversation.messages[0]))]
+    not_stored = (events.ReasoningDelta, events.TextDelta, events.PrefillProgress, events.GenerationStats)
+    uncounted_tokens, end = 0, None
+    async with aclosing(AgentLoop().run(conversation, settings, [tool], target_server.client)) as turn:
+        async for event in turn:
             if isinstance(event, events.GenerationStats):
-                target_server.progress(item, f"{event.generated_tokens} tokens")
+                target_server.report_progress(item, f"{event.generated_tokens} tokens")
             elif isinstance(event, events.ToolRequested):
-                target_server.progress(item, "runs its program")
-            if isinstance(event, events.RoundFinished | events.RoundRestarted):
-                closed = isinstance(event, events.RoundRestarted) or event.finish_reason in ("program", "")
-                loose += CUT_OFF_TOKENS * closed
-            if not isinstance(event, quiet):
-                kept.append(events.event_values(event))
+                target_server.report_progress(item, "running its program")
+            elif isinstance(event, events.RoundRestarted) or (
+                isinstance(event, events.RoundFinished) and event.finish_reason in ("program", "")
+            ):
+                uncounted_tokens += CUT_OFF_TOKENS
+            if not isinstance(event, not_stored):
+                stored.append(events.event_values(event))
                 end = event
     assert isinstance(end, events.TurnFinished | events.TurnFailed)
     timing = end.totals.timing
-    target_server.count(
-        timing.prefill_new_tokens + timing.prefill_reprocessed_tokens, timing.generated_tokens, loose=loose
-    )
-    if isinstance(end, events.TurnFailed) and not _models_fault(end.message):
-        target_server.lost = True
-        await wait_for_exit(target_server)
+    prompt_tokens = timing.prefill_new_tokens + timing.prefill_reprocessed_tokens
+    target_server.count_tokens(prompt_tokens, timing.generated_tokens, unattributed=uncounted_tokens)
+    if isinstance(end, events.TurnFailed) and not end.message.startswith(
+        ("The model ", "The conversation does not fit")  # the model's fault: a wrong answer, not a failed request
+    ):
+        target_server.token_count_unknown = True
+        await target_server.wait_for_exit()
         code = ExitCode.UNHEALTHY if target_server.alive else ExitCode.NOT_RUNNING
         raise GpuboxError(end.message, end.hint, code=code)
-    return {"settings": {**_plain(settings), "tool": tool.description}, "events": kept}
-
-
-def _models_fault(message: str) -> bool:
-    return message.startswith(("The model ", "The conversation does not fit"))
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    import msgspec
-
-    made: dict[str, Any] = msgspec.to_builtins(settings)
-    return made
-
-
-def _sampling(options: HumanEvalOptions) -> dict[str, Any]:
-    return {name: int(v) if name in ("top_k", "seed") else v for name, v in options.chosen.items()}
-
-
-async def _tokens(target_server: TargetServer, text: str) -> list[int]:
-    import httpx
-
-    try:
-        asked = {"content": text, "add_special": False}
-        reply = await target_server.client.http.post("/tokenize", json=asked, timeout=60.0)
-        return [int(token) for token in reply.json()["tokens"]]
-    except httpx.ConnectError as error:
-        raise GpuboxError(f"The server is gone ({type(error).__name__}).", code=ExitCode.NOT_RUNNING) from None
-    except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-        raise GpuboxError(f"The server does not count tokens ({type(error).__name__}).") from None
+    return {"settings": {**msgspec.to_builtins(settings), "tool": tool.description}, "events": stored}

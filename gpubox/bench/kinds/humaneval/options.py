@@ -1,4 +1,4 @@
-"""What a HumanEval run asks, and how. Pure."""
+"""The options and prompts of a HumanEval run. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
-from gpubox.bench.option_limits import check_numbers
+from gpubox.bench.kinds.shared import convert_options
 from gpubox.errors import UsageError
 
-MODES = {
-    "vanilla": "the bare completion, as lm-eval 0.4.12's local-completions asks and scores it",
-    "chat": "one answer to the same task in the chat",
-    "agentic": "up to five rounds of writing, running and mending in the sandbox",
-}
 MODE_WEIGHTS = {"vanilla": 1.0, "chat": 1.5, "agentic": 5.0}
+"""Mode -> its relative cost. vanilla: the bare completion, as the local-completions model of lm-eval 0.4.12 asks and
+scores it. chat: one chat answer. agentic: several rounds of writing, running and fixing in the sandbox."""
+MODES = tuple(MODE_WEIGHTS)
 STOP_SEQUENCES = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-"""Of lm-eval's humaneval.yaml; the model's own end of text is added."""
+"""From lm-eval's humaneval.yaml. The model's end-of-text token is added."""
 SYSTEM_PROMPT = "You are a careful Python programmer."
 CHAT_PROMPT = (
     "Complete this Python function. Answer with the whole function and the imports it needs in one ```python block."
@@ -34,42 +30,38 @@ AGENT_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class HumanEvalOptions:
-    """Of one HumanEval run."""
+    """The options of one HumanEval run."""
 
     modes: tuple[str, ...] = ("vanilla",)
     limit: int | None = None
-    """The first so many problems; ``None``: all 164."""
+    """Only the first so many problems; ``None``: all 164."""
     max_tokens: int | None = None
-    """Of one reply: 1,024 vanilla, 2,048 else, 8,192 where the model may think."""
+    """Of one reply. Default: 1,024 in vanilla, 2,048 otherwise, 8,192 with thinking."""
     rounds: int = 5
     thinking: bool = False
-    sampling: Mapping[str, float] = field(default_factory=dict)
-    """Of chat and agentic; vanilla is always greedy. Without it they are greedy, too."""
+    sampling: Mapping[str, int | float] = field(default_factory=dict)
+    """Of chat and agentic, over the greedy defaults. vanilla is always greedy."""
 
-    def tokens(self, mode: str) -> int:
-        """Most tokens of one reply."""
+    def reply_tokens(self, mode: str) -> int:
+        """The max_tokens of one reply."""
         return self.max_tokens or (1024 if mode == "vanilla" else 8192 if self.thinking else 2048)
 
     @property
-    def chosen(self) -> Mapping[str, float]:
+    def effective_sampling(self) -> dict[str, int | float]:
         return {"temperature": 0.0, "seed": 1234, **self.sampling}
 
     def problems(self) -> list[Problem]:
-        """Those to ask."""
+        """The problems to ask."""
         return list(load_problems().values())[: self.limit]
 
 
 def parse_options(values: Mapping[str, Any]) -> HumanEvalOptions:
-    """The options as a plan keeps them. Raises UsageError for one that cannot be."""
-    try:
-        options = msgspec.convert(values, HumanEvalOptions)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"These options of a HumanEval run cannot be: {error}.") from None
-    check_numbers(values)
+    """A plan's options. Raises UsageError if one is invalid."""
+    options = convert_options(values, HumanEvalOptions)
     if unknown := [mode for mode in options.modes if mode not in MODES]:
-        raise UsageError(f"There is no mode {unknown[0]!r}.", f"There are: {', '.join(MODES)} and all.")
+        raise UsageError(f"There is no mode {unknown[0]!r}.", f"Choose from: {', '.join(MODES)}, all.")
     if not options.modes or len(set(options.modes)) < len(options.modes):
-        raise UsageError("Name each mode once, and at least one.")
+        raise UsageError("Name at least one mode, and each mode only once.")
     if (options.limit is not None and options.limit < 1) or options.rounds < 1 or (options.max_tokens or 1) < 1:
-        raise UsageError("Limit, rounds and max-tokens must be at least 1.")
+        raise UsageError("--limit, --rounds and --max-tokens must be at least 1.")
     return options

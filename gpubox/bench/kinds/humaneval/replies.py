@@ -1,112 +1,180 @@
-"""A stored record -> the program in it, and where its time went. Pure."""
+"""A stored record -> the program in its reply and the parts of its wall time.
+
+Pure: the same record gives the same program, so that a stored run can be scored again.
+"""
 
 from __future__ import annotations
 
+import ast
+import textwrap
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gpubox.agent import events
-from gpubox.bench.kinds.humaneval.dataset import load_problems
-from gpubox.bench.kinds.humaneval.extract import ExtractedCode, code_of_completion, code_of_reply
+from gpubox.agent.fenced_code import PYTHON_LANGUAGES, fenced_blocks
+from gpubox.agent.thinking import split_thinking
+from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
+from gpubox.bench.kinds.shared import parse_python
 from gpubox.bench.measured_request import MeasuredReply, stored_reply
 from gpubox.bench.model import Item, RawRecord
 
-TIME_PARTS = ("reading", "rereading", "thinking", "writing", "sandbox", "waiting", "gpubox")
-"""Of one problem's wall time, in seconds: the prompt, what of it was read before, tokens of thinking and of answer (all
-four by the server's clock), programs, HTTP and queue, and gpubox itself. They sum to it."""
+TIME_PARTS = ("prefill", "reprocessed", "thinking", "answer", "sandbox", "queue", "gpubox")
+"""The parts of one problem's wall time, in seconds. prefill, reprocessed (prompt tokens that had been in the cache),
+thinking and answer are the server's own timings; sandbox is the model's programs, queue is HTTP and waiting for a slot,
+gpubox is the rest. They sum to the wall time."""
+PEAK_TOKENS = 32
+"""A shorter reply has no meaningful speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedCode:
+    """The code of one reply. All empty: the reply has none."""
+
+    program: str = ""
+    """The whole program to grade."""
+    code: str = ""
+    """What the model wrote."""
+    source: str = ""
+    """completion | answer | body | executed | whole reply | reasoning"""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """What one record holds."""
+    """The content of one record."""
 
     code: ExtractedCode
-    numbers: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any]
+    """What the result keeps: counts, times, how the reply ended."""
     failure: str = ""
-    """Why there is no answer, where the turn failed."""
+    """Why the turn failed."""
 
 
 def parse_reply(item: Item, raw: RawRecord) -> ParsedReply:
-    """The record of ``item``, of any mode."""
+    """Parses the record of ``item``, whatever its mode."""
     problem = load_problems()[item.values["task"]]
     if item.values["mode"] == "agentic":
-        return _turn(item, raw)
-    got = stored_reply(raw.data)
+        return _parse_turn(problem, raw)
+    reply = stored_reply(raw.data)
     if item.values["mode"] == "vanilla":
-        return ParsedReply(code_of_completion(problem, got.text), _numbers(raw, got))
-    return ParsedReply(code_of_reply(problem, got.text, got.reasoning), _numbers(raw, got))
+        return ParsedReply(code_of_completion(problem, reply.text), _reply_values(raw, reply))
+    return ParsedReply(code_of_reply(problem, reply.text, reply.reasoning), _reply_values(raw, reply))
 
 
-def _numbers(raw: RawRecord, got: MeasuredReply) -> dict[str, Any]:
-    reading, writing = got.prompt_seconds or 0.0, got.generation_seconds or 0.0
-    parts = {
-        "reading": reading,
-        "writing": writing,
-        "waiting": max(0.0, got.wall_seconds - reading - writing),
-        "gpubox": max(0.0, raw.seconds - got.wall_seconds),
-    }
+def _reply_values(raw: RawRecord, reply: MeasuredReply) -> dict[str, Any]:
+    prefill, answer = reply.prompt_seconds or 0.0, reply.generation_seconds or 0.0
     return {
-        "finish_reason": got.finish_reason,
-        "generated_tokens": got.generated_tokens,
-        "peak": _peak([(got.generated_tokens, got.tg)]),
-        "draft_tokens": got.draft_tokens,
-        "draft_tokens_accepted": got.draft_tokens_accepted,
-        "parts": _rounded(parts),
+        "finish_reason": reply.finish_reason,
+        "generated_tokens": reply.generated_tokens,
+        "peak": _peak([(reply.generated_tokens, reply.tg)]),
+        "draft_tokens": reply.draft_tokens,
+        "draft_tokens_accepted": reply.draft_tokens_accepted,
+        "parts": _time_parts(
+            prefill=prefill,
+            answer=answer,
+            queue=max(0.0, reply.wall_seconds - prefill - answer),
+            gpubox=max(0.0, raw.seconds - reply.wall_seconds),
+        ),
     }
 
 
-def _turn(item: Item, raw: RawRecord) -> ParsedReply:
-    told = [msgspec.convert(values, events.AgentEvent) for values in raw.data["events"]]
-    ran = [
+def _parse_turn(problem: Problem, raw: RawRecord) -> ParsedReply:
+    turn = [msgspec.convert(values, events.AgentEvent) for values in raw.data["events"]]
+    executed = [
         event.call.code
-        for event in told
+        for event in turn
         if isinstance(event, events.ToolFinished) and event.output.ok and event.call.code
     ]
-    answers = [e.message for e in told if isinstance(e, events.MessageAdded) and e.message.role == "assistant"]
+    answers = [e.message for e in turn if isinstance(e, events.MessageAdded) and e.message.role == "assistant"]
     last = answers[-1] if answers else events.Message("assistant")
-    end = told[-1]
+    end = turn[-1]
     assert isinstance(end, events.TurnFinished | events.TurnFailed)
-    timing = end.totals.timing
-    outer = max(0.0, raw.seconds - timing.wall_seconds)
-    parts = {
-        "reading": timing.prefill_new_seconds,
-        "rereading": timing.prefill_reprocessed_seconds,
-        "thinking": timing.thinking_seconds,
-        "writing": timing.answer_seconds,
-        "sandbox": timing.tool_seconds,
-        "waiting": timing.queue_seconds,
-        "gpubox": timing.loop_seconds + outer,
-    }
-    rounds = [event.timing for event in told if isinstance(event, events.RoundFinished)]
-    found = code_of_reply(load_problems()[item.values["task"]], last.content, last.reasoning_content, ran)
-    started = next((event for event in told if isinstance(event, events.TurnStarted)), None)
-    numbers = {
+    rounds = [event.timing for event in turn if isinstance(event, events.RoundFinished)]
+    started = next((event for event in turn if isinstance(event, events.TurnStarted)), None)
+    totals, timing = end.totals, end.totals.timing
+    values = {
         "end": end.reason if isinstance(end, events.TurnFinished) else "failed",
         "protocol": started.protocol if started else "",
-        "rounds": end.totals.rounds,
-        "tools": end.totals.tools,
-        "tools_failed": end.totals.failed_tool_calls,
-        "notices": dict(Counter(event.kind for event in told if isinstance(event, events.Notice))),
-        "restarts": sum(isinstance(event, events.RoundRestarted) for event in told),
+        "rounds": totals.rounds,
+        "tools": totals.tool_calls,
+        "tools_failed": totals.failed_tool_calls,
+        "notices": dict(Counter(event.kind for event in turn if isinstance(event, events.Notice))),
+        "restarts": sum(isinstance(event, events.RoundRestarted) for event in turn),
         "generated_tokens": timing.generated_tokens,
         "peak": _peak([(r.generated_tokens, r.tg_tokens_per_second) for r in rounds]),
         "draft_tokens": timing.draft_tokens,
         "draft_tokens_accepted": timing.draft_tokens_accepted,
-        "parts": _rounded(parts),
+        "parts": _time_parts(
+            prefill=timing.prefill_new_seconds,
+            reprocessed=timing.prefill_reprocessed_seconds,
+            thinking=timing.thinking_seconds,
+            answer=timing.answer_seconds,
+            sandbox=timing.tool_seconds,
+            queue=timing.queue_seconds,
+            gpubox=timing.loop_seconds + max(0.0, raw.seconds - timing.wall_seconds),
+        ),
     }
-    return ParsedReply(found, numbers, end.message if isinstance(end, events.TurnFailed) else "")
-
-
-PEAK_TOKENS = 32
+    code = code_of_reply(problem, last.content, last.reasoning_content, executed)
+    return ParsedReply(code, values, end.message if isinstance(end, events.TurnFailed) else "")
 
 
 def _peak(replies: list[tuple[int | None, float | None]]) -> float | None:
-    """The fastest reply of at least PEAK_TOKENS: a few tokens have no speed."""
+    """The tok/s of the fastest reply of at least PEAK_TOKENS."""
     return max((tg for tokens, tg in replies if tg and (tokens or 0) >= PEAK_TOKENS), default=None)
 
 
-def _rounded(parts: dict[str, float]) -> dict[str, float]:
-    return {name: round(parts.get(name, 0.0), 6) for name in TIME_PARTS}
+def _time_parts(**seconds: float) -> dict[str, float]:
+    return {name: round(seconds.get(name, 0.0), 6) for name in TIME_PARTS}
+
+
+def code_of_completion(problem: Problem, completion: str) -> ExtractedCode:
+    """Prompt plus completion, nothing cut off, as lm-eval builds its prediction."""
+    return ExtractedCode(problem.prompt + completion, completion, "completion")
+
+
+def code_of_reply(problem: Problem, content: str, reasoning: str = "", executed: Sequence[str] = ()) -> ExtractedCode:
+    """The code of a chat answer: its last block that defines the function, else the last executed program that does.
+
+    Code inside thinking never counts, closed or not. Only if the reply has no other text at all are closed blocks of
+    ``reasoning_content`` used, with the source ``reasoning``.
+    """
+    visible = split_thinking(content)[1]
+    if visible.strip():
+        code = _in_blocks(problem, visible) or _last_defining(problem, executed, "executed")
+        code = code or _last_defining(problem, [visible], "whole reply")
+    else:
+        code = _last_defining(problem, executed, "executed") or _in_blocks(problem, reasoning, source="reasoning")
+    return code or ExtractedCode()
+
+
+def _in_blocks(problem: Problem, text: str, source: str = "answer") -> ExtractedCode | None:
+    codes = [
+        block.code
+        for block in fenced_blocks(text)
+        if (not block.language or block.language in PYTHON_LANGUAGES) and (block.closed or source == "answer")
+    ]
+    if whole := _last_defining(problem, codes, source):
+        return whole
+    for code in reversed(codes):
+        for body in (code, textwrap.indent(textwrap.dedent(code), "    ")):
+            if "return" in body and parse_python(problem.prompt + body):
+                return ExtractedCode(problem.prompt + body, code, "body" if source == "answer" else source)
+    return None
+
+
+def _last_defining(problem: Problem, codes: Sequence[str], source: str) -> ExtractedCode | None:
+    """The last program that defines the function. The prompt stays ahead: it has imports, and four have helpers."""
+    for code in reversed(codes):
+        tree = parse_python(code)
+        if tree and any(_defines(node, problem.entry_point) for node in tree.body):
+            return ExtractedCode(f"{problem.prompt}\n\n{code}", code, source)
+    return None
+
+
+def _defines(node: ast.stmt, name: str) -> bool:
+    if isinstance(node, ast.Assign):
+        return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    return isinstance(node, ast.FunctionDef) and node.name == name

@@ -11,63 +11,83 @@ from gpubox.bench import stats
 from gpubox.bench.kinds.humaneval.grader import CPU_SECONDS
 from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
+from gpubox.bench.kinds.shared import report_flags, unfinished_note
 from gpubox.bench.model import Item, Result, RunInfo
-from gpubox.bench.report.model import Estimate, Metric, Report, ReportTable, Value
+from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
+from gpubox.bench.stats import Estimate
 
 Rows = list[tuple[Item, Result]]
+Arms = dict[tuple[str, str], Rows]
+"""(target, mode) -> its measured items."""
 
 
 def summarise(options: HumanEvalOptions, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
-    """pass@1 by target and mode; the modes against each other; what failed; where the wall clock went."""
-    arms: dict[tuple[str, str], Rows] = {}
+    """pass@1 by target and mode, the paired comparison of modes, the failures, and the wall time by part."""
+    arms: Arms = {}
     for item, result in results:
-        arms.setdefault((item.target, item.values["mode"]), []).append((item, result))
-    good = {arm: own for arm, rows in arms.items() if (own := [row for row in rows if row[1].ok])}
-    tables = [_scores(good), _between(good), _times(good), _speeds(good), _health(good), _failed(good)]
+        if result.ok:
+            arms.setdefault((item.target, item.values["mode"]), []).append((item, result))
+    tables = [_scores(arms), _paired(arms), _times(arms), _speeds(arms), _replies(arms), _failures(arms)]
     return Report(
         kind="humaneval",
         title="HumanEval" + (f", the first {options.limit} problems" if options.limit else ""),
-        metrics=tuple(metric for arm, rows in good.items() for metric in _metrics(*arm, rows)),
-        tables=tuple(table for table in tables if table and table.rows),
-        notes=tuple(_notes(options, info, results, good)),
-        flags=(*info.flags, *(flag for _, result in results for flag in result.flags)),
+        metrics=tuple(metric for arm, rows in arms.items() for metric in _metrics(*arm, rows)),
+        tables=tuple(table for table in tables if table.rows),
+        notes=tuple(_notes(options, info, results, arms)),
+        flags=report_flags(info, results),
     )
 
 
 def _metrics(target: str, mode: str, rows: Rows) -> Iterator[Metric]:
-    passed = [bool(result.values["passed"]) for _, result in rows]
+    passed = _passed(rows)
     samples = tuple((item.values["task"], 100.0 * ok) for (item, _), ok in zip(rows, passed, strict=True))
     yield Metric("pass@1", mode, target, "%", "higher", scale_estimate(stats.pass_rate(passed), 100), samples)
-    tokens, wall, writing = _sums(rows)
+    tokens, wall, generation = _sums(rows)
     if tokens and wall:
         yield Metric("effective", mode, target, "tok/s", "higher", Estimate(tokens / wall, len(rows)))
-    if tokens and writing:
-        yield Metric("tg", mode, target, "tok/s", "higher", Estimate(tokens / writing, len(rows)))
+    if tokens and generation:
+        yield Metric("tg", mode, target, "tok/s", "higher", Estimate(tokens / generation, len(rows)))
 
 
-def _scores(good: dict[tuple[str, str], Rows]) -> ReportTable:
+def _passed(rows: Rows) -> list[bool]:
+    return [bool(result.values["passed"]) for _, result in rows]
+
+
+def _sums(rows: Rows) -> tuple[int, float, float]:
+    """Generated tokens, wall seconds, generation seconds."""
+    tokens = sum(result.values["generated_tokens"] or 0 for _, result in rows)
+    wall = sum(result.seconds for _, result in rows)
+    generation = sum(result.values["parts"]["answer"] + result.values["parts"]["thinking"] for _, result in rows)
+    return tokens, wall, generation
+
+
+def _scores(arms: Arms) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
-    for (target, mode), own in good.items():
-        passed = [bool(result.values["passed"]) for _, result in own]
+    for (target, mode), arm in arms.items():
+        passed = _passed(arm)
         low, high = stats.wilson(sum(passed), len(passed))
         error = stats.standard_error([float(ok) for ok in passed])
-        share = f"{100 * sum(passed) / len(passed):.2f} %"
+        rate = f"{100 * sum(passed) / len(passed):.2f} %"
         spread = f"± {100 * error:.2f}" if error is not None else units.UNKNOWN
         rows.append(
-            (target, mode, f"{sum(passed)} of {len(passed)}", share, spread, f"{100 * low:.1f} – {100 * high:.1f}")
+            (target, mode, f"{sum(passed)} of {len(passed)}", rate, spread, f"{100 * low:.1f} – {100 * high:.1f}")
         )
-    columns = ("target", "mode", "passed", "pass@1", "standard_error", "95 % (Wilson)")
-    return ReportTable("pass@1", columns, tuple(rows), "stderr as lm-eval gives it: sd (n-1) over the root of n")
+    columns = ("target", "mode", "passed", "pass@1", "stderr", "95 % (Wilson)")
+    return ReportTable("pass@1", columns, tuple(rows), "stderr as lm-eval computes it: sd (n-1) / sqrt(n)")
 
 
-def _between(good: dict[tuple[str, str], Rows]) -> ReportTable:
+def _paired(arms: Arms) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
-    for (first, a), (second, b) in combinations(good.items(), 2):
+    for (first, first_rows), (second, second_rows) in combinations(arms.items(), 2):
         if first[0] != second[0] and first[1] != second[1]:
             continue
-        held = {item.values["task"]: bool(result.values["passed"]) for item, result in a}
-        pairs = [(held[i.values["task"]], bool(r.values["passed"])) for i, r in b if i.values["task"] in held]
+        passed = {item.values["task"]: bool(result.values["passed"]) for item, result in first_rows}
+        pairs = [
+            (passed[item.values["task"]], bool(result.values["passed"]))
+            for item, result in second_rows
+            if item.values["task"] in passed
+        ]
         if not pairs:
             continue
         lost, won = pairs.count((True, False)), pairs.count((False, True))
@@ -75,95 +95,87 @@ def _between(good: dict[tuple[str, str], Rows]) -> ReportTable:
         names = (first[1], second[1]) if first[0] == second[0] else (" ".join(first), " ".join(second))
         verdict = "indistinguishable" if p >= 0.05 else "better" if won > lost else "worse"
         gain = f"{100 * (won - lost) / len(pairs):+.1f}"
-        rows.append((f"{names[1]} against {names[0]}", len(pairs), won, lost, gain, f"{p:.3g}", verdict))
+        rows.append((f"{names[1]} vs {names[0]}", len(pairs), won, lost, gain, f"{p:.3g}", verdict))
     columns = ("", "problems", "won", "lost", "points", "p", "")
-    return ReportTable("The same problems in two ways", columns, tuple(rows), "McNemar's exact test, two-sided")
+    return ReportTable("Paired comparison", columns, tuple(rows), "McNemar's exact test, two-sided")
 
 
-def _times(good: dict[tuple[str, str], Rows]) -> ReportTable:
+def _times(arms: Arms) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
-    for (target, mode), own in good.items():
-        wall = sum(result.seconds for _, result in own)
+    for (target, mode), arm in arms.items():
+        wall = sum(result.seconds for _, result in arm)
         if not wall:
             continue
-        parts = [sum(result.values["parts"][name] for _, result in own) for name in TIME_PARTS]
+        parts = [sum(result.values["parts"][name] for _, result in arm) for name in TIME_PARTS]
         shares = [f"{units.duration(part)} ({part / wall:.0%})" if part else units.UNKNOWN for part in parts]
         rows.append((target, mode, units.duration(wall), *shares, f"{sum(parts) / wall:.1%}"))
-    columns = ("target", "mode", "wall", *TIME_PARTS, "in all")
-    note = "seconds of all problems together; prompt and tokens by the server's clock"
-    return ReportTable("Where the wall clock went", columns, tuple(rows), note)
+    columns = ("target", "mode", "wall", *TIME_PARTS, "total")
+    note = "sums over all problems; prefill, reprocessed, thinking and answer are the server's own timings"
+    return ReportTable("Wall time", columns, tuple(rows), note)
 
 
-def _speeds(good: dict[tuple[str, str], Rows]) -> ReportTable:
+def _speeds(arms: Arms) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
-    for (target, mode), own in good.items():
-        tokens, wall, writing = _sums(own)
+    for (target, mode), arm in arms.items():
+        tokens, wall, generation = _sums(arm)
         if not tokens or not wall:
             continue
-        peak = max((r.values["peak"] for _, r in own if r.values.get("peak")), default=None)
+        peak = max((result.values["peak"] for _, result in arm if result.values.get("peak")), default=None)
         effective = tokens / wall
-        share = f"{effective / peak:.0%}" if peak else None
-        server = tokens / writing if writing else None
-        rows.append((target, mode, tokens, peak, server, effective, share, wall / len(own)))
+        ratio = f"{effective / peak:.0%}" if peak else None
+        rows.append(
+            (target, mode, tokens, peak, tokens / generation if generation else None, effective, ratio, wall / len(arm))
+        )
     columns = ("target", "mode", "tokens", "peak", "server-side", "effective", "effective/peak", "s/problem")
     return ReportTable("tok/s", columns, tuple(rows), "peak: the fastest reply; effective: tokens over wall time")
 
 
-def _health(good: dict[tuple[str, str], Rows]) -> ReportTable:
+def _replies(arms: Arms) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
-    for (target, mode), own in good.items():
-        ends = Counter(str(r.values.get("end") or r.values.get("finish_reason") or "?") for _, r in own)
-        odd: Counter[str] = Counter()
-        for _, result in own:
-            odd.update(result.values.get("notices") or {})
-        restarts = sum(result.values.get("restarts") or 0 for _, result in own)
-        if restarts:
-            odd["asked again"] = restarts
-        rounds = [result.values["rounds"] for _, result in own if result.values.get("rounds")]
-        mean = sum(rounds) / len(rounds) if rounds else None
-        sources = Counter(result.values["source"] or "none" for _, result in own)
-        rows.append((target, mode, mean, _counts(ends), _counts(sources), _counts(odd) or units.UNKNOWN))
-    return ReportTable(
-        "How the replies were", ("target", "mode", "rounds", "ended", "code from", "out of order"), tuple(rows)
-    )
+    for (target, mode), arm in arms.items():
+        ends = Counter(str(r.values.get("end") or r.values.get("finish_reason") or "?") for _, r in arm)
+        notices: Counter[str] = Counter()
+        for _, result in arm:
+            notices.update(result.values.get("notices") or {})
+        if restarts := sum(result.values.get("restarts") or 0 for _, result in arm):
+            notices["asked again"] = restarts
+        rounds = [result.values["rounds"] for _, result in arm if result.values.get("rounds")]
+        mean_rounds = sum(rounds) / len(rounds) if rounds else None
+        sources = Counter(result.values["source"] or "none" for _, result in arm)
+        rows.append((target, mode, mean_rounds, _counts(ends), _counts(sources), _counts(notices) or units.UNKNOWN))
+    columns = ("target", "mode", "rounds", "ended", "code from", "notices")
+    return ReportTable("Replies", columns, tuple(rows))
 
 
-def _counts(found: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in found.most_common())
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common())
 
 
-def _failed(good: dict[tuple[str, str], Rows]) -> ReportTable:
+def _failures(arms: Arms) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
     codes: list[str] = []
-    note = f"code: its characters; each program had {CPU_SECONDS} s of CPU time"
-    for (target, mode), own in good.items():
-        for item, result in own:
+    for (target, mode), arm in arms.items():
+        for item, result in arm:
             if not result.values["passed"]:
                 code = str(result.values["code"])
                 why = f"{result.values['verdict']}: {result.values['why']}"
                 rows.append((item.values["task"], mode, target, len(code), why[:160]))
                 codes.append(code)
-    return ReportTable("Failed problems", ("problem", "mode", "target", "code", "why"), tuple(rows), note, tuple(codes))
-
-
-def _sums(rows: Rows) -> tuple[int, float, float]:
-    tokens = sum(result.values["generated_tokens"] or 0 for _, result in rows)
-    wall = sum(result.seconds for _, result in rows)
-    writing = sum(result.values["parts"]["writing"] + result.values["parts"]["thinking"] for _, result in rows)
-    return tokens, wall, writing
+    columns = ("problem", "mode", "target", "code", "why")
+    note = f"code: characters; each program had {CPU_SECONDS} s of CPU time"
+    return ReportTable("Failed problems", columns, tuple(rows), note, tuple(codes))
 
 
 def _notes(
-    options: HumanEvalOptions, info: RunInfo, results: Sequence[tuple[Item, Result]], good: dict[tuple[str, str], Rows]
+    options: HumanEvalOptions, info: RunInfo, results: Sequence[tuple[Item, Result]], arms: Arms
 ) -> Iterator[str]:
-    bad = [(item, result) for item, result in results if not result.ok]
-    for why, count in Counter(result.error for _, result in bad).items():
-        yield f"{count} problems were not measured and count nowhere: {why.rstrip('.')}."
-    if any(result.values["source"] == "reasoning" for rows in good.values() for _, result in rows):
-        yield "Some code was taken from reasoning_content, because there was no other text."
-    if any(mode == "vanilla" for _, mode in good) and options.tokens("vanilla") != 1024:
-        yield f"vanilla with {options.tokens('vanilla')} tokens is not what lm-eval does (1,024)."
+    for why, count in Counter(result.error for _, result in results if not result.ok).items():
+        yield f"{count} problems were not measured and are not counted: {why.rstrip('.')}."
+    if any(result.values["source"] == "reasoning" for rows in arms.values() for _, result in rows):
+        yield "Some code was taken from reasoning_content, because the reply had no other text."
+    tokens = options.reply_tokens("vanilla")
+    if any(mode == "vanilla" for _, mode in arms) and tokens != 1024:
+        yield f"vanilla ran with max_tokens {tokens}; lm-eval uses 1,024."
     if info.plan.parallel > 1:
-        yield f"{info.plan.parallel} problems at a time: times are sums over problems, not the run's."
-    if len(results) < info.items:
-        yield f"{info.items - len(results)} of {info.items} items are not done yet."
+        yield f"{info.plan.parallel} problems ran at a time: times are sums over problems, not the run's wall time."
+    yield from unfinished_note(info, results)

@@ -1,1 +1,1 @@
-"""Whether speed holds over time: an agent's load for minutes, and what creeps, sinks or alternates."""
+"""``soak``: minutes of an agent-like load. Does the speed hold, does memory grow, does tg go in cycles?"""

@@ -1,1 +1,1 @@
-"""How fast the served path is."""
+"""``speed``: TTFT, pp, tg and draft acceptance as a client of the server gets them."""

@@ -1,4 +1,4 @@
-"""``speed``: what a client gets of the served path - TTFT, pp, tg, acceptance - under one fixed protocol."""
+"""``speed``: TTFT, pp, tg and draft acceptance as a client of the server gets them, under one fixed protocol."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.benchmark import Benchmark, check_items
+from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.speed import llama_bench
 from gpubox.bench.kinds.speed.summary import summarise
 from gpubox.bench.kinds.speed.workloads import Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
-from gpubox.bench.option_limits import check_items
 from gpubox.bench.questions import TEMPLATE_TOKENS, context_filler, no_speed_reason, reply_values, unmet_conditions
 from gpubox.bench.report.model import Report
 from gpubox.bench.start_comparison import random_order
@@ -24,7 +24,7 @@ from gpubox.server.other_server import LLAMA
 
 
 class Speed(Benchmark):
-    """See ``cells``."""
+    """One item is one repeat of a workload, or a whole llama-bench."""
 
     kind = "speed"
 
@@ -34,67 +34,65 @@ class Speed(Benchmark):
         self._filler: dict[tuple[str, int], str] = {}
 
     def items(self) -> Sequence[Item]:
-        cells, options = workloads_of(self.options), self.options
-        count = sum(cell.warmups + cell.repeats for cell in cells)
-        check_items(len(self.plan.targets) * options.starts * count)
-        served = [target for target in self.plan.targets if not target.stopped]
+        workloads, starts = workloads_of(self.options), self.options.starts
+        check_items(len(self.plan.targets) * starts * sum(load.warmups + load.repeats for load in workloads))
         several = len(self.plan.targets) > 1
-        order = random_order(len(served), options.starts, self.plan.seed) if options.starts > 1 else range(len(served))
-        made = []
-        for start, place in enumerate(order, 1):
+        served = [target for target in self.plan.targets if not target.stopped]
+        order = random_order(len(served), starts, self.plan.seed) if starts > 1 else range(len(served))
+        items = []
+        for number, place in enumerate(order, 1):
             target = served[place]
-            mark = f"{target.name}:" if several else ""
-            mark += f"{start:02d}/" if options.starts > 1 else ""
-            number_of = start if options.starts > 1 else 0
-            for cell in cells:
-                group, values = f"{mark}{cell.id}", msgspec.to_builtins(cell)
-                for number in range(cell.warmups):
-                    name = f"{group}/w{number + 1}"
-                    made.append(Item(name, target.name, values, True, group, cell.weight, number_of))
-                for number in range(cell.repeats):
-                    name = f"{group}/{number + 1}"
-                    made.append(Item(name, target.name, values, False, group, cell.weight, number_of))
+            prefix = f"{target.name}:" if several else ""
+            start = 0
+            if starts > 1:
+                start, prefix = number, f"{prefix}{number:02d}/"
+            for load in workloads:
+                group, values = f"{prefix}{load.id}", msgspec.to_builtins(load)
+                names = [f"w{n + 1}" for n in range(load.warmups)] + [str(n + 1) for n in range(load.repeats)]
+                for place_in_group, name in enumerate(names):
+                    warmup = place_in_group < load.warmups
+                    items.append(Item(f"{group}/{name}", target.name, values, warmup, group, load.weight, start))
         for target in self.plan.targets:
             if target.stopped:
-                mark = f"{target.name}:" if several else ""
-                made.append(Item(f"{mark}llama-bench", target.name, {"depths": list(options.depths)}, weight=2000))
-        return made
+                prefix = f"{target.name}:" if several else ""
+                values = {"depths": list(self.options.depths)}
+                items.append(Item(f"{prefix}llama-bench", target.name, values, weight=2000))
+        return items
 
     def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
         if "prompt" not in item.values or server is None or server.target.name != item.target:
             return ""
-        cell, size = workload_of(item), server.context_tokens
-        needs = cell.depth + cell.max_tokens + TEMPLATE_TOKENS
-        return f"needs a context of {needs:,} tokens; a slot has {size:,}" if size and size < needs else ""
+        load = workload_of(item)
+        return exceeds_context(load.depth + load.max_tokens + TEMPLATE_TOKENS, server)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        if target_server.server.target.stopped:
+        if target_server.active.target.stopped:
             return await llama_bench.execute(item, target_server)
-        cell = workload_of(item)
-        text = cell.text
-        if cell.depth:
-            text = f"{await self._context(target_server, cell.depth)}\n\nLeave the text above aside. {text}"
-        if target_server.server.dialect != LLAMA and cell.prefix == "cold":
-            text = f"[{item.id}]\n{text}"  # no switch for its cache: what is first must be new
+        load = workload_of(item)
+        text = load.text
+        if load.depth:
+            text = f"{await self._context(target_server, load.depth)}\n\nLeave the text above aside. {text}"
+        if target_server.active.dialect != LLAMA and load.prefix == "cold":
+            text = f"[{item.id}]\n{text}"  # its cache cannot be switched off: a new beginning avoids it
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": text}],
-            "max_tokens": cell.max_tokens,
-            **{name: int(v) if name in ("top_k", "seed") else v for name, v in cell.sampling.items()},
-            "cache_prompt": cell.prefix == "warm",
-            "chat_template_kwargs": {"enable_thinking": cell.thinking},
+            "max_tokens": load.max_tokens,
+            **load.sampling,
+            "cache_prompt": load.prefix == "warm",
+            "chat_template_kwargs": {"enable_thinking": load.thinking},
         }
-        if cell.fixed_length:
+        if load.fixed_length:
             body["ignore_eos"] = True
         return await measure_request(target_server, item.id, body)
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
         if "prompt" not in item.values:
             return llama_bench.score(item, raw)
-        cell, got = workload_of(item), stored_reply(raw.data)
-        flags = _doubts(item, cell, got)
-        if why := no_speed_reason(got):
+        reply = stored_reply(raw.data)
+        flags = _flags(item, workload_of(item), reply)
+        if why := no_speed_reason(reply):
             return Result(item.id, flags=flags, error=why)
-        return Result(item.id, reply_values(raw, got), flags=flags)
+        return Result(item.id, reply_values(raw, reply), flags=flags)
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
         return summarise(self.options, info, results, self.history)
@@ -104,23 +102,23 @@ class Speed(Benchmark):
         return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
 
     async def _context(self, target_server: TargetServer, tokens: int) -> str:
-        """Made-up prose of so many tokens, as the target counts them."""
-        key = (target_server.server.target.name, tokens)
+        """Filler text of so many tokens, as the target counts them."""
+        key = (target_server.active.target.name, tokens)
         if key not in self._filler:
             self._filler[key] = await context_filler(target_server, tokens)
         return self._filler[key]
 
 
 def workload_of(item: Item) -> Workload:
-    """The cell that ``item`` repeats."""
+    """The workload that ``item`` repeats."""
     return msgspec.convert(item.values, Workload)
 
 
-def _doubts(item: Item, cell: Workload, got: MeasuredReply) -> tuple[Flag, ...]:
-    """What the request asked for and did not get."""
-    found = unmet_conditions(item, got, cell.max_tokens if cell.fixed_length else None, cold=cell.prefix == "cold")
-    prompt = (got.prompt_tokens or 0) + (got.cached_tokens or 0)
-    if cell.prefix == "warm" and not item.warmup and (got.cached_tokens or 0) < prompt / 2:
-        why = f"only {got.cached_tokens or 0:,} of {prompt:,} prompt tokens were cached"
-        return Flag("cache", why, item.id), *found
-    return found
+def _flags(item: Item, load: Workload, reply: MeasuredReply) -> tuple[Flag, ...]:
+    """The conditions of the request that the reply does not meet."""
+    flags = unmet_conditions(item, reply, load.max_tokens if load.fixed_length else None, cold=load.prefix == "cold")
+    cached = reply.cached_tokens or 0
+    prompt = (reply.prompt_tokens or 0) + cached
+    if load.prefix == "warm" and not item.warmup and cached < prompt / 2:
+        return Flag("cache", f"only {cached:,} of {prompt:,} prompt tokens were cached", item.id), *flags
+    return flags

@@ -1,6 +1,6 @@
-"""llama-bench beside the served path: the engine's own benchmark, its rows in its own words.
+"""llama-bench, the engine's own benchmark: its rows beside the served figures.
 
-It has no server, no template and no speculation: what it shows beyond the served figures is their overhead.
+It runs without server, chat template and speculative decoding, so the difference to the served figures is their cost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpubox.errors import GpuboxError
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import FlagValue, Profile
 
-MINUTES = 60
+TIMEOUT_MINUTES = 60
 # llama-server's flag -> llama-bench's, as of build 11434 (tools/llama-bench/llama-bench.cpp).
 _FLAGS = {
     "n-gpu-layers": "-ngl",
@@ -41,22 +41,22 @@ _FLAGS = {
 
 
 def find_llama_bench(profile: Profile, config: Config) -> Path | None:
-    """The llama-bench that lies beside the profile's engine, or ``None``."""
+    """The llama-bench in the folder of the profile's engine, if there is one."""
     try:
         engine = choose_engine(config, profile.engine)
     except GpuboxError:
         return None
-    found = engine.path.resolve().with_name("llama-bench")
-    return found if engine.kind == "llama-server" and found.is_file() else None
+    binary = engine.path.resolve().with_name("llama-bench")
+    return binary if engine.kind == "llama-server" and binary.is_file() else None
 
 
 def llama_bench_argv(
     binary: Path, model: Path, flags: Mapping[str, FlagValue], depths: Sequence[int], repeats: int = 5
 ) -> list[str]:
-    """Its command line for the profile's flags: pp512 and tg128 at each depth that fits the profile's context."""
+    """The command line for a profile's flags: pp512 and tg128 at each depth that fits the profile's context."""
     argv = [str(binary), "-m", str(model), "-p", "512", "-n", "128", "-r", str(repeats), "-o", "jsonl", "-oe", "md"]
     size = flags.get("ctx-size")
-    fitting = [d for d in depths if not (isinstance(size, int) and size and d + 640 > size)]
+    fitting = [depth for depth in depths if not (isinstance(size, int) and size and depth + 640 > size)]
     argv += ["-d", ",".join(map(str, fitting or [0]))]
     for name, value in flags.items():
         if name in _FLAGS and not isinstance(value, bool):
@@ -69,42 +69,40 @@ def llama_bench_argv(
 
 
 def llama_bench_target(profile: Profile) -> Target:
-    """What its item needs: no server, so that the card is free."""
+    """The target of a llama-bench item: no server may run, so that its memory is free."""
     return Target(f"{profile.name} llama-bench", profile.name, stopped=True)
 
 
 async def execute(item: Item, target_server: TargetServer) -> dict[str, Any]:
-    """Runs it to its end. Returns its command line, rows and Markdown. Raises GpuboxError with its last words."""
-    profile = target_server.profile_of(target_server.server.target)
-    binary, source = (
-        find_llama_bench(profile, target_server.config),
-        profile_model(profile, target_server.paths, target_server.config),
-    )
+    """Runs llama-bench. Returns its command line and output. Raises GpuboxError with its last line."""
+    profile = target_server.profile_of(target_server.active.target)
+    binary = find_llama_bench(profile, target_server.config)
+    source = profile_model(profile, target_server.paths, target_server.config)
     if binary is None or source.path is None:
         raise GpuboxError(f"{profile.name} has no llama-bench beside its engine.")
     argv = llama_bench_argv(binary, source.path, profile.flags, item.values["depths"])
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    target_server.progress(item.id, "llama-bench is at work")
+    target_server.report_progress(item.id, "llama-bench is running")
     try:
-        async with asyncio.timeout(MINUTES * 60):
-            out, err = await process.communicate()
+        async with asyncio.timeout(TIMEOUT_MINUTES * 60):
+            stdout, stderr = await process.communicate()
     except TimeoutError:
-        raise GpuboxError(f"llama-bench did not end within {MINUTES} minutes.") from None
+        raise GpuboxError(f"llama-bench did not end within {TIMEOUT_MINUTES} minutes.") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    said = err.decode(errors="replace")
+    markdown = stderr.decode(errors="replace")
     if process.returncode:
-        words = next((line for line in reversed(said.splitlines()) if line.strip()), "")
-        raise GpuboxError(f"llama-bench ended with {process.returncode}: {words[:200]}")
-    return {"argv": argv, "jsonl": out.decode(errors="replace"), "markdown": said}
+        last_line = next((line for line in reversed(markdown.splitlines()) if line.strip()), "")
+        raise GpuboxError(f"llama-bench ended with exit code {process.returncode}: {last_line[:200]}")
+    return {"argv": argv, "jsonl": stdout.decode(errors="replace"), "markdown": markdown}
 
 
 def score(item: Item, raw: RawRecord) -> Result:
-    """Its rows: test, depth, mean and sd as it computed them, and every sample."""
+    """The rows of a stored llama-bench: test, depth, mean and sd as it computed them, and every sample."""
     rows = []
     for line in str(raw.data.get("jsonl", "")).splitlines():
         try:
@@ -122,5 +120,5 @@ def score(item: Item, raw: RawRecord) -> Result:
             continue
     table = [line for line in str(raw.data.get("markdown", "")).splitlines() if line.startswith("|")]
     if not rows:
-        return Result(item.id, error="llama-bench gave no rows")
+        return Result(item.id, error="llama-bench printed no rows")
     return Result(item.id, {"rows": rows, "markdown": "\n".join(table)})

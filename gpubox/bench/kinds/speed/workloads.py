@@ -1,4 +1,4 @@
-"""What a speed run measures: its options, the presets, and the cells they come to. Pure."""
+"""The options of a speed run, its presets, and the workloads they amount to. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
-
-from gpubox.bench.option_limits import check_numbers
+from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.prompts import CHAT_PROMPTS, GAME_PROMPT, SPEED_PROMPTS, SPEED_TOKENS
 from gpubox.errors import UsageError
 
 Prefix = Literal["cold", "warm"]
+Sampling = Mapping[str, int | float]
 CHAT_SEEDS = (42, 1337, 2024)
 DEPTH_PROMPT = "short"
 """The one prompt that is asked at a depth: 128 tokens, as llama-bench's ``tg128 @ d8192``."""
@@ -21,56 +20,56 @@ PRESETS = {
     "quick": "short and code answers, cold, five times",
     "game": "one HTML game of 2,000 tokens, ten times (temperature 0.6, top_k 20)",
     "lengths": "128, 512 and 2,048 tokens, three times each, temperature 0, median",
-    "chat": "50 chat prompts of 64 tokens in code, math and general arms, three seeds, greedy",
+    "chat": "50 chat prompts of 64 tokens in code, math and general, three seeds, greedy",
 }
-
 PRESET_OVERRIDES: Mapping[str, tuple[str, ...]] = {
     "quick": ("repeats", "starts", "max_tokens", "thinking"),
     "game": ("max_tokens", "starts"),
     "lengths": ("max_tokens", "thinking", "starts"),
     "chat": ("max_tokens", "starts"),
 }
-"""What of its protocol a preset leaves to the owner."""
+"""Preset -> the options that may be given with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedOptions:
-    """Of one speed run."""
+    """The options of one speed run."""
 
     preset: str = ""
     prompts: tuple[str, ...] = tuple(SPEED_PROMPTS)
     depths: tuple[int, ...] = (0, 8192, 32768)
     """Tokens of context before the question."""
     prefixes: tuple[Prefix, ...] = ("cold", "warm")
+    """cold: the prompt cache is off; warm: the prompt is in the cache."""
     repeats: int = 5
-    """Of each cell in one start."""
+    """Of each workload per start."""
     starts: int = 1
-    """Of each server; of several targets in an order drawn at random."""
+    """Of each server. Several targets are started in random order."""
     warmups: int = 1
     max_tokens: int | None = None
     """For every prompt instead of its own."""
-    sampling: Mapping[str, float] = field(default_factory=lambda: {"temperature": 0.0, "seed": 1})
+    sampling: Sampling = field(default_factory=lambda: {"temperature": 0.0, "seed": 1})
     thinking: bool = False
     price: float | None = None
-    """What the box cost, in dollars."""
+    """Of the box, in dollars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One line of the report: the same request, repeated."""
+    """One request and how often it is repeated: one row of the report."""
 
     prompt: str
     text: str
     max_tokens: int
     prefix: Prefix
     depth: int
-    sampling: Mapping[str, float]
+    sampling: Sampling
     repeats: int
     warmups: int
     fixed_length: bool = True
-    """Generation goes on to ``max_tokens`` whatever the model would end with."""
-    arm: str = ""
-    """Where the prompts are the sampling unit: the domain they are reported in."""
+    """Generate exactly ``max_tokens``: ignore the end-of-text token."""
+    domain: str = ""
+    """Only where the prompts are the sampling unit: the row of the report they belong to."""
     thinking: bool = False
 
     @property
@@ -79,71 +78,67 @@ class Workload:
 
     @property
     def greedy(self) -> bool:
-        """Every repeat is the same answer: of acceptance one observation."""
+        """Whether every repeat gives the same answer, so that its acceptance is one observation."""
         return self.sampling.get("temperature") == 0
 
     @property
     def weight(self) -> float:
-        """Generated tokens, and what a prompt costs beside them."""
+        """Relative cost: generated tokens, plus a tenth of the prompt tokens."""
         return self.max_tokens + (self.depth / 10 if self.prefix == "cold" else 0)
 
 
 def parse_options(values: Mapping[str, Any]) -> SpeedOptions:
-    """The options as a plan keeps them. Raises UsageError for one that cannot be."""
-    try:
-        options = msgspec.convert(values, SpeedOptions)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"These options of a speed run cannot be: {error}.") from None
-    check_numbers(values)
+    """A plan's options. Raises UsageError if one is invalid."""
+    options = convert_options(values, SpeedOptions)
     if options.preset not in PRESETS:
-        raise UsageError(f"There is no preset {options.preset!r}.", f"There are: {', '.join(filter(None, PRESETS))}.")
+        raise UsageError(f"There is no preset {options.preset!r}.", f"Choose from: {', '.join(filter(None, PRESETS))}.")
     if unknown := [name for name in options.prompts if name not in SPEED_PROMPTS]:
-        raise UsageError(f"There is no prompt {unknown[0]!r}.", f"There are: {', '.join(SPEED_PROMPTS)}.")
-    if options.starts < 1:
-        raise UsageError("A server is started at least once.")
-    if options.repeats < 1 or options.warmups < 0 or any(depth < 0 for depth in options.depths):
-        raise UsageError("Repeats must be at least 1, warm-ups and depths at least 0.")
+        raise UsageError(f"There is no prompt {unknown[0]!r}.", f"Choose from: {', '.join(SPEED_PROMPTS)}.")
+    if options.repeats < 1 or options.starts < 1 or options.warmups < 0 or any(depth < 0 for depth in options.depths):
+        raise UsageError("Repeats and starts must be at least 1, warm-ups and depths at least 0.")
     if not options.prompts or not options.depths or not options.prefixes:
         raise UsageError("There is nothing to measure.", "Name at least one prompt, depth and prefix.")
     return options
 
 
 def workloads_of(options: SpeedOptions) -> Sequence[Workload]:
-    """Every cell in the order of execution."""
+    """Every workload in the order of execution."""
     if options.preset == "game":
-        sampling = {"temperature": 0.6, "top_k": 20, "min_p": 0.0}
+        sampling: Sampling = {"temperature": 0.6, "top_k": 20, "min_p": 0.0}
         return [Workload("game", GAME_PROMPT, options.max_tokens or 2000, "cold", 0, sampling, 10, 0)]
     if options.preset == "lengths":
         names = ("short", "medium", "long")
-        return [_cell(options, name, "cold", 0, sampling={"temperature": 0.0}, repeats=3) for name in names]
+        return [_workload(options, name, "cold", 0, sampling={"temperature": 0.0}, repeats=3) for name in names]
     if options.preset == "chat":
-        return _chat(options)
+        return _chat_workloads(options)
     if options.preset == "quick":
-        return [_cell(options, name, "cold", 0) for name in ("short", "code")]
-    shallow = [_cell(options, name, "cold", 0) for name in options.prompts if 0 in options.depths]
+        return [_workload(options, name, "cold", 0) for name in ("short", "code")]
+    shallow = 0 in options.depths and "cold" in options.prefixes
+    workloads = [_workload(options, name, "cold", 0) for name in options.prompts] if shallow else []
     question = DEPTH_PROMPT if DEPTH_PROMPT in options.prompts else options.prompts[0]
-    cells = shallow if "cold" in options.prefixes else []
     for depth in options.depths:
-        cells += [_cell(options, question, p, depth) for p in options.prefixes if depth or p == "warm"]
-    return cells
+        workloads += [_workload(options, question, p, depth) for p in options.prefixes if depth or p == "warm"]
+    return workloads
 
 
-def _cell(options: SpeedOptions, name: str, prefix: Prefix, depth: int, **other: Any) -> Workload:
+def _workload(options: SpeedOptions, name: str, prefix: Prefix, depth: int, **other: Any) -> Workload:
     values = {"sampling": options.sampling, "repeats": options.repeats, "warmups": options.warmups, **other}
     if prefix == "warm":
-        values["warmups"] = max(1, values["warmups"])  # it is what fills the cache
+        values["warmups"] = max(1, values["warmups"])  # the warm-up fills the cache
     tokens = options.max_tokens or SPEED_TOKENS[name]
     return Workload(name, SPEED_PROMPTS[name], tokens, prefix, depth, thinking=options.thinking, **values)
 
 
-def _chat(options: SpeedOptions) -> list[Workload]:
-    cells: list[Workload] = []
+def _chat_workloads(options: SpeedOptions) -> list[Workload]:
+    tokens = options.max_tokens or 64
+    workloads: list[Workload] = []
     for seed in CHAT_SEEDS:
         sampling = {"temperature": 0.0, "top_k": 1, "seed": seed}
-        for arm, prompts in CHAT_PROMPTS.items():
+        for domain, prompts in CHAT_PROMPTS.items():
             for number, text in enumerate(prompts, 1):
-                name = f"{arm}-{number:02d}-s{seed}"
-                tokens = options.max_tokens or 64
-                first = 1 if not cells else 0  # one warm-up of the whole
-                cells.append(Workload(name, text, tokens, "cold", 0, sampling, 1, first, fixed_length=False, arm=arm))
-    return cells
+                name = f"{domain}-{number:02d}-s{seed}"
+                warmups = 0 if workloads else 1  # one for the whole run
+                workloads.append(
+                    Workload(name, text, tokens, "cold", 0, sampling, 1, warmups, fixed_length=False, domain=domain)
+                )
+    return workloads

@@ -1,4 +1,4 @@
-"""The 12-task comparison (13 rows) of five categories, with its rubric, its weights, and none of its scoring bugs.
+"""``suite``: the article's comparison of 12 tasks in 13 rows and five categories, without its scoring bugs.
 
-Where a task cannot be scored on this box it is n/a (``None``), never 0.
+A task that cannot be scored on this box is n/a (``None``), never 0.
 """

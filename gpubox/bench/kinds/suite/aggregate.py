@@ -1,45 +1,46 @@
-"""From the scores of tasks to categories, weighted totals and a leaderboard. Pure.
+"""Scores of tasks -> categories, weighted totals and a leaderboard. Pure.
 
-The article's own aggregation (``compat``) is what its tables decode to: coding is the mean of 1.1 to 1.3 with nothing
-for functional tests that did not run; reasoning and tool use are means of per-task shares; speed is the mean of the
-three rates over the best model's; and its totals are made of categories that were rounded to one decimal.
+The article's own aggregation (``compat``) is reconstructed from its tables. Coding is the mean of 1.1 to 1.3, with
+nothing for functional tests that did not run. Reasoning and tools are means of the tasks' shares. Speed is the mean of
+the three rates over the best model's. The totals use categories rounded to one decimal.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 WEIGHTS = {"coding": 0.4, "reasoning": 0.2, "tools": 0.2, "speed": 0.2}
-_MEMBERS = {
+_CATEGORY_TASKS = {
     "coding": ("1.1", "1.2", "1.3", "2.1", "2.2"),
     "reasoning": ("3.1", "3.2", "3.3"),
     "tools": ("4.1", "4.2"),
 }
-_COMPAT_CODING = ("1.1", "1.2", "1.3")
+_COMPAT_CODING_TASKS = ("1.1", "1.2", "1.3")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """One task of one profile: shares from 0 to 1. ``None``: not to be had here."""
+    """One answer to one task: shares from 0 to 1. ``None``: not available on this box."""
 
     features: float | None
-    """Of what can be read off the answer; for tasks that are not run, the whole."""
+    """The share of what can be read off the answer; the whole score of a task that is not run."""
     functional: float | None = None
+    """The share of functional checks that its program passes."""
     has_functional: bool = False
-    """Whether the rubric knows functional tests for this task."""
+    """Whether the rubric has functional checks for this task."""
     penalty: float = 1.0
-    """2/3 where the code does not parse."""
+    """2/3 for code that does not parse."""
 
     @property
     def keywords_only(self) -> bool:
-        """Whether it was only read, where it should have been run: no score, and no part of any total."""
+        """Whether the program should have run but could not: then it has no score and is in no total."""
         return self.features is not None and self.has_functional and self.functional is None
 
     @property
     def value(self) -> float | None:
-        """0 to 100. Features of a program count as far as it works: a stub has them all."""
+        """0 to 100. Features count only as far as the program works, because a stub has them all."""
         if self.features is None or self.keywords_only:
             return None
         if self.functional is None:
@@ -48,7 +49,7 @@ class TaskScore:
 
     @property
     def compat(self) -> float | None:
-        """0 to 100 as the article counts: functional tests that were not run give nothing."""
+        """0 to 100 as the article counts: functional checks that did not run give nothing."""
         if self.features is None:
             return None
         if not self.has_functional:
@@ -58,37 +59,34 @@ class TaskScore:
 
 @dataclass(frozen=True, slots=True)
 class MeanScore:
-    """One task of one profile over its repeats: each answer's own points, averaged."""
+    """One task over its repeats: the mean of its answers' points."""
 
     value: float | None
     compat: float | None
 
     @classmethod
-    def of(cls, several: Sequence[TaskScore]) -> MeanScore:
-        """Of those that have points."""
-        values = [one.value for one in several if one.value is not None]
-        counted = [one.compat for one in several if one.compat is not None]
-        return cls(statistics.fmean(values) if values else None, statistics.fmean(counted) if counted else None)
+    def of(cls, scores: Sequence[TaskScore]) -> MeanScore:
+        """The mean of the scores that have points."""
+        return cls(_mean(score.value for score in scores), _mean(score.compat for score in scores))
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One profile. ``None``: n/a."""
+    """One profile on the leaderboard. ``None``: n/a."""
 
     name: str
     categories: Mapping[str, float | None] = field(default_factory=dict)
     """coding, reasoning, tools, speed: 0 to 100."""
     total: float | None = None
-    """Weighted over the categories there are."""
+    """Weighted over the categories that have a score."""
     missing: tuple[str, ...] = ()
-    """Categories that it has no score for."""
+    """Categories without a score."""
 
     @property
     def agentic(self) -> float | None:
         """What the article calls "general agentic": the mean of tools and reasoning."""
-        found = [self.categories.get("tools"), self.categories.get("reasoning")]
-        known = [value for value in found if value is not None]
-        return statistics.fmean(known) if len(known) == 2 else None
+        scores = [self.categories.get("tools"), self.categories.get("reasoning")]
+        return None if None in scores else _mean(scores)
 
 
 def standings(
@@ -98,24 +96,28 @@ def standings(
     compat: bool = False,
     ref_tps: float | None = None,
 ) -> list[Standing]:
-    """By profile, the best total first. ``rates``: tok/s of the speed rows. ``ref_tps`` is 100 points where given;
-    else the best of several profiles is; one alone has no speed score."""
-    means = {name: statistics.fmean(found) for name, found in rates.items() if found}
+    """The leaderboard, best total first.
+
+    ``scores``: profile -> task -> score. ``rates``: profile -> tok/s of its speed rows. 100 points of speed are
+    ``ref_tps``, else the fastest of several profiles; a single profile without ``ref_tps`` has no speed score.
+    """
+    means = {name: statistics.fmean(own) for name, own in rates.items() if own}
     best = ref_tps or (max(means.values()) if len(means) > 1 else None)
-    made = []
+    board = []
     for name in dict.fromkeys((*scores, *rates)):
         own = scores.get(name, {})
         categories: dict[str, float | None] = {}
-        for category, members in _MEMBERS.items():
-            chosen = _COMPAT_CODING if compat and category == "coding" else members
-            found = [own[task].compat if compat else own[task].value for task in chosen if task in own]
-            known = [value for value in found if value is not None]
-            categories[category] = statistics.fmean(known) if known else None
+        for category, tasks in _CATEGORY_TASKS.items():
+            if compat and category == "coding":
+                tasks = _COMPAT_CODING_TASKS
+            categories[category] = _mean(
+                own[task].compat if compat else own[task].value for task in tasks if task in own
+            )
         categories["speed"] = 100 * means[name] / best if name in means and best else None
         if compat:
             categories = {key: None if value is None else round(value, 1) for key, value in categories.items()}
-        made.append(_standing(name, categories))
-    return sorted(made, key=lambda one: -1.0 if one.total is None else one.total, reverse=True)
+        board.append(_standing(name, categories))
+    return sorted(board, key=lambda standing: -1.0 if standing.total is None else standing.total, reverse=True)
 
 
 def _standing(name: str, categories: Mapping[str, float | None]) -> Standing:
@@ -124,5 +126,9 @@ def _standing(name: str, categories: Mapping[str, float | None]) -> Standing:
     if not known:
         return Standing(name, categories, None, missing)
     weight = sum(WEIGHTS[category] for category in known)
-    total = sum(WEIGHTS[category] * value for category, value in known.items()) / weight
-    return Standing(name, categories, total, missing)
+    return Standing(name, categories, sum(WEIGHTS[key] * value for key, value in known.items()) / weight, missing)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

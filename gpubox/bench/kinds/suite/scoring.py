@@ -1,11 +1,11 @@
-"""One stored reply -> its points. All but the functional tests is pure."""
+"""One stored reply -> its points. Everything but the functional checks is pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubox.bench.kinds.python_syntax import parse_python
+from gpubox.bench.kinds.shared import parse_python
 from gpubox.bench.kinds.suite import architecture, coding, debug_log, editing, functional, tool_use
 from gpubox.bench.kinds.suite.aggregate import TaskScore
 from gpubox.bench.kinds.suite.answer import PYTHON, SCRIPT, SuiteAnswer, answer_of_reply, code_in, files_in
@@ -15,12 +15,12 @@ from gpubox.bench.kinds.suite.task_prompts import EXPRESS_FILES, FLASK_FILES, ta
 from gpubox.bench.kinds.suite.tasks import TASKS, SuiteTask
 from gpubox.sandbox.runner import Sandbox
 
-_CODED: Mapping[str, tuple[Callable[[str], dict[str, bool]], str, str, functional.Check]] = {
+_CODE_TASKS: Mapping[str, tuple[Callable[[str], dict[str, bool]], str, str, functional.Check]] = {
     "1.1": (coding.todo_features, PYTHON, "todo.py", functional.check_todo),
     "1.2": (coding.shortener_features, PYTHON, "app.py", functional.check_shortener),
     "1.3": (coding.lru_features, SCRIPT, "", functional.check_lru),
 }
-"""What is read off the code, its language and file, and what is tried out."""
+"""Task -> features of the code, its language, its file, its functional checks."""
 _POINTS: Mapping[str, Callable[[str], dict[str, int]]] = {
     "3.1": debug_log.debug_log_points,
     "3.2": architecture.architecture_points,
@@ -33,71 +33,79 @@ _POINTS: Mapping[str, Callable[[str], dict[str, int]]] = {
 async def score_reply(
     task_id: str, content: str, reasoning_content: str, finish_reason: str, sandbox: Callable[[], Sandbox]
 ) -> dict[str, Any]:
-    """A result's values: the items with their points, the shares, and why anything is n/a."""
+    """A result's values: the points of each criterion, the shares, and why anything is n/a."""
     task = TASKS[task_id]
     answer = answer_of_reply(content, reasoning_content, finish_reason)
     values: dict[str, Any] = {"task": task_id, "source": answer.source, "finish_reason": finish_reason}
-    if task_id in _CODED:
-        return values | await _coded(task, answer, sandbox)
-    if task_id == "2.2":
-        return values | await _paged(answer, sandbox)
+    if task_id in _CODE_TASKS:
+        return values | await _score_code(task, answer, sandbox)
     if task_id == "2.1":
-        return values | await _fixed(task, answer, sandbox)
-    found = _POINTS[task_id](answer.text)
-    return values | {"items": found, "features": max(0, sum(found.values())) / task.points}
+        return values | await _score_bugfix(task, answer, sandbox)
+    if task_id == "2.2":
+        return values | await _score_pagination(answer, sandbox)
+    points = _POINTS[task_id](answer.text)
+    return values | {"items": points, "features": max(0, sum(points.values())) / task.points}
 
 
-async def _fixed(task: SuiteTask, answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
-    """2.1: whether it is fixed is tried out; without Node.js it is read off the middleware, and no score."""
-    originals = {path: task_file(f"express/{path}") for path in EXPRESS_FILES}
-    changed = editing.changed_files(files_in(answer, originals, SCRIPT))
-    confined = bool(changed) and (await sandbox().confinement()).isolation is not None
-    checks = await functional.check_express(changed, sandbox()) if confined else None
-    works = all(checks.values()) if checks is not None else None
-    found = editing.bugfix_points(answer.prose, changed, works)
-    values: dict[str, Any] = {"items": found, "features": sum(found.values()) / task.points}
-    if checks is not None or not changed:
-        return values | ({"checks": checks} if checks is not None else {})
-    away = MISSING_RUNTIME["2.1"] if confined else NO_SANDBOX
-    return values | {"functional": None, "has_functional": True, "away": away}
-
-
-async def _paged(answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
-    """2.2: the app is asked, and its tests are run on it and on the app as it was."""
-    originals = {path: task_file(f"flask/{path}") for path in FLASK_FILES}
-    files = files_in(answer, originals, PYTHON)
-    found = editing.pagination_features(files)
-    values: dict[str, Any] = {"has_functional": True, "code": files.get("app.py", "")}
-    if files and (await sandbox().confinement()).isolation is None:
-        return values | {"items": found, "features": _share(found), "functional": None, "away": NO_SANDBOX}
-    checks = await functional.check_pagination({**originals, **files}, sandbox()) if "app.py" in files else {}
-    tested = {name: checks.pop(name, False) for name in functional.OWN_TESTS}
-    found |= {name: ok and "test_app.py" in files for name, ok in tested.items()}
-    return values | {"items": found, "features": _share(found), "checks": checks, "functional": _share(checks)}
-
-
-async def _coded(task: SuiteTask, answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
-    features, family, path, check = _CODED[task.id]
-    code = code_in(answer, family, path, lambda text: sum(features(text).values()))
-    found = features(code) if code.strip() else dict.fromkeys(features(""), False)
+async def _score_code(task: SuiteTask, answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
+    features_of, family, path, check = _CODE_TASKS[task.id]
+    code = code_in(answer, family, path, lambda text: sum(features_of(text).values()))
+    features = features_of(code) if code.strip() else dict.fromkeys(features_of(""), False)
     penalty = 2 / 3 if family == PYTHON and parse_python(code) is None else 1.0
-    values = {"items": found, "features": _share(found), "code": code, "penalty": penalty, "has_functional": True}
+    values = {"items": features, "features": _share(features), "code": code, "penalty": penalty, "has_functional": True}
     if not code.strip():
         return values | {"functional": 0.0}
-    if (await sandbox().confinement()).isolation is None:
-        return values | {"functional": None, "away": NO_SANDBOX}
+    if not await _confines(sandbox):
+        return values | {"functional": None, "unavailable": NO_SANDBOX}
     checks = await check(code, sandbox())
     if checks is None:
-        return values | {"functional": None, "away": MISSING_RUNTIME[task.id]}
+        return values | {"functional": None, "unavailable": MISSING_RUNTIME[task.id]}
     return values | {"checks": checks, "functional": _share(checks)}
 
 
-def _share(found: Mapping[str, bool]) -> float:
-    return sum(found.values()) / len(found) if found else 0.0
+async def _score_bugfix(task: SuiteTask, answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
+    """2.1: the fixed app is run. Without Node.js only the middleware is read, and there is no score."""
+    originals = {path: task_file(f"express/{path}") for path in EXPRESS_FILES}
+    changed = editing.changed_files(files_in(answer, originals, SCRIPT))
+    confined = bool(changed) and await _confines(sandbox)
+    checks = await functional.check_express(changed, sandbox()) if confined else None
+    points = editing.bugfix_points(answer.prose, changed, None if checks is None else all(checks.values()))
+    values: dict[str, Any] = {"items": points, "features": sum(points.values()) / task.points}
+    if checks is not None:
+        return values | {"checks": checks}
+    if not changed:
+        return values
+    unavailable = MISSING_RUNTIME["2.1"] if confined else NO_SANDBOX
+    return values | {"functional": None, "has_functional": True, "unavailable": unavailable}
+
+
+async def _score_pagination(answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
+    """2.2: the app is run, and its tests are run on it and on the original app."""
+    originals = {path: task_file(f"flask/{path}") for path in FLASK_FILES}
+    files = files_in(answer, originals, PYTHON)
+    features = editing.pagination_features(files)
+    values: dict[str, Any] = {"has_functional": True, "code": files.get("app.py", "")}
+    if files and not await _confines(sandbox):
+        unavailable = {"functional": None, "unavailable": NO_SANDBOX}
+        return values | {"items": features, "features": _share(features), **unavailable}
+    checks = await functional.check_pagination({**originals, **files}, sandbox()) if "app.py" in files else {}
+    for name in functional.OWN_TESTS:
+        features[name] = checks.pop(name, False) and "test_app.py" in files
+    return values | {
+        "items": features, "features": _share(features), "checks": checks, "functional": _share(checks),
+    }  # fmt: skip
+
+
+async def _confines(sandbox: Callable[[], Sandbox]) -> bool:
+    return (await sandbox().confinement()).isolation is not None
+
+
+def _share(results: Mapping[str, bool]) -> float:
+    return sum(results.values()) / len(results) if results else 0.0
 
 
 def score_of_values(values: Mapping[str, Any]) -> TaskScore:
-    """The Score that a result's values hold."""
+    """The TaskScore that a result's values hold."""
     return TaskScore(
         values.get("features"),
         values.get("functional"),

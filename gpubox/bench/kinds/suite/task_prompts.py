@@ -1,4 +1,4 @@
-"""What the tasks ask, word for word. Pure; the log of 3.1 is made with a fixed seed."""
+"""The prompts of the tasks. Pure; the log of 3.1 is generated with a fixed seed."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ FLASK_FILES = ("app.py", "test_app.py")
 
 
 def task_file(name: str) -> str:
-    """One file of the small programs that 2.1 and 2.2 are about."""
-    name += ".txt" if name.endswith(".py") else ""  # no module of gpubox's
+    """A file of the small programs in 2.1 and 2.2, or of the shims that run them."""
+    name += ".txt" if name.endswith(".py") else ""  # Python files are stored as text: they are not part of gpubox
     return files("gpubox.bench.kinds.suite").joinpath("fixtures", *name.split("/")).read_text(encoding="utf-8")
 
 
@@ -83,7 +83,7 @@ PAGINATION = (
 
 
 def debug_log_prompt() -> str:
-    """3.1, with its log."""
+    """The prompt of 3.1, with its log."""
     return (
         "This is the log of a web shop's API from the time it went down. What happened? Name the immediate cause and "
         f"everything that led to it, and say how to fix each.\n\n```\n{outage_log()}\n```"
@@ -91,12 +91,14 @@ def debug_log_prompt() -> str:
 
 
 def outage_log() -> str:
-    """About sixty lines: one transaction, one unbounded query, one row-by-row update, one full pool, two herrings."""
+    """54 lines: a long transaction, an unbounded query, row-by-row updates, a full pool, and two red herrings."""
     dice = random.Random(34)
     lines = ["14:01:02 INFO  api          started, QueuePool size=20 max_overflow=0 timeout=30s"]
     for second in range(8, 56, 6):
-        path, took = dice.choice(("/cart", "/orders/41", "/login", "/search")), dice.randint(9, 48)
-        lines.append(f"14:01:{second:02d} INFO  api          GET {path} 200 {took}ms pool={dice.randint(2, 6)}/20")
+        path, milliseconds = dice.choice(("/cart", "/orders/41", "/login", "/search")), dice.randint(9, 48)
+        lines.append(
+            f"14:01:{second:02d} INFO  api          GET {path} 200 {milliseconds}ms pool={dice.randint(2, 6)}/20"
+        )
     lines += [
         "14:01:57 WARN  resolver     DNS lookup of metrics.internal took 1204ms, retried, ok",
         "14:02:00 INFO  report-worker nightly report started, BEGIN",
@@ -108,16 +110,16 @@ def outage_log() -> str:
         lines.append(f"14:03:{step * 4:02d} DEBUG report-worker {update}")
     lines.append("14:03:48 DEBUG report-worker ... 2,413,865 more UPDATEs of 1 row each, same transaction")
     for i in range(14):
-        held = min(20, 7 + i)
+        pool = min(20, 7 + i)
         lines.append(
             f"14:04:{i * 4:02d} WARN  api          PUT /orders/{881200 + i} waits for a row lock held by report-worker "
-            f"pool={held}/20"
+            f"pool={pool}/20"
         )
     lines.append("14:05:02 INFO  api          GC pause 87ms")
     for i in range(8):
-        why = "QueuePool limit of size 20 overflow 0 reached, connection timed out, timeout 30"
-        asked = dice.choice(("GET /cart", "POST /login", "GET /search"))
-        lines.append(f"14:05:{31 + i * 3:02d} ERROR api          {why}; {asked} 503")
+        error = "QueuePool limit of size 20 overflow 0 reached, connection timed out, timeout 30"
+        request = dice.choice(("GET /cart", "POST /login", "GET /search"))
+        lines.append(f"14:05:{31 + i * 3:02d} ERROR api          {error}; {request} 503")
     lines += [
         "14:06:02 WARN  lb           health check of api failed, removed from rotation",
         "14:06:31 WARN  lb           health check of api ok, added",

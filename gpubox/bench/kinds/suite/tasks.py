@@ -1,4 +1,4 @@
-"""The thirteen rows: what is asked, in which category, and of how many points. Pure."""
+"""The thirteen rows of the suite: what is asked, in which category, for how many points. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
-
+from gpubox.bench.benchmark import check_items
+from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.suite import task_prompts
-from gpubox.bench.option_limits import check_items, check_numbers
 from gpubox.errors import UsageError
 
 Category = Literal["coding", "editing", "reasoning", "tools", "speed"]
@@ -18,15 +17,16 @@ SYSTEM_PROMPT = "You are a helpful assistant."
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """One row. ``points`` is what its scorer gives at most; the aggregation works with shares of it."""
+    """One row."""
 
     id: str
     name: str
     category: Category
     points: int
+    """The most its scorer gives. Categories average shares of it."""
     prompt: str
     max_tokens: int | None = None
-    """Fixed, whatever the model would end with (speed); ``None``: the run's budget."""
+    """The exact length of a speed answer; ``None``: the run's limit."""
 
 
 TASKS: dict[str, SuiteTask] = {
@@ -52,35 +52,31 @@ SPEED_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """Of one suite run."""
+    """The options of one suite run."""
 
     tasks: tuple[str, ...] = tuple(TASKS)
     repeat: int = 1
     """Answers to each task but speed: their mean counts, their range is shown."""
     compat: bool = False
-    """Aggregate as the article did."""
+    """Aggregate the scores as the article did."""
     ref_tps: float | None = None
-    """100 points of speed, where the run has one profile only."""
+    """The tok/s that are worth 100 points of speed, for a run of one profile."""
     max_tokens: int | None = None
-    """4,096, or 8,192 where the template thinks."""
+    """Of an answer. Default: 4,096, or 8,192 if the chat template has thinking."""
     speed_tokens: int | None = None
-    """For all speed rows instead of their own (a trial of the suite, not the suite)."""
-    sampling: Mapping[str, float] = field(default_factory=dict)
-    """Of tasks 1 to 4; without it the profile's own. Speed is always at temperature 0."""
+    """For all speed rows instead of their own, to try the suite out."""
+    sampling: Mapping[str, int | float] = field(default_factory=dict)
+    """Of tasks 1 to 4, over the profile's own. Speed always has temperature 0."""
 
 
 def parse_options(values: Mapping[str, Any]) -> SuiteOptions:
-    """The options as a plan keeps them. Raises UsageError for one that cannot be."""
-    try:
-        options = msgspec.convert(values, SuiteOptions)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"These options of a suite run cannot be: {error}.") from None
-    check_numbers(values)
+    """A plan's options. Raises UsageError if one is invalid."""
+    options = convert_options(values, SuiteOptions)
     if unknown := [task for task in options.tasks if task not in TASKS]:
-        raise UsageError(f"There is no task {unknown[0]!r}.", f"There are: {', '.join(TASKS)}.")
+        raise UsageError(f"There is no task {unknown[0]!r}.", f"Choose from: {', '.join(TASKS)}.")
     if not options.tasks or options.repeat < 1 or any((n or 1) < 1 for n in (options.max_tokens, options.speed_tokens)):
-        raise UsageError("At least one task, one repeat and one token.")
+        raise UsageError("A suite needs at least one task, one repeat and one token.")
     check_items(options.repeat * len(options.tasks))
     if options.ref_tps is not None and options.ref_tps <= 0:
-        raise UsageError("The reference speed must be more than 0 tok/s.")
+        raise UsageError("--ref-tps must be above 0.")
     return options

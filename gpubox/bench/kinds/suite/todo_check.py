@@ -1,12 +1,11 @@
-"""Runs inside the sandbox: drives a todo app as a person would, eight checks. Stands alone; its text is sent there.
+"""Runs inside the sandbox: uses a todo app (1.1) as a person would, eight checks.
 
-The app comes on stdin with the mark that the verdict is told under. Every command is a list of arguments: the
-article's harness split ``add Buy milk`` into three, and failed the apps that were right.
+Every command is a list of arguments: the article's harness split ``add Buy milk`` into three and failed correct apps.
+Stands alone: its text is sent there, followed by ``check_main``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -17,7 +16,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-VERBS = {
+COMMANDS = {
     "add": ("add", "new", "create"),
     "list": ("list", "ls", "show", "view"),
     "done": ("done", "complete", "finish", "toggle", "mark"),
@@ -28,69 +27,58 @@ SECONDS = 20
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """The app with these arguments: exit code (-1: it did not end) and what it printed."""
+    """Runs the app: its exit code (-1 if it did not end) and its output."""
     env = {**os.environ, "TODO_DB": os.path.abspath("todos.db"), "COLUMNS": "200"}  # noqa: PTH100
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable or "python3", "todo.py", *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS, env=env,
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return -1, ""
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+    return process.returncode, process.stdout.decode("utf-8", "replace")
 
 
-def verbs(said: str) -> dict[str, str]:
-    """The app's own names of the five commands, as its help has them."""
-    words = set(re.findall(r"[a-z]+", said.lower()))
-    return {verb: next((name for name in names if name in words), names[0]) for verb, names in VERBS.items()}
+def command_names(help_text: str) -> dict[str, str]:
+    """The app's own names of the five commands, from its help."""
+    words = set(re.findall(r"[a-z]+", help_text.lower()))
+    return {command: next((name for name in names if name in words), names[0]) for command, names in COMMANDS.items()}
 
 
-def number_of(text: str, listing: str, default: str) -> str:
+def id_of(text: str, listing: str, default: str) -> str:
     """The id that the listing shows beside ``text``."""
     line = next((line for line in listing.splitlines() if text in line), "")
-    found = re.search(r"\d+", line.replace(text, ""))
-    return found[0] if found else default
+    number = re.search(r"\d+", line.replace(text, ""))
+    return number[0] if number else default
 
 
-def checks() -> dict[str, bool]:
-    """All eight. An app that cannot keep and show a todo has none: help and refusals are all that a stub does."""
-    code, said = run("--help")
-    names = verbs(said)
-    found = {"help": code == 0 and bool(said.strip())}
-    first_text, second_text = (f"{word} {secrets.token_hex(3)}" for word in ("Buy milk", "Call mum"))
-    added, _ = run(names["add"], first_text)
-    _, listed = run(names["list"])
-    found["add"] = added == 0
-    found["list"] = first_text in listed
-    if not (found["add"] and found["list"]):
-        return {}
-    run(names["add"], second_text)
-    _, both = run(names["list"])
-    found["keeps"] = first_text in both and second_text in both
-    first, second = number_of(first_text, both, "1"), number_of(second_text, both, "2")
-    code, _ = run(names["edit"], first, "Buy oat milk")
-    _, edited = run(names["list"])
-    found["edit"] = code == 0 and "Buy oat milk" in edited and first_text not in edited and second_text in edited
-    code, _ = run(names["done"], first)
-    _, after = run(names["list"])
-    found["done"] = code == 0 and found["keeps"] and after != edited and second_text in after
-    code, _ = run(names["delete"], second)
-    _, left = run(names["list"])
-    found["delete"] = code == 0 and second_text in both and second_text not in left
-    code, said = run(names["delete"], "9999")
-    found["unknown id"] = "Traceback" not in said and (code not in (0, -1) or bool(said.strip()))
-    return found
-
-
-def main() -> None:
-    """Reads the app, checks it, tells."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the app cannot read the mark
-    sys.path[:] = [path for path in sys.path if path and path != os.getcwd()]  # noqa: PTH109 - the app writes there
-    values: dict[str, Any] = json.loads(sys.stdin.read())
+def checks(values: dict[str, Any]) -> dict[str, bool]:
+    """All eight; none for an app that cannot keep and list a todo, because a stub passes the help and the refusal."""
     with open("todo.py", "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(values["code"])
-    os.write(1, (values["mark"] + json.dumps(checks()) + "\n").encode())
+    code, help_text = run("--help")
+    names = command_names(help_text)
+    first_text, second_text = (f"{word} {secrets.token_hex(3)}" for word in ("Buy milk", "Call mum"))
+    add_code, _ = run(names["add"], first_text)
+    _, listing = run(names["list"])
+    if add_code != 0 or first_text not in listing:
+        return {}
+    results = {"help": code == 0 and bool(help_text.strip()), "add": True, "list": True}
+    run(names["add"], second_text)
+    _, listing = run(names["list"])
+    has_second = second_text in listing
+    results["keeps"] = first_text in listing and has_second
+    first, second = id_of(first_text, listing, "1"), id_of(second_text, listing, "2")
+    code, _ = run(names["edit"], first, "Buy oat milk")
+    _, edited = run(names["list"])
+    results["edit"] = code == 0 and "Buy oat milk" in edited and first_text not in edited and second_text in edited
+    code, _ = run(names["done"], first)
+    _, after = run(names["list"])
+    results["done"] = code == 0 and results["keeps"] and after != edited and second_text in after
+    code, _ = run(names["delete"], second)
+    _, after = run(names["list"])
+    results["delete"] = code == 0 and has_second and second_text not in after
+    code, output = run(names["delete"], "9999")
+    results["unknown id"] = "Traceback" not in output and (code not in (0, -1) or bool(output.strip()))
+    return results

@@ -1,1 +1,1 @@
-"""One profile over a grid of flags: which cell loads, which is fastest, and by how sure a margin."""
+"""``sweep``: one profile over a grid of flags. Which cells load, which is fastest, and which are within noise of it."""

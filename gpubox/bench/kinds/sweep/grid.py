@@ -1,4 +1,4 @@
-"""What a sweep measures: axes, cells, the order, and which cells need not be tried. Pure."""
+"""The grid of a sweep: its axes, its cells, the order of starts, and which cells need not be tried. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
-import msgspec
-
+from gpubox.bench.benchmark import check_items
+from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.model import Item, Target
-from gpubox.bench.option_limits import check_items, check_numbers
-from gpubox.bench.plan_outline import MOST_INT, parse_override
+from gpubox.bench.overrides import MAX_INT, parse_override
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import MIN_STARTS, random_order
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 
-PROMPTS, TOKENS, CONTEXT = 3, 64, 512
-FINALISTS = 4
 FINALIST = "finalist"
-"""With its number: the target of items whose cell the first starts decide."""
+"""With a number: the target of an item whose cell is chosen after the first round."""
 MAX_CELLS = 200
 DRAFT_WINDOW_FLAGS = frozenset({"spec-draft-n-max", "draft-max", "draft", "draft-n"})
 """llama-server's names for the draft window, today's first (b11434 refuses the others)."""
-# Which way an axis must go to need more of a memory. Anything else has to be equal before a cell is given up unseen.
-_MORE: Mapping[str, Mapping[str, int]] = {
+# The direction in which a flag needs more of a memory. A cell is only given up untried if every other flag is equal.
+_NEEDS_MORE: Mapping[str, Mapping[str, int]] = {
     "VRAM": {
         "ctx-size": 1, "batch-size": 1, "ubatch-size": 1, "parallel": 1, "n-gpu-layers": 1, "gpu-layers": 1,
         "n-cpu-moe": -1, "spec-draft-n-max": 1,
@@ -36,7 +33,7 @@ _MORE: Mapping[str, Mapping[str, int]] = {
     "RAM": {"ctx-size": 1, "parallel": 1, "n-gpu-layers": -1, "gpu-layers": -1, "n-cpu-moe": 1},
 }  # fmt: skip
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?::(\d+))?")
-_LIKE_A_RANGE = re.compile(r"-?[\d.]*\d\.\.")
+_MALFORMED_RANGE = re.compile(r"-?[\d.]*\d\.\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,166 +46,177 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Of one sweep."""
+    """The options of one sweep."""
 
     axes: tuple[str, ...]
-    """The flags, in the order of the axes; each target's overrides have them."""
+    """The flags, in the order of the axes. Each target overrides all of them."""
     by: Literal["tg", "pp", "effective"] = "tg"
-    """What the best cell is best at."""
-    prompts: int = PROMPTS
+    """The rate by which cells are ranked."""
+    prompts: int = 3
     """Of each domain."""
     domains: tuple[str, ...] = DOMAINS
-    max_tokens: int = TOKENS
-    context_tokens: int = CONTEXT
+    max_tokens: int = 64
+    context_tokens: int = 512
     starts: int = MIN_STARTS
     """Of each cell that is compared."""
-    finalists: int = FINALISTS
-    """How many cells of a larger grid are compared, after one start of each."""
-    own: Mapping[str, FlagValue] = field(default_factory=dict)
-    """What the profile has on the axes now, as far as it names them."""
+    finalists: int = 4
+    """In a larger grid, how many cells are compared after a first round of one start each."""
+    profile_values: Mapping[str, FlagValue] = field(default_factory=dict)
+    """The profile's own values of the axes, where it sets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepGrid:
+    """The cells of one sweep, a target each."""
+
+    options: SweepOptions
+    targets: Sequence[Target]
 
     @property
-    def over_windows(self) -> bool:
-        """Whether this is a sweep over the draft window."""
-        return any(flag in DRAFT_WINDOW_FLAGS for flag in self.axes)
+    def questions(self) -> list[Question]:
+        """The prompts asked of every cell. Raises UsageError."""
+        options = self.options
+        return questions(options.prompts, options.max_tokens, options.domains, options.context_tokens)
+
+    @property
+    def current(self) -> Target | None:
+        """The cell with the profile's own values; ``None`` if the grid has none."""
+        own = self.options.profile_values
+        if set(own) != set(self.options.axes):
+            return None
+        same = (
+            target
+            for target in self.targets
+            if all(str(target.overrides[flag]) == str(value) for flag, value in own.items())
+        )
+        return next(same, None)
+
+    @property
+    def max_compared(self) -> int:
+        """How many cells can be compared: the finalists and the profile's own."""
+        return self.options.finalists + (self.current is not None)
+
+    @property
+    def single_round(self) -> bool:
+        """Whether the grid is so small that every cell is compared at once."""
+        return len(self.targets) <= self.max_compared
+
+    def items(self, seed: int = 0) -> list[Item]:
+        """Start by start in random order: a warm-up, then every prompt once.
+
+        In a larger grid each cell first gets one start; then the finalists, whoever they will be, get fresh starts.
+        """
+        options, asked = self.options, self.questions
+        if self.single_round:
+            order = [self.targets[place].name for place in random_order(len(self.targets), options.starts, seed)]
+        else:
+            order = [target.name for target in random.Random(f"cells {seed}").sample(self.targets, len(self.targets))]
+            final_round = random_order(self.max_compared, options.starts, seed)
+            order += [f"{FINALIST} {place + 1}" for place in final_round]
+        weight = options.max_tokens + options.context_tokens / 10
+        items = []
+        for start, name in enumerate(order, 1):
+            group = f"{start:03d}/{name}"
+            warmup = question_values(asked[0])
+            items.append(Item(f"{group}/warm-up", name, warmup, True, group, weight, start))
+            items += [Item(f"{group}/{q.name}", name, question_values(q), False, group, weight, start) for q in asked]
+        return items
+
+
+def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> SweepOptions:
+    """A plan's options. Raises UsageError if one is invalid."""
+    options = convert_options(values, SweepOptions)
+    if not targets or any(flag not in target.overrides for target in targets for flag in options.axes):
+        raise UsageError("A cell of this sweep does not set one of its flags.")
+    if options.starts < 1 or options.finalists < 2:
+        raise UsageError("A sweep compares at least two cells with at least one start each.")
+    grid = SweepGrid(options, targets)
+    starts = min(len(targets), grid.max_compared) * options.starts + (0 if grid.single_round else len(targets))
+    check_items(starts * (1 + len(grid.questions)))
+    return options
 
 
 def parse_axis(text: str) -> Axis:
-    """``n-cpu-moe=16..28:2``, ``ctx-size=8192,16384``. Raises UsageError."""
-    flag, sign, words = text.partition("=")
+    """Parses ``n-cpu-moe=16..28:2`` or ``ctx-size=8192,16384``. Raises UsageError."""
+    flag, sign, value_list = text.partition("=")
     flag = flag.strip().removeprefix("--")
-    if not sign or not flag or not words.strip():
-        raise UsageError(f"{text!r} is no axis.", "Write: --over n-cpu-moe=16..28:2 or --over ctx-size=8192,16384")
+    if not sign or not flag or not value_list.strip():
+        raise UsageError(
+            f"{text!r} is not FLAG=VALUES.", "Write: --over n-cpu-moe=16..28:2 or --over ctx-size=8192,16384"
+        )
     values: list[FlagValue] = []
-    for word in words.split(","):
-        if match := _RANGE.fullmatch(word.strip()):
-            first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
-            if not step:
-                raise UsageError(f"{word!r} has a step of 0.")
-            if max(abs(first), abs(last)) >= MOST_INT:
-                raise UsageError(f"{word!r} is beyond every flag.")
-            way = step if last >= first else -step
-            if abs(last - first) // step >= MAX_CELLS:
-                raise UsageError(f"{word!r} is more than {MAX_CELLS} values.", "Give a step: 0..4096:512")
-            values += range(first, last + (1 if way > 0 else -1), way)
-        elif _LIKE_A_RANGE.match(word.strip()):
-            raise UsageError(f"{word.strip()!r} is no range.", "Whole numbers and a step above 0: 16..28:2 or 28..16:2")
+    for part in value_list.split(","):
+        word = part.strip()
+        if match := _RANGE.fullmatch(word):
+            values += _parse_range(word, int(match[1]), int(match[2]), int(match[3] or 1))
+        elif _MALFORMED_RANGE.match(word):
+            raise UsageError(f"{word!r} is not a range.", "Use whole numbers and a step above 0: 16..28:2 or 28..16:2")
         else:
-            values.append(parse_override(f"{flag}={word.strip()}")[1])
+            values.append(parse_override(f"{flag}={word}")[1])
     if len(set(map(str, values))) != len(values):
         raise UsageError(f"{text!r} names a value twice.")
     return Axis(flag, tuple(values))
 
 
+def _parse_range(text: str, first: int, last: int, step: int) -> range:
+    if not step:
+        raise UsageError(f"{text!r} has a step of 0.")
+    if max(abs(first), abs(last)) >= MAX_INT:
+        raise UsageError(f"{text!r} is out of range for any flag.")
+    if abs(last - first) // step >= MAX_CELLS:
+        raise UsageError(f"{text!r} is more than {MAX_CELLS} values.", "Give a step: 0..4096:512")
+    return range(first, last + 1, step) if last >= first else range(first, last - 1, -step)
+
+
 def grid_targets(profile: str, axes: Sequence[Axis], base: Mapping[str, FlagValue] | None = None) -> list[Target]:
-    """A target for each cell of the grid, the last axis changing fastest. Raises UsageError."""
+    """A target for each cell; the last axis changes fastest. ``base``: overrides of every cell. Raises UsageError."""
     names = [axis.flag for axis in axes]
     if not axes or len(set(names)) != len(names):
-        raise UsageError("A sweep goes over at least one flag, and over each once.", "Write: --over n-cpu-moe=16..28:2")
-    if twice := set(names) & set(base or {}):
-        raise UsageError(f"{sorted(twice)[0]} is swept: --set cannot give it too.")
+        raise UsageError("A sweep needs at least one flag, and each flag once.", "Write: --over n-cpu-moe=16..28:2")
+    if both := set(names) & set(base or {}):
+        raise UsageError(f"{min(both)} is swept: --set cannot set it too.")
     if (count := math.prod(len(axis.values) for axis in axes)) > MAX_CELLS:
-        raise UsageError(f"That is {count:,} cells, each a restart.", f"At most {MAX_CELLS} at once.")
-    made = []
+        raise UsageError(f"That is {count:,} cells, a restart each.", f"At most {MAX_CELLS} at once.")
+    targets = []
     for values in product(*(axis.values for axis in axes)):
-        changed = dict(zip(names, values, strict=True))
-        made.append(Target(cell_name(changed), profile, {**(base or {}), **changed}))
-    return made
+        cell = dict(zip(names, values, strict=True))
+        targets.append(Target(cell_name(cell), profile, {**(base or {}), **cell}))
+    return targets
 
 
 def cell_name(values: Mapping[str, FlagValue]) -> str:
     """``n-cpu-moe=4 ctx-size=8192``."""
-    return " ".join(f"{flag}={_word(value)}" for flag, value in values.items())
+    return " ".join(f"{flag}={format_flag_value(value)}" for flag, value in values.items())
 
 
-def _word(value: FlagValue) -> str:
+def format_flag_value(value: FlagValue) -> str:
+    """A value as it is written on a command line."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value) if value != "" else "(left out)"
 
 
-def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> SweepOptions:
-    """The options as a plan keeps them. Raises UsageError for one that cannot be."""
-    try:
-        options = msgspec.convert(values, SweepOptions)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"These options of a sweep cannot be: {error}.") from None
-    check_numbers(values)
-    if not targets or any(flag not in target.overrides for target in targets for flag in options.axes):
-        raise UsageError("A cell of this sweep lacks one of its flags.")
-    if options.starts < 1 or options.finalists < 2:
-        raise UsageError("A sweep compares at least two cells, with a start of each at least.")
-    count = min(len(targets), max_compared_cells(options, targets)) * options.starts
-    check_items(
-        ((0 if compares_every_cell(options, targets) else len(targets)) + count) * (1 + len(grid_questions(options)))
-    )
-    return options
-
-
-def current_cell(options: SweepOptions, targets: Sequence[Target]) -> Target | None:
-    """The cell that is as the profile is now; ``None`` where the grid has none."""
-    if set(options.own) != set(options.axes):
-        return None
-    same = [one for one in targets if all(str(one.overrides[f]) == str(v) for f, v in options.own.items())]
-    return same[0] if same else None
-
-
-def max_compared_cells(options: SweepOptions, targets: Sequence[Target]) -> int:
-    """How many cells can be compared: the finalists, and the profile's own."""
-    return options.finalists + (current_cell(options, targets) is not None)
-
-
-def compares_every_cell(options: SweepOptions, targets: Sequence[Target]) -> bool:
-    """Whether the grid is so small that every cell is compared at once."""
-    return len(targets) <= max_compared_cells(options, targets)
-
-
-def grid_questions(options: SweepOptions) -> list[Question]:
-    """Its prompts. Raises UsageError."""
-    return questions(options.prompts, options.max_tokens, options.domains, options.context_tokens)
-
-
-def grid_items(options: SweepOptions, targets: Sequence[Target], seed: int = 0) -> list[Item]:
-    """Start by start in an order drawn by ``seed``: a warm-up, then every prompt once.
-
-    Of a larger grid each cell has one start; then the finalists, whoever they will be, are started afresh.
-    """
-    if compares_every_cell(options, targets):
-        drawn = [targets[place].name for place in random_order(len(targets), options.starts, seed)]
-    else:
-        drawn = [target.name for target in random.Random(f"cells {seed}").sample(targets, len(targets))]
-        finals = random_order(max_compared_cells(options, targets), options.starts, seed)
-        drawn += [f"{FINALIST} {place + 1}" for place in finals]
-    made = []
-    for number, name in enumerate(drawn, 1):
-        group = f"{number:03d}/{name}"
-        order = grid_questions(options)
-        weight = options.max_tokens + options.context_tokens / 10
-        made.append(Item(f"{group}/warm-up", name, question_values(order[0]), True, group, weight, number))
-        made += [Item(f"{group}/{q.name}", name, question_values(q), False, group, weight, number) for q in order]
-    return made
-
-
 def finalist_number(item: Item) -> int | None:
-    """Which finalist ``item`` is done on, from 1; ``None``: it is of a cell that the plan names."""
+    """The finalist that ``item`` runs on, from 1; ``None`` if the plan names its cell."""
     return int(item.target.rpartition(" ")[2]) if item.target.startswith(f"{FINALIST} ") else None
 
 
 def needs_at_least_as_much(axes: Sequence[str], cell: Target, failed: Target, memory: str) -> bool:
     """Whether ``cell`` needs at least as much VRAM or RAM on every axis as ``failed``, which ran out of it."""
-    ways = _MORE.get(memory)
-    if ways is None or cell.name == failed.name:
+    if memory not in _NEEDS_MORE or cell.name == failed.name:
         return False
     for flag in axes:
-        mine, other = cell.overrides[flag], failed.overrides[flag]
-        if mine == other:
+        value, failed_value = cell.overrides[flag], failed.overrides[flag]
+        if value == failed_value:
             continue
-        way = ways.get(flag, 0)
-        if not (_plain(mine) and _plain(other)) or not way or (mine - other) * way < 0:  # type: ignore[operator]
+        direction = _NEEDS_MORE[memory].get(flag, 0)
+        # 0 and -1 mean "all" or "as in the model" for some flags, so only positive numbers are compared.
+        if not (_positive_int(value) and _positive_int(failed_value)) or not direction:
+            return False
+        if (value - failed_value) * direction < 0:  # type: ignore[operator]
             return False
     return True
 
 
-def _plain(value: FlagValue) -> bool:
-    """A number that means what it says: 0 and -1 stand for ``all`` or ``as the model has it`` in some flags."""
+def _positive_int(value: FlagValue) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

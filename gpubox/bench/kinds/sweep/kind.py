@@ -1,4 +1,4 @@
-"""``sweep``: one profile over a grid of flags; the best cells are compared on fresh starts."""
+"""``sweep``: one profile over a grid of flags. The best cells are compared on fresh starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.kinds.sweep.grid import finalist_number, grid_items, needs_at_least_as_much, parse_options
+from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
 from gpubox.bench.kinds.sweep.ranking import cell_to_keep, fastest_cell, rank_cells, select_finalists
 from gpubox.bench.kinds.sweep.summary import summarise
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
@@ -22,43 +22,43 @@ from gpubox.server.supervisor import OperationFailed
 LOAD_FAILURES = frozenset(
     {FailureKind.OOM, FailureKind.FLAG, FailureKind.UNSUPPORTED, FailureKind.HANG, FailureKind.CRASH}
 )
-"""Causes that the cell's flags can have; a missing file or a taken port is the box's, and ends the run."""
+"""Failures that the cell's flags can cause. Others, such as a missing file or a taken port, end the run."""
 _OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
 
 
 class Sweep(Benchmark):
-    """See ``plan``."""
+    """One item is one question to one start of a cell."""
 
     kind = "sweep"
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.options = parse_options(plan.options, plan.targets)
+        self.grid = SweepGrid(parse_options(plan.options, plan.targets), plan.targets)
         self._targets = {target.name: target for target in plan.targets}
         self._contexts: dict[int, str] = {}
-        self._chosen: list[Target] | None = None
+        self._finalists: list[Target] | None = None
 
     def items(self) -> Sequence[Item]:
-        return grid_items(self.options, self.plan.targets, self.plan.seed)
+        return self.grid.items(self.plan.seed)
 
     def target_of(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
-        place = finalist_number(item)
-        return item.target if place is None else self._finalists(results)[place - 1].name
+        number = finalist_number(item)
+        return item.target if number is None else self._finalists_after(results)[number - 1].name
 
     def unneeded_reason(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
-        place = finalist_number(item)
-        if place is None:
+        number = finalist_number(item)
+        if number is None:
             return ""
-        cell_to_keep = self._finalists(results)
-        if len(cell_to_keep) < 2:
+        finalists = self._finalists_after(results)
+        if len(finalists) < 2:
             return "fewer than two cells could be measured"
-        return "" if place <= len(cell_to_keep) else f"only {len(cell_to_keep)} cells could be measured"
+        return "" if number <= len(finalists) else f"only {len(finalists)} cells could be measured"
 
-    def _finalists(self, results: Sequence[tuple[Item, Result]]) -> list[Target]:
-        """Asked when every cell has had its first start: what they are does not change any more."""
-        if self._chosen is None:
-            self._chosen = select_finalists(self.options, self.plan.targets, results)
-        return self._chosen
+    def _finalists_after(self, results: Sequence[tuple[Item, Result]]) -> list[Target]:
+        """Called once every cell has had its first start: from then on the finalists stay the same."""
+        if self._finalists is None:
+            self._finalists = select_finalists(self.grid, results)
+        return self._finalists
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
         if isinstance(error, OperationFailed) and error.cause.kind in LOAD_FAILURES:
@@ -66,26 +66,25 @@ class Sweep(Benchmark):
         return error.message.rstrip(".") if isinstance(error, UsageError) else ""
 
     def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
-        mine = self.target_of(item, results)
+        cell = self.target_of(item, results)
         for other, result in results:
             if result.ok or result.unneeded:
                 continue
-            name = self.target_of(other, results)
-            if name == mine:
+            failed = self.target_of(other, results)
+            if failed == cell:
                 if result.skipped and other.id != item.id and other.group != item.group:
-                    return result.error  # another start: it could not load before
+                    return result.error  # it could not load in an earlier start
                 if not result.skipped and any(flag.kind == "crash" for flag in result.flags):
-                    return f"the server died under {other.id}"
-            elif memory := self._beyond(mine, name, result):
-                return f"not tried: {name} was out of {memory} with less"
-        up = server if server and server.target.name == mine else None
-        return context_shortfall(question_of(item), up)
+                    return f"the server died during {other.id}"
+            elif memory := self._lacks_memory(cell, failed, result):
+                return f"not tried: {failed} ran out of {memory} and needs no more"
+        return context_shortfall(question_of(item), server if server and server.target.name == cell else None)
 
-    def _beyond(self, mine: str, other: str, result: Result) -> str:
-        """The memory that the cell ``other`` ran out of, where the cell ``mine`` needs no less of it."""
+    def _lacks_memory(self, cell: str, failed: str, result: Result) -> str:
+        """VRAM or RAM, if ``failed`` ran out of it and ``cell`` needs no less of it."""
         match = _OUT_OF.match(result.error) if result.skipped else None
-        cell, failed = self._targets[mine], self._targets[other]
-        return match[1] if match and needs_at_least_as_much(self.options.axes, cell, failed, match[1]) else ""
+        axes, targets = self.grid.options.axes, self._targets
+        return match[1] if match and needs_at_least_as_much(axes, targets[cell], targets[failed], match[1]) else ""
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         data = await ask_question(target_server, item, self._contexts)
@@ -98,14 +97,14 @@ class Sweep(Benchmark):
         return question_result(item, raw, {name: raw.data.get(name) for name in ("load_seconds", "vram_bytes")})
 
     def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
-        return summarise(self.options, info, results, self.history)
+        return summarise(self.grid, info, results, self.history)
 
     def best(self, results: Sequence[tuple[Item, Result]]) -> Target | None:
-        kept = cell_to_keep(self.options, self.plan.targets, rank_cells(self.options, self.plan.targets, results))
-        return kept.target if kept else None
+        cell = cell_to_keep(self.grid, rank_cells(self.grid, results))
+        return cell.target if cell else None
 
     def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
-        best = fastest_cell(self.options, self.plan.targets, results)
+        best = fastest_cell(self.grid, results)
         if best is None:
             return ""
-        return f"best so far {best.target.name}: {self.options.by} {units.rate(best.rate)} tok/s"
+        return f"best so far {best.target.name}: {self.grid.options.by} {units.rate(best.rate)} tok/s"

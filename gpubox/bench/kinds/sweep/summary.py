@@ -1,20 +1,22 @@
-"""A sweep's results -> its report: every cell as metrics, the grid as a table, lines to plot."""
+"""A sweep's results -> its report: every cell as metrics, the grid as a table, lines to plot, and notes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
-from gpubox.bench.kinds.sweep.grid import SweepOptions, cell_name
-from gpubox.bench.kinds.sweep.notes import notes
-from gpubox.bench.kinds.sweep.ranking import RankedCell, Ranking, Scored, rank_cells
+from gpubox.bench.kinds.shared import Results, report_flags, unfinished_note
+from gpubox.bench.kinds.sweep.grid import SweepGrid, cell_name, format_flag_value
+from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
 from gpubox.bench.model import RunInfo
+from gpubox.bench.overrides import LOSSY_FLAGS
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Better, Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import acceptance_metrics, prompt_metrics
-from gpubox.bench.start_comparison import Noise
-from gpubox.bench.stats import MARGIN
+from gpubox.bench.start_comparison import LEVEL, Noise
+from gpubox.bench.stats import MARGIN, t_quantile
 from gpubox.profiles.profile import FlagValue
 
 MEASURES: tuple[tuple[str, str, str, Better], ...] = (
@@ -23,92 +25,180 @@ MEASURES: tuple[tuple[str, str, str, Better], ...] = (
     ("TTFT", "ttft_seconds", "s", "lower"),
 )
 _EFFECTIVE: tuple[tuple[str, str, str, Better], ...] = (("effective", "effective", "tok/s", "higher"),)
+MIN_CORRECTION = 0.0005
+"""A smaller correction of the best rate is not mentioned."""
+
+MetricsByCell = dict[str, list[Metric]]
 
 
-def summarise(options: SweepOptions, info: RunInfo, results: Scored, history: NoiseHistory | None = None) -> Report:
-    """The whole sweep, as far as it is."""
-    targets = info.plan.targets
-    noise = history.launches(info.provenance.values(), info.id) if history else Noise()
-    ranking = rank_cells(options, targets, results, noise)
-    metrics: dict[str, list[Metric]] = {}
-    measures = MEASURES + (_EFFECTIVE if options.by == "effective" else ())
-    for rank in ranking.ranks:
-        target, rows = rank.cell.target, rank.cell.rows
+def summarise(grid: SweepGrid, info: RunInfo, results: Results, history: NoiseHistory | None = None) -> Report:
+    """The report so far."""
+    noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
+    ranking = rank_cells(grid, results, noise)
+    measures = MEASURES + (_EFFECTIVE if grid.options.by == "effective" else ())
+    metrics: MetricsByCell = {}
+    for ranked in ranking.cells:
+        target, rows = ranked.cell.target, ranked.cell.rows
         metrics[target.name] = [  # one profile, its cells as the groups
             *prompt_metrics(target.profile, target.name, rows, measures, info.plan.seed),
             *acceptance_metrics(target.profile, target.name, rows, info.plan.seed),
         ]
-    flags = (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
+    flags = report_flags(info, results)
     return Report(
         kind="sweep",
-        title=f"{targets[0].profile} over {' and '.join(options.axes)}",
-        metrics=tuple(metric for found in metrics.values() for metric in found),
-        tables=(_grid(options, ranking, metrics),),
-        series=tuple(_lines(options, ranking.ranks, metrics)),
-        notes=tuple(notes(options, info, ranking, results, noise, validity_suffix(flags))),
+        title=f"{grid.targets[0].profile} over {' and '.join(grid.options.axes)}",
+        metrics=tuple(metric for cell in metrics.values() for metric in cell),
+        tables=(_table(grid, ranking, metrics),),
+        series=tuple(_curves(grid, ranking, metrics)),
+        notes=tuple(_notes(grid, info, ranking, results, noise, validity_suffix(flags))),
         flags=flags,
     )
 
 
-def _grid(options: SweepOptions, ranking: Ranking, metrics: dict[str, list[Metric]]) -> ReportTable:
-    shown = [
-        name for name in ("tg", "pp", "effective", "acceptance") if any(_of(found, name) for found in metrics.values())
+def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportTable:
+    axes = grid.options.axes
+    measures = [
+        name for name in ("tg", "pp", "effective", "acceptance") if any(_find(m, name) for m in metrics.values())
     ]
-    with_vram = any(rank.cell.vram_bytes for rank in ranking.ranks)
+    with_vram = any(ranked.cell.vram_bytes for ranked in ranking.cells)
     rows = []
-    for rank in ranking.ranks:
-        found = metrics[rank.cell.target.name]
-        values: list[Value] = [format_flag_value(rank.cell.target.overrides[flag]) for flag in options.axes]
-        values += [metric.estimate.value if (metric := _of(found, name)) else None for name in shown]
+    for ranked in ranking.cells:
+        cell = ranked.cell
+        values: list[Value] = [format_flag_value(cell.target.overrides[flag]) for flag in axes]
+        for name in measures:
+            metric = _find(metrics[cell.name], name)
+            values.append(metric.estimate.value if metric else None)
         if with_vram:
-            values.append(units.memory(rank.cell.vram_bytes))
-        values.append(units.duration(rank.cell.load_seconds))
-        values.append(rank.cell.starts or None)
-        ratio = rank.versus.ratio if rank.versus else rank.first_round
+            values.append(units.memory(cell.vram_bytes))
+        values += [units.duration(cell.load_seconds), cell.starts or None]
+        ratio = ranked.versus.ratio if ranked.versus else ranked.first_round
         values.append(format_change(ratio) if ratio is not None else "")
-        low, high = rank.versus.interval if rank.versus else (None, None)
+        low, high = ranked.versus.interval if ranked.versus else (None, None)
         values.append(f"{format_change(low)} to {format_change(high)}" if low is not None and high is not None else "")
-        values.append(rank.words)
+        values.append(ranked.label)
         rows.append(tuple(values))
-    head = (*options.axes, *shown, *(["VRAM"] if with_vram else []), "load", "starts", "vs best", "95 % CI", "")
+    columns = (*axes, *measures, *(["VRAM"] if with_vram else []), "load", "starts", "vs best", "95 % CI", "")
     note = "rates in tok/s"
-    if ranking.several and ranking.several.pairs > 1:
-        note += f"; verdicts are corrected for all {ranking.several.pairs} pairs of compared cells, intervals are not; "
-        note += f"less than {MARGIN:.0%} is never called a difference"
-    return ReportTable("Cells", head, tuple(rows), note)
+    if ranking.comparison and ranking.comparison.pairs > 1:
+        note += (
+            f"; verdicts are corrected for all {ranking.comparison.pairs} pairs of compared cells, intervals are not; "
+            f"less than {MARGIN:.0%} is never called a difference"
+        )
+    return ReportTable("Cells", columns, tuple(rows), note)
 
 
-def format_flag_value(value: FlagValue) -> str:
-    """A value as the flag is written."""
-    return cell_name({"": value}).removeprefix("=")
+def _find(metrics: Sequence[Metric], name: str) -> Metric | None:
+    return next((metric for metric in metrics if metric.name == name), None)
 
 
-def _of(found: Sequence[Metric], name: str) -> Metric | None:
-    return next((metric for metric in found if metric.name == name), None)
-
-
-def _lines(options: SweepOptions, ranks: Sequence[RankedCell], metrics: dict[str, list[Metric]]) -> list[Series]:
-    """One line for each combination of the other axes, over the first axis; text values stand at 1, 2, 3, ..."""
-    flag, *others = options.axes
-    values = list(dict.fromkeys(rank.cell.target.overrides[flag] for rank in ranks))
-    place, label = _places(flag, values)
-    made = []
+def _curves(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> Iterator[Series]:
+    """For each combination of the other axes, one curve over the first axis."""
+    flag, *others = grid.options.axes
+    cells = [ranked.cell for ranked in ranking.cells]
+    x_of, x_label = _x_axis(flag, list(dict.fromkeys(cell.target.overrides[flag] for cell in cells)))
     for name, unit in (("tg", "tok/s"), ("pp", "tok/s"), ("acceptance", "%"), ("mean accepted length", "tokens/step")):
-        lines: dict[str, list[tuple[float, Metric]]] = {}
-        for rank in ranks:
-            if metric := _of(metrics[rank.cell.target.name], name):
-                line = cell_name({other: rank.cell.target.overrides[other] for other in others})
-                lines.setdefault(line, []).append((place(rank.cell.target.overrides[flag]), metric))
-        for line, points in lines.items():
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for cell in cells:
+            if metric := _find(metrics[cell.name], name):
+                curve = cell_name({other: cell.target.overrides[other] for other in others})
+                curves.setdefault(curve, []).append((x_of(cell.target.overrides[flag]), metric.estimate.value))
+        for curve, points in curves.items():
             points.sort(key=lambda point: point[0])
-            values_ = tuple((x, metric.estimate.value) for x, metric in points)
-            made.append(Series(f"{name} over {flag}", line or name, label, f"{name}, {unit}", values_))
-    return made
+            yield Series(f"{name} over {flag}", curve or name, x_label, f"{name}, {unit}", tuple(points))
 
 
-def _places(flag: str, values: Sequence[FlagValue]) -> tuple[Callable[[FlagValue], float], str]:
+def _x_axis(flag: str, values: Sequence[FlagValue]) -> tuple[Callable[[FlagValue], float], str]:
+    """The x of a value, and the axis label. Values that are not numbers stand at 1, 2, 3, ..."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return float, flag  # type: ignore[return-value]
-    words = [format_flag_value(value) for value in values]
-    label = ", ".join(f"{i}: {word}" for i, word in enumerate(words, 1))
-    return (lambda value: float(words.index(format_flag_value(value)) + 1)), f"{flag} ({label})"
+    texts = [format_flag_value(value) for value in values]
+    label = ", ".join(f"{number}: {text}" for number, text in enumerate(texts, 1))
+    return (lambda value: float(texts.index(format_flag_value(value)) + 1)), f"{flag} ({label})"
+
+
+def _notes(
+    grid: SweepGrid, info: RunInfo, ranking: Ranking, results: Results, noise: Noise, suffix: str
+) -> Iterator[str]:
+    """The best cell, what to keep and why, what could not be measured, how cells were compared."""
+    best, comparison = ranking.best, ranking.comparison
+    unmeasured = [ranked.cell for ranked in ranking.cells if not ranked.cell.rows and ranked.cell.why]
+    left_out = sum(ranked.label == LEFT_OUT for ranked in ranking.cells)
+    if best:
+        others = "".join(f"; {part}" for part in _other_cells(ranking, left_out, len(unmeasured)))
+        yield f"Best at {grid.options.by}: {best.name}, {_best_rate(ranking, best)}{others}{suffix}."
+    if best and comparison:
+        yield from _recommendation(grid, info, ranking, best)
+    for why in dict.fromkeys(cell.why for cell in unmeasured):
+        yield f"Not measured: {_name_list([cell.name for cell in unmeasured if cell.why == why])}: {why}."
+    if unmeasured and len(unmeasured) == len(ranking.cells):
+        yield "No cell could be measured."
+    if comparison and len(comparison.ancova.means) > 1:
+        counts = comparison.ancova.counts
+        yield (
+            f"{len(counts)} cells were compared, with {min(counts.values())} starts of each in random order; a linear "
+            "drift is removed."
+        )
+        too_few = [ranked.versus for ranked in ranking.cells if ranked.verdict == "too few" and ranked.versus]
+        if too_few:
+            least = max(contrast.detectable_difference(LEVEL / comparison.pairs) for contrast in too_few)
+            yield f"Too few starts: differences under about {100 * least:.0f} % cannot be detected ({noise})."
+    if left_out:
+        half = t_quantile(LEVEL / left_out, noise.dof) * noise.sd * math.sqrt(2) + math.log1p(MARGIN)
+        yield (
+            f"{left_out} cells had one start each and were left out as slower than the compared ones: one start cannot "
+            f"detect differences under about {100 * math.expm1(half):.0f} % ({noise}). --finalists compares more."
+        )
+    yield from unfinished_note(info, results)
+
+
+def _best_rate(ranking: Ranking, best: SweepCell) -> str:
+    corrected = ranking.best_rate
+    rate = f"{units.rate(corrected)} tok/s"
+    if abs(corrected / best.rate - 1) < MIN_CORRECTION or units.rate(corrected) == units.rate(best.rate):
+        return rate
+    return f"{rate} ({units.rate(best.rate)} as measured, corrected for picking the best)"
+
+
+def _other_cells(ranking: Ranking, left_out: int, unmeasured: int) -> Iterator[str]:
+    """How the best compares with every other cell, including those left out or not measured."""
+    others = [ranked for ranked in ranking.cells if ranked.versus and not ranked.best]
+    within_noise = [ranked.cell.name for ranked in others if ranked.within_noise]
+    if any(ranked.verdict == "too few" for ranked in others):
+        yield "too few starts to tell it from the others"
+    elif within_noise:
+        yield f"within noise of it: {_name_list(within_noise)}"
+    elif others:
+        yield (
+            f"the {len(others)} others compared are slower" if len(others) > 1 else "the other compared cell is slower"
+        )
+    if left_out:
+        yield f"{left_out} left out after one start each"
+    if unmeasured:
+        yield f"{unmeasured} could not be measured"
+
+
+def _recommendation(grid: SweepGrid, info: RunInfo, ranking: Ranking, best: SweepCell) -> Iterator[str]:
+    """Which cell to keep. A setting that changes answers is never recommended for its speed."""
+    cell = cell_to_keep(grid, ranking)
+    lossy = sorted(set(grid.options.axes) & LOSSY_FLAGS)
+    if lossy:
+        yield (
+            f"{' and '.join(lossy)} changes the answers, not only their speed: no value is recommended for being "
+            "faster. `gpubox bench humaneval` and `suite` measure what it costs."
+        )
+    if cell is None:
+        yield (
+            "Every compared cell changes the profile's answers: choose one with gpubox bench save "
+            f"{info.id} --cell NAME"
+        )
+    elif cell.target == grid.current:
+        reason = "" if cell.name == best.name else ": no cell with the same answers is significantly faster"
+        yield f"Keep the profile's own {cell.name}{reason}."
+    else:
+        smallest = cell.name != best.name and not lossy
+        name = f"{cell.name} (the smallest window as fast as the best)" if smallest else cell.name
+        yield f"To keep {name}: gpubox bench save {info.id}"
+
+
+def _name_list(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

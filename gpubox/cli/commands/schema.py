@@ -1,0 +1,28 @@
+"""``gpubox schema``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from gpubox.cli import output
+from gpubox.config import Config
+from gpubox.errors import ExitCode
+from gpubox.profiles.profile import Profile
+from gpubox.toml_table import json_schema
+
+_FILES: dict[str, type] = {"profile": Profile, "config": Config}
+
+
+@click.command("schema")
+@click.argument("file", type=click.Choice(tuple(_FILES)), default="profile")
+def command(file: str) -> int:
+    """Print the JSON Schema of profile files, or of config.toml, with which an editor completes and checks them.
+
+    For example: gpubox schema > ~/.config/gpubox/profile.schema.json, and in each profile the first line
+    "#:schema ../profile.schema.json" (Taplo, Even Better TOML).
+    """
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"gpubox {file}"}
+    output.emit_verbatim(json.dumps({**head, **json_schema(_FILES[file])}, indent=2, ensure_ascii=False))
+    return ExitCode.OK

@@ -1,0 +1,252 @@
+"""One run of one program, from its start to the death of its last process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass, field, replace
+
+from gpubox.errors import GpuboxError
+from gpubox.sandbox import spawn
+from gpubox.sandbox.disk_usage import DiskMonitor
+from gpubox.sandbox.interpreter import find_interpreter
+from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
+from gpubox.sandbox.process_tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
+from gpubox.sandbox.quarantine import Quarantine
+from gpubox.sandbox.workspace_scan import WorkspaceScan, changed_files, check_workspace, scan, scan_at_start
+from gpubox.units import MIB
+
+_CHUNK_BYTES = 65536
+_CHECK_SECONDS = 0.1
+_DEATH_SECONDS = 10.0
+_GROUP_SECONDS = 2.0
+"""Zombies keep a process group non-empty where no process reaps them (no subreaper, no init)."""
+
+
+async def run_confined(confinement: Confinement, code: str, policy: Policy, stdin: bytes = b"") -> Outcome:
+    """Runs ``code`` with the isolation of ``confinement``. Raises GpuboxError."""
+    assert confinement.isolation is not None
+    began = time.monotonic()
+    before = WorkspaceScan()
+    quarantine = None
+    if policy.workspace is not None:
+        policy = replace(policy, workspace=check_workspace(policy.workspace))
+        assert policy.workspace is not None
+        before = await asyncio.to_thread(scan_at_start, policy.workspace)
+        if not policy.read_only:
+            can_protect = confinement.isolation == "bubblewrap"
+            quarantine = await asyncio.to_thread(Quarantine.begin, policy.workspace, can_protect=can_protect)
+    try:
+        run = _Run(_start(confinement, code, policy, before, stdin, quarantine), policy, before, quarantine)
+        await run.until_dead(began)
+    finally:
+        if quarantine:
+            await _finish_in_thread(asyncio.create_task(asyncio.to_thread(quarantine.finish)))
+    exit_code, signal_name = run.exit_status()
+    files: tuple[str, ...] = ()
+    if policy.workspace is not None:
+        files = changed_files(before, await asyncio.to_thread(scan, policy.workspace))
+    return Outcome(
+        exit_code=exit_code,
+        signal=signal_name,
+        output=run.output.decode("utf-8", "replace"),
+        ended_by=run.ended_by,
+        seconds=time.monotonic() - began,
+        isolation=confinement.isolation,
+        files_changed=files,
+        dropped_bytes=run.dropped_bytes,
+        quarantined=tuple(map(str, quarantine.moved)) if quarantine else (),
+        not_quarantined=tuple(map(str, quarantine.left)) if quarantine else (),
+        quarantine=str(quarantine.folder) if quarantine and quarantine.moved else "",
+        why=run.why,
+    )
+
+
+def _start(
+    confinement: Confinement,
+    code: str,
+    policy: Policy,
+    before: WorkspaceScan,
+    stdin: bytes,
+    quarantine: Quarantine | None,
+) -> spawn.ConfinedProcess:
+    protected = quarantine.protected if quarantine else ()
+    program = spawn.ConfinedProgram(_encode(code), stdin, before.special_files, protected)
+    try:
+        process = spawn.start(confinement, find_interpreter(), program, policy)
+    except OSError as error:
+        raise GpuboxError(
+            f"The sandbox could not be started: {error.strerror}.", "`gpubox doctor` says more."
+        ) from None
+    for file in protected:
+        if quarantine and file not in process.protected:
+            quarantine.add_unprotected(file)
+    return process
+
+
+def _encode(code: str) -> bytes:
+    """The bytes that the code was decoded from; characters that no file can hold are replaced."""
+    try:
+        return code.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return code.encode("utf-8", "replace")
+
+
+async def _finish_in_thread(task: asyncio.Task[None]) -> None:
+    """Waits for ``task`` even if it is cancelled meanwhile, and then raises CancelledError."""
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+@dataclass(eq=False)
+class _Run:
+    """A running program: its output so far, and what ended it."""
+
+    process: spawn.ConfinedProcess
+    policy: Policy
+    before: WorkspaceScan
+    quarantine: Quarantine | None = None
+    output: bytearray = field(default_factory=bytearray)
+    dropped_bytes: int = 0
+    ended_by: EndedBy = ""
+    why: str = ""
+    """The limit that ended it, in words."""
+    _report: bytes = b""
+    """What the monitor wrote about the end of the program."""
+    _cgroup_was_full: bool = False
+    _dying: list[int] = field(default_factory=list)
+    """Pidfds of killed processes."""
+
+    async def until_dead(self, began: float) -> None:
+        """Reads the output, checks the limits, and kills the program at a limit or when cancelled.
+
+        Afterwards none of its processes and none of its descriptors is left.
+        """
+        loop = asyncio.get_running_loop()
+        popen, output_fd = self.process.popen, self.process.output_fd
+        exited = asyncio.Event()
+        pidfd = os.pidfd_open(popen.pid)
+        loop.add_reader(pidfd, exited.set)
+        loop.add_reader(output_fd, self._read)
+        group = self.process.group
+        admitting = (
+            asyncio.create_task(asyncio.to_thread(group.admit, popen.pid, self.process.go_fd)) if group else None
+        )
+        try:
+            await self._check_limits(exited, began)
+        finally:
+            self._kill()
+            if admitting:
+                await _finish_in_thread(admitting)
+                os.close(self.process.go_fd)
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            if self._dying or popen.poll() is None or self.process.scratch or group:
+                await _finish_in_thread(asyncio.create_task(asyncio.to_thread(self._reap)))
+            else:
+                self._reap()
+            loop.remove_reader(output_fd)
+            self._read_rest()
+            os.close(output_fd)
+
+    def _reap(self) -> None:
+        """Returns when every process is dead. It can take the kernel a while to release their memory."""
+        wait_dead(self._dying, _DEATH_SECONDS)
+        self.process.popen.wait()
+        if self.process.scratch:
+            wait_group_dead(self.process.popen.pid, _GROUP_SECONDS)
+        self.process.release()
+        if self.process.group:
+            self._cgroup_was_full = self.process.group.was_full()
+            self.process.group.remove()
+
+    async def _check_limits(self, exited: asyncio.Event, began: float) -> None:
+        policy, disk = self.policy, DiskMonitor(self.policy, self.process.scratch, self.before.files)
+        while not self.ended_by:
+            left = began + policy.wall_seconds - time.monotonic()
+            if left <= 0:
+                self._end("wall", f"time: longer than {policy.wall_seconds:g} s")
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(exited.wait(), min(left, _CHECK_SECONDS))
+                return
+            if self.quarantine:
+                await asyncio.to_thread(self.quarantine.sweep)
+            pids = descendants(self.process.popen.pid)
+            if memory_bytes(pids, policy.memory_bytes) > policy.memory_bytes:
+                self._end("memory", _memory_limit(policy))
+            elif disk_limit := await asyncio.to_thread(disk.exceeded_limit, pids):
+                self._end("disk", disk_limit)
+
+    def _end(self, limit: EndedBy, why: str) -> None:
+        """Records the limit; only the first one counts."""
+        if not self.ended_by:
+            self.ended_by, self.why = limit, why
+
+    def _read(self) -> None:
+        """Reads one piece of output. Too much output ends the run."""
+        try:
+            data = os.read(self.process.output_fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            asyncio.get_running_loop().remove_reader(self.process.output_fd)
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        room = self.policy.output_bytes - len(self.output)
+        self.output += data[:room]
+        self.dropped_bytes += max(0, len(data) - room)
+        if self.dropped_bytes and not self.ended_by:
+            self._end("output", f"output: more than {self.policy.output_bytes:,} bytes were printed")
+            self._kill()
+
+    def _kill(self) -> None:
+        if self.process.popen.returncode is not None:
+            return  # reaped: the pid may belong to another process by now
+        if self.process.scratch:
+            kill_group(self.process.popen.pid)
+        else:
+            self._dying += kill_tree(self.process.popen.pid)
+
+    def _read_rest(self) -> None:
+        """Reads what was in the pipes when the last process died."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.process.output_fd, _CHUNK_BYTES):
+                self._keep(data)
+        with contextlib.suppress(BlockingIOError):
+            self._report = os.read(self.process.status_fd, 400)
+        os.close(self.process.status_fd)
+
+    def exit_status(self) -> tuple[int | None, str | None]:
+        """Exit code and signal, as the monitor reported them."""
+        if self._cgroup_was_full:
+            self._end("memory", f"{_memory_limit(self.policy)}, kernel memory included")
+        try:
+            wait_status, cpu_seconds, *words = self._report.decode().split()
+            status, seconds, kernel_limit = int(wait_status), float(cpu_seconds), " ".join(words)
+        except ValueError:  # the monitor was killed before it could report
+            return None, "SIGKILL"
+        if kernel_limit:
+            self._end("disk" if kernel_limit.startswith("files") else "memory", kernel_limit)
+        if not os.WIFSIGNALED(status):
+            if status and self.output.rpartition(b"\n")[0].rpartition(b"\n")[2] == b"MemoryError":
+                self._end("memory", _memory_limit(self.policy))  # how Python reports the limit of its address space
+            return os.waitstatus_to_exitcode(status), None
+        number = os.WTERMSIG(status)
+        if number == signal.SIGXCPU or seconds >= self.policy.cpu_seconds:
+            self._end("cpu", f"processor: more than {self.policy.cpu_seconds} s were used")
+        return None, signal.Signals(number).name
+
+
+def _memory_limit(policy: Policy) -> str:
+    return f"memory: more than {policy.memory_bytes // MIB:,} MiB"

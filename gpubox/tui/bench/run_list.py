@@ -1,0 +1,106 @@
+"""The list of runs, the newest first: what was measured, its headline, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import BindingType
+from textual.message import Message
+
+from gpubox.tui.formatting import time_or_date
+from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line
+from gpubox.tui.widgets.cursor_rows import CursorRows
+
+if TYPE_CHECKING:
+    from gpubox.bench.model import RunInfo
+    from gpubox.bench.report.run_summaries import RunSummary
+
+STATES = {
+    "running": ("●", "$primary"),
+    "finished": ("✓", "$success"),
+    "interrupted": ("◐", "$warning"),
+    "failed": ("✗", "$error"),
+    "damaged": ("✗", "$error"),
+}
+KIND_CELLS = 9
+BESIDE_NAME_CELLS = 38
+"""Cells of everything beside a name, with a headline such as ``tg 57.9 tok/s``."""
+
+
+class RunRows(CursorRows["RunSummary"]):
+    """The rows. Enter shows the report of a run alone."""
+
+    EMPTY_TEXT = "No run yet. n plans one; b runs speed at once."
+    CURSOR_RETURNS_TO_TOP = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    class RunHighlighted(Message):
+        """The cursor moved to another run."""
+
+    marked: tuple[str, ...] = ()
+    """Ids of the runs to compare, at most two."""
+
+    def make_row(self, value: RunSummary, width: int) -> StyledLine:
+        info = value.info
+        glyph, colour = STATES.get(value.state, ("?", "$warning"))
+        number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
+        kind = info.plan.kind if info else ""
+        time = time_or_date(info.created_at) if info else ""
+        result = value.headline.removeprefix("best so far ") or value.problem
+        style = "$error" if value.problem else ""
+        if value.state in ("interrupted", "running") and info:
+            result, style = f"{value.done}/{info.items} {result}".strip(), "$quiet"
+        restore_pending = value.restore_pending and value.state != "running"  # a running one restores at its end
+        flag = ("! ", "$warning") if value.flags or restore_pending else ("  ", "")
+        name_cells = max(10, min(26, width - BESIDE_NAME_CELLS))
+        name = sanitize_to_width(measured_label(info) if info else value.id, name_cells)
+        title = f"{kind:<{KIND_CELLS}.{KIND_CELLS}} "
+        left = (
+            *styled_line((number, "bold $accent"), " ", (glyph, colour), " ", (title, "$secondary")),
+            *pad_line(styled_line((name, "bold")), name_cells),
+            (" ", ""),
+        )
+        result_cells = width - cell_width(left) - len(time) - 4
+        middle = pad_line(styled_line((sanitize_to_width(result, result_cells), style)), result_cells)
+        return (*left, *middle, (" ", ""), flag, (time, "$quiet"))
+
+    def key(self, value: RunSummary) -> Hashable:
+        return value.id
+
+    def move_cursor(self, at: int) -> None:
+        before = self.value
+        super().move_cursor(at)
+        if self.value is not before:
+            self.post_message(self.RunHighlighted())
+
+    @property
+    def cursor_at_top(self) -> bool:
+        return self.cursor == 0
+
+    def highlight(self, run: str) -> bool:
+        """Moves the cursor to a run; returns whether the run is in the list."""
+        index = next((index for index, summary in enumerate(self.values) if summary.id == run), None)
+        if index is not None:
+            self.move_cursor(index)
+        return index is not None
+
+    def toggle_mark(self) -> None:
+        """Marks or unmarks the run under the cursor; a third mark replaces the first."""
+        if self.value is None:
+            return
+        name = self.value.id
+        if name in self.marked:
+            self.marked = tuple(run for run in self.marked if run != name)
+        else:
+            self.marked = (*self.marked, name)[-2:]
+        self.redraw()
+
+
+def measured_label(info: RunInfo) -> str:
+    """The targets that a run measures; for a sweep the profile and the varied flags, not each cell."""
+    targets = [target for target in info.plan.targets if not target.stopped]
+    if info.plan.kind != "sweep":
+        return ", ".join(target.name for target in targets) or info.id
+    profiles = dict.fromkeys(target.profile for target in targets)
+    return " ".join([*profiles, *map(str, info.plan.options.get("axes", ()))])

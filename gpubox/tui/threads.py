@@ -1,1 +1,0 @@
-"""Blocking work beside the screen."""
