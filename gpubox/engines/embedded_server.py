@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpubox.engines.capabilities import parse_help
 from gpubox.engines.embedded_flags import FLAGS, Setter
 from gpubox.engines.embedded_values import boolean
 
 _HELP = Path(__file__).with_name("embedded_help.txt")
 _NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")
-_ENV = re.compile(r"\(env: (\w+)\)")
 _ENV_PREFIX = "LLAMA_ARG_"
 _BUSY_SECONDS = 2.0
 _IDLE = re.compile(r"requests_processing 0\b.*requests_deferred 0\b", re.S)
@@ -35,22 +35,14 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFlag:
-    """One option of the help text, and what it sets."""
+    """One option of the help text, and what it sets. Names have their dashes."""
 
     names: tuple[str, ...]
-    """With their dashes."""
+    negatives: frozenset[str]
     env: str | None
     usage: str
     setter: Setter | None
     """``None`` for ``--help``, ``--version`` and ``--list-devices``."""
-
-    @property
-    def negatives(self) -> tuple[str, ...]:
-        return tuple(n for n in self.names if n.startswith(("--no-", "-no-", "-nkvo", "-nocb", "-nr")) and self.paired)
-
-    @property
-    def paired(self) -> bool:
-        return any(not n.startswith(("--no-", "-n")) for n in self.names)
 
 
 def read_flags() -> dict[str, EmbeddedFlag]:
@@ -60,9 +52,10 @@ def read_flags() -> dict[str, EmbeddedFlag]:
         if block.startswith("-----"):
             continue
         names = tuple(_NAMES.findall(block.splitlines()[0]))
-        setter = next((FLAGS[bare] for n in names if (bare := n.lstrip("-")) in FLAGS), None)
-        env = _ENV.search(block)
-        flag = EmbeddedFlag(names, env[1] if env else None, block.rstrip() + "\n", setter)
+        (option,) = parse_help(block).options
+        negatives = frozenset(name for name in names if name.lstrip("-") in option.negatives)
+        setter = next((FLAGS[bare] for name in names if (bare := name.lstrip("-")) in FLAGS), None)
+        flag = EmbeddedFlag(names, negatives, option.env, block.rstrip() + "\n", setter)
         flags.update(dict.fromkeys(names, flag))
     return flags
 
