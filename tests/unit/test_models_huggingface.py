@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -159,9 +160,7 @@ def test_offline(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_no_room(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpubox.models import huggingface as module
-
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(GpuboxError, match="are free") as error:
         fetch_model("hf:u/m", paths, Config(), ignore)
     assert "HF_HOME" in error.value.hint

@@ -16,7 +16,7 @@ from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server import client as client_module
-from gpubox.server.client import Health, Slot
+from gpubox.server.responses import Health, Slot
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
 from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign_status, read_status
 from gpubox.telemetry.slot_rates import SlotRates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def on(device: str, size: int = 8 * GIB) -> list[LogEvent]:
     ]
 
 
-def one(
+def device_of(
     split: MemoryBreakdown | None, gpu: Gpu, loaded: dict[int, int] | None = None, whole: tuple[int, ...] = ()
 ) -> DeviceMemory:
     return reconcile_devices(split, (gpu,), HOST_NOW, PROCESS, SERVER, loaded or {}, whole)[0]
@@ -66,7 +67,7 @@ def test_a_card_of_one_server() -> None:
     gpu = card(
         processes=(GpuProcess(SERVER, "llama-server", 9 * GIB + GIB // 2 + 300 * MIB), GpuProcess(7, "Xorg", 50 * MIB))
     )
-    memory = one(split_of(*on("CUDA0")), gpu, {0: 9 * GIB + GIB // 2 + 100 * MIB})
+    memory = device_of(split_of(*on("CUDA0")), gpu, {0: 9 * GIB + GIB // 2 + 100 * MIB})
 
     assert (memory.device, memory.kind, memory.gpu_index) == ("CUDA0", "gpu", 0)
     assert (memory.weights_bytes, memory.kv_bytes, memory.compute_bytes) == (8 * GIB, GIB, GIB // 2)
@@ -150,8 +151,8 @@ def test_the_parts_of_a_card_come_to_its_total_always(seed: int) -> None:
     [{"processes_known": False}, {"processes": (GpuProcess(SERVER, None, None), GpuProcess(7, None, None))}],
     ids=["the driver lists no processes", "it lists them without sizes"],
 )
-def test_where_processes_are_hidden_others_are_unknown_and_in_the_rest(hidden: dict[str, object]) -> None:
-    memory = one(split_of(*on("CUDA0")), card(**hidden), {0: 9 * GIB + GIB // 2}, (0,))
+def test_where_processes_are_hidden_others_are_unknown_and_in_the_rest(hidden: dict[str, Any]) -> None:
+    memory = device_of(split_of(*on("CUDA0")), card(**hidden), {0: 9 * GIB + GIB // 2}, (0,))
 
     assert memory.other_processes_bytes is None
     assert memory.growth_bytes == GIB // 2  # of the whole card since the load
@@ -160,7 +161,7 @@ def test_where_processes_are_hidden_others_are_unknown_and_in_the_rest(hidden: d
 
 
 def test_an_empty_list_that_the_driver_gave_is_nobody() -> None:
-    assert one(None, card()).other_processes_bytes == 0
+    assert device_of(None, card()).other_processes_bytes == 0
 
 
 def test_two_cards_in_the_drivers_other_order_are_told_apart_by_their_address() -> None:
@@ -206,14 +207,14 @@ def test_a_card_on_its_own_without_any_server() -> None:
 
 
 def test_a_card_that_is_lost_keeps_its_last_readings() -> None:
-    memory = one(split_of(*on("CUDA0")), card(lost=True))
+    memory = device_of(split_of(*on("CUDA0")), card(lost=True))
 
     assert total_of(memory) == 16 * GIB
 
 
 @pytest.mark.parametrize(("used", "total"), [(None, 16 * GIB), (GIB, None), (None, None)])
 def test_a_card_that_does_not_tell_its_memory(used: int | None, total: int | None) -> None:
-    memory = one(split_of(*on("CUDA0")), card(used=used, total=total), {0: GIB})
+    memory = device_of(split_of(*on("CUDA0")), card(used=used, total=total), {0: GIB})
 
     assert memory.free_bytes is None
     assert memory.weights_bytes == 8 * GIB
@@ -221,7 +222,7 @@ def test_a_card_that_does_not_tell_its_memory(used: int | None, total: int | Non
 
 
 def test_more_in_the_log_than_on_the_card_is_a_negative_rest() -> None:
-    memory = one(split_of(*on("CUDA0", 12 * GIB)), card())
+    memory = device_of(split_of(*on("CUDA0", 12 * GIB)), card())
 
     assert memory.unaccounted_bytes == 10 * GIB - 13 * GIB - GIB // 2
     assert total_of(memory) == 16 * GIB
@@ -229,30 +230,32 @@ def test_more_in_the_log_than_on_the_card_is_a_negative_rest() -> None:
 
 def test_the_growth_of_the_server_not_of_its_neighbours() -> None:
     shown = (GpuProcess(SERVER, None, 5 * GIB), GpuProcess(7, "game", 4 * GIB))
-    memory = one(split_of(*on("CUDA0", GIB)), card(processes=shown), {0: 5 * GIB})
+    memory = device_of(split_of(*on("CUDA0", GIB)), card(processes=shown), {0: 5 * GIB})
 
     assert (memory.growth_bytes, memory.other_processes_bytes) == (0, 4 * GIB)
 
 
 def test_a_server_that_gave_memory_back_has_not_grown() -> None:
-    assert one(split_of(*on("CUDA0")), card(processes=(GpuProcess(SERVER, None, GIB),)), {0: 2 * GIB}).growth_bytes == 0
+    memory = device_of(split_of(*on("CUDA0")), card(processes=(GpuProcess(SERVER, None, GIB),)), {0: 2 * GIB})
+
+    assert memory.growth_bytes == 0
 
 
 def test_a_process_list_that_is_lost_is_no_growth() -> None:
     """At the load the server's own use was known; later the driver names no process, and a game runs beside it."""
     for hidden in ({"processes_known": False}, {"processes": (GpuProcess(SERVER, None, None),)}):
-        memory = one(split_of(*on("CUDA0")), card(**hidden), {0: GIB})
+        memory = device_of(split_of(*on("CUDA0")), card(**hidden), {0: GIB})
         assert memory.growth_bytes is None
         assert total_of(memory) == 16 * GIB
 
     seen = card(processes=(GpuProcess(SERVER, None, 2 * GIB),))
-    assert one(split_of(*on("CUDA0")), seen, {0: GIB}).growth_bytes == GIB
+    assert device_of(split_of(*on("CUDA0")), seen, {0: GIB}).growth_bytes == GIB
     # and the other way round: hidden at the load, listed now
-    assert one(split_of(*on("CUDA0")), seen, {0: 9 * GIB}, (0,)).growth_bytes is None
+    assert device_of(split_of(*on("CUDA0")), seen, {0: 9 * GIB}, (0,)).growth_bytes is None
 
 
 def test_growth_is_unknown_where_nobody_looked_at_the_load() -> None:
-    assert one(split_of(*on("CUDA0")), card()).growth_bytes is None
+    assert device_of(split_of(*on("CUDA0")), card()).growth_bytes is None
 
 
 def test_rpc_devices_are_devices_with_their_endpoint() -> None:
@@ -408,7 +411,10 @@ def test_the_parts_of_the_host_come_to_its_total_always(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(25):
         split = any_split(rng, 2) or MemoryBreakdown()
-        size = lambda: rng.choice([0, 0, rng.randrange(GIB), rng.randrange(60 * GIB)])  # noqa: E731
+
+        def size(rng: random.Random = rng) -> int:
+            return rng.choice([0, 0, rng.randrange(GIB), rng.randrange(60 * GIB)])
+
         mapped = size()
         locked = rng.choice([0, mapped, rng.randrange(mapped + 1)])
         kernel = Kernel(

@@ -14,7 +14,7 @@ import pytest
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.server.client import Slot
+from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recorder import VERSION, Recorder, read_recording
 from gpubox.telemetry.snapshot import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals

@@ -185,9 +185,9 @@ async def test_a_driver_that_hangs_is_no_evidence(box: LlamaBox, make: Make, wat
     assert (await sampler.sample(wait=True)).offload.bottleneck == "GPU compute"
 
     driver.hang()
-    with reader._turn:
+    with reader._condition:
         reader._wanted = True
-        reader._turn.notify_all()
+        reader._condition.notify_all()
     assert driver.blocked.wait(LONG)
     clock.now += 10
     snapshot = await sampler.sample(wait=True)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubox.server.client import Slot
+from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
 from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session
 from gpubox.telemetry.slot_rates import MIN_SECONDS, STUCK_SECONDS, SlotRates
@@ -256,7 +256,8 @@ def test_a_long_pause_begins_a_new_session() -> None:
     evening = request(10 + GAP_SECONDS + 1, 10, 100, 20.0)
     coffee = request(10 + GAP_SECONDS - 1, 10, 100, 20.0)
 
-    assert current_session([evening, morning]) == ([evening], pytest.approx(10))
+    session, wall_seconds = current_session([evening, morning])
+    assert session == [evening] and wall_seconds == pytest.approx(10.0)
     assert current_session([coffee, morning])[0] == [coffee, morning]
     assert throughput("idle", (), [evening, morning]).tg_peak == pytest.approx(20.0)
 

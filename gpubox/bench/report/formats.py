@@ -71,11 +71,6 @@ def write_export(text: str, path: Path) -> None:
         raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def values(value: Any) -> Any:
-    """Any of these values as JSON values."""
-    return msgspec.to_builtins(value)
-
-
 # -- a report -------------------------------------------------------------------------------------------------------
 
 
@@ -170,7 +165,7 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
     title = f"{comparison.second} against {comparison.first}"
     sentences = [*comparison_sentences(comparison), *comparison.differs]
     if form == "json":
-        return _json_text({"comparison": values(comparison)})
+        return _json_text({"comparison": msgspec.to_builtins(comparison)})
     if form == "svg":
         return svg(comparison_charts(comparison), title, sentences)
     if form == "csv":
@@ -194,7 +189,7 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
 
 def _leaderboards_text(boards: Sequence[Leaderboard], form: str) -> str:
     if form == "json":
-        return _json_text({"boards": values(boards)})
+        return _json_text({"leaderboards": msgspec.to_builtins(boards)})
     if form == "svg":
         return _leaderboards_svg(boards)
     if form == "csv":
