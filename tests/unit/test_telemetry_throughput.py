@@ -1,4 +1,4 @@
-"""Speeds: what is now, what was, and numbers that each mean one thing."""
+"""Slots, speeds and totals of one moment."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_four_slots_are_summed() -> None:
     assert (now.busy_slots, now.slots) == (4, 4)
 
 
-def test_a_standstill_is_zero_not_the_last_speed() -> None:
+def test_a_standstill_is_zero_and_not_the_last_speed() -> None:
     rates, log = SlotRates(), RequestLog(STARTED)
     for quarter in range(17):
         rates.feed(quarter / 4, (slot(0, 50),))
@@ -164,7 +164,7 @@ def reading_prompt(processed: int | None, clock: float = 12.0, *, prompt: int | 
     return reading
 
 
-def test_the_progress_of_a_prompt_counts_what_was_reused() -> None:
+def test_the_progress_of_a_prompt_includes_cached_tokens() -> None:
     reading = reading_prompt(1000)
 
     assert (reading.state, reading.prompt_done_tokens, reading.cached_tokens) == ("prefill", 42_000, 41_000)
@@ -224,7 +224,7 @@ def test_a_request_that_the_log_does_not_know() -> None:
     assert (reading.seconds, reading.pp_tokens_per_second) == (1.0, 700.0)
 
 
-def test_a_slot_that_tells_nothing_is_unknown_all_over() -> None:
+def test_a_slot_without_values_is_unknown() -> None:
     bare = Slot(0, True, None, None, None)
     (reading,) = read_slots((bare,), None, SlotRates(), 1.0, None)
 
@@ -324,5 +324,5 @@ def test_without_metrics_there_are_no_totals() -> None:
     assert (sums.requests, sums.prompt_tokens, sums.generated_tokens) == (None, None, None)
 
 
-def test_a_counter_below_the_proof_is_none_not_less() -> None:
+def test_a_counter_below_the_probe_is_zero() -> None:
     assert totals({"tokens_predicted_total": 0.0}, None, (0, 1)).generated_tokens == 0
