@@ -36,7 +36,7 @@ class ToolProtocol:
     tools: tuple[dict[str, Any], ...] = ()
     """The ``tools`` of a request."""
     tool_names: tuple[str, ...] = ()
-    """The tools that the model is told of."""
+    """The tools that the prompt describes."""
     parallel: bool = False
     """Whether one reply may hold several calls."""
     system_role: bool = True

@@ -223,10 +223,7 @@ class RunSession:
             started_at, began = utc_now(), time.monotonic()
             readings = ItemReadings()
             try:
-                if watched:
-                    async with self._monitor.watch(item.id) as readings:
-                        data = dict(await self.benchmark.execute(item, self.target_server))
-                else:
+                async with self._monitor.watch(item.id) if watched else contextlib.nullcontext(readings) as readings:
                     data = dict(await self.benchmark.execute(item, self.target_server))
             except GpuboxError as caught:
                 error = caught

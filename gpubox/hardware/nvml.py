@@ -83,7 +83,7 @@ def _read_safely(details: bool, sysfs: Path) -> DriverReading:
     try:
         reading = _read(details)
     except Exception as error:  # the thread must not print a traceback
-        reading = DriverReading((), problem=f"the NVIDIA driver cannot be asked: {error}")
+        reading = DriverReading((), problem=f"the NVIDIA driver cannot be queried: {error}")
     others = read_sysfs_gpus(sysfs)
     return with_sysfs_gpus(reading, others, bool(others) and has_nvidia_card(sysfs))
 

@@ -123,7 +123,7 @@ class DriverReader:
         try:
             self._read_nvidia(slow, traffic)
         except Exception as error:  # a broken binding must not end the thread
-            self._fail(f"the NVIDIA driver cannot be asked: {error}")
+            self._fail(f"the NVIDIA driver cannot be queried: {error}")
         if slow or self._others:
             self._others = read_sysfs_gpus(self._sysfs)
         if slow and self._others:

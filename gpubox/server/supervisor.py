@@ -344,29 +344,27 @@ class Supervisor:
         kept = self._state.failed
         logged = kept is not None and kept.profile == name and kept.at >= self._since
         self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line, logged))
-        message = f"{name}: {cause.sentence}."
-        if old is None:
-            self._save(running=None, message=message)
-            self._finish(kind, name, None, message, ok=False)
-            return OperationFailed(message, cause.hint, cause)
-        previous = old.launch.profile
-        if is_alive(old.process):  # it could not even be stopped
+        message, hint, answering = f"{name}: {cause.sentence}.", cause.hint, None
+        if old and is_alive(old.process):  # it could not even be stopped
             self._save(running=old)
-            self._finish(kind, name, previous, message, ok=False)
-            return OperationFailed(f"{message} {previous} was not touched.", cause.hint, cause)
-        restoring = self._step(Step.RESTORE, previous)
-        try:
-            await self._bring_up(old.launch, restoring=True)
-        except GpuboxError as error:
-            message += f" {previous} could not be restored: {error.message.rstrip('.')}. Nothing runs."
+            answering = old.launch.profile
+            message += f" {answering} was not touched."
+        elif old:
+            previous = old.launch.profile
+            began = self._step(Step.RESTORE, previous)
+            try:
+                await self._bring_up(old.launch, restoring=True)
+                self._done(Step.RESTORE, previous, began)
+                answering = previous
+                message += f" {previous} is restored ({time.monotonic() - began:.1f} s)."
+            except GpuboxError as error:
+                self.emit(StepFailed(Step.RESTORE, previous, error.message, error.hint))
+                message += f" {previous} could not be restored: {error.message.rstrip('.')}. Nothing runs."
+                hint = hint or error.hint
+        if answering is None:
             self._save(running=None, message=message)
-            self.emit(StepFailed(Step.RESTORE, previous, error.message, error.hint))
-            self._finish(kind, name, None, message, ok=False)
-            return OperationFailed(message, cause.hint or error.hint, cause)
-        self._done(Step.RESTORE, previous, restoring)
-        message += f" {previous} is restored ({time.monotonic() - restoring:.1f} s)."
-        self._finish(kind, name, previous, message, ok=False)
-        return OperationFailed(message, cause.hint, cause)
+        self._finish(kind, name, answering, message, ok=False)
+        return OperationFailed(message, hint, cause)
 
     @contextmanager
     def _exclusive(self, kind: str, profile: str, *, must_record: bool = True) -> Iterator[RunningServer | None]:

@@ -52,7 +52,12 @@ class HelpPage(ScrollKeys, VerticalScroll, can_focus=True):
 class HelpScreen(Dialog[None]):
     """The keys of the ``first`` scope stand at the top."""
 
-    DEFAULT_CSS = "HelpScreen > HelpPage { width: 96; height: auto; padding: 1 2; }"
+    DEFAULT_CSS = """
+    HelpScreen > HelpPage { width: 96; height: auto; padding: 1 2; }
+    HelpScreen Horizontal { height: auto; }
+    HelpScreen Horizontal > Static { width: 1fr; }
+    HelpScreen Horizontal > .left { width: 15; }
+    """
     BINDINGS = [("escape,q,question_mark,f1", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, file_locations: Iterable[tuple[str, str]], *, first: Scope = Scope.ANYWHERE) -> None:
@@ -90,19 +95,7 @@ def _table(title: str, rows: Iterable[tuple[str, str | Content, str]]) -> Iterab
     """A heading and (left, right, style of left) rows."""
     yield Static(Content.styled(title, "bold"), markup=False)
     for left, right, style in rows:
-        yield _Row(left, right, style)
+        with Horizontal():
+            yield Static(Content.styled(left, style), markup=False, classes="left")
+            yield Static(right, markup=False)
     yield Static("", markup=False)
-
-
-class _Row(Horizontal):
-    """Two columns; the right one wraps within itself."""
-
-    DEFAULT_CSS = "_Row { height: auto; } _Row > .left { width: 15; } _Row > .right { width: 1fr; }"
-
-    def __init__(self, left: str, right: str | Content, style: str) -> None:
-        super().__init__()
-        self.left, self.right, self.left_style = left, right, style
-
-    def compose(self) -> ComposeResult:
-        yield Static(Content.styled(self.left, self.left_style), markup=False, classes="left")
-        yield Static(self.right, markup=False, classes="right")

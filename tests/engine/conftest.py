@@ -54,7 +54,7 @@ class Box:
 
     def profile(self, name: str, flags: dict[str, object] | None = None, **top: object) -> str:
         values = {"model": str(self.model), "port": self.port, **top}
-        # one thread: several wait for each other in a busy loop, and on busy cores that takes ten times as long
+        # one thread: several threads wait in a busy loop, which on busy cores takes ten times as long
         values["flags"] = {"ctx-size": 512, "parallel": 1, "threads": 1, **(flags or {})}
         (self.paths.profiles / f"{name}.toml").write_text(tomli_w.dumps(values))
         return name

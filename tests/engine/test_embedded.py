@@ -1,4 +1,4 @@
-"""The embedded engine with a real model: it serves, refuses, and ends as llama-server does."""
+"""The embedded engine with a real model: it serves, refuses arguments and exits as llama-server does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A switch to a broken profile ends with the old one answering: on a real engine with a real model."""
+"""A failed switch restores the old profile, with a real engine and a real model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
 
 @dataclass(frozen=True)
 class Broken:
-    """A profile that cannot come up, what it must be called, and whether the old server may be stopped for it."""
+    """A profile that cannot start, the expected message, and whether the old server may be stopped for it."""
 
     name: str
     make: Callable[[Box], str]
@@ -58,7 +58,7 @@ BROKEN = (
 
 @pytest.fixture(scope="module")
 def running(box: Box) -> Iterator[Box]:
-    """A box where the profile `old` answers, and a port that another program holds."""
+    """A box where the profile `old` answers, and a port that another program uses."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

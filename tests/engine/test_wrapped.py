@@ -1,4 +1,4 @@
-"""Engines wrapped in a script, and records that the disk refused: the server is still found."""
+"""The server is found again if its engine is a wrapper script, and if its record could not be written."""
 
 from __future__ import annotations
 

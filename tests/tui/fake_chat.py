@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpubox.agent import events as e
+from gpubox.agent.chat import Chat
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.settings import SYSTEM_PROMPT
 from gpubox.agent.tools import Approve, ToolCall, ToolOutput
@@ -105,25 +105,14 @@ def coding_turn() -> list[Step]:
     ]
 
 
-@dataclass
-class FakeChat:
+class FakeChat(Chat):
     """One open chat; ``service`` has the script of the next turn."""
 
-    service: FakeChats
-    approve: Approve
-    log: ChatLog
-    endpoint: ServerEndpoint | None = None
-    problem: str = ""
-    closed: bool = False
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def name(self) -> str:
-        return self.log.name
-
-    @property
-    def settings(self) -> ChatSettings:
-        return self.log.settings
+    def __init__(self, service: FakeChats, approve: Approve, log: ChatLog) -> None:
+        super().__init__(service.paths, service.config)
+        self.service, self.approve, self.log = service, approve, log
+        self.closed = False
+        self.stopped = asyncio.Event()
 
     async def send(self, text: str) -> AsyncGenerator[e.AgentEvent, None]:
         self.service.asked.append(text)
@@ -171,7 +160,7 @@ class FakeChat:
             raise UsageError("The workspace /nowhere cannot be used: no such file or directory.")
         self.log.apply_record(SettingsChanged(settings, "2026-11-21T13:00:00Z"))
 
-    def rewind(self, turn: str) -> None:
+    def rewind(self, turn: str = "") -> None:
         self.log.apply_record(HeadMoved(turn, "2026-11-21T13:00:00Z"))
 
     def branch(self, name: str, turn: str | None = None) -> None:

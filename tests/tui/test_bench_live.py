@@ -52,6 +52,7 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
         words = ("speed", "--url", server.url, *SMALL, "--repeats", "2000")
         planned = await bench.outline(words)
         assert (planned.items, planned.starts, planned.restored_profile) == (4002, (), None)
+        assert planned.tokens and not planned.fresh
 
         async with begun(bench, *words) as task:
             live = await at_work(bench, task, 3)
@@ -90,5 +91,5 @@ async def test_the_best_cell_is_kept_as_a_profile_of_the_owner(own_home: Path) -
     assert load_catalog(paths).get("mine").flags["n-cpu-moe"] == 4
     with pytest.raises(UsageError, match="already"):
         await bench.save_as_profile(run.id, "mine")
-    with pytest.raises(GpuboxError, match="No run that was cut off"):
+    with pytest.raises(GpuboxError, match="No interrupted run"):
         await bench.restore()

@@ -56,7 +56,7 @@ async def test_picture(
             await pilot.press("j", "space", "k", "space", "v")
             await shows(pilot, "Comparison", "better")
         elif scene == "at_work":
-            await shows(pilot, "at work", "▶ bench")
+            await shows(pilot, ", active", "▶ bench")
         else:
             await shows(pilot, "The served path")
         await pictured(pilot, snapshot)

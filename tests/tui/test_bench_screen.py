@@ -146,7 +146,7 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         done, of = len(run.results()), len(run.items())
         await shows(pilot, f"bench speed {done}/{of}")
         await pilot.press("3")
-        await shows(pilot, "at work", f"{done} of {of}", "left", "so far", "Last items", run.items()[done].id)
+        await shows(pilot, ", active", f"{done} of {of}", "left", "so far", "Last items", run.items()[done].id)
         with run.owned():
             run.add_result(next(iter(run.results().values())).__class__(run.items()[done].id, {"tg": 1.0}, 4.0))
         await shows(pilot, f"{done + 1} of {of}")
@@ -182,7 +182,7 @@ async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -
         )
         await shows(pilot, "being started")
         await pilot.press("n")
-        await shows(pilot, "one at a time")
+        await shows(pilot, "only one can run at a time")
 
 
 async def test_b_estimates_from_the_speed_of_what_runs_where_no_run_tells(box: Paths) -> None:
@@ -257,7 +257,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         run = speed_run(box, "newer", share=0.5)
         bench.working = run
         await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it")
-        await shows(pilot, f"{run.id}, at work")
+        await shows(pilot, f"{run.id}, active")
         await pilot.press("j")
         await until(pilot, lambda: screen.pane.border_title.endswith("speed-older"))
         await pilot.press("o")
@@ -277,7 +277,7 @@ async def test_who_reads_another_report_keeps_it_while_a_run_ends(box: Paths) ->
         await shows(pilot, "1 run")
         await begin_speed(pilot)
         bench.working = speed_run(box, "newer", share=0.5)
-        await shows(pilot, "at work", "Last items")
+        await shows(pilot, ", active", "Last items")
         await pilot.press("j")
         await until(pilot, lambda: screen.pane.shown == older.id)
         bench.working = None
@@ -337,7 +337,7 @@ async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
         await shows(pilot, "1 run", "resume")
         assert "bench_restore" in screen_of(pilot).keys.hidden_actions
         await pilot.press("u")
-        await shows(pilot, "No killed run has left")
+        await shows(pilot, "No interrupted run has left")
         run.save(replace(run.info, restore_pending=True))  # the list does not know yet
         await pilot.press("u")
         await shows(pilot, "Restore what ran before?", run.id)

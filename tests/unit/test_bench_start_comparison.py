@@ -22,9 +22,8 @@ from gpubox.bench.start_comparison import (
     compare_unpaired,
     interim_analyses,
     random_order,
-    satterthwaite,
 )
-from gpubox.bench.stats import Estimate
+from gpubox.bench.stats import Estimate, satterthwaite
 
 PROMPTS = [f"p{number}" for number in range(8)]
 

@@ -1,4 +1,4 @@
-"""The wire reader: recorded bytes of llama-server b11434 and of other servers, cut anywhere, and what is none."""
+"""Decoding streams: recorded bytes of llama-server b11434 and other servers, split anywhere, and invalid bytes."""
 
 from __future__ import annotations
 

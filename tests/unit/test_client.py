@@ -1,4 +1,4 @@
-"""The client of a llama-server that is well, loading, locked, old, or something else entirely."""
+"""The client of a llama-server that is ready, loading, protected by a key or old, and of other servers."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ async def test_an_answer_that_never_ends_is_not_waited_for_for_ever() -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         try:
-            while True:  # each read succeeds: http.client's own limit never strikes
+            while True:  # each read succeeds, so http.client's own timeout never applies
                 writer.write(b"1\r\nx\r\n")
                 await writer.drain()
                 await asyncio.sleep(0.01)
@@ -259,7 +259,7 @@ async def test_an_answer_that_never_ends_is_not_waited_for_for_ever() -> None:
     port = server.sockets[0].getsockname()[1]
     try:
         async with connect(f"http://127.0.0.1:{port}", timeout=0.1) as llama:
-            # on a busy machine the limit may strike while it still connects
+            # on a busy machine the timeout may end the connecting
             assert (await asyncio.wait_for(llama.health(), 60)).status == "unreachable"
             assert await asyncio.wait_for(llama.slots(), 60) is None
     finally:
@@ -303,4 +303,4 @@ async def test_an_answer_that_is_too_long_is_left_unread_and_said_to_be(status: 
                 await llama.chat([], max_tokens=1)
     finally:
         server.close()
-    assert sent < 5 * 32 * 2**20  # five answers, each left a little after its limit
+    assert sent < 5 * 32 * 2**20  # five answers, each read a little beyond its limit

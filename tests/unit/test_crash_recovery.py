@@ -1,4 +1,4 @@
-"""After a death: what is written down, and when a server is started again."""
+"""After a crash: the post-mortem, and when a server is restarted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG = "0.01.000.000 E srv: something\nCUDA error: an illegal memory access was e
 
 @pytest.fixture
 def view(paths: Paths) -> InstanceView:
-    """The slot of a server that died."""
+    """The instance of a server that died."""
     save_state(paths.instance_state("main"), InstanceState(DEAD))
     paths.logs.mkdir(parents=True)
     paths.instance_log("main").write_text(LOG)

@@ -1,4 +1,4 @@
-"""What is read out of a real --help, and what is held against a profile's flags."""
+"""The options in a real --help, and the flags of a profile that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking an engine, with shell scripts in its place."""
+"""Short runs of an engine, with shell scripts as engines."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_an_engine_that_hangs_is_ended_with_its_children(
             script(f"sleep 600 & echo $! > {tmp_path}/child; wait"), paths
         )  # the sleep holds the pipes open
     child = tmp_path / "child"
-    pid = child.read_text().strip() if child.exists() else ""  # none where the limit struck before it began
+    pid = child.read_text().strip() if child.exists() else ""  # empty if the timeout came before it started
     until(lambda: not pid or identity_of(int(pid)) is None)
 
 

@@ -1,4 +1,4 @@
-"""From a recorded log to one true sentence. The lines are llama-server's of build 11434 (CUDA: from its source)."""
+"""Recorded logs -> one sentence. The lines are llama-server's, build 11434 (CUDA: from its source)."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_a_silent_end_is_said_to_be_silent(code: int | None, words: str) -> None
 
         assert cause.kind == FailureKind.CRASH
         assert cause.sentence == f"the engine exited{words} without an error message"
-        assert ("dmesg" in cause.hint) == (code is None)  # nobody saw a signal: SIGKILL leaves just this
+        assert ("dmesg" in cause.hint) == (code is None)  # after SIGKILL there is neither code nor message
 
 
 def test_the_first_error_is_short_and_none_of_the_callers_that_gave_up() -> None:

@@ -1,4 +1,4 @@
-"""Start-up failures of a real llama-server, build 11434: what each is called, and that no caller's farewell is."""
+"""Start-up failures of a real llama-server, build 11434: the cause of each, never the last message of a caller."""
 
 from __future__ import annotations
 

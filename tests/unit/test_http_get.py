@@ -1,4 +1,4 @@
-"""GET over kept connections: against sockets that answer byte for byte what a test says."""
+"""GET over kept connections, against sockets that send exactly the bytes of the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
 
 
 class Wire:
-    """Takes connections one by one and plays the answers of each; ``None`` closes it before the next is due."""
+    """Accepts connections one by one and sends the answers of each; ``None`` closes the connection."""
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []

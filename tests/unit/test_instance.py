@@ -1,4 +1,4 @@
-"""What is so about a slot: the record against the processes that really run."""
+"""The view of an instance: its record against the processes that really run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Spawn = Callable[..., ProcessIdentity]
 
 @pytest.fixture
 def spawn(paths: Paths) -> Iterator[Spawn]:
-    """Starts a process that carries a marker and the life lock of the slot, and lives until the test ends."""
+    """Starts a process with a marker and the liveness lock of the instance. It lives until the test ends."""
     children: list[subprocess.Popen[bytes]] = []
 
     def start(mark: str, *argv: str, where: Paths = paths) -> ProcessIdentity:
-        # The words stand in its command line as llama-server's would; it only waits for its stdin to close.
+        # Its command line looks like llama-server's; it only waits until its stdin is closed.
         command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *argv]
         life = where.liveness_lock("main")
         life.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def spawn(paths: Paths) -> Iterator[Spawn]:
 
 @pytest.fixture
 def save(paths: Paths) -> Callable[..., Path]:
-    """Writes the main slot's state."""
+    """Writes the state of the main instance."""
 
     def write(**fields: object) -> Path:
         path = paths.instance_state("main")
@@ -183,7 +183,7 @@ def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(
     paths: Paths, save: Callable[..., Path], spawn: Spawn
 ) -> None:
     recorded = running(None)
-    spawn(launch_marker_of(paths, "main", replace(recorded, launch_id="older")))  # it stands first in /proc
+    spawn(launch_marker_of(paths, "main", replace(recorded, launch_id="older")))  # it comes first in /proc
     process = spawn(launch_marker_of(paths, "main", recorded))
     spawn(launch_marker_of(paths, "other", recorded))
     save(running=recorded)

@@ -75,7 +75,7 @@ def test_an_embedding_server_is_proven_by_an_embedding(
     assert prepare_launch(replace(profile, flags=flags), paths, config).embeddings is proven
 
 
-# -- who can reach it -----------------------------------------------------------------------------------
+# -- exposure -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])

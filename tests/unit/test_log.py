@@ -1,4 +1,4 @@
-"""The server's log: what its lines say, and reading a file that grows, turns over or is cut."""
+"""The server's log: parsing its lines, and reading a file that grows, is rotated or is cut."""
 
 from __future__ import annotations
 

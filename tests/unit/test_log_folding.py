@@ -1,4 +1,4 @@
-"""A log folded for the eye: what repeats is counted, and nothing else is left out."""
+"""Folding a log: repeated lines are counted, and no other line is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log line -> event: recorded logs, older wordings, and lines that no llama.cpp wrote."""
+"""Log line -> event: recorded logs, older wordings, and damaged or foreign lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def events(name: str) -> list[LogEvent]:
 
 
 def same(event: LogEvent, expected: LogEvent) -> bool:
-    """Equal, but for the last bits of a number."""
+    """Equal, except for the last bits of a number."""
     return type(event) is type(expected) and all(
         a == pytest.approx(b) if isinstance(b, float) else a == b for a, b in zip(event, expected, strict=True)
     )
@@ -234,7 +234,7 @@ def test_lines_of_a_slot(text: str, event: LogEvent) -> None:
     assert parse_event(f"1.00.000.000 I slot print_timing: id  0 | task 9 | {text}") == (60.0, event)
 
 
-# -- numbers that are none -------------------------------------------------------------------------
+# -- invalid numbers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", ["inf", "nan", "-nan", "-inf", "0.00"])
@@ -312,7 +312,7 @@ def test_what_becomes_of_prompts(line: str, event: LogEvent) -> None:
     assert parse_event(line)[1] == event
 
 
-# -- lines that no llama.cpp wrote -------------------------------------------------------------------
+# -- damaged or foreign lines ------------------------------------------------------------------------
 
 NEEDLES = [needle for needle, _, _ in log_parsing._TABLE]
 HOSTILE = [
@@ -366,7 +366,7 @@ def test_a_megabyte_in_one_line_is_no_more_work_than_a_line(needle: str, monkeyp
 
 @pytest.mark.parametrize("needle", NEEDLES)
 def test_no_pattern_runs_away(needle: str) -> None:
-    """The longest line that is looked at, filled with what makes a pattern try again and again.
+    """The longest line that is parsed, with text that makes a pattern backtrack.
 
     No clock: a pattern that runs away needs minutes for this, and holds the whole run up; none does.
     """

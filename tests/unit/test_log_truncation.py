@@ -1,4 +1,4 @@
-"""Cutting the log under a server that goes on writing: the load stays, the rest goes aside."""
+"""Cutting the log of a server that keeps writing: the load stays, the rest is moved aside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILLER = "0.02.000.000 I srv  update_slots: all slots are idle\n" * 200
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A log over its size: a load, a request, and more."""
+    """A log that is too long: a load, a request and filler."""
     monkeypatch.setattr(log_truncation, "MAX_LOG_BYTES", 5000)
     path = tmp_path / "main.log"
     path.write_text(LOADED + taken("0.01.000.000", 1) + done("0.05.000.000", 1) + FILLER)
@@ -62,7 +62,7 @@ def test_who_starts_later_knows_the_split_and_the_last_requests(log: Path) -> No
 
     assert log_source.breakdown.weights == {"CUDA0": 1024 * MIB, "Host": 100 * MIB}
     assert [request.task for request in log_source.requests.finished] == [2, 1]
-    assert not log_source.complete  # nobody counts what is gone
+    assert not log_source.complete  # the cut requests cannot be counted
 
 
 def test_who_was_there_reads_nothing_twice(log: Path) -> None:

@@ -1,4 +1,4 @@
-"""Watching a driver that is not all there: cards lost and found, fields refused, no driver, a broken one."""
+"""Continuous readings with lost and returned cards, refused fields, no driver or a broken one."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_broken_binding_ends_neither_thread_nor_readings(
     driver.answer("DeviceGetPowerUsage", broken)
     reading = reader.fresh(LONG)
     assert (used(reading), reading.gpus[0].lost) == ([GIB], True)
-    assert reading.problem.endswith(": the NVIDIA driver cannot be asked: file too short")
+    assert reading.problem.endswith(": the NVIDIA driver cannot be queried: file too short")
 
     driver.nvmlDeviceGetPowerUsage = working
     clock.now += 6
@@ -204,4 +204,4 @@ def test_no_binding_at_all_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     with DriverReader(sysfs=tmp_path) as reader:
-        assert reader.fresh(LONG).problem.startswith("the NVIDIA driver cannot be asked: ")
+        assert reader.fresh(LONG).problem.startswith("the NVIDIA driver cannot be queried: ")

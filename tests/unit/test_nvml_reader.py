@@ -1,4 +1,4 @@
-"""The thread that watches the driver: its paces, a driver that hangs, and its end."""
+"""The thread that reads the driver: its intervals, a driver that hangs, and closing."""
 
 from __future__ import annotations
 

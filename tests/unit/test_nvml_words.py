@@ -1,4 +1,4 @@
-"""Throttle bits in words, and what a PCI Express link carries."""
+"""Throttle reasons, and the bandwidth of a PCI Express link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes by identity, and who holds a port: against real processes and sockets."""
+"""Processes by identity, and the owner of a port, with real processes and sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import until
 
 @pytest.fixture
 def living() -> Iterator[subprocess.Popen[bytes]]:
-    """A living process with a marker."""
+    """A running process with a marker."""
     env = {**os.environ, MARKER_VARIABLE: "/state|main|a|f00d"}
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, bufsize=0)
     assert child.stdin is not None and child.stdout is not None

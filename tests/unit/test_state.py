@@ -1,4 +1,4 @@
-"""The state file: what is written comes back, what is damaged is said to be, and nothing is half written."""
+"""The state file: it is read as it was written, damage is reported, and no write is partial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`status`: one value from the record, the process and the server, and the JSON that is documented."""
+"""`status`: the value made from record, process and server, and its documented JSON."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DOCUMENTED = {
 
 
 class FakeClient:
-    """Answers health, slots and props as it was told to."""
+    """Answers health, slots and props as the test sets them."""
 
     def __init__(self, health: str, slots: list[Slot] | None, props: dict[str, Any] | None = None) -> None:
         self._health, self._slots, self._props = health, slots, props

@@ -1,4 +1,4 @@
-"""Waiting for VRAM to settle: by two readings that agree, bounded, and only where there is a driver."""
+"""Waiting for released VRAM: until two readings agree, for a limited time, and only with a driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def script(monkeypatch: pytest.MonkeyPatch, readings: Iterable[tuple[int, ...] |
 async def test_no_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, [None])
 
-    assert await wait_vram_released() == "no GPU driver to ask"
+    assert await wait_vram_released() == "no GPU driver"
 
 
 async def test_it_waits_until_every_card_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:

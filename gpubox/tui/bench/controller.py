@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpubox.tui.bench.run_list import RunRows
     from gpubox.tui.bench.service import BenchService
 
-ONE_AT_A_TIME = "Another run is at work, and runs are made one at a time. x on it stops it."
+ONE_AT_A_TIME = "Another run is active, and only one can run at a time. x on it stops it."
 EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))
 """Key, label and file extension."""
 
@@ -194,7 +194,7 @@ class BenchController:
         """Stops the active run if it is selected or no run is; otherwise deletes the selected run."""
         run, active = self.view.selected_run, self.view.live
         if self.starting and not active:
-            self.view.say("The run is being started; x stops it as soon as it is at work.")
+            self.view.say("The run is being started; x stops it as soon as it is active.")
         elif active and (run is None or run.id == active.info.id):
             self.view.work(lambda: self._stop(active), "bench-stop")
         elif run and not self.service.read_only:
@@ -246,9 +246,9 @@ class BenchController:
         await self.view.read_summaries()  # the palette can start this action before the list was ever read
         run = next(filter(has_pending_restore, self.view.summaries), None)
         if run is None:
-            self.view.say("No killed run has left a server to restore.")
+            self.view.say("No interrupted run has left a server to restore.")
             return
-        body = f"{run.id} was killed; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
+        body = f"{run.id} was interrupted; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
         restore = ("y", "stop the server it left, and restore that", "yes")
         if await self._ask("Restore what ran before?", body, ("n", "not now", "no"), restore) == "yes":
             self.view.say("Restoring ...")

@@ -218,9 +218,9 @@ class BenchScreen(PersistentScreen):
             return
         live, throughput = self.live, self.throughput
         if live is None:
-            self.pane.put(LIVE, "Run", lambda width: [styled_line(("It is being started ...", "$quiet"))])
+            self.pane.put(LIVE, "Run", lambda width: [styled_line(("The run is being started ...", "$quiet"))])
         else:
-            self.pane.put(LIVE, f"{live.info.id}, at work", lambda width: active_run_lines(live, throughput, width))
+            self.pane.put(LIVE, f"{live.info.id}, active", lambda width: active_run_lines(live, throughput, width))
 
     def _show(self) -> None:
         """Fills the pane."""
@@ -314,7 +314,7 @@ class BenchScreen(PersistentScreen):
         if self.live:
             self.show_live()
         else:
-            self.say("No run is at work.")
+            self.say("No run is active.")
 
     def action_bench_copy(self) -> None:
         """Copies the selected text; without a selection the whole content of the pane."""

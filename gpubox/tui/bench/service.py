@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import msgspec
+
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.threads import run_in_thread
 
@@ -111,10 +113,7 @@ class BenchService:
             raise _reported_error(values, process.stderr)
         from gpubox.bench.plan_outline import PlanOutline
 
-        return PlanOutline(
-            values["items"], tuple(values["starts"]), values["restored_profile"], values["seconds"],
-            fresh=bool(values.get("fresh")), tokens=values["tokens"],
-        )  # fmt: skip
+        return msgspec.convert(values, PlanOutline)
 
     async def busy(self) -> tuple[str, ...]:
         """The requests that the server answers now, a sentence each."""

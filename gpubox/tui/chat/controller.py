@@ -21,11 +21,12 @@ from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
 if TYPE_CHECKING:
     from textual.app import App
 
+    from gpubox.agent.chat import Chat
     from gpubox.agent.tools import ToolCall
     from gpubox.tui.chat.approval import ApprovalQueue
     from gpubox.tui.chat.chat_list import ChatList
     from gpubox.tui.chat.composer import Composer
-    from gpubox.tui.chat.service import ChatService, OpenChat
+    from gpubox.tui.chat.service import ChatService
     from gpubox.tui.chat.transcript import Transcript
     from gpubox.tui.styled_lines import StyledLine
 
@@ -82,7 +83,7 @@ class TurnRunner:
         self._started_at = 0.0
         self._draw, self._clock = draw, clock
         self._task: asyncio.Task[None] | None = None
-        self._chat: OpenChat | None = None
+        self._chat: Chat | None = None
         self._stopping = False
         self._dirty = asyncio.Event()
 
@@ -91,7 +92,7 @@ class TurnRunner:
         """Since the turn started."""
         return self._clock() - self._started_at
 
-    async def run(self, chat: OpenChat, turn: TurnView, text: str) -> None:
+    async def run(self, chat: Chat, turn: TurnView, text: str) -> None:
         """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
         self.turn, self.running, self._started_at = turn, True, self._clock()
         self._chat, self._stopping = chat, False
@@ -119,7 +120,7 @@ class TurnRunner:
             self._task.cancel()
         self._stopping = True
 
-    async def _consume(self, chat: OpenChat, turn: TurnView, text: str) -> None:
+    async def _consume(self, chat: Chat, turn: TurnView, text: str) -> None:
         try:
             async with contextlib.aclosing(chat.send(text)) as events:
                 async for event in events:
@@ -151,7 +152,7 @@ class ChatController:
     def __init__(self, view: ChatView, service: ChatService) -> None:
         self.view, self.service = view, service
         self.runner = TurnRunner(view.draw)
-        self.chat: OpenChat | None = None
+        self.chat: Chat | None = None
         self.new_settings = ChatSettings()
         """Settings of a chat that has no file yet."""
         self.editing = False
@@ -215,7 +216,7 @@ class ChatController:
         self.view.draw_lines()
         await self.read_list()
 
-    async def _open_new(self) -> OpenChat:
+    async def _open_new(self) -> Chat:
         chat = self.chat = await self.service.open("", self.approve)
         chat.change_settings(self.new_settings)
         return chat
@@ -256,7 +257,7 @@ class ChatController:
         elif not self.busy():
             self.view.work(lambda: self._open(self.service.open(name, self.approve)), "chat")
 
-    async def _open(self, opening: Awaitable[OpenChat]) -> None:
+    async def _open(self, opening: Awaitable[Chat]) -> None:
         chat = await opening
         await self.close()
         self.chat, self.new_settings = chat, chat.settings
@@ -288,7 +289,7 @@ class ChatController:
         if turn:
             self.view.work(lambda: self._branch(chat, turn), "chat")
 
-    async def _branch(self, chat: OpenChat, turn: str) -> None:
+    async def _branch(self, chat: Chat, turn: str) -> None:
         old, name = chat.name, await self.service.free_name(chat.name)
         chat.branch(name, turn)
         await self._open(self.service.open(name, self.approve))

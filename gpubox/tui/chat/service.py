@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
+    from gpubox.agent.chat import Chat
     from gpubox.agent.endpoint import ServerEndpoint
-    from gpubox.agent.events import AgentEvent
     from gpubox.agent.tools import Approve
     from gpubox.agent.transcript.chat_files import ChatSummary
-    from gpubox.agent.transcript.chat_log import ChatLog
-    from gpubox.agent.transcript.records import ChatSettings
     from gpubox.agent.transcript.search import SearchHit
     from gpubox.config import Config
     from gpubox.paths import Paths
@@ -42,46 +40,6 @@ class ProfileDefaults:
     sampling: Mapping[str, float]
 
 
-class OpenChat(Protocol):
-    """An open chat: the part of ``agent.chat.Chat`` that the screen uses. Methods raise GpuboxError."""
-
-    @property
-    def name(self) -> str:
-        """Empty for a new chat: its first prompt names it."""
-
-    @property
-    def settings(self) -> ChatSettings: ...
-
-    @property
-    def log(self) -> ChatLog:
-        """All turns so far."""
-
-    @property
-    def endpoint(self) -> ServerEndpoint | None:
-        """The server that answers the running turn, or answered the last one."""
-
-    @property
-    def problem(self) -> str:
-        """Why the chat cannot be saved now; empty if it can."""
-
-    def send(self, text: str) -> AsyncGenerator[AgentEvent, None]:
-        """Runs a turn. Closing the iterator stops the model and its programs; the text so far stays."""
-
-    def stop(self) -> bool:
-        """Ends the running turn; returns whether its iterator still yields the final event."""
-
-    def change_settings(self, settings: ChatSettings) -> None:
-        """Changes the settings from the next turn on."""
-
-    def rewind(self, turn: str) -> None:
-        """Makes the next turn continue after ``turn``; empty: from the beginning. No turn is deleted."""
-
-    def branch(self, name: str, turn: str | None = None) -> None:
-        """Copies the chat up to ``turn`` into a new chat ``name``."""
-
-    async def close(self) -> None: ...
-
-
 class ChatService:
     """The stored chats. Methods raise GpuboxError; slow imports and disk access run in threads."""
 
@@ -101,7 +59,7 @@ class ChatService:
 
         return await run_in_thread(search, self.paths, text)
 
-    async def open(self, name: str, approve: Approve) -> OpenChat:
+    async def open(self, name: str, approve: Approve) -> Chat:
         """Opens chat ``name``; empty: a new one. ``approve`` asks the user to allow a tool call."""
         await run_in_thread(_import_agent)
         from gpubox.agent.chat import Chat
