@@ -9,7 +9,7 @@ import pytest
 
 from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
-from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session
+from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session, finished_session
 from gpubox.telemetry.slot_rates import MIN_SECONDS, STUCK_SECONDS, SlotRates
 from gpubox.telemetry.snapshot import Request, SlotReading
 from gpubox.telemetry.throughput import read_slots, throughput, totals
@@ -251,19 +251,25 @@ def test_peak_median_and_effective_are_three_numbers() -> None:
     assert now.tg_tokens_per_second is None
 
 
+def wall_seconds(finished: list[Request]) -> float | None:
+    """From the beginning of the session's first request to the end of its last."""
+    session = finished_session(finished)
+    return session.ended - session.began if session.ended is not None and session.began is not None else None
+
+
 def test_a_long_pause_begins_a_new_session() -> None:
     morning = request(0, 10, 1000, 99.0)
     evening = request(10 + GAP_SECONDS + 1, 10, 100, 20.0)
     coffee = request(10 + GAP_SECONDS - 1, 10, 100, 20.0)
 
-    session, wall_seconds = current_session([evening, morning])
-    assert session == [evening] and wall_seconds == pytest.approx(10.0)
-    assert current_session([coffee, morning])[0] == [coffee, morning]
+    assert current_session([evening, morning]) == [evening]
+    assert wall_seconds([evening, morning]) == pytest.approx(10.0)
+    assert current_session([coffee, morning]) == [coffee, morning]
     assert throughput("idle", (), [evening, morning]).tg_peak == pytest.approx(20.0)
 
 
 def test_requests_side_by_side_share_their_wall_time() -> None:
-    _, wall = current_session([request(2, 10, 100), request(1, 3, 100), request(0, 10, 100)])
+    wall = wall_seconds([request(2, 10, 100), request(1, 3, 100), request(0, 10, 100)])
 
     assert wall == pytest.approx(12)
 
@@ -276,8 +282,8 @@ def test_nothing_done_is_unknown() -> None:
     now = throughput("idle", (), [])
 
     assert (now.tg_peak, now.tg_median, now.effective_tokens_per_second, now.ttft_seconds) == (None, None, None, None)
-    assert current_session([]) == ([], None)
-    assert current_session([request(0, 0, 0)]) == ([request(0, 0, 0)], None)
+    assert (current_session([]), wall_seconds([])) == ([], None)
+    assert (current_session([request(0, 0, 0)]), wall_seconds([request(0, 0, 0)])) == ([request(0, 0, 0)], 0.0)
 
 
 def test_acceptance_is_of_the_last_request_that_drafted() -> None:
