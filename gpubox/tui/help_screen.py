@@ -75,7 +75,8 @@ class HelpScreen(Dialog[None]):
         self.query_one(HelpPage).focus()
 
     def _tables(self) -> Iterable[Widget]:
-        yield Static("^p explains the actions and runs them by name.\nThe mouse selects text, ^c copies it.\n", markup=False)
+        intro = "^p explains the actions and runs them by name.\nThe mouse selects text, ^c copies it.\n"
+        yield Static(intro, markup=False)
         for scope in dict.fromkeys((self.first, *TITLES)):
             actions = [a for a in ACTIONS if (a.scope if a.scope in TITLES else Scope.ANYWHERE) is scope]
             yield Static(Content.styled(TITLES[scope], "bold"), markup=False)
