@@ -1,1 +1,1 @@
-"""The screen. The only room that knows Textual."""
+"""The screen. The only package that imports Textual."""

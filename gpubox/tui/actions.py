@@ -57,17 +57,17 @@ ACTIONS = (
            Scope.DASHBOARD, 0, "", "ls --all"),
     Action("filter_log", "f", "f", "Filter the log", "Shows only lines that contain the text; esc shows all.",
            Scope.DASHBOARD, 12, "filter", "logs"),
-    Action("focus_profiles", "p", "p", "Show the profiles", "The profile list on the whole screen, and back.",
+    Action("zoom_profiles", "p", "p", "Show the profiles", "The profile list on the whole screen, and back.",
            Scope.DASHBOARD, 4, "profiles", "ls"),
-    Action("focus_memory", "v", "v", "Show only the memory", "VRAM and CPU offload on the whole screen, and back.",
+    Action("zoom_memory", "v", "v", "Show only the memory", "VRAM and CPU offload on the whole screen, and back.",
            Scope.DASHBOARD, 8, "memory", "status"),
-    Action("focus_requests", "t", "t", "Show only throughput and requests", "Both on the whole screen, and back. Enter "
+    Action("zoom_requests", "t", "t", "Show only throughput and requests", "Both on the whole screen, and back. Enter "
            "on a request shows all its fields.", Scope.DASHBOARD, 9, "requests", "ps"),
-    Action("focus_log", "l", "l", "Show only the log", "The log on the whole screen, and back.",
+    Action("zoom_log", "l", "l", "Show only the log", "The log on the whole screen, and back.",
            Scope.DASHBOARD, 7, "log", "logs"),
     Action("failed_log", "F", "F", "Show the log of the last failure", "Of the last start that failed, or the last "
            "server that died.", Scope.DASHBOARD, 0, "", "logs --failed"),
-    Action("focus_detail", "d", "d", "Show only the details", "Everything about the highlighted profile, and back.",
+    Action("zoom_detail", "d", "d", "Show only the details", "Everything about the highlighted profile, and back.",
            Scope.DASHBOARD, 11, "details", "show"),
     Action("copy", "y", "y", "Copy the command line", "The exact command line of the highlighted profile, to the "
            "terminal's clipboard (OSC 52, works over SSH).", Scope.DASHBOARD, 13, "copy", "show"),
@@ -174,7 +174,9 @@ def bindings(*scopes: Scope) -> list[Binding]:
 
 
 def action_name(action: Action) -> str:
-    """The action as Textual dispatches it, with ``app.`` before it if the app performs it."""
+    """The action as Textual dispatches it; ``app.`` if the app performs it, ``zoom('log')`` for ``zoom_log``."""
+    if action.id.startswith("zoom_"):
+        return f"zoom('{action.id.removeprefix('zoom_')}')"
     return f"app.{action.id}" if action.id in _APP_ACTIONS else action.id
 
 

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from gpubox.tui.bench.screen import BenchScreen
     from gpubox.tui.chat.screen import ChatScreen
     from gpubox.tui.dialogs import QuestionScreen
+    from gpubox.tui.local_services import LocalServices
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.operations import OperationController
     from gpubox.tui.persistent_screen import PersistentScreen
-    from gpubox.tui.services import Services
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked, so that scrolling asks no engine."""
@@ -79,7 +79,7 @@ class GpuboxApp(App[bool]):
     COMMAND_PALETTE_BINDING = ACTIONS_BY_ID["command_palette"].key
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, services: Services, *, start: str | None = None) -> None:
+    def __init__(self, services: LocalServices, *, start: str | None = None) -> None:
         """``start`` names a profile to start as soon as the screen is up."""
         super().__init__()
         self._sanitize_filter = SanitizeFilter()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.history import History
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.services import Services
+    from gpubox.tui.local_services import LocalServices
 
 PROFILES_POLL_SECONDS = 2.0
 LOG_POLL_SECONDS = 0.5
@@ -53,7 +53,7 @@ IDLE_STATES = ("idle", "ready", "sleeping", "down")
 class ServiceBridge:
     """Runs the services for one app."""
 
-    def __init__(self, app: App[Any], services: Services) -> None:
+    def __init__(self, app: App[Any], services: LocalServices) -> None:
         self.app, self.services = app, services
         self.operation_running = False
         """Whether an operation or its download runs. Set by the OperationController."""

@@ -40,11 +40,15 @@ _SAMPLER_MODULES = (
 
 
 class LocalServices:
-    """This machine's profiles, engines and server; with ``url`` a server that somebody else started, read only."""
+    """This machine's profiles, engines and server; with ``url`` a server that gpubox did not start, read only.
+
+    Methods that are not coroutines may block: the screen calls them in threads. All raise GpuboxError.
+    """
 
     def __init__(self, paths: Paths, config: Config, url: str | None = None) -> None:
         self.paths, self.config, self.url = paths, config, url
         self.read_only = ATTACHED_READ_ONLY if url else ""
+        """Why nothing can be changed; empty if it can."""
         self._sampler: Sampler | None = None
         self._driver: DriverReader | None = None
         self._log: LogReader | None = None
@@ -55,6 +59,7 @@ class LocalServices:
         return datetime.now()
 
     async def overview(self) -> ServerOverview:
+        """Reads what runs."""
         await run_in_thread(import_module, "gpubox.server.status")  # the first time slower than a frame
         from gpubox.server.server_process import reap_servers
         from gpubox.server.status import read_foreign_status, read_status
@@ -70,6 +75,7 @@ class LocalServices:
         return ServerOverview(status, companions, None if status.pid else last)
 
     async def snapshot(self) -> Snapshot:
+        """Takes all readings."""
         if self._sampler is None:
             for module in _SAMPLER_MODULES:
                 await run_in_thread(import_module, module)
@@ -84,6 +90,7 @@ class LocalServices:
         return await self._sampler.sample()
 
     def activity_marker(self) -> object:
+        """A value that changes when the server does something. Cheap."""
         stats: list[object] = []
         for path in (self.paths.instance_log(MAIN_INSTANCE), self.paths.instance_state(MAIN_INSTANCE)):
             with contextlib.suppress(OSError):
@@ -92,6 +99,7 @@ class LocalServices:
         return stats
 
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
+        """The profiles that run beside the active one, and the profile that answered last."""
         if self.url:
             return (), None
         from gpubox.server.instance import instance_names, observe
@@ -114,6 +122,7 @@ class LocalServices:
             await run_in_thread(self._driver.close)
 
     def handle_crash(self) -> str:
+        """Writes the post-mortem, has the server restarted if its profile says so. Returns the outcome."""
         from gpubox.hardware.gpu import DriverReading
         from gpubox.server import watcher
         from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
@@ -138,6 +147,7 @@ class LocalServices:
     # -- profiles -----------------------------------------------------------------------------------
 
     def profiles_marker(self) -> object:
+        """A value that changes when a profile file or config.toml does. Cheap."""
         times = []
         with contextlib.suppress(OSError):
             times.append((str(self.paths.config_file), self.paths.config_file.stat().st_mtime_ns))
@@ -159,6 +169,7 @@ class LocalServices:
         return catalog
 
     def hides_shipped(self, catalog: ProfileCatalog) -> bool:
+        """Whether the list leaves out the shipped profiles at first."""
         from gpubox.profiles.loader import hides_shipped
 
         return hides_shipped(catalog.profiles.values(), self.config.shipped_profiles)
@@ -185,6 +196,7 @@ class LocalServices:
         return preview_launch(profile, self.paths, self.config)
 
     def make_profile(self, model: Path) -> Profile:
+        """Writes a profile for a model that has none."""
         from gpubox.interchange.importing import import_source
         from gpubox.profiles.writer import save_profile
 
@@ -197,6 +209,7 @@ class LocalServices:
     # -- the log ------------------------------------------------------------------------------------
 
     def read_log(self) -> list[str]:
+        """The new lines since the last call; the first call returns the last lines of the log."""
         if self._log is None:
             from gpubox.server.log import LogReader, tail_text
 
@@ -206,6 +219,7 @@ class LocalServices:
         return self._log.read()
 
     def failed_log(self) -> tuple[str, list[str]]:
+        """The last failure in a sentence, and the end of its log. Raises GpuboxError if nothing failed."""
         from gpubox.server.instance import failed_log
         from gpubox.server.log import tail_text
 
@@ -235,6 +249,7 @@ class LocalServices:
         return plan_download(profile.model, self.paths)
 
     def exposed_without_key(self, profile: Profile) -> bool:
+        """Whether a start opens a port to other machines without a key, and the owner has not allowed that."""
         return not (profile.loopback or self.config.allow_exposed or api_key(self.paths))
 
     def download(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
@@ -245,6 +260,7 @@ class LocalServices:
     def operate(
         self, kind: str, target: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
     ) -> None:
+        """Runs one operation of the Supervisor to its end. ``target`` is a profile, or for stop an instance name."""
         from gpubox.server.supervisor import Supervisor, instance_of
 
         supervisor = Supervisor(
@@ -275,6 +291,7 @@ class LocalServices:
         return self.config.wait_seconds
 
     def cancel(self) -> None:
+        """Cancels the running operation: the old server is left alone, or comes back."""
         if self._cancel:
             self._cancel()
 
@@ -291,17 +308,19 @@ class LocalServices:
         return self._bench
 
     def save_traceback(self, text: str) -> None:
+        """Writes it to a file, for a bug report."""
         with contextlib.suppress(OSError):
             self.paths.logs.mkdir(parents=True, exist_ok=True)
             (self.paths.logs / "screen-broke.txt").write_text(text, encoding="utf-8")
 
     def file_locations(self) -> list[tuple[str, str]]:
+        """(name, path), for the help screen."""
         paths = self.paths
         return [
             ("your profiles", str(paths.profiles)),
             ("settings", str(paths.config_file)),
             ("API key (0600)", str(paths.api_key_file)),
-            ("the server's log", str(paths.instance_log(MAIN_INSTANCE))),
+            ("server log", str(paths.instance_log(MAIN_INSTANCE))),
             ("state", str(paths.state)),
             ("cache", str(paths.cache)),
         ]

@@ -1,4 +1,4 @@
-"""gpubox's own colours. Each means one thing on every screen, and a glyph or a word always stands beside it."""
+"""gpubox's colours. Each has one meaning on every screen, and a glyph or a word always repeats that meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY_COLOURS = {
     "mem-unaccounted": "#c9736b",
     "mem-free": "#2b333d",
 }
-"""One colour for each part of memory, the same in every pane."""
+"""One colour per part of memory."""
 
 TURN_COLOURS = {
     "turn-queue": "#8c95a1",
@@ -27,7 +27,7 @@ TURN_COLOURS = {
     "turn-approval": "#d98bb0",
     "turn-loop": "#5b6672",
 }
-"""One colour for each part of a turn's time, the same in the chat and wherever else a turn is drawn."""
+"""One colour per part of a turn's time."""
 
 CODE_COLOURS = {
     "heading": "#6db3c4",
@@ -39,7 +39,7 @@ CODE_COLOURS = {
     "code-name": "#6db3c4",
     "code-builtin": "#8fa5b8",
 }
-"""Headings and code of what the model writes."""
+"""Headings and code in the model's answers."""
 
 QUIET_COLOURS = {
     "quiet": "#7f8a97",
@@ -48,7 +48,7 @@ QUIET_COLOURS = {
     "graph": "#3d7685",
     "cursor": "#1f2a34",
 }
-"""Quiet text, borders, the border of the pane that has the keys, the history graph, and the highlighted row."""
+"""Quiet text, borders, the border of the focused pane, the history graph, and the highlighted row."""
 
 _VARIABLES = {
     **MEMORY_COLOURS,
@@ -84,4 +84,4 @@ GPUBOX = Theme(
 )
 
 DEFAULT_VARIABLES = {**MEMORY_COLOURS, **TURN_COLOURS, **CODE_COLOURS, **QUIET_COLOURS}
-"""What the other themes get for the names that only gpubox's styles know."""
+"""The values of gpubox's own variables for the other themes."""

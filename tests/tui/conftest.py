@@ -1,4 +1,4 @@
-"""The screen in a box: no personal files, no animation, a clock that stands, and polling that keeps nobody waiting."""
+"""The screen under test: no personal files, no animation, a fixed clock, fast polling."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") 
     raise AssertionError(f"never came: {what or true}\n{text(pilot)}")
 
 
-async def shows(pilot: Pilot[bool], *words: str) -> None:
-    """Returns when all of ``words`` stand on the screen."""
-    await until(pilot, lambda: all(word in text(pilot) for word in words), f"{words}")
-    assert not unreadable(pilot)  # of every screen that any test comes to
+async def shows(pilot: Pilot[bool], *expected: str) -> None:
+    """Returns when all of ``expected`` stand on the screen."""
+    await until(pilot, lambda: all(word in text(pilot) for word in expected), f"{expected}")
+    assert not unreadable(pilot)  # checked on every screen of every test
 
 
 async def opened(pilot: Pilot[bool]) -> None:
-    """Returns when the screen shows what there is to show."""
+    """Returns when the dashboard has everything it shows at start."""
     screen = pilot.app.dashboard  # type: ignore[attr-defined]
     await until(pilot, lambda: screen.header.overview, "a status")
     await until(
@@ -78,7 +78,7 @@ async def opened(pilot: Pilot[bool]) -> None:
 
 
 async def settled(pilot: Pilot[bool]) -> None:
-    """Returns when nothing that is under way changes what stands on the screen."""
+    """Returns when the screen no longer changes."""
     await pilot.pause(0)
     pilot.app.screen.refresh(layout=True)  # what is shown is what a layout of now makes of it
     last: list[Strip] = []
@@ -97,7 +97,7 @@ def _stored(wanted: SnapshotAssertion) -> str | None:
 
 
 async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
-    """Returns when the screen has come to be the stored picture; fails where it settled on another."""
+    """Returns when the screen equals the stored picture; fails if it settles on another."""
     wanted = snapshot.use_extension(SVGImageExtension)
     stored = None if wanted.update_snapshots else _stored(wanted)
     limit = time.monotonic() + 20
@@ -118,16 +118,16 @@ async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
 
 
 def text(pilot: Pilot[bool]) -> str:
-    """What stands on the screen."""
+    """The text on the screen."""
     return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips())
 
 
-def place(pilot: Pilot[bool], words: str) -> tuple[int, int]:
-    """Column and row at which ``words`` stand on the screen."""
+def place(pilot: Pilot[bool], expected: str) -> tuple[int, int]:
+    """Column and row at which ``expected`` stand on the screen."""
     for y, row in enumerate(text(pilot).splitlines()):
-        if (x := row.find(words)) >= 0:
+        if (x := row.find(expected)) >= 0:
             return x, y
-    raise AssertionError(f"not on the screen: {words}")
+    raise AssertionError(f"not on the screen: {expected}")
 
 
 async def drag(pilot: Pilot[bool], first: str, last: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether what stands on the screen can be read: the contrast of each piece of text with what is behind it."""
+"""Finds text on the screen whose colour is too close to its background."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from rich.color_triplet import ColorTriplet
 from textual.pilot import Pilot
 
-LEAST = 1.5
-"""Contrast ratio as WCAG 2 defines it. What a dialog dims behind itself has 1.8; equal colours have 1."""
+MIN_CONTRAST = 1.5
+"""Text that a dialog dims has 1.8, which is intended."""
 
 
 def unreadable(pilot: Pilot[Any]) -> list[str]:
-    """The words whose colour is nearly that of their background, each with both."""
-    found = []
+    """Texts without enough contrast, each with both colours."""
+    problems = []
     for strip in pilot.app.screen._compositor.render_strips():
         for text, style, _ in strip:
             if style is None or style.color is None or style.bgcolor is None or not any(c.isalnum() for c in text):
@@ -21,14 +21,14 @@ def unreadable(pilot: Pilot[Any]) -> list[str]:
             front, back = style.color.get_truecolor(), style.bgcolor.get_truecolor()
             if style.reverse:
                 front, back = back, front
-            if contrast(front, back) < LEAST:
-                found.append(f"{text!r}: {front.hex} on {back.hex}")
-    return found
+            if contrast(front, back) < MIN_CONTRAST:
+                problems.append(f"{text!r}: {front.hex} on {back.hex}")
+    return problems
 
 
-def contrast(one: ColorTriplet, other: ColorTriplet) -> float:
-    """1 where they are equal, 21 of white and black."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
+def contrast(first: ColorTriplet, second: ColorTriplet) -> float:
+    """The WCAG 2 contrast ratio: 1 for equal colours, 21 for white and black."""
+    dark, light = sorted((_luminance(first), _luminance(second)))
     return (light + 0.05) / (dark + 0.05)
 
 

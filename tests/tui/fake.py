@@ -1,4 +1,4 @@
-"""Services that do what a test tells them: no process, no network, no clock."""
+"""Services that a test controls: no process, no network, no clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
-from gpubox.server.client import Slot
 from gpubox.server.engine_compatibility import EngineCompatibility
 from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
 from gpubox.server.launch import LaunchPreview
 from gpubox.server.log import parse_line
+from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
+from gpubox.tui.local_services import LocalServices
 from gpubox.tui.messages import ServerOverview
 from tests.tui.snapshots import snapshot
 
@@ -62,13 +63,13 @@ BUSY = replace(READY, state="answering", slots=(Slot(0, True, 131072, 1200, 512)
 
 @dataclass
 class Gate:
-    """A place in an operation where it waits until the test lets it go on."""
+    """A point at which an operation waits for the test."""
 
     open: threading.Event
 
 
-class FakeServices:
-    """Every answer is an attribute; ``asked`` lists what was asked to be done."""
+class FakeServices(LocalServices):
+    """Results are attributes; ``asked`` lists the operations that were requested."""
 
     def __init__(self, status: ServerStatus = READY, profiles: Sequence[Profile] = PROFILES) -> None:
         self.url: str | None = None
@@ -229,16 +230,16 @@ class FakeServices:
                 event.open.set()
 
     def make_profile(self, model: Path) -> Profile:
-        made = replace(MINE, name=model.stem, model=str(model))
-        self.profiles.append(made)
+        profile = replace(MINE, name=model.stem, model=str(model))
+        self.profiles.append(profile)
         self.new_models = []
-        return made
+        return profile
 
     def save_traceback(self, text: str) -> None:
         self.kept = text
 
     def file_locations(self) -> list[tuple[str, str]]:
-        return [("your profiles", "~/.config/gpubox/profiles"), ("the server's log", "~/.local/state/gpubox/logs")]
+        return [("your profiles", "~/.config/gpubox/profiles"), ("server log", "~/.local/state/gpubox/logs")]
 
 
 def recorded(count: int = 200) -> list[str]:
@@ -248,8 +249,8 @@ def recorded(count: int = 200) -> list[str]:
     return lines[-count:]
 
 
-def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[Any]:
-    """A switch that works; with ``gate`` it stands still in the middle of the load."""
+def switch_events(name: str = "qwen36-256k", gate: Gate | None = None) -> list[Any]:
+    """A successful switch; with ``gate`` it stops in the middle of the load."""
     ready = replace(READY, profile=name, pid=4712)
     return [
         StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
@@ -265,8 +266,8 @@ def switch_story(name: str = "qwen36-256k", gate: Gate | None = None) -> list[An
     ]  # fmt: skip
 
 
-def rollback_story(name: str = "qwen36-256k") -> list[Any]:
-    """A switch that fails, and gives back what ran."""
+def rollback_events(name: str = "qwen36-256k") -> list[Any]:
+    """A switch that fails and restores the previous profile."""
     why = "out of VRAM: KV cache on CUDA0 (4,096 MiB)"
     back = f"{READY.profile} is back (3.1 s)."
     return [

@@ -16,7 +16,7 @@ from gpubox.server.status import ServerStatus
 from gpubox.telemetry.history import History
 from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
 from tests.tui.conftest import text, until
-from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_story, switch_story
+from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_events, switch_events
 from tests.tui.snapshots import (
     ANSWERING,
     CARD,
@@ -46,12 +46,12 @@ AT_REST = replace(OFFLOADED, threads_busy=0.1, bottleneck=None, bottleneck_reaso
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One state. ``reading`` is made of ``status``; ``play`` brings the screen there where that takes keys."""
+    """One state of the server. ``play`` presses the keys that are needed to get there."""
 
     status: ServerStatus
-    words: tuple[str, ...]
-    """What must stand on the screen at every size before the picture is taken."""
-    more: dict[str, Any]
+    expected: tuple[str, ...]
+    """Texts that the screen must show at every size before the picture is taken."""
+    readings: dict[str, Any]
     play: Callable[[Pilot[bool], FakeServices], Awaitable[None]] | None = None
     log: bool = True
     engine: bool = True
@@ -64,7 +64,7 @@ class Scene:
         fake.engine = self.engine
         fake.at, fake.step = NOW, 0.0
         fake.last = "qwen36-mtp-16gb" if self.status.state == "crashed" else None
-        fake.extra_readings = self.more
+        fake.extra_readings = self.readings
         return fake
 
     def history(self) -> History:
@@ -75,13 +75,13 @@ class Scene:
 
 
 async def _switch(pilot: Pilot[bool], fake: FakeServices) -> None:
-    fake.script = switch_story(gate=Gate(threading.Event()))
+    fake.script = switch_events(gate=Gate(threading.Event()))
     await choose(pilot, "qwen36-256k")
     await until(pilot, lambda: "12.9 of" in text(pilot))
 
 
 async def _fail(pilot: Pilot[bool], fake: FakeServices) -> None:
-    fake.script, fake.error = rollback_story(), GpuboxError("x", "Try n-cpu-moe 26.")
+    fake.script, fake.error = rollback_events(), GpuboxError("x", "Try n-cpu-moe 26.")
     await choose(pilot, "qwen36-256k")
     await until(pilot, lambda: "Try n-cpu-moe" in text(pilot))
 

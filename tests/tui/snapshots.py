@@ -59,7 +59,7 @@ PREFILL = replace(
 READING_SLOT = SlotReading(
     0, "prefill", 18, 41_200, 131_072, 66_300, 41_200, 0, 0, None, 548.0, 0.62, 46.0, 75.2
 )  # fmt: skip
-REQUESTS = (
+REQUESTS: tuple[Request, ...] = (
     Request(3, "2026-11-21T13:02:11.000Z", 0, 15, 43_000, 41_200, 512, 0.41, 812.0, 70.2, 2.2, 7.3, 9.5, 115, 113, 2.97,
             (0.99, 0.97), "stop"),
     Request(2, "2026-11-21T13:01:40.000Z", 0, 12, 43_000, 0, 96, 52.9, 812.4, 68.8, 52.9, 1.4, 54.3, 80, 78, 2.91,
@@ -105,17 +105,17 @@ def empty_card() -> DeviceMemory:
 
 def past(end: float = 1000.0, seconds: float = 280.0) -> list[tuple[float, float | None]]:
     """Speeds of the minutes before ``end``: requests with pauses between them."""
-    found: list[tuple[float, float | None]] = []
+    speeds: list[tuple[float, float | None]] = []
     for step in range(int(seconds)):
         at = end - seconds + step
         phase = step % 70
         speed = 52 + 24 * ((step // 70) % 2) + (step * 7919 % 9) - 4 if 8 <= phase < 60 else None
-        found.append((at, speed))
-    return found
+        speeds.append((at, speed))
+    return speeds
 
 
 def filled(status: ServerStatus, end: float = 1000.0) -> History:
-    """A history as those minutes leave it."""
+    """The history after these minutes."""
     history = History()
     base = snapshot(status)
     for at, speed in past(end):
@@ -125,8 +125,8 @@ def filled(status: ServerStatus, end: float = 1000.0) -> History:
 
 
 def session(count: int = 40) -> tuple[Request, ...]:
-    """What a coding agent leaves behind: its context grows, mostly from the cache; newest first."""
-    found = list(REQUESTS)
+    """The requests of a coding agent, newest first: its context grows, and most of it comes from the cache."""
+    requests = list(REQUESTS)
     when, prompt = datetime(2026, 11, 21, 13, 0, 31, tzinfo=UTC), 11_900
     for at in range(count - len(REQUESTS)):
         new, out = 180 + (at * 7919) % 900, 40 + (at * 104_729) % 900
@@ -135,11 +135,11 @@ def session(count: int = 40) -> tuple[Request, ...]:
         accepted = drafted * (84 + (at * 13) % 15) // 100
         reading, writing = new / 805, out / tg
         when -= timedelta(seconds=round(reading + writing) + 2)
-        found.append(
+        requests.append(
             Request(
                 -at, f"{when:%Y-%m-%dT%H:%M:%S}.000Z", 0, 7 - at, prompt, prompt - new, out, round(reading + 0.08, 2),
                 800.0 + at % 9, tg, reading, writing, reading + writing, drafted, accepted, 2.4, (0.95, 0.85),
                 "cancelled" if at == 5 else "stop", None, 0.0, round(reading + 0.08, 2),
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(requests)

@@ -408,7 +408,7 @@ async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
         await until(pilot, lambda: app.overview)
         app.action_run_by_id("chat_list")
         await shows(pilot, "durations", "⏎ open")
-        app.action_run_by_id("focus_log")
+        app.action_run_by_id("zoom_log")
         await until(pilot, lambda: app.dashboard.is_current and app.dashboard.log_pane.view.has_focus)
 
 

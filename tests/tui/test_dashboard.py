@@ -16,7 +16,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import screen
 from gpubox.tui.local_services import ATTACHED_READ_ONLY
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
-from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_story, switch_story
+from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_events, switch_events
 
 
 async def test_shows_what_runs(fake: FakeServices) -> None:
@@ -30,7 +30,7 @@ async def test_shows_what_runs(fake: FakeServices) -> None:
         await shows(pilot, "--ctx-size 131072", "measured generation, server side: 56 tok/s")
 
 
-async def test_says_who_can_reach_it(fake: FakeServices) -> None:
+async def test_shows_who_can_reach_the_server(fake: FakeServices) -> None:
     fake.status = replace(READY, exposed="LAN, no key")
     async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
         await opened(pilot)
@@ -72,9 +72,9 @@ async def test_letters_typed_right_behind_the_slash_reach_the_search(fake: FakeS
         assert not fake.asked and app.screen is app.dashboard
 
 
-async def test_enter_switches_and_tells_the_story(fake: FakeServices) -> None:
+async def test_enter_switches_and_shows_the_progress(fake: FakeServices) -> None:
     gate = Gate(threading.Event())
-    fake.script = switch_story(gate=gate)
+    fake.script = switch_events(gate=gate)
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
@@ -87,7 +87,7 @@ async def test_enter_switches_and_tells_the_story(fake: FakeServices) -> None:
 
 
 async def test_a_failed_switch_says_why_and_what_is_back(fake: FakeServices) -> None:
-    fake.script = rollback_story()
+    fake.script = rollback_events()
     fake.error = GpuboxError("x", "Try n-cpu-moe 26 or cache-type-k/v q8_0.")
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -125,7 +125,7 @@ async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
         assert fake.asked == [("switch", "mine", True, False)]
 
 
-async def test_esc_gives_up_waiting_for_busy_slots(fake: FakeServices) -> None:
+async def test_esc_cancels_waiting_for_busy_slots(fake: FakeServices) -> None:
     busy = WaitingForSlots("x", ("slot 0 is answering",), 600.0)
     fake.script = [StepDone(Step.CHECK, "mine", 0.1), StepStarted(Step.WAIT, "x"), busy, Gate(threading.Event())]
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
@@ -252,9 +252,11 @@ async def test_a_server_can_be_started_as_the_screen_opens(fake: FakeServices) -
         await until(pilot, lambda: fake.asked == [("start", "demo", False, False)])
 
 
-async def test_what_went_well_is_no_news_for_long(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_result_of_a_successful_operation_disappears(
+    fake: FakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(screen, "RESULT_SECONDS", 0.05)
-    fake.script = switch_story()
+    fake.script = switch_events()
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
@@ -318,7 +320,7 @@ async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
         await shows(pilot, "~/.config")
         await pilot.press("g")
         await shows(pilot, ACTIONS[0].title)
-        await pilot.press("j", "j", "j", "j")
+        await pilot.press(*"jjjjjjjj")
         await until(pilot, lambda: ACTIONS[0].title not in text(pilot))
 
 

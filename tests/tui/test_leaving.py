@@ -1,4 +1,4 @@
-"""Leaving: the server stays, an operation is never cut off between two servers, and a broken screen says so."""
+"""Leaving: the server keeps running, no operation is cut off between two servers, a crash is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpubox.tui.app import GpuboxApp, run_app
 from gpubox.tui.terminal_exit import exit_summary
 from tests.conftest import WAIT_SECONDS
 from tests.tui.conftest import SIZE, opened, text, until
-from tests.tui.fake import READY, FakeServices, Gate, switch_story
+from tests.tui.fake import READY, FakeServices, Gate, switch_events
 from tests.tui.test_dashboard import choose
 
 
@@ -37,7 +37,7 @@ async def test_q_leaves_at_once_when_nothing_is_under_way(fake: FakeServices) ->
 
 async def test_q_waits_for_the_end_of_a_switch(fake: FakeServices) -> None:
     gate = Gate(threading.Event())
-    fake.script = switch_story(gate=gate)
+    fake.script = switch_events(gate=gate)
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
@@ -53,7 +53,7 @@ async def test_q_waits_for_the_end_of_a_switch(fake: FakeServices) -> None:
 
 async def test_a_second_q_leaves_a_loading_server_to_itself(fake: FakeServices) -> None:
     gate = Gate(threading.Event())
-    fake.script = switch_story(gate=gate)
+    fake.script = switch_events(gate=gate)
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -82,14 +82,14 @@ async def test_never_leaves_between_two_servers(fake: FakeServices) -> None:
     fake.cancel()
 
 
-def test_farewell_says_what_keeps_running(paths: Paths) -> None:
+def test_the_exit_summary_says_what_keeps_running(paths: Paths) -> None:
     launch = Launch("demo", ("llama-server",), "127.0.0.1", 37121)
     me = own_identity()
     running = RunningServer(launch, "id", utc_now(), me, ready_at=utc_now())
     save_state(paths.instance_state("main"), InstanceState(running=running))
-    said = exit_summary(paths)
-    assert f"demo keeps running at http://127.0.0.1:37121 (pid {me.pid})." in said
-    assert "gpubox stop" in said
+    summary = exit_summary(paths)
+    assert f"demo keeps running at http://127.0.0.1:37121 (pid {me.pid})." in summary
+    assert "gpubox stop" in summary
     save_state(paths.instance_state("main"), InstanceState(running=replace(running, ready_at=None)))
     assert "demo continues to load" in exit_summary(paths)
     save_state(paths.instance_state("main"), InstanceState(message="demo was stopped."))

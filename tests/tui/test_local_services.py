@@ -1,4 +1,4 @@
-"""The real services, as far as they read files."""
+"""LocalServices reading profiles and settings from files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write(paths: Paths, text: str, at: int) -> None:
     os.utime(paths.config_file, (at, at))
 
 
-def test_changed_settings_hold_at_once(paths: Paths) -> None:
+def test_changed_settings_are_used_at_once(paths: Paths) -> None:
     services = LocalServices(paths, load_config(paths))
     before = services.profiles_marker()
     write(paths, 'default-engine = "mine"\n[engines]\nmine = "/opt/llama-server"\n', 100)
@@ -26,7 +26,7 @@ def test_changed_settings_hold_at_once(paths: Paths) -> None:
     assert services.config.default_engine == "mine"
 
 
-def test_broken_settings_are_a_row_and_those_of_before_hold(paths: Paths) -> None:
+def test_broken_settings_are_listed_and_the_last_valid_ones_stay_in_use(paths: Paths) -> None:
     write(paths, 'default-engine = "mine"\n[engines]\nmine = "/opt/llama-server"\n', 100)
     services = LocalServices(paths, load_config(paths))
     before = services.profiles_marker()
@@ -40,10 +40,11 @@ def test_broken_settings_are_a_row_and_those_of_before_hold(paths: Paths) -> Non
 
 
 def test_the_row_of_a_broken_file_begins_with_what_is_wrong() -> None:
-    for said in (
+    for message in (
         "/home/me/profiles/coder.toml: port must be a number.",
         "/home/me/coder.toml is port must be a number.",
     ):
         assert (
-            ProfileEntry("broken:coder", "broken", "coder", error=UsageError(said)).summary == "port must be a number."
+            ProfileEntry("broken:coder", "broken", "coder", error=UsageError(message)).summary
+            == "port must be a number."
         )

@@ -1,4 +1,4 @@
-"""The live log: follows, filters, folds, forgets the oldest, and draws nothing it need not."""
+"""The log: follows, filters, folds repeats, drops the oldest lines, and draws only changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
         await until(pilot, lambda: "something new" in text(pilot) and "paused" not in text(pilot))
 
 
-async def test_alone_and_back(fake: FakeServices) -> None:
+async def test_zoom_and_back(fake: FakeServices) -> None:
     fake.lines = recorded()
     async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
         await opened(pilot)
@@ -73,7 +73,7 @@ def test_folds_repeats_and_keeps_a_limit() -> None:
     assert kept == ["idle", "… 3 more lines like this", "work"]
 
 
-async def test_forgets_the_oldest_lines(fake: FakeServices) -> None:
+async def test_drops_the_oldest_lines(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)

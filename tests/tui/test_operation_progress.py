@@ -1,4 +1,4 @@
-"""From events to the lines the owner reads."""
+"""From the events of an operation to its lines on the screen."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gpubox.tui.widgets.status_lines import wrap_phrases
 GB = 1_000_000_000
 
 
-def told(*events: OperationEvent, kind: str = "switch", name: str = "b") -> str:
-    story = OperationProgress(kind, name)
+def shown_text(*events: OperationEvent, kind: str = "switch", name: str = "b") -> str:
+    progress = OperationProgress(kind, name)
     for event in events:
-        story = story.with_event(event)
-    return "  ".join(piece.plain for piece in progress_parts(story))
+        progress = progress.with_event(event)
+    return "  ".join(part.plain for part in progress_parts(progress))
 
 
 @pytest.mark.parametrize(
-    ("events", "words"),
+    ("events", "expected"),
     [
         ([StepStarted(Step.CHECK, "b")], "◌ b  check …"),
         ([StepDone(Step.CHECK, "b", 2.0)], "◌ b  check ✓"),
@@ -49,12 +49,12 @@ def told(*events: OperationEvent, kind: str = "switch", name: str = "b") -> str:
         ([OperationFinished("stop", "a", True, None, 0.3, "a is stopped.")], "✓ a is stopped"),
     ],
 )
-def test_words(events: list[OperationEvent], words: str) -> None:
-    assert told(*events) == words
+def test_words(events: list[OperationEvent], expected: str) -> None:
+    assert shown_text(*events) == expected
 
 
 def test_failure_keeps_the_first_reason() -> None:
-    shown = told(
+    shown = shown_text(
         StepFailed(Step.LOAD, "b", "out of VRAM", "Try less.", "cudaMalloc failed"),
         StepFailed(Step.RESTORE, "a", "also broken"),
         OperationFinished(
@@ -67,18 +67,18 @@ def test_failure_keeps_the_first_reason() -> None:
 
 def test_no_estimate_while_nothing_is_read() -> None:
     reading = [LoadProgress("b", "fitting", GB, 20 * GB, second) for second in (1.0, 2.0, 3.0, 4.0)]
-    assert "left" in told(*reading[:2])
-    assert "left" not in told(*reading)
+    assert "left" in shown_text(*reading[:2])
+    assert "left" not in shown_text(*reading)
 
 
 def test_lines_break_between_pieces() -> None:
-    story = (
+    progress = (
         OperationProgress("switch", "b")
         .with_event(StepDone(Step.STOP, "a", 1.0))
         .with_event(LoadProgress("b", "x", GB, 2 * GB, 1.0))
     )
-    lines = wrap_phrases(progress_parts(story), 44).plain.splitlines()
+    lines = wrap_phrases(progress_parts(progress), 44).plain.splitlines()
     assert lines == ["◌ b  stop ✓ 1.0 s", "  load ▓▓▓▓▓░░░░░ 1.0 of 2.0 GB ~1 s left  x"]
-    narrow = wrap_phrases(progress_parts(story), 20).plain.splitlines()
+    narrow = wrap_phrases(progress_parts(progress), 20).plain.splitlines()
     assert all(len(line) <= 20 for line in narrow)
     assert all(line.startswith("  ") for line in narrow[1:]), "what goes on in the next line is set in"

@@ -30,7 +30,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
                 await state.play(pilot, fake)
             view = app.dashboard.log_pane.view
             await until(pilot, lambda: bool(view.line_count) == state.log)
-            await until(pilot, lambda: all(words in text(pilot) for words in state.words), f"{state.words}")
+            await until(pilot, lambda: all(shown in text(pilot) for shown in state.expected), f"{state.expected}")
             await pictured(pilot, snapshot)
     finally:
         fake.cancel()

@@ -1,4 +1,4 @@
-"""The watching itself: readings that fail, files that are read beside the loop, deaths that are seen to."""
+"""Polling: readings that fail, blocking calls in threads, crashes that are handled once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_reading_that_fails_leaves_the_screen_up_and_it_recovers(
 
 
 class Stub(FakeServices):
-    """Says in which threads its blocking methods are called."""
+    """Records in which threads its blocking methods are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Stub(FakeServices):
 
 
 def bridge_to(services: FakeServices) -> tuple[ServiceBridge, list[Any]]:
-    """A bridge without a screen, and what it posts there."""
+    """A bridge without a screen, and the messages that it posts."""
     posted: list[Any] = []
     app = SimpleNamespace(post_message=posted.append, notify=lambda *words, **more: posted.append(words))
     return ServiceBridge(app, services), posted  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ async def while_running(work: Any, true: Callable[[], object]) -> None:
     await asyncio.wait([task])
 
 
-async def test_what_may_block_is_called_beside_the_loop() -> None:
+async def test_blocking_methods_are_called_in_threads() -> None:
     stub = Stub()
     stub.status = CRASHED
     bridge, posted = bridge_to(stub)
@@ -109,7 +109,7 @@ async def test_what_may_block_is_called_beside_the_loop() -> None:
     assert stub.on_the_loop == {"read_log": False, "companions_and_last": False, "handle_crash": False}
 
 
-async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
+async def test_a_crash_is_handled_once_and_so_is_the_next_one() -> None:
     stub = FakeServices()
     stub.eager, stub.death = True, "a died. It is restarted."
     bridge, posted = bridge_to(stub)
@@ -122,12 +122,12 @@ async def test_a_death_is_seen_to_once_and_the_next_one_again() -> None:
 
     bridge.operation_running, stub.status = True, READY
     await watching.sample()
-    stub.status = CRASHED  # an operation of our own: its story tells
+    stub.status = CRASHED  # during our own operation, whose progress says it
     await watching.sample()
     assert posted.count((stub.death,)) == 2
 
 
-async def test_a_server_at_rest_is_sampled_seldom_until_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_server_is_sampled_seldom_until_there_is_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge_module, "IDLE_SNAPSHOT_SECONDS", 3600.0)
     stub = FakeServices()
     stub.eager, pulses, moved = True, [0], [0]
@@ -160,7 +160,7 @@ async def test_a_server_at_rest_is_sampled_seldom_until_something_happens(monkey
     await asyncio.wait([watching])
 
 
-async def test_a_log_that_grows_and_a_record_that_changes_are_something_that_happens(paths: Paths) -> None:
+async def test_a_growing_log_and_a_changed_state_file_change_the_activity_marker(paths: Paths) -> None:
     services = LocalServices(paths, Config())
     seen = [services.activity_marker()]
     for path in (paths.instance_log("main"), paths.instance_state("main")):
@@ -175,17 +175,17 @@ async def test_a_log_that_grows_and_a_record_that_changes_are_something_that_hap
     assert services.activity_marker() == seen[-1]
 
 
-# -- what is done about a death: a real process, killed ---------------------------------------------------------
+# -- crash handling: a real process, killed ---------------------------------------------------------
 
 
 @pytest.fixture
 def box(paths: Paths, write_profile: Callable[[str, str], Path]) -> Iterator[LlamaBox]:
     write_profile("a", 'model = "/m.gguf"\nrestart = true\n')
-    made = LlamaBox(paths)
-    made.launch = replace(made.launch, restart=True)
-    made.running = replace(made.running, launch=made.launch)
-    yield made
-    made.close()
+    llama_box = LlamaBox(paths)
+    llama_box.launch = replace(llama_box.launch, restart=True)
+    llama_box.running = replace(llama_box.running, launch=llama_box.launch)
+    yield llama_box
+    llama_box.close()
 
 
 def die(box: LlamaBox, launch_id: str) -> None:
@@ -194,7 +194,7 @@ def die(box: LlamaBox, launch_id: str) -> None:
     box.signal(signal.SIGKILL)
 
 
-def test_a_killed_server_is_written_down_and_handed_to_its_watcher_at_most_three_times(
+def test_a_killed_server_gets_a_post_mortem_and_is_handed_to_its_watcher_at_most_three_times(
     box: LlamaBox, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPUBOX_WATCHER")
@@ -208,9 +208,9 @@ def test_a_killed_server_is_written_down_and_handed_to_its_watcher_at_most_three
     services = LocalServices(paths, Config())
     for number in range(3):
         die(box, f"launch-{number}")
-        said = services.handle_crash()
-        assert said.startswith("a died: ")
-        assert said.endswith("It is restarted.")
+        outcome = services.handle_crash()
+        assert outcome.startswith("a died: ")
+        assert outcome.endswith("It is restarted.")
         assert started == [f"launch-{n}" for n in range(number + 1)]
         state = load_state(paths.instance_state("main"))
         save_state(paths.instance_state("main"), replace(state, restarts=(*state.restarts, utc_now())))

@@ -56,7 +56,7 @@ async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -
         assert not fake.asked
 
 
-async def test_an_unknown_size_is_said_to_be(fake: FakeServices) -> None:
+async def test_an_unknown_download_size_is_shown_as_unknown(fake: FakeServices) -> None:
     fake.download_plan = replace(fake.download_plan, size_bytes=None, free_bytes=None)
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:

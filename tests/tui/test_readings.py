@@ -1,4 +1,4 @@
-"""Readings that change, grow old or stop: the screen stays, says so, and recovers."""
+"""Readings that change, become stale or stop: the screen shows it and recovers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_old_readings_are_dim(fake: FakeServices, monkeypatch: pytest.Monk
         await until(pilot, lambda: not any("dim" in s for row in app.dashboard.vram.drawn for _, s in row))
 
 
-async def test_what_could_not_be_read_is_said(fake: FakeServices) -> None:
+async def test_a_problem_with_a_reading_is_shown(fake: FakeServices) -> None:
     fake.extra_readings = {"problems": ("the server asks for a key that gpubox does not have",)}
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -57,7 +57,7 @@ async def test_requests_that_wait_are_counted(fake: FakeServices) -> None:
         await shows(pilot, "slots 1 of 1 busy  ◌ 3 queued")
 
 
-async def test_numbers_wait_while_nobody_looks(fake: FakeServices) -> None:
+async def test_numbers_are_not_drawn_while_the_dashboard_is_hidden(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)

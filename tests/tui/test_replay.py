@@ -1,4 +1,4 @@
-"""A recording on the screen: what the README's pictures are made of."""
+"""A recording on the screen: what the README's pictures are svg of."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def pictures() -> ModuleType:
 
 
 async def test_the_pictures_can_be_made(pictures: ModuleType) -> None:
-    made = await pictures.picture()
-    words = made.replace("&#160;", " ")
+    svg = await pictures.picture()
+    shown = svg.replace("&#160;", " ")
     for word in ("tiny-moe-mtp", "RPC0[127.0.0.1:18252]", "646 of 685", "10 of 10", "tok/s now", "recording"):
-        assert word in words
-    assert "@font-face" not in made, "nothing is fetched to look at it"
+        assert word in shown
+    assert "@font-face" not in svg, "nothing is fetched to look at it"
 
 
 def test_the_recording_tells_nothing_of_the_machine_it_was_made_on() -> None:

@@ -1,4 +1,4 @@
-"""Terminals of any size: nothing breaks where there is no room, and it all comes back when there is."""
+"""Terminals of any size: nothing breaks in a small one, and everything comes back in a larger one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_tiny_terminal_and_back(fake: FakeServices) -> None:
         assert text(pilot).splitlines()[:-1] == before.splitlines()[:-1], "all but the keys, which stay where they went"
 
 
-async def test_a_story_leaves_room_for_what_runs_in_a_tiny_terminal(fake: FakeServices) -> None:
+async def test_the_progress_leaves_room_for_the_speed_in_a_tiny_terminal(fake: FakeServices) -> None:
     fake.status = BUSY
     app = GpuboxApp(fake)
     async with app.run_test(size=(20, 5)) as pilot:

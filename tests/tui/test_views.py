@@ -1,4 +1,4 @@
-"""Numbers to lines: what gives way where there is no room, and what never does."""
+"""The lines of the panes: what is dropped where there is no room, and what never is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.tui.snapshots import (
 from tests.unit.invariants import broken
 
 
-def words(line: StyledLine) -> str:
+def plain_text(line: StyledLine) -> str:
     return "".join(text for text, _ in line)
 
 
@@ -39,7 +39,7 @@ def words(line: StyledLine) -> str:
 def test_prefill_has_a_bar_and_a_percentage_at_any_width(width: int) -> None:
     line = throughput.state_line(snapshot(BUSY, throughput=PREFILL, slots=(READING_SLOT,)), width)
     assert cell_width(line) <= width
-    assert words(line).startswith("● prefill ▓▓▓") and "62%" in words(line)
+    assert plain_text(line).startswith("● prefill ▓▓▓") and "62%" in plain_text(line)
 
 
 def test_a_gap_in_the_graph_says_that_a_prompt_was_read() -> None:
@@ -51,7 +51,7 @@ def test_a_gap_in_the_graph_says_that_a_prompt_was_read() -> None:
     assert reading == {2, 3}
     values = history.columns(6, 60, 60)
     foot = graph.area_graph(values, 100, 3, reading)[-1]
-    assert words(foot)[graph.AXIS_CELLS :] == "  ░░██"
+    assert plain_text(foot)[graph.AXIS_CELLS :] == "  ░░██"
     assert next(style for text, style in foot if "░" in text) == "$accent"
 
 
@@ -59,7 +59,7 @@ def drawn(width: int, marks: dict[int, tuple[str, str]]) -> str:
     """The axis without its zero."""
     row = graph.time_axis(width, 300, marks)
     assert cell_width(row) == width + graph.AXIS_CELLS
-    return words(row)[graph.AXIS_CELLS :]
+    return plain_text(row)[graph.AXIS_CELLS :]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_marks_never_touch_each_other(width: int) -> None:
 def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
     for request in REQUESTS:
         assert cell_width(requests.request_row(request, width)) <= width
-    again = words(requests.request_row(REQUESTS[1], width))
+    again = plain_text(requests.request_row(REQUESTS[1], width))
     assert "↻ 0+43.0k" in again
     assert ("↻ no checkpoint" in again) == (width >= 78)
     assert ("↻ no" in again) == (width >= 60)
@@ -120,14 +120,14 @@ def test_a_re_read_does_not_hide_that_a_request_was_cancelled(width: int) -> Non
     request = replace(REQUESTS[1], stop_reason="cancelled")
     row = requests.request_row(request, width)
     assert cell_width(row) <= width
-    assert ("cancelled" in words(row)) == (width >= 60)
-    assert ("↻ no checkpoint" in words(row)) == (width == 140)
+    assert ("cancelled" in plain_text(row)) == (width >= 60)
+    assert ("↻ no checkpoint" in plain_text(row)) == (width == 140)
 
 
 @pytest.mark.parametrize("width", [18, 24, 40])
 @pytest.mark.parametrize("size", [5 * MIB, 12 * GIB, -400 * MIB])
 def test_a_part_of_memory_keeps_its_number_whole(width: int, size: int) -> None:
-    entry = words(vram.legend_entry(vram.MemoryPart("other", "chrome-sandb +12", size), width=width))
+    entry = plain_text(vram.legend_entry(vram.MemoryPart("other", "chrome-sandb +12", size), width=width))
     assert len(entry) == width
     assert entry.endswith({5 * MIB: " 5 MiB", 12 * GIB: " 12.0 GiB", -400 * MIB: " −400 MiB"}[size])
 
@@ -162,7 +162,7 @@ def test_a_missing_model_is_named_by_its_file() -> None:
 def test_a_program_that_is_no_llama_server_is_named() -> None:
     foreign = replace(READY, state="error", message="It answers /health with 404.")
     line = throughput.state_line(snapshot(foreign, throughput=Throughput("down")), 100)
-    assert "error" in words(line) and "It answers /health with 404." in words(line)
+    assert "error" in plain_text(line) and "It answers /health with 404." in plain_text(line)
 
 
 def test_slots_that_share_one_cache_have_its_room_once() -> None:
@@ -170,13 +170,13 @@ def test_slots_that_share_one_cache_have_its_room_once() -> None:
     slots = tuple(replace(IDLE_SLOT, index=at, context_used_tokens=1000, context_size_tokens=4096) for at in range(4))
     memory = (replace(SPLIT, kv_bytes=4096 * 1024),)
     shared = snapshot(READY, slots=slots, memory=memory, kv_bytes_per_token=1024.0, kv_cells=4096)
-    assert "4.0k of 4.1k" in words(vram.kv_usage_line(shared, 80))
+    assert "4.0k of 4.1k" in plain_text(vram.kv_usage_line(shared, 80))
     own = replace(shared, kv_cells=4 * 4096)
-    assert "4.0k of 16K" in words(vram.kv_usage_line(own, 80))
+    assert "4.0k of 16K" in plain_text(vram.kv_usage_line(own, 80))
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_pictures_keep_the_rules_of_every_reading(scene: str) -> None:
     state = SCENES[scene]
 
-    assert broken(snapshot(state.status, **state.more)) == []
+    assert broken(snapshot(state.status, **state.readings)) == []

@@ -79,11 +79,7 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
     def watch_preview(self) -> None:
         self._draw()
 
-    def watch_model_bytes(self) -> None:
-        self._draw()
-
-    def watch_one_line(self) -> None:
-        self._draw()
+    watch_model_bytes = watch_one_line = watch_preview
 
     @on(DetailText.Widened)
     def _draw(self) -> None:

@@ -248,26 +248,10 @@ class ProfilePane(Vertical):
         self.screen.set_focus(self.rows)
         return True
 
-    def watch_entries(self) -> None:
-        self._update_rows()
-
-    def watch_hides_shipped(self) -> None:
-        self._update_rows()
-
-    def watch_running(self) -> None:
-        self._update_rows()
-
-    def watch_operation(self) -> None:
-        self._draw_rows()
-
     @on(ProfileRows.WidthChanged)
     def _redraw(self) -> None:
         self._drawn = []
         self._draw_rows()
-
-    @on(Input.Changed, "#search")
-    def _search_changed(self) -> None:
-        self._update_rows()
 
     @on(Input.Submitted, "#search")
     def _search_submitted(self) -> None:
@@ -295,6 +279,7 @@ class ProfilePane(Vertical):
         always_shown = self.running | {self.operation[0], self.last_profile}
         return entry.name not in always_shown and entry.id != self._highlight_id
 
+    @on(Input.Changed, "#search")
     def _update_rows(self) -> None:
         """Rebuilds the rows if their number or order changed; the highlight stays on the same entry."""
         if self.entries is None or not self.rows.is_attached:
@@ -336,3 +321,11 @@ class ProfilePane(Vertical):
                 continue
             self._drawn[index] = row
             self.rows.replace_option_prompt_at_index(index, entry_row(*row, width))
+
+    def watch_operation(self) -> None:
+        self._draw_rows()
+
+    def watch_entries(self) -> None:
+        self._update_rows()
+
+    watch_hides_shipped = watch_running = watch_entries

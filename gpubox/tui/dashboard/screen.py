@@ -327,20 +327,8 @@ class DashboardScreen(Screen[None]):
             self.toggle_zoom("log")
         self.log_pane.open_filter()
 
-    def action_focus_profiles(self) -> None:
-        self.toggle_zoom("profiles")
-
-    def action_focus_memory(self) -> None:
-        self.toggle_zoom("memory")
-
-    def action_focus_requests(self) -> None:
-        self.toggle_zoom("requests")
-
-    def action_focus_log(self) -> None:
-        self.toggle_zoom("log")
-
-    def action_focus_detail(self) -> None:
-        self.toggle_zoom("detail")
+    def action_zoom(self, panes: str) -> None:
+        self.toggle_zoom(panes)
 
     def action_copy(self) -> None:
         entry, preview = self.detail.entry, self.detail.preview

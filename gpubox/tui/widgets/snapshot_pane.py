@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual import events
 from textual.content import Content
 from textual.reactive import reactive
 
@@ -43,21 +42,6 @@ class SnapshotPane(StyledLines):
         """The title in the frame."""
         raise NotImplementedError
 
-    def watch_snapshot(self) -> None:
-        self.draw()
-
-    def watch_stale(self) -> None:
-        self.draw()
-
-    def watch_compact(self) -> None:
-        self.draw()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.draw()
-
-    def on_show(self) -> None:
-        self.draw()
-
     def draw(self) -> None:
         """Brings the rows up to date with the snapshot."""
         size = self.content_size
@@ -72,6 +56,8 @@ class SnapshotPane(StyledLines):
         if title != self._title:
             self._title = title
             self.border_title = Content(title)  # a str would be parsed as markup
+
+    watch_snapshot = watch_stale = watch_compact = on_resize = on_show = draw
 
     def _set_height(self, rows: int, layout: tuple[int, bool]) -> None:
         self._draws_with_fewer = self._draws_with_fewer + 1 if rows < self._rows else 0
