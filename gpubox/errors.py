@@ -1,4 +1,4 @@
-"""The one error that reaches the owner, and the exit codes it maps to."""
+"""The errors that are shown to the owner, and their exit codes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a ``gpubox`` command answers to the shell."""
+    """The exit status of a ``gpubox`` command."""
 
     OK = 0
     FAILED = 1
     USAGE = 2
-    """Wrong words on the command line, or a file of the owner's that does not parse."""
+    """A wrong command line, or a file of the owner that does not parse."""
     NOT_RUNNING = 3
     """No server runs, or it cannot be reached."""
     UNHEALTHY = 4
-    """A server runs but does not answer as it should."""
+    """A server runs but does not answer correctly."""
     WOULD_NOT_FIT = 5
-    """The memory asked for is not there."""
+    """There is not enough memory."""
     PROGRAM_FAILED = 6
-    """``sandbox run``: the confined program failed or was ended."""
+    """``sandbox run``: the confined program failed or was killed."""
     INTERRUPTED = 130
 
 
 class GpuboxError(Exception):
-    """Something the owner can mend: what happened, and what to do about it.
+    """A problem that the owner can fix: ``message`` says what happened, ``hint`` what to do.
 
-    Neither text is markup, neither holds a secret, and both are one sentence or two.
+    Each is one or two sentences of plain text, without markup and without secrets.
     """
 
     def __init__(self, message: str, hint: str = "", *, code: ExitCode = ExitCode.FAILED) -> None:
@@ -40,7 +40,7 @@ class GpuboxError(Exception):
 
 
 class UsageError(GpuboxError):
-    """The owner's words or files are wrong; nothing was started or stopped."""
+    """The owner's command or files are wrong. Nothing was started or stopped."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint, code=ExitCode.USAGE)

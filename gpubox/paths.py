@@ -1,4 +1,4 @@
-"""Every path gpubox reads or writes, in one place."""
+"""All paths that gpubox reads or writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAIN_INSTANCE = "main"
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The three folders of gpubox and the files in them. Nothing is created here."""
+    """gpubox's three folders and the files in them. Creates nothing."""
 
     config: Path
     state: Path
@@ -21,13 +21,13 @@ class Paths:
 
     @classmethod
     def default(cls, config_file: Path | None = None) -> Paths:
-        """The XDG folders; ``config_file`` or ``$GPUBOX_CONFIG`` names another config.toml."""
-        named = config_file or (Path(v) if (v := os.environ.get("GPUBOX_CONFIG")) else None)
+        """The XDG folders. ``config_file`` or ``$GPUBOX_CONFIG`` replaces config.toml."""
+        override = config_file or (Path(v) if (v := os.environ.get("GPUBOX_CONFIG")) else None)
         return cls(
             config=_xdg("CONFIG", ".config"),
             state=_xdg("STATE", ".local/state"),
             cache=_xdg("CACHE", ".cache"),
-            config_override=named,
+            config_override=override,
         )
 
     @property
@@ -40,7 +40,7 @@ class Paths:
 
     @property
     def profiles(self) -> Path:
-        """The owner's profiles; they win over the shipped ones by name."""
+        """The owner's profiles. They replace shipped ones of the same name."""
         return self.config / "profiles"
 
     @property
@@ -49,7 +49,7 @@ class Paths:
 
     @property
     def models(self) -> Path:
-        """Models gpubox fetched itself (the demo model)."""
+        """Models that gpubox downloaded (the demo model)."""
         return self.cache / "models"
 
     @property
@@ -58,12 +58,12 @@ class Paths:
 
     @property
     def crashes(self) -> Path:
-        """Post-mortem files, one for each server that died."""
+        """Post-mortems, a file for each server that crashed."""
         return self.state / "crashes"
 
     @property
     def scratch(self) -> Path:
-        """What programs of chats without a workspace write, gone with the chat."""
+        """Temporary workspaces of chats without one of their own; removed with the chat."""
         return self.cache / "scratch"
 
     @property
@@ -90,18 +90,18 @@ class Paths:
         return self.logs / f"{instance}.log"
 
     def failed_log(self, instance: str) -> Path:
-        """The log of the last launch of the instance that failed or crashed. No log of a running server has this name."""
+        """The log of the instance's last launch that failed or crashed. No running server writes to this name."""
         return self.logs / f"{instance}.log.failed"
 
 
 def _xdg(kind: str, default: str) -> Path:
-    """gpubox's folder of one kind, by the XDG base directory specification: a relative path in the variable is void."""
-    named = Path(os.environ.get(f"XDG_{kind}_HOME", ""))
-    home = os.path.expanduser("~")  # noqa: PTH111  pathlib raises where there is no home
-    return (named if named.is_absolute() else Path(home, default)) / "gpubox"
+    """gpubox's folder of one kind, by the XDG base directory specification, which ignores relative paths."""
+    folder = Path(os.environ.get(f"XDG_{kind}_HOME", ""))
+    home = os.path.expanduser("~")  # noqa: PTH111  pathlib raises without a home folder
+    return (folder if folder.is_absolute() else Path(home, default)) / "gpubox"
 
 
 def shipped_profiles() -> Path:
-    """The folder of the profiles that come with gpubox: packaged in the wheel, or the checkout's."""
+    """The folder of the profiles that come with gpubox, in the wheel or in the checkout."""
     packaged = Path(__file__).parent / "_shipped_profiles"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent / "profiles"

@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop, in threads that never hold up leaving it."""
+"""Blocking work beside the event loop, in threads that do not delay the exit of gpubox."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 
 async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``work`` returns or raises.
+    """Runs ``work`` in a thread. Returns what it returns and raises what it raises.
 
-    Unlike asyncio.to_thread the thread is a daemon: an engine that is slow to answer a question does not keep
-    the terminal when the owner has pressed q.
+    Unlike in asyncio.to_thread, the thread is a daemon: work that hangs does not keep gpubox running after the owner
+    quits.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if outcome.done():  # the waiting worker was cancelled
+    def set_outcome(result: T | None, error: BaseException | None) -> None:
+        if outcome.done():  # the caller was cancelled
             return
         if error is not None:
             outcome.set_exception(error)
@@ -30,13 +30,13 @@ async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
             outcome.set_result(result)  # type: ignore[arg-type]
 
     def run() -> None:
-        result, failed = None, None
+        result, raised = None, None
         try:
             result = work(*args, **kwargs)
         except BaseException as error:
-            failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failed)
+            raised = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no one waits
+            loop.call_soon_threadsafe(set_outcome, result, raised)
 
     threading.Thread(target=run, daemon=True, name=getattr(work, "__name__", "work")).start()
     return await outcome

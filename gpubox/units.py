@@ -1,4 +1,4 @@
-"""Numbers to words. ``None`` is unknown and is drawn as a dash, never as 0."""
+"""Formats numbers for people. None is unknown and becomes a dash, never 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 
 def memory(value: float | None) -> str:
-    """Bytes as GiB with one decimal, MiB below one GiB (multiples of 1024, as nvidia-smi)."""
+    """Bytes as GiB with one decimal, or MiB below one GiB (multiples of 1024, as in nvidia-smi)."""
     if value is None:
         return UNKNOWN
     if round(abs(value) / MIB) >= 1024:  # rounded first: 1024 MiB is 1.0 GiB
@@ -16,7 +16,7 @@ def memory(value: float | None) -> str:
 
 
 def file_size(value: float | None) -> str:
-    """Bytes as GB/MB (multiples of 1000), the way model pages give file sizes."""
+    """Bytes as GB or MB (multiples of 1000), as on model pages."""
     if value is None:
         return UNKNOWN
     if round(abs(value) / 1e6) >= 1000:
@@ -32,14 +32,14 @@ def rate(value: float | None) -> str:
 
 
 def rough_duration(value: float) -> str:
-    """A limit in whole words: ``90 s``, ``10 min``, ``2 h``."""
+    """A duration in one whole unit: ``90 s``, ``10 min``, ``2 h``."""
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
 
 
 def duration_at_least(value: float | None, least: float | None) -> str:
-    """A time, or what is known of it where only its least is: ``≥1.2 s``, ``≥804ms``; no wider than a time."""
+    """A duration; if only a lower bound is known: ``≥1.2 s``, ``≥804ms``, no wider than a duration."""
     if value is not None or least is None:
         return duration(value)
     shown = f"≥{duration(least)}"
@@ -64,7 +64,7 @@ def duration(value: float | None) -> str:
 
 
 def tokens(value: int | None) -> str:
-    """A token count, short: ``512``, ``41.2k``, ``131k``. Exact 2^n contexts read as ``128K``."""
+    """A short token count: ``512``, ``41.2k``, ``131k``. Multiples of 1024 from 8192 on: ``128K``."""
     if value is None:
         return UNKNOWN
     if value < 1000:

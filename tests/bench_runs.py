@@ -1,4 +1,4 @@
-"""Runs on disk as ``speed`` leaves them, without a server: results of a known middle and spread."""
+"""Stored ``speed`` runs, made without a server: results with a known mean and spread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def speed_run(
     draft: bool = False,
     argv: tuple[str, ...] = ("/opt/llama/llama-server", "--model", "/models/q.gguf", "--n-cpu-moe", "20"),
 ) -> Run:
-    """A run of which ``share`` is done."""
+    """A run whose first ``share`` of items has results."""
     plan = Plan("speed", (Target(profile, profile="" if url else profile, url=url),), options)
     items = list(make_benchmark(plan).items())
     run = _numbered(create_run(paths, plan, items))
@@ -43,29 +43,29 @@ def speed_run(
         for number, item in enumerate(items[: round(len(items) * share)]):
             run.add_result(Result(item.id, _values(item.values, tg * dice.gauss(1, spread), draft=draft), 4.0,
                                   tuple(replace(flag, item=item.id) for flag in flags if number == 3)))  # fmt: skip
-        made = Provenance(
+        provenance = Provenance(
             profile, profile="" if url else profile, url=url, argv=argv, engine="llama.cpp", engine_path=argv[0],
             engine_version="b11434", engine_sha256="5c" * 32, model_path="/models/Qwen3.6-35B-A3B.Q4_K_M.gguf",
             model_bytes=21_700_000_000, model_sha256="a1" * 32, dialect="llama-server",
         )  # fmt: skip
-        info = replace(run.info, state=state, seconds=212.0, machine=MACHINE, provenance={profile: made})
+        info = replace(run.info, state=state, seconds=212.0, machine=MACHINE, provenance={profile: provenance})
         run.save(replace(info, created_at="2026-11-21T18:00:00Z", ended_at="2026-11-21T18:04:00Z"))
     return run
 
 
 def _numbered(run: Run) -> Run:
-    """The run under a name that tells its place, not when the test ran."""
+    """The run under an id that depends on its number instead of the time."""
     number = len(list(run.folder.parent.iterdir()))
     folder = run.folder.rename(run.folder.with_name(f"20261121-18{number:04d}{run.id[15:]}"))
-    found = Run(folder)
-    found.save(replace(found.info, id=found.id))
-    return found
+    renamed = Run(folder)
+    renamed.save(replace(renamed.info, id=renamed.id))
+    return renamed
 
 
 def _values(values: Mapping[str, Any], tg: float, *, draft: bool) -> dict[str, Any]:
     depth, tokens = values["depth"], values["max_tokens"]
     rate = tg / (1 + depth / 40_000)
-    drafted = tokens if draft else None  # its interval is a bootstrap, which costs
+    drafted = tokens if draft else None  # optional, because its bootstrap interval is slow
     return {
         "ttft_seconds": 0.05 + depth / 2400 if values["prefix"] == "cold" else 0.06,
         "wall_seconds": tokens / rate + 0.1,

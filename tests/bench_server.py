@@ -125,11 +125,11 @@ class BenchServer:
         n = self.tokens or asked["max_tokens"]
         prompt = len(asked["messages"][-1]["content"].split())
         cached = self.cached if not asked.get("cache_prompt") else prompt - 1
-        found: list[Any] = [{"model": "m1", "choices": [{"delta": {"role": "assistant", "content": None}}]}]
+        events: list[Any] = [{"model": "m1", "choices": [{"delta": {"role": "assistant", "content": None}}]}]
         texts = [f"w{i} " for i in range(n)]
         pieces = ["".join(texts[i : i + self.words]) for i in range(0, n, self.words)]
-        found += [{"choices": [{"delta": {"content": piece}}]} for piece in pieces]
-        found.append({"choices": [{"delta": {}, "finish_reason": "length"}]})
+        events += [{"choices": [{"delta": {"content": piece}}]} for piece in pieces]
+        events.append({"choices": [{"delta": {}, "finish_reason": "length"}]})
         usage = {"prompt_tokens": prompt, "completion_tokens": n, "prompt_tokens_details": {"cached_tokens": cached}}
         last: dict[str, Any] = {"choices": [], "usage": usage}
         if self.dialect == "llama-server":
@@ -139,4 +139,4 @@ class BenchServer:
                 "cache_n": cached, "prompt_n": prompt - cached, "prompt_ms": 10.0 * (prompt - cached),
                 "predicted_n": n, "predicted_ms": 20.0 * n, "draft_n": 2 * n, "draft_n_accepted": n // 2,
             }  # fmt: skip
-        return [*found, last] if self.counts else found
+        return [*events, last] if self.counts else events

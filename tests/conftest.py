@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.paths import Paths
-from gpubox.telemetry import sampler, sources
+from gpubox.telemetry import http_source, sampler
 
 HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
 # A shell that starts the run in the background makes it ignore SIGINT, and who ignores a signal hands that on to its
@@ -56,7 +56,7 @@ def until(true: Callable[[], object]) -> None:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that answers is waited for, however slow this machine is; the screen's owner would not wait so long."""
     monkeypatch.setattr(sampler, "FIRST_SECONDS", 30.0)
-    monkeypatch.setattr(sources, "STALE_SECONDS", 30.0)
+    monkeypatch.setattr(http_source, "REQUEST_TIMEOUT_SECONDS", 30.0)
 
 
 @pytest.fixture

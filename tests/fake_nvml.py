@@ -1,4 +1,4 @@
-"""A pynvml of our own: a driver that answers what a test says. No compiler, no library."""
+"""A fake pynvml: a driver that answers as the test sets it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpubox.hardware.nvml_reader import DriverReader
 GIB = 1024**3
 MIB = 1024**2
 NOT_AVAILABLE = 2**64 - 1
-"""What NVML gives for the memory of a process that it does not know."""
+"""NVML's value for the memory of a process that it cannot read."""
 LONG = 30.0
-"""Far more than anything here takes; a test that waits so long has failed."""
+"""Far longer than any wait here; a test that waits so long has failed."""
 Start = Callable[["Driver"], DriverReader]
 
 

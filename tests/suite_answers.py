@@ -1,4 +1,4 @@
-"""Scores the answers of a folder as the suite does: one Markdown file each, its name beginning with the task."""
+"""Scores a folder of answers as the suite does. Each is a Markdown file whose name begins with the task's id."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from gpubox.sandbox.runner import Sandbox
 ANSWERS = Path(__file__).parent / "fixtures/suite"
 
 
-async def scored(folder: str, sandbox: Sandbox, root: Path = ANSWERS) -> dict[str, tuple[float | None, dict[str, Any]]]:
-    """Name -> its points of 100 (``None``: keywords only) and all that was found."""
+async def score_folder(
+    folder: str, sandbox: Sandbox, root: Path = ANSWERS
+) -> dict[str, tuple[float | None, dict[str, Any]]]:
+    """Name -> its points of 100 (``None``: keywords only) and its result's values."""
     gate = asyncio.Semaphore(2)
 
-    async def one(name: str, text: str) -> tuple[float | None, dict[str, Any]]:
+    async def score(name: str, text: str) -> tuple[float | None, dict[str, Any]]:
         async with gate:
             values = await score_reply(name[:3], text, "", "stop", lambda: sandbox)
         return score_of_values(values).value, values
 
     answers = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / folder).glob("*.md"))}
-    return dict(zip(answers, await asyncio.gather(*(one(*answer) for answer in answers.items())), strict=True))
+    return dict(zip(answers, await asyncio.gather(*(score(*answer) for answer in answers.items())), strict=True))

@@ -1,1 +1,1 @@
-"""The agent loop: think, run code, look, again. Knows a LlamaClient and tools; no screen, no file."""
+"""The agent: the loop of completions and tool calls, the tools, and the chats. It knows no screen."""

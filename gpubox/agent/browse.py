@@ -57,7 +57,7 @@ class Walk:
         notes = [f"({self.ended_early})"] if self.ended_early else []
         if self.skipped:
             names = ", ".join(printable_path(path) for path in self.skipped[:5])
-            notes.append(f"(not searched: {names}{' …' if len(self.skipped) > 5 else ''})")
+            notes.append(f"(skipped: {names}{' …' if len(self.skipped) > 5 else ''})")
         return "\n".join([*lines, *notes])
 
 

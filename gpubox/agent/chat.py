@@ -154,17 +154,6 @@ class Chat:
         require_turn(self.log, turn_id)
         self._record(HeadMoved(turn_id, utc_now()))
 
-    def retry(self) -> str:
-        """Rewinds to before the last turn and returns its question, which may be sent again.
-
-        Raises UsageError if there is no turn, GpuboxError while one is running.
-        """
-        turns = self.log.path()
-        if not turns:
-            raise UsageError("Nothing was asked yet.")
-        self.rewind(turns[-1].parent_id)
-        return turns[-1].header.text
-
     def branch(self, name: str, turn_id: str | None = None) -> None:
         """Copies the chat up to ``turn_id`` (without it: up to the head) to a new chat ``name``.
 
@@ -277,7 +266,7 @@ class Chat:
         if not self.settings.tools:
             return []
         from gpubox.agent.code_execution import CodeExecution
-        from gpubox.agent.filetools import file_tools
+        from gpubox.agent.file_tools import file_tools
         from gpubox.sandbox.policy import Policy
         from gpubox.sandbox.runner import Sandbox
 

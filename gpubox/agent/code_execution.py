@@ -19,19 +19,15 @@ class CodeExecution:
         "Run a Python 3 program in a sandbox without network and return what it printed. Each call is a fresh "
         "interpreter: include imports and definitions, and print what you want to see."
     )
+    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The whole program."}},
+        "required": ["code"],
+    }
     parallel_safe = True
 
     def __init__(self, sandbox: Sandbox, policy: Policy) -> None:
         self._sandbox, self._policy = sandbox, policy
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """One string: ``code``."""
-        return {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "The whole program."}},
-            "required": ["code"],
-        }
 
     def diff(self, call: ToolCall) -> str:
         """Empty: a confined program needs no approval."""

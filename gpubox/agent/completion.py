@@ -22,11 +22,11 @@ from gpubox.agent.events import (
     TextDelta,
 )
 from gpubox.agent.fenced_code import ends_with_program
-from gpubox.agent.protocol import ToolProtocol
 from gpubox.agent.repetition import RepetitionDetector
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import ThinkingSplitter, split_thinking
 from gpubox.agent.timing import RequestMeasurements, TurnTimings
+from gpubox.agent.tool_protocol import ToolProtocol
 from gpubox.errors import GpuboxError
 from gpubox.server.chunks import Chunk
 from gpubox.server.client import LlamaClient
@@ -40,7 +40,7 @@ MAX_REPLY_CALLS = 32
 MAX_REPLY_CHARACTERS = 4_000_000
 """Ends the stream of a server that does not obey max_tokens."""
 RETRY_THINKING_TOKENS = 256
-"""Thinking budget of a request without thinking: it works where the template has no ``enable_thinking``."""
+"""Thinking budget of a request that must not think: templates without ``enable_thinking`` obey only the budget."""
 CHARACTERS_PER_TOKEN = 3
 TARGET_FILL = 0.6
 """Share of the context in use after a compaction. It is low because each compaction costs a new prefill."""
@@ -92,41 +92,6 @@ class ModelReply:
         elif self.finish_reason == "length":
             problem = "max_tokens ended while the model was thinking."
         return f"{problem} Asking again without thinking.", error
-
-
-def request_body(
-    messages: list[dict[str, Any]],
-    protocol: ToolProtocol,
-    settings: AgentSettings,
-    *,
-    max_tokens: int,
-    thinking: bool | None,
-    thinking_budget_tokens: int | None,
-) -> dict[str, Any]:
-    """The JSON body of a request to ``/v1/chat/completions``, with the fields of llama-server b11434."""
-    body: dict[str, Any] = {
-        **settings.sampling,
-        "messages": messages,
-        "max_tokens": max_tokens,
-        "cache_prompt": True,
-        "return_progress": True,
-        "timings_per_token": True,
-        "stream_options": {"include_usage": True},
-    }
-    if protocol.tools:
-        body["tools"] = list(protocol.tools)
-        body["parallel_tool_calls"] = protocol.parallel
-    if thinking is not None:
-        template_arguments = settings.sampling.get("chat_template_kwargs")
-        body["chat_template_kwargs"] = {
-            **(template_arguments if isinstance(template_arguments, dict) else {}),
-            "enable_thinking": thinking,
-        }
-    if thinking_budget_tokens is not None:
-        body["thinking_budget_tokens"] = thinking_budget_tokens
-    if settings.slot is not None:
-        body["id_slot"] = settings.slot
-    return body
 
 
 class ReplyCollector:
@@ -277,24 +242,45 @@ class CompletionRequester:
             was_empty = True
             self._emit_restart(round_number, problem, reply)
 
-    async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:
-        """Fills ``reply`` from the stream. Raises StreamError. Cancelled, it closes the stream."""
-        client, protocol, settings = self.client, self.protocol, self.settings
-        body = request_body(
-            request_messages(
+    def _body(self, max_tokens: int, *, without_thinking: bool) -> dict[str, Any]:
+        """The JSON body for ``/v1/chat/completions``, with the fields of llama-server b11434."""
+        protocol, settings = self.protocol, self.settings
+        body: dict[str, Any] = {
+            **settings.sampling,
+            "messages": request_messages(
                 self.conversation, protocol.system_prompt, native=protocol.native, system_role=protocol.system_role
             ),
-            protocol,
-            settings,
-            max_tokens=max_tokens,
-            thinking=False if without_thinking else settings.thinking,
-            thinking_budget_tokens=RETRY_THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens,
-        )
-        if client.dialect not in ("", LLAMA):
-            body = {**supported_fields(client.dialect, body)[0], "model": client.model}
+            "max_tokens": max_tokens,
+            "cache_prompt": True,
+            "return_progress": True,
+            "timings_per_token": True,
+            "stream_options": {"include_usage": True},
+        }
+        if protocol.tools:
+            body["tools"] = list(protocol.tools)
+            body["parallel_tool_calls"] = protocol.parallel
+        thinking = False if without_thinking else settings.thinking
+        if thinking is not None:
+            arguments = settings.sampling.get("chat_template_kwargs")
+            arguments = arguments if isinstance(arguments, dict) else {}
+            body["chat_template_kwargs"] = {**arguments, "enable_thinking": thinking}
+        thinking_budget = RETRY_THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens
+        if thinking_budget is not None:
+            body["thinking_budget_tokens"] = thinking_budget
+        if settings.slot is not None:
+            body["id_slot"] = settings.slot
+        if self.client.dialect not in ("", LLAMA):
+            body = {**supported_fields(self.client.dialect, body)[0], "model": self.client.model}
+        return body
+
+    async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:
+        """Fills ``reply`` from the stream. Raises StreamError. Cancelled, it closes the stream."""
+        body = self._body(max_tokens, without_thinking=without_thinking)
         self._sent_messages = len(self.conversation.messages)
-        collector = ReplyCollector(reply, self.emit, self.timings.clock, stop_after_program=protocol.name == "fenced")
-        stream = client.stream_completion(body, silence_seconds=settings.silence_seconds)
+        collector = ReplyCollector(
+            reply, self.emit, self.timings.clock, stop_after_program=self.protocol.name == "fenced"
+        )
+        stream = self.client.stream_completion(body, silence_seconds=self.settings.silence_seconds)
         try:
             async with stream as chunks, aclosing(chunks):
                 async for chunk in chunks:

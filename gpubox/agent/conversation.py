@@ -72,12 +72,13 @@ class Conversation:
         """How many answers hold a Python block that no tool ran; 0 once the model has made a native call."""
         if any(message.tool_calls for message in self.messages):
             return 0
-        next_roles = [message.role for message in self.messages[1:]] + [""]
-        pairs = zip(self.messages, next_roles, strict=True)
-        return sum(
-            message.role == "assistant" and next_role != "tool" and bool(python_program(message.content)[0])
-            for message, next_role in pairs
-        )
+        followers = [*self.messages[1:], None]
+        answers = [
+            message.content
+            for message, follower in zip(self.messages, followers, strict=False)
+            if message.role == "assistant" and not (follower and follower.role == "tool")
+        ]
+        return sum(bool(python_program(answer)[0]) for answer in answers)
 
     def unanswered_calls(self) -> list[ToolCall]:
         """Calls without a tool message. A chat template refuses a history that contains one."""

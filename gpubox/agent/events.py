@@ -191,9 +191,11 @@ class RoundFinished(_Event, frozen=True):
 
 
 class Notice(_Event, frozen=True):
-    """Something did not go as planned: one sentence for the owner. ``kind`` is one word, for statistics."""
+    """Something did not go as planned: one sentence for the owner."""
 
     kind: str
+    """For statistics. Of a tool call: ``repaired``, ``text_call``, ``unknown_tool``, ``bad_arguments``, ``truncated``,
+    ``repeated``, ``refused``. Of the turn: ``repetition``, ``compacted``, ``wall``, ``read_only``, ``journal``."""
     text: str
 
 

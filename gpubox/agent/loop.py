@@ -22,13 +22,13 @@ from gpubox.agent.events import (
     TurnStarted,
     TurnTotals,
 )
-from gpubox.agent.protocol import choose_protocol, context_size
 from gpubox.agent.repetition import without_repetition
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import ThinkingSplitter
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tool_calls import CallIds, ToolCallPlan, plan_tool_calls
-from gpubox.agent.tool_round import CompletedCall, ToolRunner
+from gpubox.agent.tool_protocol import choose_protocol, context_size
+from gpubox.agent.tool_runner import CompletedCall, ToolRunner
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient

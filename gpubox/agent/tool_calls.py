@@ -17,8 +17,9 @@ from typing import Any
 
 from gpubox.agent.arguments import read_arguments
 from gpubox.agent.completion import ModelReply, RawToolCall
+from gpubox.agent.events import Notice
 from gpubox.agent.fenced_code import python_program
-from gpubox.agent.protocol import CODE_TOOL, ToolProtocol
+from gpubox.agent.tool_protocol import CODE_TOOL, ToolProtocol
 from gpubox.agent.tools import Tool, ToolCall
 
 MAX_CALLS_PER_REPLY = 8
@@ -31,9 +32,8 @@ class PlannedCall:
 
     call: ToolCall
     error: str = ""
-    notice_kind: str = ""
-    """``repaired``, ``text_call``, ``unknown_tool``, ``bad_arguments``, ``truncated``; empty: no Notice."""
-    notice: str = ""
+    notice: Notice | None = None
+    """What the owner should know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ def plan_tool_calls(
     if text_calls:
         raw_calls = [RawToolCall("", name, arguments) for name, arguments in text_calls]
         planned = tuple(
-            call
-            if call.notice_kind
-            else replace(call, notice_kind="text_call", notice=f"The model wrote its call of {call.call.name} as text.")
-            for call in _planned_calls(raw_calls, tools, call_ids, truncated)
+            item
+            if item.notice
+            else replace(item, notice=Notice("text_call", f"The model wrote its call of {item.call.name} as text."))
+            for item in _planned_calls(raw_calls, tools, call_ids, truncated)
         )
         return ToolCallPlan(planned, prose if protocol.native else reply.content, protocol.native)
     if protocol.name == "fenced":
@@ -108,8 +108,7 @@ def _planned_call(raw: RawToolCall, tools: Sequence[Tool], call_ids: CallIds, tr
         return PlannedCall(
             ToolCall(call_id, name),
             f"There is no tool {name}. The tools are: {', '.join(tool.name for tool in tools)}.",
-            "unknown_tool",
-            f"The model called a tool that does not exist ({name}).",
+            Notice("unknown_tool", f"The model called a tool that does not exist ({name})."),
         )
     properties = tool.parameters.get("properties", {})
     code_argument = "code" if "code" in properties else ""
@@ -122,14 +121,13 @@ def _planned_call(raw: RawToolCall, tools: Sequence[Tool], call_ids: CallIds, tr
         return PlannedCall(
             ToolCall(call_id, tool.name, arguments or {}),
             f"Not run: {problem}. Call {tool.name} again with {{{shape}}}.",
-            "bad_arguments",
-            f"The model's call of {tool.name} was not run: {problem}.",
+            Notice("bad_arguments", f"The model's call of {tool.name} was not run: {problem}."),
         )
     code = arguments.get(code_argument) if code_argument else ""
     call = ToolCall(call_id, tool.name, arguments, code if isinstance(code, str) else "")
     if repaired or tool.name != raw.name:
-        notice = f"The model's call of {tool.name} was malformed and has been repaired."
-        return PlannedCall(call, "", "repaired", notice)
+        notice = Notice("repaired", f"The model's call of {tool.name} was malformed and has been repaired.")
+        return PlannedCall(call, notice=notice)
     return PlannedCall(call)
 
 
@@ -137,8 +135,7 @@ def _cut_off(call: ToolCall) -> PlannedCall:
     return PlannedCall(
         ToolCall(call.id, call.name),  # without the arguments: half a program must not run
         "Not run: your reply was cut off by its token limit. Write a shorter program.",
-        "truncated",
-        "The model's call was cut off by max_tokens and not run.",
+        Notice("truncated", "The model's call was cut off by max_tokens and not run."),
     )
 
 

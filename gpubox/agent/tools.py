@@ -43,21 +43,14 @@ class ToolOutput(msgspec.Struct, frozen=True):
 class Tool(Protocol):
     """One tool. ``run`` does not raise for a mistake of the model: it returns an output with ``ok`` False."""
 
-    @property
-    def name(self) -> str:
-        """As the model writes it: letters, digits and underscores."""
-
-    @property
-    def description(self) -> str:
-        """For the model. It must not change within a chat: it is part of the cached prompt prefix."""
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """JSON schema of the arguments, an object. It must not change within a chat either."""
-
-    @property
-    def parallel_safe(self) -> bool:
-        """Whether calls of one round may run in parallel: true if the tool writes nothing that another call reads."""
+    name: str
+    """As the model writes it: letters, digits and underscores."""
+    description: str
+    """For the model. It must not change within a chat: it is part of the cached prompt prefix."""
+    parameters: dict[str, Any]
+    """JSON schema of the arguments, an object. It must not change within a chat either."""
+    parallel_safe: bool
+    """Whether calls of one round may run in parallel: true if the tool writes nothing that another call reads."""
 
     def diff(self, call: ToolCall) -> str:
         """What the owner must approve before ``run``: a unified diff or a sentence. Empty: no approval is needed."""

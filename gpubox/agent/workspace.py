@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import stat
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
 from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
@@ -145,16 +147,11 @@ def list_folder(folder: int, names: tuple[str, ...], limit: int, device: int) ->
     """``(entries, truncated)``: at most ``limit`` entries of the open folder, sorted. ``device``: the workspace's."""
     entries: list[FolderEntry] = []
     with os.scandir(folder) as items:
-        for item in items:
-            if len(entries) >= limit:
-                return _by_path(entries), True
+        for item in itertools.islice(items, limit):
             with contextlib.suppress(OSError):  # removed meanwhile
                 entries.append(_folder_entry(folder, item, names, device))
-    return _by_path(entries), False
-
-
-def _by_path(entries: list[FolderEntry]) -> list[FolderEntry]:
-    return sorted(entries, key=lambda entry: entry.path)
+        truncated = next(items, None) is not None
+    return sorted(entries, key=lambda entry: entry.path), truncated
 
 
 def _folder_entry(folder: int, item: os.DirEntry[str], names: tuple[str, ...], device: int) -> FolderEntry:
@@ -176,15 +173,19 @@ def _require_regular(names: tuple[str, ...], state: os.stat_result, folder: int)
     if stat.S_ISREG(state.st_mode):
         return
     if stat.S_ISLNK(state.st_mode):
-        raise _link_error(names, folder)
+        raise _link_error(names, _link_target(folder, names[-1]))
     kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a device, a pipe or a socket"
     raise GpuboxError(f"{printable_path('/'.join(names))} is {kind}, not a file.")
 
 
-def _link_error(names: tuple[str, ...], folder: int) -> GpuboxError:
-    target = ""
+def _link_target(folder: int, name: str) -> str:
+    """Empty: ``name`` is not a link."""
     with contextlib.suppress(OSError):
-        target = os.readlink(names[-1], dir_fd=folder)
+        return os.readlink(name, dir_fd=folder)
+    return ""
+
+
+def _link_error(names: tuple[str, ...], target: str) -> GpuboxError:
     return GpuboxError(
         f"{printable_path('/'.join(names))} is a link to {printable_path(target) or '?'}. "
         "Links are not followed: name what it points to."
@@ -194,24 +195,17 @@ def _link_error(names: tuple[str, ...], folder: int) -> GpuboxError:
 @contextlib.contextmanager
 def _os_errors_explained(names: tuple[str, ...], folder: int) -> Iterator[None]:
     """Turns an OSError for ``names[-1]`` in the open folder ``folder`` into a GpuboxError."""
-    path = printable_path("/".join(names))
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(folder, names[-1]):
-            raise _link_error(names, folder) from None
+        path = printable_path("/".join(names))
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and (target := _link_target(folder, names[-1])):
+            raise _link_error(names, target) from None
         if error.errno == errno.ENOENT:
             raise GpuboxError(f"{path} does not exist.") from error
         if error.errno == errno.ENOTDIR:
             raise GpuboxError(f"{path} is not a folder.") from None
         raise GpuboxError(f"{path}: {error.strerror}.") from None
-
-
-def _is_link(folder: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
 
 
 def _too_wide(root: Path, own_folders: tuple[Path, ...]) -> str:
@@ -239,7 +233,8 @@ def create_scratch(paths: Paths) -> Path:
     try:
         paths.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in paths.scratch.iterdir():
-            if not _is_running(old.name.partition("-")[0]):
+            pid = old.name.partition("-")[0]
+            if not pid.isdecimal() or identity_of(int(pid)) is None:
                 remove_tree(old)
         parent = paths.scratch / f"{os.getpid()}-{secrets.token_hex(4)}"
         parent.mkdir(mode=0o700)
@@ -254,14 +249,3 @@ def create_scratch(paths: Paths) -> Path:
 def remove_scratch(folder: Path) -> None:
     """Removes a folder of ``create_scratch``."""
     remove_tree(folder.parent)
-
-
-def _is_running(pid: str) -> bool:
-    if not pid.isdecimal():
-        return False
-    with contextlib.suppress(PermissionError, OverflowError):
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return False
-    return True

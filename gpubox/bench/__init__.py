@@ -1,1 +1,1 @@
-"""Benchmarks: planned, measured under guard, kept as they come, reported with intervals and provenance."""
+"""Benchmarks: plans, runs stored item by item, statistics, and reports with intervals and provenance."""

@@ -58,13 +58,6 @@ class MeasuredReply:
     """Fields of the request that this server does not support."""
 
     @property
-    def acceptance(self) -> float | None:
-        """Accepted over drafted tokens, 0 to 1."""
-        if not self.draft_tokens or self.draft_tokens_accepted is None:
-            return None
-        return self.draft_tokens_accepted / self.draft_tokens
-
-    @property
     def mean_accepted_length(self) -> float | None:
         """Tokens per verification step, including the model's own one (llama-server's ``mean len``).
 
@@ -88,8 +81,6 @@ async def measure_request(
 
     Raises GpuboxError: with NOT_RUNNING if the server is gone, another code if it refuses.
     """
-    from gpubox.bench.target_server import wait_for_exit
-
     active = target_server.active
     request, left_out = supported_fields(active.dialect, {**body, "model": active.model})
     request = {**request, "stream_options": {"include_usage": True}}
@@ -100,7 +91,7 @@ async def measure_request(
     except StreamError as error:
         target_server.token_count_unknown = True
         if error.transient:
-            await wait_for_exit(target_server)
+            await target_server.wait_for_exit()
         if not target_server.alive:
             raise GpuboxError(error.message, error.hint, code=ExitCode.NOT_RUNNING) from None
         if active.target.url and _is_overloaded(error):  # the next items would fail as well, so the run ends
@@ -111,9 +102,9 @@ async def measure_request(
     return {"request": request, "reply": msgspec.to_builtins(reply)}
 
 
-def stored_reply(data: Mapping[str, Any], key: str = "reply") -> MeasuredReply:
+def stored_reply(data: Mapping[str, Any]) -> MeasuredReply:
     """The MeasuredReply in a raw record's data."""
-    return msgspec.convert(data[key], MeasuredReply)
+    return msgspec.convert(data["reply"], MeasuredReply)
 
 
 def _is_overloaded(error: StreamError) -> bool:
@@ -158,19 +149,10 @@ async def _stream(
     head = ("".join(text), "".join(reasoning), finish_reason, wall, ttft)
     if timings:
         return MeasuredReply(
-            *head,
-            prompt_tokens=timings.prompt_tokens,
-            cached_tokens=timings.cached_tokens,
-            generated_tokens=timings.generated_tokens,
-            prompt_seconds=timings.prompt_seconds,
-            generation_seconds=timings.generation_seconds,
-            pp=timings.pp_tokens_per_second,
-            tg=timings.tg_tokens_per_second,
-            draft_tokens=timings.draft_tokens,
-            draft_tokens_accepted=timings.draft_tokens_accepted,
-            model=model,
-            left_out=left_out,
-        )
+            *head, timings.prompt_tokens, timings.cached_tokens, timings.generated_tokens, timings.prompt_seconds,
+            timings.generation_seconds, timings.pp_tokens_per_second, timings.tg_tokens_per_second,
+            timings.draft_tokens, timings.draft_tokens_accepted, "server", model, left_out,
+        )  # fmt: skip
     cached = usage.cached_tokens if usage else None
     prompt = usage.prompt_tokens if usage else None
     generated = usage.generated_tokens if usage else None
@@ -178,16 +160,8 @@ async def _stream(
     generation = last - first if first is not None and last is not None else None
     if len(text) < min(MIN_CHUNKS, generated or 0):
         generation = None  # the first chunk holds many tokens, whose time lies before it
+    pp = evaluated / ttft if evaluated and ttft else None
+    tg = (generated - 1) / generation if generated and generated > 1 and generation else None
     return MeasuredReply(
-        *head,
-        prompt_tokens=evaluated,
-        cached_tokens=cached,
-        generated_tokens=generated,
-        prompt_seconds=ttft,
-        generation_seconds=generation,
-        pp=evaluated / ttft if evaluated and ttft else None,
-        tg=(generated - 1) / generation if generated and generated > 1 and generation else None,
-        timed_by="client",
-        model=model,
-        left_out=left_out,
+        *head, evaluated, cached, generated, ttft, generation, pp, tg, None, None, "client", model, left_out
     )

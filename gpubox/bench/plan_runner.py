@@ -28,7 +28,6 @@ from gpubox.bench.run_store import Run, create_run
 from gpubox.bench.target_server import (
     ProfileLookup,
     TargetServer,
-    is_server_gone,
     restore_or_report,
     target_profiles_of,
 )
@@ -102,33 +101,28 @@ class RunSession:
         self._first_item_started: float | None = None
         self._finished_weight = 0.0
         """Of the items finished in this session."""
-        self._opened_monitor: InterferenceMonitor | None = None
-
-    @property
-    def _monitor(self) -> InterferenceMonitor:
-        assert self._opened_monitor is not None, "work() opens it"
-        return self._opened_monitor
+        self._monitor: InterferenceMonitor
+        """Set by ``work``."""
 
     async def work(self) -> RunInfo:
         self._save(replace(self.info, state="running", message="", ended_at=""))
         self.emit(RunStarted(self.info, len(self.results)))
         state, message = "interrupted", "interrupted"
         try:
-            self._opened_monitor = await asyncio.to_thread(InterferenceMonitor, self.target_server)
-            isolation = await self.benchmark.sandbox_isolation(self.target_server)
-            self._save_machine(read_machine(self._monitor.driver, isolation, self._monitor.other_gpu_processes))
-            for flag in self._monitor.initial_flags():
-                self._raise_flag(flag)
-            await self._score_unscored()
-            await self._execute_all()
+            self._monitor = await asyncio.to_thread(InterferenceMonitor, self.target_server)
+            with contextlib.closing(self._monitor):
+                isolation = await self.benchmark.sandbox_isolation(self.target_server)
+                self._save_machine(read_machine(self._monitor.driver, isolation, self._monitor.other_gpu_processes))
+                for flag in self._monitor.initial_flags():
+                    self._raise_flag(flag)
+                await self._score_unscored()
+                await self._execute_all()
             state, message = "finished", ""
         except GpuboxError as error:
             if error.code != ExitCode.INTERRUPTED:
                 state, message = "failed", error.message
             raise
         finally:
-            if self._opened_monitor:
-                self._opened_monitor.close()
             try:
                 await self._end(state, message)
             finally:
@@ -229,10 +223,7 @@ class RunSession:
             started_at, began = utc_now(), time.monotonic()
             readings = ItemReadings()
             try:
-                if watched:
-                    async with self._monitor.watch(item.id) as readings:
-                        data = dict(await self.benchmark.execute(item, self.target_server))
-                else:
+                async with self._monitor.watch(item.id) if watched else contextlib.nullcontext(readings) as readings:
                     data = dict(await self.benchmark.execute(item, self.target_server))
             except GpuboxError as caught:
                 error = caught
@@ -240,7 +231,7 @@ class RunSession:
             if change := self.target_server.outside_change():
                 hint = f"`gpubox bench resume {self.run.id}` continues with {item.id}."
                 raise GpuboxError(f"The run ends here: {change}.", hint)
-            if error and is_server_gone(self.target_server, error):
+            if error and self.target_server.is_gone(error):
                 target = self.target_server.active.target
                 if target.url:
                     raise error

@@ -1,4 +1,4 @@
-"""The fixed prompts of all speed measurements. Add prompts, but never edit one: old numbers would lose their meaning."""
+"""The fixed prompts of all speed measurements. Add prompts but never edit one: old numbers would lose their meaning."""
 
 from __future__ import annotations
 

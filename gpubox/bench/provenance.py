@@ -18,7 +18,7 @@ from gpubox import __version__
 from gpubox.bench.model import Machine, Provenance
 from gpubox.engines.find import EMBEDDED
 from gpubox.errors import GpuboxError
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading
 from gpubox.models.gguf import check_gguf
 from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
@@ -60,14 +60,9 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
     target, launch = active.target, active.running.launch if active.running else None
     props = _relevant_props(active.props)
     if launch is None:
-        return Provenance(
-            target=target.name,
-            url=target.url,
-            dialect=active.dialect,
-            model_path=active.model,
-            engine_version=str(props.get("build_info") or ""),
-            props=props,
-        )
+        version = str(props.get("build_info") or "")
+        return Provenance(target.name, url=target.url, dialect=active.dialect, model_path=active.model,
+                          engine_version=version, props=props)  # fmt: skip
     hashes = FileHashes(paths.cache / "hashes.json")
     model = Path(launch.model_path) if launch.model_path else None
     try:

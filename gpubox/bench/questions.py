@@ -24,6 +24,10 @@ TEMPLATE_TOKENS = 160
 MIN_PP_TOKENS = 16
 """With fewer evaluated prompt tokens there is no pp."""
 DOMAINS = tuple(CHAT_PROMPTS)
+_REPLY_VALUES = (
+    "ttft_seconds", "wall_seconds", "pp", "tg", "prompt_tokens", "cached_tokens", "generated_tokens",
+    "generation_seconds", "draft_tokens", "draft_tokens_accepted", "mean_accepted_length", "timed_by",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +105,10 @@ async def ask_question(target_server: TargetServer, item: Item, contexts: dict[i
 
 def reply_values(raw: RawRecord, reply: MeasuredReply) -> dict[str, Any]:
     """A result's values for one reply that has ``generated_tokens``: rates in tokens per second, times in seconds."""
-    values: dict[str, Any] = {
-        "ttft_seconds": reply.ttft_seconds,
-        "wall_seconds": reply.wall_seconds,
-        "pp": reply.pp if (reply.prompt_tokens or 0) >= MIN_PP_TOKENS else None,
-        "tg": reply.tg,
-        "effective": (reply.generated_tokens or 0) / reply.wall_seconds,
-        "prompt_tokens": reply.prompt_tokens,
-        "cached_tokens": reply.cached_tokens,
-        "generated_tokens": reply.generated_tokens,
-        "generation_seconds": reply.generation_seconds,
-        "draft_tokens": reply.draft_tokens,
-        "draft_tokens_accepted": reply.draft_tokens_accepted,
-        "mean_accepted_length": reply.mean_accepted_length,
-        "timed_by": reply.timed_by,
-    }
+    values: dict[str, Any] = {name: getattr(reply, name) for name in _REPLY_VALUES}
+    values["effective"] = (reply.generated_tokens or 0) / reply.wall_seconds
+    if (reply.prompt_tokens or 0) < MIN_PP_TOKENS:
+        values["pp"] = None
     if reply.ttft_seconds is not None and reply.generated_tokens:
         from gpubox.bench.interference import energy_joules
 

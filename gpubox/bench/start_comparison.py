@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.stats import MARGIN, Verdict, t_p_value, t_quantile
+from gpubox.bench.stats import MARGIN, Verdict, satterthwaite, t_p_value, t_quantile
 
 MIN_STARTS = 4
 """Per arm, for a verdict from this run alone."""
@@ -273,13 +273,6 @@ def compare_unpaired(first: float, second: float, *variances: tuple[float, float
     """Two rates that were not measured in alternation. ``variances``: of the log, each with its degrees of freedom."""
     variance, dof = satterthwaite(variances)
     return Contrast(math.log(second / first), math.sqrt(variance), dof, 1, False)
-
-
-def satterthwaite(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The sum of (variance, degrees of freedom) pairs, with Satterthwaite's degrees of freedom of the sum."""
-    total = sum(variance for variance, _ in variances)
-    divisor = sum(variance**2 / dof for variance, dof in variances if variance and dof)
-    return total, total**2 / divisor if divisor > 0 else math.inf
 
 
 def _prompt_variance(

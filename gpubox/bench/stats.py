@@ -236,17 +236,11 @@ def pooled_ratio(strata: Sequence[Sequence[RatioSample]], *, seed: int = 0, unit
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WelchComparison:
-    """Second sample against the first: the ratio of geometric means, its 95 % interval, and the verdict."""
-
-    ratio: float
-    low: float | None
-    high: float | None
-    n: int
-    verdict: Verdict
-    minimum: float
-    maximum: float
+def satterthwaite(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of (variance, degrees of freedom) pairs, with Satterthwaite's degrees of freedom of the sum."""
+    total = sum(variance for variance, _ in variances)
+    divisor = sum(variance**2 / dof for variance, dof in variances if variance and dof)
+    return total, total**2 / divisor if divisor > 0 else math.inf
 
 
 def lag1_autocorrelation(*series: Sequence[float]) -> float:
@@ -260,30 +254,33 @@ def lag1_autocorrelation(*series: Sequence[float]) -> float:
     return max(0.0, min(0.95, products / squares)) if squares else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class WelchComparison:
+    """Second sample against the first: the ratio of geometric means, its 95 % interval, and the verdict."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+
+
 def welch(
     first: Sequence[float], second: Sequence[float], *, margin: float = MARGIN, correlation: float = 0.0
 ) -> WelchComparison:
     """Second against first, unpaired: the ratio of geometric means with Welch's interval of the logs.
 
-    Student's t with the Welch-Satterthwaite degrees of freedom. Values must be above 0. ``correlation`` is that of
-    neighbours in time (``lag1_autocorrelation``); it reduces the effective sample size. Raises ValueError if a sample
-    is empty.
+    Values must be above 0. ``correlation`` is that of neighbours in time (``lag1_autocorrelation``); it reduces the
+    effective sample size. Raises StatisticsError if a sample is empty.
     """
-    if not first or not second:
-        raise ValueError("no values")
     sides = [[math.log(value) for value in side] for side in (first, second)]
-    means = [statistics.fmean(side) for side in sides]
-    log_ratio, n = means[1] - means[0], min(len(first), len(second))
-    logs = [value - means[0] for value in sides[1]]
-    minimum, maximum = math.exp(min(logs)), math.exp(max(logs))
-    if n < MIN_CLUSTERS - 2:
-        return WelchComparison(math.exp(log_ratio), None, None, n, "too few", minimum, maximum)
-    inflation = (1 + correlation) / (1 - correlation)
-    counts = [max(2.0, len(side) / inflation) for side in sides]
-    variances = [statistics.variance(side) / count for side, count in zip(sides, counts, strict=True)]
-    error = math.sqrt(sum(variances))
-    divisor = sum(variance**2 / (count - 1) for variance, count in zip(variances, counts, strict=True))
-    half = t95(math.floor(sum(variances) ** 2 / divisor)) * error if divisor > 0 else 0.0
+    log_ratio = statistics.fmean(sides[1]) - statistics.fmean(sides[0])
+    if min(map(len, sides)) < MIN_CLUSTERS - 2:
+        return WelchComparison(math.exp(log_ratio), None, None, "too few")
+    counts = [max(2.0, len(side) * (1 - correlation) / (1 + correlation)) for side in sides]
+    variance, dof = satterthwaite(
+        [(statistics.variance(side) / count, count - 1) for side, count in zip(sides, counts, strict=True)]
+    )
+    half = t95(math.floor(dof)) * math.sqrt(variance) if variance else 0.0
     low, high = math.exp(log_ratio - half), math.exp(log_ratio + half)
     verdict: Verdict = "faster" if low > 1 + margin else "slower" if high < 1 - margin else "indistinguishable"
-    return WelchComparison(math.exp(log_ratio), low, high, n, verdict, minimum, maximum)
+    return WelchComparison(math.exp(log_ratio), low, high, verdict)

@@ -120,6 +120,17 @@ class TargetServer:
         running = self.running
         return self._active is not None and (running is None or is_alive(running.process))
 
+    def is_gone(self, error: GpuboxError) -> bool:
+        """Whether ``error`` means that the server is gone, rather than that it refused."""
+        return error.code == ExitCode.NOT_RUNNING or not self.alive
+
+    async def wait_for_exit(self, seconds: float = 2.0) -> None:
+        """Waits until the process has exited: a broken connection can precede its exit by a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.running and self.alive:
+                    await asyncio.sleep(0.05)
+
     def profile_of(self, target: Target) -> Profile:
         """The target's profile with its overrides. Raises UsageError."""
         return apply_overrides(self._profiles(target.profile), target)
@@ -266,18 +277,3 @@ async def restore_or_report(target_server: TargetServer) -> GpuboxError | None:
         target_server.emit(Note(f"The previous server is not restored: {error.message}"))
         return error
     return None
-
-
-def is_server_gone(target_server: TargetServer, error: GpuboxError) -> bool:
-    """Whether ``error`` means that the server is gone, rather than that it refused."""
-    return error.code == ExitCode.NOT_RUNNING or not target_server.alive
-
-
-async def wait_for_exit(target_server: TargetServer, seconds: float = 2.0) -> None:
-    """Waits until the process has exited: a broken connection can precede its exit by a moment."""
-    if target_server.running is None:
-        return
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while target_server.alive:
-                await asyncio.sleep(0.05)

@@ -1,1 +1,1 @@
-"""Engines: which llama-server binaries there are, and what each says it accepts."""
+"""Engines: which llama-server binaries there are, and which flags each accepts."""

@@ -1,7 +1,7 @@
-"""What one engine accepts, parsed from its own ``--help``. Pure.
+"""The options of an engine, parsed from its own ``--help``. Pure.
 
-The format is llama.cpp's common/arg.cpp ``common_arg::to_string`` (read on build 11434): names at column 0
-separated by commas, the value's placeholder after the last name, help text from column 40 on.
+The format is that of llama.cpp's common/arg.cpp ``common_arg::to_string`` (build 11434): comma-separated names from
+column 0, the placeholder of the value after the last name, the help text from column 40.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _REMOVED = re.compile(r"the argument has been removed\.? *(.*)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class EngineOption:
-    """One option of the engine. Names carry no leading dashes."""
+    """One option of the engine. Names have no leading dashes."""
 
     names: tuple[str, ...]
     negatives: tuple[str, ...] = ()
-    """The names that switch it off (``no-mmap`` beside ``mmap``)."""
+    """The names that switch it off: ``no-mmap`` for ``mmap``."""
     value: str | None = None
-    """The placeholder of its value as the help prints it; ``None`` for a bare flag."""
+    """The placeholder of its value in the help; ``None`` for a switch."""
     allowed: tuple[str, ...] = ()
     env: str | None = None
     removed: str | None = None
-    """What to use instead, where the engine lists it only to say that it is gone."""
+    """For an option that the help lists as removed: what to use instead."""
     help: str = ""
     long: str = ""
-    """The spelling used for all aliases: the last ``--`` one (``n-gpu-layers`` of ``ngl, gpu-layers, ...``)."""
+    """The canonical spelling, which is the last ``--`` name: ``n-gpu-layers`` of ``ngl, gpu-layers, n-gpu-layers``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why this engine will not take one flag of a profile."""
+    """Why the engine does not accept one flag of a profile."""
 
     flag: str
     why: str
@@ -56,18 +56,23 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Everything an engine says of itself: version line and options."""
+    """What an engine reports about itself: its version and options."""
 
     version: str
     options: tuple[EngineOption, ...]
     by_name: Mapping[str, EngineOption] = field(repr=False, default_factory=dict)
 
+    @classmethod
+    def of(cls, version: str, options: tuple[EngineOption, ...]) -> Capabilities:
+        """The capabilities with an index of all names."""
+        return cls(version, options, {name: o for o in options for name in (*o.names, *o.negatives)})
+
     def option(self, name: str) -> EngineOption | None:
-        """The option spelled ``name`` (any alias, with or without dashes, ``_`` for ``-``)."""
+        """The option called ``name``: any alias, with or without dashes, also with ``_`` for ``-``."""
         return self.by_name.get(name.lstrip("-").replace("_", "-"))
 
     def canonical(self, name: str) -> str:
-        """One spelling for all aliases of an option; the name itself where the engine has no such option."""
+        """The canonical spelling of an alias; ``name`` itself if the engine has no such option."""
         option = self.option(name)
         bare = name.lstrip("-").replace("_", "-")
         if option is None:
@@ -76,19 +81,17 @@ class Capabilities:
 
 
 def display_version(version: str) -> str:
-    """``version`` for people: a build that knows neither its number nor its commit says nothing about them."""
+    """``version`` for display, without the build number and commit of a build that does not know them."""
     return re.sub(r" \(build 0(?:, commit (?:unknown)?)?\)", "", version)
 
 
 def parse_help(text: str, version: str = "") -> Capabilities:
-    """The capabilities that a ``--help`` text states; an unknown line is skipped, never an error."""
-    options = [option for block in _blocks(text) if (option := _parse_block(block))]
-    by_name = {name: option for option in options for name in (*option.names, *option.negatives)}
-    return Capabilities(version, tuple(options), by_name)
+    """The capabilities in a ``--help`` text. Skips lines that it does not understand."""
+    return Capabilities.of(version, tuple(option for block in _blocks(text) if (option := _parse_block(block))))
 
 
 def find_refusals(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Refusal]:
-    """What the help text alone says against these flags. The engine's own check may know more."""
+    """The flags that the engine refuses according to its help. The engine's own check may find more."""
     refusals: list[Refusal] = []
     for name, value in flags.items():
         option = capabilities.option(name)
@@ -106,28 +109,27 @@ def find_refusals(capabilities: Capabilities, flags: Mapping[str, FlagValue]) ->
         elif bad := _bad_value(option, value):
             advice, fork = advice_for(name, bad)
             hint = advice or f"allowed: {', '.join(option.allowed)}"
-            refusals.append(Refusal(name, f"does not take {bad!r}", hint, fork))
+            refusals.append(Refusal(name, f"does not accept {bad!r}", hint, fork))
     return refusals
 
 
 def repeated_flags(capabilities: Capabilities) -> frozenset[str]:
-    """The flags that this engine wants once for each value, by its own help; newer builds take a list of them."""
+    """The flags that must be repeated for each value, according to the help. Newer builds accept a list instead."""
     return frozenset(option.long for option in capabilities.options if _REPEATABLE.search(option.help))
 
 
 def added_flags(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
-    """The flags gpubox adds: what it reads the server's truth from, where the profile is silent.
+    """The flags that gpubox adds if the profile does not set them and the engine has them.
 
-    ``-lv 4`` carries the buffer and KV lines, ``/metrics`` and ``/slots`` the counters; colours would put
-    escape codes into the log. Each only if the engine has it.
+    gpubox reads the buffer sizes from the log (``-lv 4``, without escape codes) and counters from /metrics and /slots.
     """
-    wanted: dict[str, FlagValue] = {
+    defaults: dict[str, FlagValue] = {
         "log-verbosity": 4, "log-colors": "off", "metrics": True, "slots": True, "jinja": True,
     }  # fmt: skip
     given = {capabilities.canonical(name).removeprefix("no-") for name in flags}
     return {
         name: value
-        for name, value in wanted.items()
+        for name, value in defaults.items()
         if (option := capabilities.option(name)) and not option.removed and option.long not in given
         and not (name == "log-verbosity" and capabilities.canonical("verbose") in given)
     }  # fmt: skip
@@ -144,7 +146,7 @@ def _blocks(text: str) -> list[list[str]]:
 
 
 def _parse_block(lines: list[str]) -> EngineOption | None:
-    # "-c,    --ctx-size N    help": short names are padded after their comma, so re-join before splitting.
+    # "-c,    --ctx-size N    help": short names are padded after the comma, so remove that before splitting
     head, _, rest = re.sub(r",\s+", ",", lines[0].rstrip(), count=lines[0].count(", ")).partition("  ")
     names: list[str] = []
     position = 0
@@ -159,7 +161,7 @@ def _parse_block(lines: list[str]) -> EngineOption | None:
     value = head[position:].strip() or None
     help_text = " ".join([rest.strip(), *(line.strip() for line in lines[1:])]).strip()
     longs = [n[2:] for n in names if n.startswith("--")]
-    names = [n.lstrip("-") for n in names]
+    names = [name.lstrip("-") for name in names]
     negatives = _negatives(names)
     removed = _REMOVED.search(help_text)
     return EngineOption(
@@ -175,7 +177,7 @@ def _parse_block(lines: list[str]) -> EngineOption | None:
 
 
 def _negatives(names: list[str]) -> list[str]:
-    """The names that switch the option off: ``--no-x`` beside a ``--x``, and the shorts printed just before them.
+    """The names that switch the option off: ``--no-x`` and the short names printed just before it.
 
     arg.cpp prints all positive names first (``-kvo, --kv-offload, -nkvo, --no-kv-offload``).
     """
@@ -197,7 +199,7 @@ def _allowed(value: str | None, help_text: str) -> tuple[str, ...]:
 
 
 def _bad_shape(option: EngineOption, value: FlagValue) -> tuple[str, str] | None:
-    """What is wrong and the hint, where a switch is given a value, or the other way round."""
+    """The problem and a hint if a switch has a value, or an option with a value has none."""
     if value is False and not option.negatives and option.long not in FLAGS_WITHOUT_NO:
         return "cannot be switched off", "leave it out"
     if value is True and option.value is not None:
@@ -210,9 +212,9 @@ def _bad_shape(option: EngineOption, value: FlagValue) -> tuple[str, str] | None
 def _bad_value(option: EngineOption, value: FlagValue) -> str | None:
     if not option.allowed or isinstance(value, bool):
         return None
-    words = [str(v) for v in value] if isinstance(value, tuple) else str(value).split(",")
-    # on/off options also take llama.cpp's truthy spellings (common/arg.cpp is_truthy/is_falsey).
-    spelled = {*option.allowed, "1", "0", "true", "false", "enabled", "disabled", "-1"} if (
+    values = [str(item) for item in value] if isinstance(value, tuple) else str(value).split(",")
+    # on/off options also accept the spellings of common/arg.cpp is_truthy/is_falsey
+    accepted = {*option.allowed, "1", "0", "true", "false", "enabled", "disabled", "-1"} if (
         "on" in option.allowed
     ) else set(option.allowed)  # fmt: skip
-    return next((word for word in words if word not in spelled), None)
+    return next((item for item in values if item not in accepted), None)

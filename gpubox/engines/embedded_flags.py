@@ -1,10 +1,9 @@
-"""llama-server's flags -> xllamacpp.CommonParams: one table. A flag that is not in it is refused by name.
+"""The table of llama-server's flags -> attributes of xllamacpp.CommonParams. Other flags are refused.
 
-Their spellings, placeholders, environment variables and help texts are llama-server's own and stand in
-``embedded_help.txt``, cut from the ``--help`` of llama.cpp build 11434; the table is keyed by one spelling of each.
-What each does is llama.cpp's common/arg.cpp. Not here because CommonParams has no place for them: ``--device``,
-``--rpc``, ``--lora``, ``--override-kv``, ``--log-file``, ``--log-jsonl`` (it has one, without effect on the
-server), ``--top-n-sigma``, ``--grammar`` and the downloads.
+The key is any long spelling of a flag. All spellings, placeholders, environment variables and help texts are in
+``embedded_help.txt``, a part of the ``--help`` of llama.cpp build 11434; what each flag does is in common/arg.cpp.
+CommonParams has no attribute for ``--device``, ``--rpc``, ``--lora``, ``--override-kv``, ``--log-file``,
+``--top-n-sigma``, ``--grammar`` and downloads, and that of ``--log-jsonl`` has no effect, so they are missing here.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ MAX_VERBOSITY = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Setter:
-    """What one flag does to CommonParams."""
+    """What one flag sets in CommonParams."""
 
     targets: tuple[str, ...]
-    """Attributes below CommonParams, dotted."""
+    """Attributes of CommonParams, dotted."""
     convert: Convert | None = None
-    """Text to value; ``None`` for a switch."""
+    """Converts the flag's text to its value; ``None`` for a switch."""
     on: Any = True
-    """What a switch sets; its negative form sets ``not on``."""
+    """The value that a switch sets; its negative form sets ``not on``."""
     config_bit: str = ""
-    """The bit that keeps a model's own sampling default from winning over the flag."""
+    """The bit that gives the flag precedence over the model's own sampling default."""
     collect: bool = False
-    """Whether values add up (tensor overrides) instead of replacing each other."""
+    """Whether several values add up (tensor overrides) instead of replacing each other."""
     then: Callable[[Any, Any, Any], None] | None = None
-    """What else it does, given xllamacpp, the CommonParams and the value."""
+    """What else to do; called with xllamacpp, the CommonParams and the value."""
 
 
-def _to(target: str, convert: Convert | None = None, *more: str, on: Any = True, bit: str = "") -> Setter:
-    return Setter((target, *more), convert, on, bit)
+def _to(target: str, convert: Convert | None = None, *others: str, on: Any = True, bit: str = "") -> Setter:
+    return Setter((target, *others), convert, on, bit)
 
 
 def _sampling(name: str, convert: Convert = v.number, bit: str = "") -> Setter:
@@ -50,38 +49,38 @@ def _draft(name: str, convert: Convert | None = None) -> Setter:
 
 
 def _experts(prefix: str, convert: Convert, switch: bool = False) -> Setter:
-    # a switch is handed an empty text
+    # a switch gets an empty text
     return Setter((f"{prefix}tensor_buft_overrides",), convert, on=None if switch else True, collect=True)
 
 
-def _up_to_1024(what: str, lowest: int = 1) -> Convert:
-    return v.bounded(lowest, 1024, f"ngram {what} must be between {lowest} and 1024 inclusive")
+def _up_to_1024(name: str, lowest: int = 1) -> Convert:
+    return v.bounded(lowest, 1024, f"ngram {name} must be between {lowest} and 1024 inclusive")
 
 
 def _ngram(kind: str) -> dict[str, Setter]:
-    place = f"speculative.{kind.replace('-', '_')}"
+    prefix = f"speculative.{kind.replace('-', '_')}"
     return {
-        f"spec-{kind}-size-n": _to(f"{place}.size_n", _up_to_1024("size N")),
-        f"spec-{kind}-size-m": _to(f"{place}.size_m", _up_to_1024("size M")),
-        f"spec-{kind}-min-hits": _to(f"{place}.min_hits", v.bounded(1, words="ngram min hits must be at least 1")),
+        f"spec-{kind}-size-n": _to(f"{prefix}.size_n", _up_to_1024("size N")),
+        f"spec-{kind}-size-m": _to(f"{prefix}.size_m", _up_to_1024("size M")),
+        f"spec-{kind}-min-hits": _to(f"{prefix}.min_hits", v.bounded(1, error="ngram min hits must be at least 1")),
     }
 
 
 def _last_n(flag: str) -> Convert:
-    return v.bounded(0, words=f"error: invalid {flag} = {{}}\n")
+    return v.bounded(0, error=f"error: invalid {flag} = {{}}\n")
 
 
-def _think(x: Any, params: Any, value: Any) -> None:
+def _set_thinking(x: Any, params: Any, value: Any) -> None:
     if value != -1:
         kwargs = {**params.default_template_kwargs, "enable_thinking": "true" if value else "false"}
         params.default_template_kwargs = kwargs
 
 
-def _rank(x: Any, params: Any, value: Any) -> None:
+def _set_rank_pooling(x: Any, params: Any, value: Any) -> None:
     params.pooling_type = x.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
 
 
-def _explicit_origins(x: Any, params: Any, value: Any) -> None:
+def _set_explicit_origins(x: Any, params: Any, value: Any) -> None:
     params.cors_origins_explicit = True
 
 
@@ -125,7 +124,7 @@ FLAGS: dict[str, Setter] = {
     "fit-ctx": _to("fit_params_min_ctx", v.integer),
     "check-tensors": _to("check_tensors"),
     # the model and its context
-    "model": _to("model.path", v.text_),
+    "model": _to("model.path", v.text),
     "ctx-size": _to("n_ctx", v.integer),
     "batch-size": _to("n_batch", v.integer),
     "ubatch-size": _to("n_ubatch", v.integer),
@@ -133,9 +132,9 @@ FLAGS: dict[str, Setter] = {
     "keep": _to("n_keep", v.integer),
     "swa-full": _to("swa_full"),
     "flash-attn": _to("flash_attn_type", v.tri_state(
-        "flash-attn", v.member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_ENABLED"),
-        v.member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_DISABLED"),
-        v.member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_AUTO"))),
+        "flash-attn", v.enum_member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_ENABLED"),
+        v.enum_member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_DISABLED"),
+        v.enum_member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_AUTO"))),
     "cache-type-k": _to("cache_type_k", v.cache_type),
     "cache-type-v": _to("cache_type_v", v.cache_type),
     "rope-scaling": _to("rope_scaling_type", v.one_of(
@@ -151,7 +150,7 @@ FLAGS: dict[str, Setter] = {
     "kv-unified": _to("kv_unified"),
     "kv-unified-per-slot": _to("kv_unified_per_slot", v.integer),
     "ctx-checkpoints": _to("n_ctx_checkpoints", v.integer),
-    "checkpoint-min-step": _to("checkpoint_min_step", v.bounded(0, words="checkpoint-min-step must be non-negative")),
+    "checkpoint-min-step": _to("checkpoint_min_step", v.bounded(0, error="checkpoint-min-step must be non-negative")),
     "cache-ram": _to("cache_ram_mib", v.integer),
     "cache-reuse": _to("n_cache_reuse", v.integer),
     "cache-prompt": _to("cache_prompt"),
@@ -162,7 +161,7 @@ FLAGS: dict[str, Setter] = {
     "slot-prompt-similarity": _to("slot_prompt_similarity", v.number),
     "sleep-idle-seconds": _to("sleep_idle_seconds", v.except_zero(-1, "invalid value: cannot be 0 or less than -1")),
     # sampling defaults
-    "samplers": _sampling("samplers", v.text_, "SAMPLERS"),
+    "samplers": _sampling("samplers", v.text, "SAMPLERS"),
     "seed": _sampling("seed", v.seed),
     "ignore-eos": _to("sampling.ignore_eos"),
     "temp": _sampling("temp", bit="TEMP"),
@@ -190,7 +189,7 @@ FLAGS: dict[str, Setter] = {
     "backend-sampling": _to("sampling.backend_sampling"),
     # speculative decoding
     "spec-type": _to("speculative.types", v.spec_types),
-    "spec-draft-model": _draft("mparams.path", v.text_),
+    "spec-draft-model": _draft("mparams.path", v.text),
     "spec-draft-n-max": _draft("n_max", v.bounded(0)),
     "spec-draft-n-min": _draft("n_min", v.integer),
     "spec-draft-p-min": _draft("p_min", v.number),
@@ -213,10 +212,10 @@ FLAGS: dict[str, Setter] = {
     **_ngram("ngram-simple"),
     **_ngram("ngram-map-k"),
     **_ngram("ngram-map-k4v"),
-    "lookup-cache-static": _to("speculative.ngram_cache.lookup_cache_static", v.text_),
-    "lookup-cache-dynamic": _to("speculative.ngram_cache.lookup_cache_dynamic", v.text_),
+    "lookup-cache-static": _to("speculative.ngram_cache.lookup_cache_static", v.text),
+    "lookup-cache-dynamic": _to("speculative.ngram_cache.lookup_cache_dynamic", v.text),
     # pictures and embeddings
-    "mmproj": _to("mmproj.path", v.text_),
+    "mmproj": _to("mmproj.path", v.text),
     "mmproj-auto": _to("no_mmproj", on=False),
     "mmproj-offload": _to("mmproj_use_gpu"),
     "image-min-tokens": _to("image_min_tokens", v.integer),
@@ -224,24 +223,24 @@ FLAGS: dict[str, Setter] = {
     "embeddings": _to("embedding"),
     "pooling": _to("pooling_type", v.one_of(
         "llama_pooling_type", _named("LLAMA_POOLING_TYPE", "none", "mean", "cls", "last", "rank"))),
-    "rerank": Setter(("embedding",), then=_rank),
+    "rerank": Setter(("embedding",), then=_set_rank_pooling),
     "embd-normalize": _to("embd_normalize", v.integer),
     # the HTTP server
     "host": _to("hostnames", v.hosts),
     "port": _to("port", v.integer),
     "reuse-port": _to("reuse_port"),
-    "alias": _to("model_alias", v.words),
-    "tags": _to("model_tags", v.words),
-    "api-key": _to("api_keys", v.listed),
+    "alias": _to("model_alias", v.word_set),
+    "tags": _to("model_tags", v.word_set),
+    "api-key": _to("api_keys", v.word_list),
     "api-key-file": _to("api_keys", v.keys_in_file),
-    "api-prefix": _to("api_prefix", v.text_),
-    "cors-origins": Setter(("cors_origins",), v.text_, then=_explicit_origins),
-    "cors-methods": _to("cors_methods", v.text_),
-    "cors-headers": _to("cors_headers", v.text_),
+    "api-prefix": _to("api_prefix", v.text),
+    "cors-origins": Setter(("cors_origins",), v.text, then=_set_explicit_origins),
+    "cors-methods": _to("cors_methods", v.text),
+    "cors-headers": _to("cors_headers", v.text),
     "cors-credentials": _to("cors_credentials"),
-    "ssl-key-file": _to("ssl_file_key", v.text_),
-    "ssl-cert-file": _to("ssl_file_cert", v.text_),
-    "path": _to("public_path", v.text_),
+    "ssl-key-file": _to("ssl_file_key", v.text),
+    "ssl-cert-file": _to("ssl_file_cert", v.text),
+    "path": _to("public_path", v.text),
     "ui": _to("ui"),
     "timeout": _to("timeout_read", v.integer, "timeout_write"),
     "sse-ping-interval": _to("sse_ping_interval", v.integer),
@@ -249,23 +248,23 @@ FLAGS: dict[str, Setter] = {
     "metrics": _to("endpoint_metrics"),
     "props": _to("endpoint_props"),
     "slots": _to("endpoint_slots"),
-    "slot-save-path": _to("slot_save_path", v.folder),
-    "media-path": _to("media_path", v.folder),
+    "slot-save-path": _to("slot_save_path", v.directory),
+    "media-path": _to("media_path", v.directory),
     # chat
     "jinja": _to("use_jinja"),
-    "chat-template": _to("chat_template", v.text_),
-    "chat-template-file": _to("chat_template", v.content),
+    "chat-template": _to("chat_template", v.text),
+    "chat-template-file": _to("chat_template", v.file_content),
     "chat-template-kwargs": _to("default_template_kwargs", v.template_kwargs),
     "skip-chat-parsing": _to("force_pure_content_parser"),
     "prefill-assistant": _to("prefill_assistant"),
     "reasoning-format": _to("reasoning_format", v.one_of(
         "common_reasoning_format", _REASONING, "Unknown reasoning format: {}")),
-    "reasoning": Setter(("enable_reasoning",), v.tri_state("reasoning", 1, 0, -1), then=_think),
+    "reasoning": Setter(("enable_reasoning",), v.tri_state("reasoning", 1, 0, -1), then=_set_thinking),
     "reasoning-budget": _to("sampling.reasoning_budget_tokens", v.bounded(-1)),
-    "reasoning-budget-message": _to("sampling.reasoning_budget_message", v.text_),
+    "reasoning-budget-message": _to("sampling.reasoning_budget_message", v.text),
     # the log
     "log-verbosity": _to("verbosity", v.integer),
     "verbose": _to("verbosity", on=MAX_VERBOSITY),
     "log-colors": Setter((), v.log_colors),
 }  # fmt: skip
-"""Flag (any one of its long spellings) -> what it sets."""
+"""Flag (any long spelling) -> what it sets."""

@@ -1,9 +1,9 @@
 """The embedded engine: ``python -m gpubox.engines.embedded_server <llama-server's flags>``.
 
-Serves llama.cpp's own HTTP server from the xllamacpp wheel in this process, so that a box without a built
-llama-server has one too. It behaves like llama-server as far as gpubox looks: the same flags read from left to
-right, the same refusals, the same log on stderr, exit code 1 where the model does not load or the port is taken,
-SIGTERM before the load ends at once and after it gracefully with exit code 0. llama.cpp's config.ini is not read.
+Runs llama.cpp's own HTTP server from the xllamacpp wheel, for a box without a built llama-server. It behaves like
+llama-server where gpubox needs it: the same flags, parsed from left to right, the same error messages, the same log
+on stderr, exit code 1 if the model does not load or the port is taken. SIGTERM during the load ends it at once, later
+with exit code 0. It does not read llama.cpp's config.ini.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.engines.embedded_flags import FLAGS, Setter
-from gpubox.engines.embedded_values import truth
+from gpubox.engines.embedded_values import boolean
 
 _HELP = Path(__file__).with_name("embedded_help.txt")
 _NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")
@@ -30,19 +30,19 @@ _IDLE = re.compile(r"requests_processing 0\b.*requests_deferred 0\b", re.S)
 
 
 class RefusedError(Exception):
-    """The arguments are not good; the text is what goes to stderr."""
+    """An argument is refused; the text is the message for stderr."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFlag:
-    """One option of the help text with what it sets."""
+    """One option of the help text, and what it sets."""
 
     names: tuple[str, ...]
     """With their dashes."""
     env: str | None
     usage: str
     setter: Setter | None
-    """``None``: ``--help``, ``--version`` and ``--list-devices``, which answer and end."""
+    """``None`` for ``--help``, ``--version`` and ``--list-devices``."""
 
     @property
     def negatives(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class EmbeddedFlag:
 
 
 def read_flags() -> dict[str, EmbeddedFlag]:
-    """Every spelling, dashes included, -> its flag."""
+    """Every spelling, with its dashes -> its flag."""
     flags: dict[str, EmbeddedFlag] = {}
     for block in re.split(r"\n(?=-)", _HELP.read_text(encoding="utf-8")):
         if block.startswith("-----"):
@@ -68,7 +68,7 @@ def read_flags() -> dict[str, EmbeddedFlag]:
 
 
 class ArgumentReader:
-    """Sets CommonParams flag by flag. ``x`` is the xllamacpp module."""
+    """Parses environment and arguments into ``params``. ``x`` is the xllamacpp module."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -79,7 +79,7 @@ class ArgumentReader:
         self.collected: dict[str, list[str]] = {}
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
-        """The variables that llama-server reads, before any argument. Raises RefusedError."""
+        """Reads the variables of llama-server, before the arguments. Raises RefusedError."""
         known = {flag.env: flag for flag in self.flags.values() if flag.env}
         for name, flag in known.items():
             if not name or (value := environ.get(name)) is None:
@@ -90,10 +90,10 @@ class ArgumentReader:
                 raise RefusedError(f'error while handling environment variable "{name}": {error}') from None
         for name in sorted(environ):
             if name.startswith(_ENV_PREFIX) and name not in known and name.replace("_NO_", "_", 1) not in known:
-                print(f"warn: {name} is not honoured by the embedded engine", file=sys.stderr)
+                print(f"warn: the embedded engine ignores {name}", file=sys.stderr)
 
     def read_arguments(self, argv: Sequence[str]) -> str | None:
-        """From left to right; returns the name of the flag that ends it (``--version``). Raises RefusedError."""
+        """Parses ``argv``; returns the first flag that asks for an answer (``--version``). Raises RefusedError."""
         words = iter(argv)
         for word in words:
             name = word.replace("_", "-") if word.startswith("--") else word
@@ -121,7 +121,7 @@ class ArgumentReader:
         if flag.setter.convert and flag.setter.on is not None:
             self._set(flag.setter, value)
         elif flag.negatives:
-            self._set(flag.setter, "", negative=not truth(value))
+            self._set(flag.setter, "", negative=not boolean(value))
         elif value in {"on", "enabled", "true", "1"}:
             self._set(flag.setter, "")
 
@@ -131,15 +131,15 @@ class ArgumentReader:
             value = not value
         for target in setter.targets:
             owner, _, name = target.rpartition(".")
-            holder = self.params
+            parent = self.params
             for part in filter(None, owner.split(".")):
-                holder = getattr(holder, part)
+                parent = getattr(parent, part)
             if setter.collect:
                 value = ",".join(self.collected.setdefault(target, []) + value)
                 self.collected[target] = value.split(",")
             elif isinstance(value, dict):
-                value = {**getattr(holder, name), **value}
-            setattr(holder, name, value)
+                value = {**getattr(parent, name), **value}
+            setattr(parent, name, value)
         if setter.config_bit:
             bit = getattr(self.x.common_params_sampling_config, setter.config_bit)
             self.params.sampling.user_sampling_config |= int(bit)
@@ -148,7 +148,7 @@ class ArgumentReader:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, answer or serve; returns the exit code."""
+    """Answers or serves; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["--help"], ["-h"], ["--usage"]):
         sys.stdout.write(_HELP.read_text(encoding="utf-8"))
@@ -156,18 +156,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         import xllamacpp as x
     except ImportError as error:
-        why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load: {error}"
-        print(f"error: xllamacpp {why}; run: pip install 'gpubox[embedded]'", file=sys.stderr)
+        problem = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load: {error}"
+        print(f"error: xllamacpp {problem}; run: pip install 'gpubox[embedded]'", file=sys.stderr)
         return 1
     parser = ArgumentReader(x)
     try:
         parser.read_environment(os.environ)
-        ended = parser.read_arguments(words)
+        question = parser.read_arguments(words)
     except RefusedError as error:
         print(error, file=sys.stderr)
         return 1
-    if ended:
-        _answer(x, ended)
+    if question:
+        _answer(x, question)
         return 0
     if not parser.params.model.path:
         print("error: --model is required", file=sys.stderr)
@@ -195,38 +195,37 @@ def _answer(x: Any, name: str) -> None:
 
 
 def _serve(x: Any, params: Any) -> int:
-    # Before the load both signals simply end the process, as they end llama-server.
+    # During the load both signals end the process, as with llama-server.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         server = x.Server(params)
     except RuntimeError:
-        return 1  # llama.cpp's log has said why
-    # Signals may arrive on any of llama.cpp's threads: the pipe wakes this one all the same.
+        return 1  # llama.cpp has logged why
+    # A signal may arrive on any of llama.cpp's threads; the pipe wakes this one.
     ready, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     os.read(ready, 1)
-    _leave_if_busy(server)
+    _exit_if_busy(server)
     del server  # stops the loop, prints the memory table, frees the model
     return 0
 
 
-def _leave_if_busy(server: Any) -> None:
-    """Ends the process at once, with code 0, unless every slot is known to be idle.
+def _exit_if_busy(server: Any) -> None:
+    """Ends the process at once, with code 0, unless all slots are known to be idle.
 
-    llama.cpp's own shutdown waits for running requests: a stream's reader looks up once in a ping's interval (30 s),
-    and one that does not stream never ended it in our runs. So the process just leaves, and the operating system
-    gives back what it held.
+    llama.cpp's own shutdown waits for running requests: for a stream up to a ping interval (30 s), for other requests
+    forever in our runs. So the process exits, and the operating system frees its resources.
     """
-    leave = threading.Timer(_BUSY_SECONDS, os._exit, [0])  # the question itself waits for a running batch
-    leave.daemon = True
-    leave.start()
-    if not _IDLE.search(str(server.handle_metrics())):  # also where --metrics was not given: it cannot be known
+    timer = threading.Timer(_BUSY_SECONDS, os._exit, [0])  # handle_metrics() itself waits for a running batch
+    timer.daemon = True
+    timer.start()
+    if not _IDLE.search(str(server.handle_metrics())):  # also without --metrics, because then it is unknown
         os._exit(0)
-    leave.cancel()
+    timer.cancel()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The texts of llama-server's flags as values: what common/arg.cpp's handlers do with them, and refuse.
+"""Converts the texts of llama-server's flags to values, as the handlers in common/arg.cpp do.
 
-``ValueError`` carries the words that llama-server prints after ``error while handling argument``; where it lets
-C++'s ``std::stoi`` speak, so do we. ``x`` is the xllamacpp module: the enums are looked up in it late.
+A bad text raises ValueError with the message that llama-server prints after ``error while handling argument``, even if
+that is only the name of C++'s ``std::stoi``. ``x`` is the xllamacpp module, which holds the enums.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 SEED_RANDOM = 0xFFFFFFFF
 
 
-def truth(text: str) -> bool:
-    """``parse_bool_value``: what a switch given by environment variable says."""
+def boolean(text: str) -> bool:
+    """The value of a switch that is set by an environment variable (``parse_bool_value``)."""
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
     raise ValueError("invalid boolean value")
@@ -37,25 +37,25 @@ def integer(x: Any, text: str) -> int:
     return int(match[0])
 
 
-def bounded(lowest: int, highest: int = 2**31 - 1, words: str = "invalid value") -> Convert:
-    """An integer between the two; ``words`` refuse another, ``{}`` in them is its value."""
+def bounded(lowest: int, highest: int = 2**31 - 1, error: str = "invalid value") -> Convert:
+    """An integer between the two. ``error`` is the message for others; ``{}`` in it is the value."""
 
     def convert(x: Any, text: str) -> int:
         value = integer(x, text)
         if not lowest <= value <= highest:
-            raise ValueError(words.format(value))
+            raise ValueError(error.format(value))
         return value
 
     return convert
 
 
-def except_zero(lowest: int, words: str) -> Convert:
-    """An integer that is not 0 and not lower."""
+def except_zero(lowest: int, error: str) -> Convert:
+    """An integer that is neither 0 nor lower than ``lowest``."""
 
     def convert(x: Any, text: str) -> int:
         value = integer(x, text)
         if value == 0 or value < lowest:
-            raise ValueError(words)
+            raise ValueError(error)
         return value
 
     return convert
@@ -86,30 +86,30 @@ def synth_length(x: Any, text: str) -> float:
 
 
 def hosts(x: Any, text: str) -> list[str]:
-    if not (names := listed(x, text)):
+    if not (names := word_list(x, text)):
         raise ValueError("--host requires at least one address")
     return names
 
 
-def text_(x: Any, text: str) -> str:
+def text(x: Any, text: str) -> str:
     return text
 
 
-def words(x: Any, text: str) -> set[str]:
+def word_set(x: Any, text: str) -> set[str]:
     return {word.strip() for word in text.split(",") if word.strip()}
 
 
-def listed(x: Any, text: str) -> list[str]:
+def word_list(x: Any, text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def folder(x: Any, text: str) -> str:
+def directory(x: Any, text: str) -> str:
     if not text or not Path(text).is_dir():
         raise ValueError(f"not a directory: {text}")
     return text if text.endswith("/") else text + "/"
 
 
-def content(x: Any, text: str) -> str:
+def file_content(x: Any, text: str) -> str:
     try:
         return Path(text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -117,7 +117,7 @@ def content(x: Any, text: str) -> str:
 
 
 def keys_in_file(x: Any, text: str) -> list[str]:
-    return [line.strip() for line in content(x, text).splitlines() if line.strip() and not line.startswith("#")]
+    return [line.strip() for line in file_content(x, text).splitlines() if line.strip() and not line.startswith("#")]
 
 
 def seed(x: Any, text: str) -> int:
@@ -127,19 +127,19 @@ def seed(x: Any, text: str) -> int:
     return int(match[0]) & SEED_RANDOM  # -1 wraps to "random", as in C++
 
 
-def one_of(enum: str, values: Mapping[str, str], refusal: str = "invalid value") -> Convert:
-    """A word that stands for a member of one of xllamacpp's enums; ``{}`` in ``refusal`` is the word."""
+def one_of(enum: str, values: Mapping[str, str], error: str = "invalid value") -> Convert:
+    """The name of an enum member of xllamacpp. ``error`` is the message for others; ``{}`` in it is the text."""
 
     def convert(x: Any, text: str) -> Any:
         if text not in values:
-            raise ValueError(refusal.format(text))
+            raise ValueError(error.format(text))
         return getattr(getattr(x, enum), values[text])
 
     return convert
 
 
 def tri_state(flag: str, on: Any, off: Any, auto: Any) -> Convert:
-    """``on|off|auto`` in all of llama.cpp's spellings; a value that is a text is a member of its enum."""
+    """``on|off|auto`` in all of llama.cpp's spellings. A callable value is called with xllamacpp."""
 
     def convert(x: Any, text: str) -> Any:
         for spellings, value in ((_TRUE, on), (_FALSE, off), (_AUTO, auto)):
@@ -150,7 +150,7 @@ def tri_state(flag: str, on: Any, off: Any, auto: Any) -> Convert:
     return convert
 
 
-def member(enum: str, name: str) -> Callable[[Any], Any]:
+def enum_member(enum: str, name: str) -> Callable[[Any], Any]:
     return lambda x: getattr(getattr(x, enum), name)
 
 
@@ -165,17 +165,17 @@ def gpu_layers(x: Any, text: str) -> int:
 
 
 def spec_types(x: Any, text: str) -> list[Any]:
-    found = []
+    types = []
     for word in text.split(","):
         name = f"COMMON_SPECULATIVE_TYPE_{word.upper().replace('-', '_')}"
         if word == "count" or word != word.lower() or not hasattr(x.common_speculative_type, name):
             raise ValueError(f"unknown speculative type: {word}")
-        found.append(getattr(x.common_speculative_type, name))
-    return found
+        types.append(getattr(x.common_speculative_type, name))
+    return types
 
 
 def log_colors(x: Any, text: str) -> None:
-    """xllamacpp has no switch for it; llama.cpp's own ``auto`` obeys ``NO_COLOR``, which makes ``off``."""
+    """xllamacpp has no attribute for it, but llama.cpp's default ``auto`` obeys the variable ``NO_COLOR``."""
     if text in _FALSE:
         os.environ["NO_COLOR"] = "1"
     elif text in _TRUE:
@@ -198,29 +198,29 @@ def rates(x: Any, text: str) -> list[float]:
 
 
 def fit_target(x: Any, text: str) -> list[int]:
-    """Margins in MiB, as bytes for all of the 16 devices xllamacpp has room for; a single one is for all."""
+    """Margins in MiB -> bytes for each of xllamacpp's 16 devices. A single margin is for all devices."""
     try:
         margins = [int(word) * MIB for word in re.split(r"[,/]", text)]
     except ValueError:
         raise ValueError("stoull") from None
-    room = len(x.CommonParams().fit_params_target)
-    if len(margins) > room:
-        raise ValueError(f"got {len(margins)} input configs, but system only has {room} devices")
-    return margins * room if len(margins) == 1 else margins + [1024 * MIB] * (room - len(margins))
+    size = len(x.CommonParams().fit_params_target)
+    if len(margins) > size:
+        raise ValueError(f"got {len(margins)} input configs, but system only has {size} devices")
+    return margins * size if len(margins) == 1 else margins + [1024 * MIB] * (size - len(margins))
 
 
 def tensor_split(x: Any, text: str) -> list[float]:
     shares = [number(x, word) for word in re.split(r"[,/]", text)]
-    room = len(x.CommonParams().tensor_split)
-    if len(shares) > room:
-        raise ValueError(f"got {len(shares)} input configs, but system only has {room} devices")
-    return shares + [0.0] * (room - len(shares))
+    size = len(x.CommonParams().tensor_split)
+    if len(shares) > size:
+        raise ValueError(f"got {len(shares)} input configs, but system only has {size} devices")
+    return shares + [0.0] * (size - len(shares))
 
 
 def overrides(x: Any, text: str) -> list[str]:
     if not text:
         raise ValueError("invalid value")
-    x.CommonParams().tensor_buft_overrides = text  # refuses what is not PATTERN=BUFFER in llama.cpp's words
+    x.CommonParams().tensor_buft_overrides = text  # raises llama.cpp's error for anything but PATTERN=BUFFER
     return text.split(",")
 
 
@@ -238,11 +238,11 @@ def first_experts(x: Any, text: str) -> list[str]:
 
 
 def template_kwargs(x: Any, text: str) -> dict[str, str]:
-    """A JSON object; each value stays JSON text, which is how llama.cpp keeps them."""
+    """A JSON object. Each value stays JSON text, as llama.cpp stores it."""
     try:
         values = json.loads(text)
     except ValueError as error:
         raise ValueError(f"not a JSON object: {error}") from None
-    if not isinstance(values, dict):  # llama-server takes it and does nothing
+    if not isinstance(values, dict):  # llama-server accepts and ignores it
         raise ValueError("not a JSON object")
     return {key: json.dumps(value) for key, value in values.items()}

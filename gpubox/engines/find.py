@@ -1,4 +1,4 @@
-"""Which engines this machine has: a cheap look, nothing is run and xllamacpp is not imported."""
+"""Finds the engines of this machine. Fast: runs nothing and does not import xllamacpp."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ INSTALL_EMBEDDED = "pip install 'gpubox[embedded]'"
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One llama-server there is, or is said to be: the file may be missing."""
+    """One llama-server. Its file may be missing."""
 
     name: str
     kind: Literal["llama-server", "embedded"]
     command: tuple[str, ...]
-    """What stands before the server's arguments."""
+    """The command line before the server's arguments."""
     path: Path
     """The binary; for the embedded engine xllamacpp's extension module."""
 
 
 def find_engines(config: Config) -> list[Engine]:
-    """Every engine by name: config.toml's (also where its file is missing), PATH's llama-server, the embedded one."""
-    engines = [_binary(name, _located(value)) for name, value in config.engines.items()]
+    """All engines: those of config.toml (even if their file is missing), llama-server on PATH, the embedded engine."""
+    engines = [_binary(name, _resolve(value)) for name, value in config.engines.items()]
     on_path = shutil.which("llama-server")
     if on_path and PATH_ENGINE not in config.engines:
         engines.append(_binary(PATH_ENGINE, Path(on_path)))
@@ -44,9 +44,9 @@ def find_engines(config: Config) -> list[Engine]:
 
 
 def choose_engine(config: Config, wanted: str) -> Engine:
-    """The engine called ``wanted``; for ``""`` the default engine, else PATH's llama-server, else the embedded one.
+    """The engine called ``wanted``; for ``""`` the default engine, else llama-server on PATH, else the embedded engine.
 
-    Raises GpuboxError where there is no such engine or its file cannot be run.
+    Raises GpuboxError if there is no such engine, or if its file cannot be run.
     """
     engines = {engine.name: engine for engine in find_engines(config)}
     name = wanted or config.default_engine
@@ -67,7 +67,7 @@ def choose_engine(config: Config, wanted: str) -> Engine:
 
 
 def check_runnable(engine: Engine) -> None:
-    """Raises GpuboxError where the engine's file is missing, a folder or not executable."""
+    """Raises GpuboxError if the engine's file is missing, a folder or not executable."""
     path = engine.path
     if not path.exists():
         raise GpuboxError(f"The engine {engine.name!r} is missing: {path} does not exist.", _CORRECT)
@@ -80,7 +80,7 @@ def check_runnable(engine: Engine) -> None:
 
 
 def embedded_extension() -> Path | None:
-    """xllamacpp's extension module, or ``None`` where it is not installed. Does not import it."""
+    """xllamacpp's extension module, or ``None`` if it is not installed. Does not import it."""
     try:
         spec = importlib.util.find_spec("xllamacpp")
     except (ImportError, ValueError):
@@ -98,11 +98,10 @@ def _binary(name: str, path: Path) -> Engine:
     return Engine(name, "llama-server", (str(path),), path)
 
 
-def _located(value: str) -> Path:
-    """A bare word in config.toml means a program on PATH, anything else a path."""
-    if "/" not in value and (found := shutil.which(value)):
-        return Path(found)
-    return Path(value)
+def _resolve(value: str) -> Path:
+    """A value without a slash is a program on PATH, any other value a path."""
+    on_path = shutil.which(value) if "/" not in value else None
+    return Path(on_path or value)
 
 
 def _unknown_hint(name: str, known: list[str]) -> str:
@@ -112,5 +111,5 @@ def _unknown_hint(name: str, known: list[str]) -> str:
         return "There is no llama-server on PATH; name its path under [engines] in config.toml."
     if near := closest_match(name, known):
         return f"Did you mean {near!r}?"
-    there = f"There is: {', '.join(known)}. " if known else ""
-    return f"{there}Name its llama-server under [engines] in config.toml."
+    listing = f"There is: {', '.join(known)}. " if known else ""
+    return f"{listing}Name its llama-server under [engines] in config.toml."

@@ -1,88 +1,140 @@
-"""What an engine says of itself: its version, its options, its devices, and whether it takes given flags."""
+"""Runs an engine for one short answer: its version, its options, its devices, and whether it accepts given flags."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import os
 import re
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubox.engines.capabilities import Capabilities, EngineOption, parse_help
-from gpubox.engines.engine_run import EngineOutput, last_line, run_engine
 from gpubox.engines.find import Engine, check_runnable
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.storage import read_bytes, write_atomically
 
+TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
-_SCHEMA = 1
+_SCHEMA = 2
 _VERSION = re.compile(r"^version:\s*(.+?)\s*$", re.M)
-# The parser is part of what made the cached options: a changed parser must not meet old results.
+# Cached options are invalid when one of these files changes.
 _PARSER = Path(__file__).with_name("capabilities.py")
 _LAUNCHER = (Path(__file__).with_name("embedded_server.py"), Path(__file__).with_name("embedded_flags.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOutput:
+    """What a short run of an engine printed, and its exit code (negative: a signal)."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_engine(
+    engine: Engine, argv: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_SECONDS
+) -> EngineOutput:
+    """Runs the engine with ``argv``; ``env`` is added to this process's environment.
+
+    Raises GpuboxError if it cannot be started, hangs or is ended by a signal. Leaves no process behind.
+    """
+    try:
+        process = subprocess.Popen(
+            [*engine.command, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,  # to kill the children of a wrapper script too: they hold the pipes open
+        )
+    except OSError as error:
+        raise GpuboxError(
+            f"The engine {engine.name!r} cannot be started: {error.strerror} ({engine.path}).",
+            "Is it built for this machine?",
+        ) from None
+    with process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise GpuboxError(
+                f"The engine {engine.name!r} did not answer {argv[-1]} within {timeout:.0f} s.",
+                f"Try it yourself: {engine.path} {argv[-1]}",
+            ) from None
+    output = EngineOutput(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    if output.code < 0:
+        raise GpuboxError(
+            f"The engine {engine.name!r} crashed on {argv[-1]} ({signal.Signals(-output.code).name}).",
+            _last_line(output.err) or f"Try it yourself: {engine.path} {argv[-1]}",
+        )
+    return output
 
 
 def read_capabilities(engine: Engine, paths: Paths) -> Capabilities:
     """The engine's version and options, from its own ``--version`` and ``--help``.
 
-    The answer is kept in ``paths.capabilities`` until the engine's file changes; a cache that cannot be read or
-    written costs only time. Raises GpuboxError where the engine cannot be run or is not a llama-server.
+    They are cached in ``paths.capabilities`` until the engine's file changes. Raises GpuboxError if the engine cannot
+    be run or is not a llama-server.
     """
     check_runnable(engine)
-    key = _key(engine)
+    key = _cache_key(engine)
     cache = paths.capabilities / f"{hashlib.sha256(str(engine.path).encode()).hexdigest()[:16]}.json"
-    if cached := _read(cache, key):
+    if cached := _read_cache(cache, key):
         return cached
     version = run_engine(engine, ["--version"])
-    text = run_engine(engine, ["--help"])
-    capabilities = parse_help(text.out, _version(version))
+    output = run_engine(engine, ["--help"])
+    version_line = _VERSION.search(version.err) or _VERSION.search(version.out)
+    capabilities = parse_help(output.out, version_line[1] if version_line else "")
     if not all(capabilities.option(name) for name in ("model", "port", "ctx-size")):
-        said = last_line(text.err) if text.code else ""
+        message = _last_line(output.err) if output.code else ""
         raise GpuboxError(
             f"The engine {engine.name!r} is not a llama-server: its --help lists none of llama-server's options.",
-            f"{engine.path} said: {said}" if said else f"Is {engine.path} the right file?",
+            f"{engine.path} printed: {message}" if message else f"Is {engine.path} the right file?",
         )
-    _write(cache, key, capabilities)
+    _write_cache(cache, key, capabilities)
     return capabilities
 
 
 def check_arguments(engine: Engine, argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Why the engine refuses these arguments, in its own words; ``None`` where it takes them.
+    """Why the engine refuses ``argv``, in its own words; ``None`` if it accepts them.
 
-    llama-server reads arguments from left to right and stops at the first bad one or at ``--version``, which
-    therefore stands last. ``env`` is added to this process's environment. Raises GpuboxError where the engine
-    hangs or crashes.
+    llama-server parses arguments from left to right and stops at the first bad one or at ``--version``, which is
+    therefore last. Raises GpuboxError if the engine hangs or crashes.
     """
-    answer = run_engine(engine, [*argv, "--version"], env)
-    return None if answer.code == 0 else refusal_text(answer.err)
+    output = run_engine(engine, [*argv, "--version"], env)
+    return None if output.code == 0 else refusal_text(output.err)
 
 
 def list_devices(engine: Engine) -> list[str]:
-    """The compute devices it lists (``CUDA0: NVIDIA ... (24077 MiB, 23650 MiB free)``); empty for CPU only."""
-    answer = run_engine(engine, ["--list-devices"])
-    _, _, listed = answer.out.partition("Available devices:")
-    return [line.strip() for line in listed.splitlines() if line.strip() and line.strip() != "(none)"]
+    """The engine's compute devices (``CUDA0: NVIDIA ... (24077 MiB, 23650 MiB free)``); empty for CPU only."""
+    _, _, devices = run_engine(engine, ["--list-devices"]).out.partition("Available devices:")
+    return [line.strip() for line in devices.splitlines() if line.strip() and line.strip() != "(none)"]
 
 
 def refusal_text(stderr: str) -> str:
-    """One sentence out of what llama-server prints about a bad argument: the error line without the usage."""
+    """The error in llama-server's message about a bad argument, as one line without the usage."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     line = next((line for line in lines if line.startswith("error")), lines[-1] if lines else "")
-    # C++ std::stoi and its kin say no more than their own name
+    # C++ std::stoi and its kin print only their own name
     line = re.sub(r": sto(?:i|f|d|l|ll|ul|ull)$", ": not a number", line)
-    return line.replace(": error: ", ": ") or "it ended without saying why"
+    return line.replace(": error: ", ": ") or "it exited without an error message"
 
 
-def _version(answer: EngineOutput) -> str:
-    if match := _VERSION.search(answer.err) or _VERSION.search(answer.out):
-        return match[1]
-    return ""
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def _key(engine: Engine) -> dict[str, list[int]]:
+def _cache_key(engine: Engine) -> dict[str, list[int]]:
     files = [engine.path, _PARSER, *(_LAUNCHER if engine.kind == "embedded" else ())]
     key: dict[str, list[int]] = {}
     for path in files:
@@ -92,32 +144,23 @@ def _key(engine: Engine) -> dict[str, list[int]]:
     return key
 
 
-def _read(cache: Path, key: Mapping[str, list[int]]) -> Capabilities | None:
+def _read_cache(cache: Path, key: Mapping[str, list[int]]) -> Capabilities | None:
     try:
         stored: Any = json.loads(read_bytes(cache, CACHE_BYTES))
         if stored["schema"] != _SCHEMA or stored["key"] != key:
             return None
-        options = tuple(_option(fields) for fields in stored["options"])
-        version = str(stored["version"])
+        options = tuple(EngineOption(*map(_from_json, fields)) for fields in stored["options"])
+        return Capabilities.of(str(stored["version"]), options)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    by_name = {name: option for option in options for name in (*option.names, *option.negatives)}
-    return Capabilities(version, options, by_name)
 
 
-def _option(fields: Sequence[Any]) -> EngineOption:
-    names, negatives, value, allowed, env, removed, text, long = fields
-    return EngineOption(tuple(names), tuple(negatives), value, tuple(allowed), env, removed, text, long)
+def _from_json(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _write(cache: Path, key: Mapping[str, list[int]], capabilities: Capabilities) -> None:
-    stored = {
-        "schema": _SCHEMA,
-        "key": key,
-        "version": capabilities.version,
-        "options": [
-            [o.names, o.negatives, o.value, o.allowed, o.env, o.removed, o.help, o.long] for o in capabilities.options
-        ],
-    }
+def _write_cache(cache: Path, key: Mapping[str, list[int]], capabilities: Capabilities) -> None:
+    options = [astuple(option) for option in capabilities.options]
+    stored = {"schema": _SCHEMA, "key": key, "version": capabilities.version, "options": options}
     with contextlib.suppress(OSError):  # without the cache the engine is asked again
         write_atomically(cache, json.dumps(stored).encode())

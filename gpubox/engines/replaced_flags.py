@@ -1,7 +1,7 @@
-"""Flags that moved between builds and forks: what takes their place today.
+"""Flags that llama.cpp removed or renamed, or that only forks have, and what to use instead.
 
-Verified by running llama.cpp build 11434: what it refuses, and what it has instead. How many values an old flag took
-and what it meant is in the history of llama.cpp's common/arg.cpp, what a fork's flag is in the ``--help`` of the fork.
+Checked against llama.cpp build 11434. What an old flag meant, and how many values it had, is in the history of
+llama.cpp's common/arg.cpp; a fork's flags are in its ``--help``.
 """
 
 from __future__ import annotations
@@ -11,98 +11,75 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplacedFlag:
-    """What became of a flag."""
+    """What replaces an old flag."""
 
     takes: int
-    """How many values it took."""
+    """How many values the old flag had."""
     flag: str = ""
-    """The flag in its place; empty: none."""
+    """The flag to use instead; empty if there is none."""
     value: str | None = None
-    """The value in its place; ``None``: the value stays as it was."""
+    """The new value; ``None`` if the value stays the same."""
     why: str = ""
 
     @property
     def advice(self) -> str:
-        """What to write instead, for a hint; empty where only leaving it out helps."""
+        """What to write instead, as a hint; empty if the flag can only be left out."""
         if not self.flag:
             return self.why
         return f'now: {self.flag} = "{self.value}"' if self.value else f"now: {self.flag}"
 
 
-_NO_CHAT_PROGRAM = "a server asks nobody: it is llama-cli's"
-_SELF_EXTEND = "self-extend was removed from llama-server"
-_GONE = "it was removed from llama.cpp"
-
-REPLACED_FLAGS: dict[str, ReplacedFlag] = {
-    "no-mmap": ReplacedFlag(0, "load-mode", "none"),
-    "mmap": ReplacedFlag(0, "load-mode", "mmap"),
-    "mlock": ReplacedFlag(0, "load-mode", "mmap+mlock"),
-    "direct-io": ReplacedFlag(0, "load-mode", "dio"),
-    "dio": ReplacedFlag(0, "load-mode", "dio"),
-    "no-direct-io": ReplacedFlag(0, why="it is the default"),
-    "ndio": ReplacedFlag(0, why="it is the default"),
-    "draft-max": ReplacedFlag(1, "spec-draft-n-max"),
-    "draft": ReplacedFlag(1, "spec-draft-n-max"),
-    "draft-n": ReplacedFlag(1, "spec-draft-n-max"),
-    "draft-min": ReplacedFlag(1, "spec-draft-n-min"),
-    "draft-n-min": ReplacedFlag(1, "spec-draft-n-min"),
-    "ctx-size-draft": ReplacedFlag(1, why="the draft model has the context of the model"),
-    "cd": ReplacedFlag(1, why="the draft model has the context of the model"),
-    "spec-ngram-size-n": ReplacedFlag(1, why="now: spec-ngram-simple-size-n and its kin, one for each spec-type"),
-    "spec-ngram-size-m": ReplacedFlag(1, why="now: spec-ngram-simple-size-m and its kin, one for each spec-type"),
-    "spec-ngram-min-hits": ReplacedFlag(1, why="now: spec-ngram-simple-min-hits and its kin, one for each spec-type"),
-    "spec-replace": ReplacedFlag(2, why=_GONE),
-    "checkpoint-every-nb": ReplacedFlag(1, why="nearest: checkpoint-min-step (tokens, not batches)"),
-    "checkpoint-every-n-tokens": ReplacedFlag(1, "checkpoint-min-step"),
-    "cpent": ReplacedFlag(1, "checkpoint-min-step"),
-    "mtp": ReplacedFlag(0, "spec-type", "draft-mtp"),
-    "log-json": ReplacedFlag(0, "log-jsonl"),
-    "log-format": ReplacedFlag(1, why="the log has one format; log-jsonl is the other"),
-    "log-enable": ReplacedFlag(0, why=_GONE),
-    "log-new": ReplacedFlag(0, why=_GONE),
-    "log-append": ReplacedFlag(0, why=_GONE),
-    "log-test": ReplacedFlag(0, why=_GONE),
-    "verbose-prompt": ReplacedFlag(0, why=_GONE),
-    "memory-f32": ReplacedFlag(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
-    "no-memory-f16": ReplacedFlag(0, why="now: cache-type-k = \"f32\" and cache-type-v = \"f32\""),
-    "memory-f16": ReplacedFlag(0, why="it is the default"),
-    "mul-mat-q": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
-    "mmq": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
-    "no-mul-mat-q": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
-    "nommq": ReplacedFlag(0, why="it is chosen when llama.cpp is built"),
-    "low-vram": ReplacedFlag(0, why="nearest: no-kv-offload"),
-    "grp-attn-n": ReplacedFlag(1, why=_SELF_EXTEND),
-    "gan": ReplacedFlag(1, why=_SELF_EXTEND),
-    "grp-attn-w": ReplacedFlag(1, why=_SELF_EXTEND),
-    "gaw": ReplacedFlag(1, why=_SELF_EXTEND),
-    "system-prompt-file": ReplacedFlag(1, why="clients give the system prompt; [chat] system is gpubox's own"),
-    "spf": ReplacedFlag(1, why="clients give the system prompt; [chat] system is gpubox's own"),
-    "tfs": ReplacedFlag(1, why="tail-free sampling was removed"),
-    "tfs-z": ReplacedFlag(1, why="tail-free sampling was removed"),
-    "penalize-nl": ReplacedFlag(0, why=_GONE),
-    "no-penalize-nl": ReplacedFlag(0, why=_GONE),
-    "logits-all": ReplacedFlag(0, why=_GONE),
-    "prompt": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "p": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "file": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "f": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "in-prefix": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "in-suffix": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    "prompt-cache": ReplacedFlag(1, why=_NO_CHAT_PROGRAM),
-    **{name: ReplacedFlag(0, why=_NO_CHAT_PROGRAM) for name in (
-        "interactive", "i", "interactive-first", "if", "instruct", "ins", "color", "multiline-input", "mli",
-        "conversation", "cnv", "no-conversation", "no-cnv", "no-display-prompt", "simple-io", "prompt-cache-all",
-    )},
-    "model-vocoder": ReplacedFlag(1, why="speech is llama-tts's"),
-    "mv": ReplacedFlag(1, why="speech is llama-tts's"),
-    "tts-use-guide-tokens": ReplacedFlag(0, why="speech is llama-tts's"),
-}  # fmt: skip
-"""Flags that llama.cpp itself had."""
+# Names with the same replacement are one entry.
+_GROUPS = (
+    ("no-mmap", ReplacedFlag(0, "load-mode", "none")),
+    ("mmap", ReplacedFlag(0, "load-mode", "mmap")),
+    ("mlock", ReplacedFlag(0, "load-mode", "mmap+mlock")),
+    ("direct-io dio", ReplacedFlag(0, "load-mode", "dio")),
+    ("no-direct-io ndio memory-f16", ReplacedFlag(0, why="it is the default")),
+    ("draft-max draft draft-n", ReplacedFlag(1, "spec-draft-n-max")),
+    ("draft-min draft-n-min", ReplacedFlag(1, "spec-draft-n-min")),
+    ("ctx-size-draft cd", ReplacedFlag(1, why="the draft model has the context of the model")),
+    ("spec-ngram-size-n", ReplacedFlag(1, why="now: spec-ngram-simple-size-n and its kin, one for each spec-type")),
+    ("spec-ngram-size-m", ReplacedFlag(1, why="now: spec-ngram-simple-size-m and its kin, one for each spec-type")),
+    ("spec-ngram-min-hits", ReplacedFlag(1, why="now: spec-ngram-simple-min-hits and its kin, one for each spec-type")),
+    ("spec-replace", ReplacedFlag(2, why="it was removed from llama.cpp")),
+    ("checkpoint-every-nb", ReplacedFlag(1, why="nearest: checkpoint-min-step (tokens, not batches)")),
+    ("checkpoint-every-n-tokens cpent", ReplacedFlag(1, "checkpoint-min-step")),
+    ("mtp", ReplacedFlag(0, "spec-type", "draft-mtp")),
+    ("log-json", ReplacedFlag(0, "log-jsonl")),
+    ("log-format", ReplacedFlag(1, why="removed; log-jsonl selects the other format")),
+    (
+        "log-enable log-new log-append log-test verbose-prompt penalize-nl no-penalize-nl logits-all",
+        ReplacedFlag(0, why="it was removed from llama.cpp"),
+    ),
+    ("memory-f32 no-memory-f16", ReplacedFlag(0, why='now: cache-type-k = "f32" and cache-type-v = "f32"')),
+    ("mul-mat-q mmq no-mul-mat-q nommq", ReplacedFlag(0, why="it is set when llama.cpp is built")),
+    ("low-vram", ReplacedFlag(0, why="nearest: no-kv-offload")),
+    ("grp-attn-n gan grp-attn-w gaw", ReplacedFlag(1, why="self-extend was removed from llama-server")),
+    (
+        "system-prompt-file spf",
+        ReplacedFlag(1, why="clients send the system prompt; for gpubox's chat set [chat] system"),
+    ),
+    ("tfs tfs-z", ReplacedFlag(1, why="tail-free sampling was removed")),
+    (
+        "prompt p file f in-prefix in-suffix prompt-cache",
+        ReplacedFlag(1, why="only llama-cli has it: a server is not interactive"),
+    ),
+    (
+        "interactive i interactive-first if instruct ins color multiline-input mli conversation cnv "
+        "no-conversation no-cnv no-display-prompt simple-io prompt-cache-all",
+        ReplacedFlag(0, why="only llama-cli has it: a server is not interactive"),
+    ),
+    ("model-vocoder mv", ReplacedFlag(1, why="only llama-tts has it")),
+    ("tts-use-guide-tokens", ReplacedFlag(0, why="only llama-tts has it")),
+)
+REPLACED_FLAGS = {name: replaced for names, replaced in _GROUPS for name in names.split()}
+"""The flags that llama.cpp itself had."""
 
 FORMER_SWITCHES = frozenset({"flash-attn", "log-colors"})
-"""Switches of older builds that take a value (``on``) today."""
+"""Flags that were switches in older builds and have a value (``on``) now."""
 
-# llama.cpp's own MoE cache came after build 11434; the llama.cpp inside xllamacpp 2026.10.11549 knows the name.
+# llama.cpp added its own MoE cache after build 11434; xllamacpp 2026.10.11549 contains it.
 FORK_FLAGS: dict[str, tuple[int, str]] = {
     "moe-cache-size": (1, "only in a fork of llama.cpp; newer upstream builds have moe-cache-mib"),
     **{name: (takes, "only in ik_llama.cpp") for takes, names in (
@@ -113,7 +90,7 @@ FORK_FLAGS: dict[str, tuple[int, str]] = {
              "cuda-params", "cuda", "split-mode-graph-scheduling")),
     ) for name in names},
 }  # fmt: skip
-"""Flags of forks: how many values each takes, and where it is."""
+"""Flags of forks: the number of values, and which fork has it."""
 
 _VALUES = {
     ("spec-type", "mtp"): "draft-mtp",
@@ -129,12 +106,12 @@ _FORK_VALUES = {"turbo2": "TurboQuant", "turbo3": "TurboQuant", "turbo4": "Turbo
 
 
 def current_value(flag: str, value: str) -> str | None:
-    """What an old value of a flag is called today, or ``None``."""
+    """The current spelling of an old value of a flag, or ``None``."""
     return _VALUES.get((flag, value))
 
 
 def advice_for(flag: str, value: str | None) -> tuple[str, bool]:
-    """What to write instead of a refused flag or value (``""``: nothing known), and whether it needs a fork."""
+    """What to write instead of a refused flag or value (``""`` if unknown), and whether only a fork accepts it."""
     if value is None:
         if flag in FORK_FLAGS:
             return FORK_FLAGS[flag][1], True

@@ -1,1 +1,1 @@
-"""Hardware: one funnel per driver, and the processes of this host."""
+"""Hardware: the GPU drivers, each behind one module, and the processes of this host."""

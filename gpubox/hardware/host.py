@@ -1,4 +1,4 @@
-"""The host: memory, cores, and what one process uses of them, from /proc (man 5 proc). Linux."""
+"""Memory and cores of the host, and what one process uses of them, from /proc (man 5 proc). Linux only."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """RAM and cores at one instant."""
+    """RAM and cores at one time."""
 
     ram_total_bytes: int
     ram_available_bytes: int
     swap_used_bytes: int
     cpu_percent: tuple[float, ...]
-    """Of each core since the last reading; empty at the first."""
+    """Of each core since the last reading; empty in the first reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """One process at one instant; counters since its start."""
+    """One process at one time. The counters begin at its start."""
 
     pid: int
     cpu_seconds: float
     threads: int
     rss_bytes: int
     anon_bytes: int
-    """Resident memory of its own: weights that were read in, caches, checkpoints."""
+    """Resident private memory: weights that were read, caches, checkpoints."""
     file_bytes: int
-    """Resident pages of mapped files: mapped weights."""
+    """Resident pages of mapped files, such as mapped weights."""
     shared_bytes: int
     major_faults: int
     read_bytes: int | None
-    """Bytes really fetched from storage; ``None`` where the kernel hides it."""
+    """Bytes read from storage; ``None`` if the kernel hides them."""
     stopped: bool = False
     """Whether it is suspended (SIGSTOP, state T)."""
     locked_bytes: int = 0
-    """Memory that the kernel may not push out (``mlock``; VmLck)."""
+    """Memory that the kernel may not swap out (``mlock``; VmLck)."""
 
 
 class HostReader:
-    """Reads the host; keeps the last reading, because a percentage is of the time between two."""
+    """Reads the host. CPU percentages are those between two readings, so it keeps the last one."""
 
     def __init__(self, proc: Path = _PROC) -> None:
         self._proc = proc
@@ -56,7 +56,7 @@ class HostReader:
         self._last: HostReading | None = None
 
     def read(self) -> HostReading | None:
-        """RAM and swap in bytes, each core's load in percent. Where the kernel hides them: the last reading, if any."""
+        """A new reading. If the kernel hides a value: the last reading, or ``None`` if there is none."""
         try:
             memory = _fields((self._proc / "meminfo").read_bytes())
             total, available = (_size(memory, name) for name in (b"MemTotal", b"MemAvailable"))
@@ -71,36 +71,33 @@ class HostReader:
 
     def _cpu_percent(self) -> tuple[float, ...]:
         lines = (self._proc / "stat").read_bytes().splitlines()
-        times = [_busy_and_all(line) for line in lines if re.match(rb"cpu\d", line)]
+        times = [_busy_and_total(line) for line in lines if re.match(rb"cpu\d", line)]
         before, self._times = self._times, times
         if len(before) != len(times):  # the first reading, or a core came or went
             self._percent = ()
         elif any(now[1] > then[1] for now, then in zip(times, before, strict=True)):
             self._percent = tuple(_percent(now, then) for now, then in zip(times, before, strict=True))
-        return self._percent  # within one tick of the kernel's clock: as before
+        return self._percent  # unchanged within one tick of the kernel's clock
 
 
-def _busy_and_all(line: bytes) -> tuple[int, int]:
-    """Clock ticks of one core at work, and at all: user nice system idle iowait irq softirq steal, then the guests'.
-
-    The guests' are in user and nice already; waiting for a disk is rest.
-    """
-    ticks = [int(word) for word in line.split()[1:9]]
-    everything = sum(ticks)
-    return everything - sum(ticks[3:5]), everything
+def _busy_and_total(line: bytes) -> tuple[int, int]:
+    """(busy, total) clock ticks of one core. Guest time is part of user and nice; iowait counts as idle."""
+    ticks = [int(field) for field in line.split()[1:9]]  # user nice system idle iowait irq softirq steal
+    total = sum(ticks)
+    return total - sum(ticks[3:5]), total
 
 
 def _percent(now: tuple[int, int], then: tuple[int, int]) -> float:
-    busy, everything = now[0] - then[0], now[1] - then[1]
-    return round(min(max(100 * busy / everything, 0.0), 100.0), 1) if everything > 0 else 0.0
+    busy, total = now[0] - then[0], now[1] - then[1]
+    return round(min(max(100 * busy / total, 0.0), 100.0), 1) if total > 0 else 0.0
 
 
 def read_process(identity: ProcessIdentity, proc: Path = _PROC) -> ProcessReading | None:
-    """What exactly this process uses; ``None`` when it is gone, or its number is another's by now. Never raises."""
+    """What this process uses; ``None`` if it is gone, also if its pid was reused. Never raises."""
     try:
         if identity.boot_id != boot_id():
             return None
-        # Files below an open folder stay those of one process, even if its number is given away between two reads.
+        # Files below an open folder belong to one process, even if its pid is reused between two reads.
         folder = os.open(proc / str(identity.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
@@ -121,7 +118,7 @@ def _read_process(identity: ProcessIdentity, folder: int) -> ProcessReading | No
     sizes = _fields(_read(folder, "status"))
     try:
         read_bytes = int(_fields(_read(folder, "io"))[b"read_bytes"])
-    except (PermissionError, FileNotFoundError, KeyError):  # another user's, or a kernel without it
+    except (PermissionError, FileNotFoundError, KeyError):  # another user's process, or a kernel without the file
         read_bytes = None
     return ProcessReading(
         pid=identity.pid,
@@ -133,7 +130,7 @@ def _read_process(identity: ProcessIdentity, folder: int) -> ProcessReading | No
         shared_bytes=_size(sizes, b"RssShmem"),
         major_faults=int(major_faults),
         read_bytes=read_bytes,
-        stopped=state == b"T",  # t: a debugger has it, as ggml's own while it writes down where it crashed
+        stopped=state == b"T",  # not "t": a debugger is attached, as ggml's own during a crash
         locked_bytes=_size(sizes, b"VmLck"),
     )
 
@@ -141,16 +138,16 @@ def _read_process(identity: ProcessIdentity, folder: int) -> ProcessReading | No
 def _read(folder: int, name: str) -> bytes:
     file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        return os.read(file, 65536)  # a file of /proc comes whole
+        return os.read(file, 65536)  # one read returns a whole file of /proc
     finally:
         os.close(file)
 
 
 def _fields(text: bytes) -> dict[bytes, bytes]:
-    """``Name:\tvalue`` a line."""
+    """The fields of lines of ``Name:\tvalue``."""
     return {name: value.strip() for name, _, value in (line.partition(b":") for line in text.splitlines())}
 
 
 def _size(fields: dict[bytes, bytes], name: bytes) -> int:
-    """Kibibytes as bytes; a process that is just going away has no memory left."""
+    """A field in KiB as bytes; 0 if it is missing, as in a process that is just ending."""
     return int(fields.get(name, b"0 kB").split()[0]) * 1024

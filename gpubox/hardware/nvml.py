@@ -1,6 +1,6 @@
-"""The one funnel to the NVIDIA driver, asked once. A query it does not support is ``None``, never an exception.
+"""One reading of all GPUs through NVML, with AMD and Intel cards from sysfs. Never raises.
 
-What is watched goes through ``nvml_reader.DriverReader``. AMD and Intel cards are in the same readings (``sysfs``).
+``nvml_reader.DriverReader`` reads continuously. A query that the driver does not support gives ``None``.
 """
 
 from __future__ import annotations
@@ -12,98 +12,84 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
 from gpubox.hardware.nvml_card import NvmlBinding, fast_fields, memory_fields, slow_fields, traffic_fields
 from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
 
-__all__ = [
-    "DRIVER_HANGS",
-    "QUERY_SECONDS",
-    "DriverReading",
-    "Gpu",
-    "GpuProcess",
-    "import_nvml",
-    "init_problem",
-    "lost_problem",
-    "read_driver",
-    "vram_used",
-    "with_sysfs_gpus",
-]
-
 QUERY_SECONDS = 3.0
-"""A driver that has not answered by then is not waited for: a lost GPU can block a query for ever."""
+"""The longest wait for the driver. A lost GPU can block a query forever."""
 
 DRIVER_HANGS = "the NVIDIA driver does not answer"
 NO_DRIVER = "no NVIDIA driver"
 NO_GPU = "the driver sees no GPU"
 _hung: list[threading.Thread] = []
-"""The query that never came back, if one did not: no other is sent behind it."""
+"""The query that does not return, if there is one. No other is sent after it."""
 
 
 def read_driver(*, details: bool = True, sysfs: Path = SYSFS) -> DriverReading:
-    """Asks the drivers about every card; ``details=False`` asks for memory only. A lost card is in ``problem``.
+    """Reads every card; with ``details=False`` only its memory. ``problem`` names lost cards.
 
-    Takes at most QUERY_SECONDS: the driver is asked in a thread of its own that is left behind when it hangs.
+    Takes at most QUERY_SECONDS: a thread asks the driver, and is abandoned if it hangs.
     """
     if _hung and _hung[0].is_alive():
         return DriverReading((), problem=DRIVER_HANGS)
-    box: list[DriverReading] = []
-    thread = threading.Thread(target=lambda: box.append(_read_safely(details, sysfs)), daemon=True, name="nvml")
+    result: list[DriverReading] = []
+    thread = threading.Thread(target=lambda: result.append(_read_safely(details, sysfs)), daemon=True, name="nvml")
     thread.start()
     thread.join(QUERY_SECONDS)
-    if box:
-        return box[0]
+    if result:
+        return result[0]
     _hung[:] = [thread]
     return DriverReading((), problem=DRIVER_HANGS)
 
 
 def vram_used() -> tuple[int, ...] | None:
-    """Bytes in use on each card, or ``None`` when no card can be asked."""
+    """Bytes in use on each card; ``None`` if no card can be read."""
     used = [gpu.vram_used_bytes for gpu in read_driver(details=False).gpus]
-    return tuple(u for u in used if u is not None) or None
+    return tuple(size for size in used if size is not None) or None
 
 
 def import_nvml() -> Any:
-    """The binding. Imported late: a machine without the driver pays nothing. Raises whatever a broken one raises."""
+    """The pynvml module, imported late so that a machine without the driver does not pay for it. May raise anything."""
     import pynvml
 
     return pynvml
 
 
 def init_problem(module: Any, error: Exception) -> str:
-    """Why NVML could not be opened, in the owner's words."""
+    """Why NVML could not be opened, as a message for the owner."""
     if isinstance(error, module.NVMLError_LibraryNotFound):
         return NO_DRIVER
     return f"the NVIDIA driver fails: {error}"
 
 
 def lost_problem(cards: list[int], since: str = "", why: str = "") -> str:
-    """What is said of lost ``cards``: ``since`` a time of day, ``why`` where the driver says otherwise."""
+    """The message about lost ``cards``. ``since``: a time of day. ``why``: the driver's own reason, if it gave one."""
     numbers, when = ", ".join(str(card) for card in cards), f" at {since}" if since else ""
     return f"GPU {numbers} LOST{when}: {why or 'it fell off the bus; only a reboot brings it back'}"
 
 
 def with_sysfs_gpus(reading: DriverReading, others: tuple[Gpu, ...], nvidia_card: bool) -> DriverReading:
-    """``reading`` and behind it the cards of ``others``. A box without ``nvidia_card`` lacks no driver for it."""
+    """``reading`` with the cards of ``others`` appended. Without an ``nvidia_card`` a missing driver is no problem."""
     if not others:
         return reading
     first = 1 + max((gpu.index for gpu in reading.gpus), default=-1)
     gpus = (*reading.gpus, *(replace(gpu, index=first + i) for i, gpu in enumerate(others)))
-    needless = reading.problem in (NO_DRIVER, NO_GPU) and not nvidia_card
-    return replace(reading, gpus=gpus, problem="" if needless else reading.problem)
+    irrelevant = reading.problem in (NO_DRIVER, NO_GPU) and not nvidia_card
+    return replace(reading, gpus=gpus, problem="" if irrelevant else reading.problem)
 
 
 def _read_safely(details: bool, sysfs: Path) -> DriverReading:
     try:
         reading = _read(details)
-    except Exception as error:  # a broken binding or driver must not print a traceback from its thread
-        reading = DriverReading((), problem=f"the NVIDIA driver cannot be asked: {error}")
+    except Exception as error:  # the thread must not print a traceback
+        reading = DriverReading((), problem=f"the NVIDIA driver cannot be queried: {error}")
     others = read_sysfs_gpus(sysfs)
     return with_sysfs_gpus(reading, others, bool(others) and has_nvidia_card(sysfs))
 
 
 def _has_library() -> bool:
-    # Half a millisecond against the eight that importing the binding takes, on every box without the driver.
+    # Takes 0.5 ms. Importing the binding takes 8 ms, which a box without the driver should not pay.
     if "pynvml" in sys.modules:
         return True
     try:

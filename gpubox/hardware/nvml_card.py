@@ -1,40 +1,38 @@
-"""What NVML says about one card, asked query by query: what is not supported is ``None``, never an exception."""
+"""The readings of one card through NVML, query by query. An unsupported query gives ``None``, never an exception."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gpubox.hardware.gpu import GpuProcess
-from gpubox.hardware.pcie import link_bytes_per_second
 from gpubox.hardware.process import process_name
-from gpubox.hardware.throttle import throttle_reasons
 
 _NOT_AVAILABLE = (2**32 - 1, 2**64 - 1)
-"""What NVML answers for a number that it does not have (NVML_VALUE_NOT_AVAILABLE)."""
+"""NVML's value for "unknown" (NVML_VALUE_NOT_AVAILABLE)."""
 _GPU, _SM_CLOCK, _MEMORY_CLOCK, _SLOWDOWN, _GPU_MAX = 0, 1, 2, 1, 3
 
 ProcessNames = dict[int, str | None]
-"""The names of processes that are known already, by pid."""
+"""A cache of process names by pid."""
 
 
 class NvmlBinding:
-    """The pynvml module, asked politely. ``module`` stays open to what must raise."""
+    """The pynvml module, with queries that do not raise."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
         self.answered = False
-        """Whether a query since ``begin`` had an answer."""
+        """Whether a query since ``begin`` was answered."""
         self.lost = False
-        """Whether one since ``begin`` said that the GPU is lost."""
+        """Whether a query since ``begin`` reported that the GPU is lost."""
         self.refusal = ""
-        """The last refusal since ``begin`` that is not a mere lack of support."""
+        """The last error since ``begin``, other than "not supported"."""
 
     def begin(self) -> None:
-        """Forgets what earlier queries met."""
+        """Resets ``answered``, ``lost`` and ``refusal``, before the queries about one card."""
         self.answered, self.lost, self.refusal = False, False, ""
 
     def ask(self, function: str, *args: Any, **kwargs: Any) -> Any:
-        """The answer of ``nvml<function>``, or ``None`` when driver or binding has none."""
+        """The answer of ``nvml<function>``; ``None`` if driver or binding has none."""
         query: Any = getattr(self.module, f"nvml{function}", _absent)
         if query is _absent:  # an older binding
             return None
@@ -51,14 +49,14 @@ class NvmlBinding:
         return None if isinstance(value, int) and value in _NOT_AVAILABLE else value
 
     def text(self, function: str, *args: Any) -> str | None:
-        """The same for words: older bindings give bytes."""
+        """As ``ask``, for text: older bindings return bytes."""
         value = self.ask(function, *args)
-        words = value.decode(errors="replace") if isinstance(value, bytes) else value
-        return words.strip() if isinstance(words, str) else None
+        value = value.decode(errors="replace") if isinstance(value, bytes) else value
+        return value.strip() if isinstance(value, str) else None
 
     @property
-    def gone(self) -> bool:
-        """Whether the card met since ``begin`` is lost: it says so, or it refuses everything for no good reason."""
+    def unreachable(self) -> bool:
+        """Whether the card is lost: the driver says so, or every query since ``begin`` failed."""
         return self.lost or bool(self.refusal and not self.answered)
 
 
@@ -66,7 +64,7 @@ _absent = object()
 
 
 def memory_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
-    """Memory, as fields of ``Gpu``."""
+    """The fields of ``Gpu`` about memory."""
     memory = nvml.ask("DeviceGetMemoryInfo", handle)
     return {
         "vram_total_bytes": memory.total if memory else None,
@@ -75,7 +73,7 @@ def memory_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
 
 
 def fast_fields(nvml: NvmlBinding, handle: Any, names: ProcessNames) -> dict[str, Any]:
-    """What moves with every token, as fields of ``Gpu``."""
+    """The fields of ``Gpu`` that change with every token."""
     utilization = nvml.ask("DeviceGetUtilizationRates", handle)
     power = nvml.ask("DeviceGetPowerUsage", handle)
     processes = _processes(nvml, handle, names)
@@ -92,7 +90,7 @@ def fast_fields(nvml: NvmlBinding, handle: Any, names: ProcessNames) -> dict[str
 
 
 def slow_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
-    """What changes in seconds or never, as fields of ``Gpu``."""
+    """The fields of ``Gpu`` that change slowly or never."""
     limit = nvml.ask("DeviceGetEnforcedPowerLimit", handle)
     generation = nvml.ask("DeviceGetCurrPcieLinkGeneration", handle) or None
     width = nvml.ask("DeviceGetCurrPcieLinkWidth", handle) or None
@@ -116,7 +114,7 @@ def slow_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
 
 
 def traffic_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
-    """PCIe traffic, as fields of ``Gpu``. The driver counts for 20 ms each way before it answers, in KB/s."""
+    """The fields of ``Gpu`` about PCIe traffic. The driver measures each direction for 20 ms before it answers."""
     module = nvml.module
     into = nvml.ask("DeviceGetPcieThroughput", handle, module.NVML_PCIE_UTIL_RX_BYTES)
     out = nvml.ask("DeviceGetPcieThroughput", handle, module.NVML_PCIE_UTIL_TX_BYTES)
@@ -127,18 +125,18 @@ def traffic_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
 
 
 def _processes(nvml: NvmlBinding, handle: Any, names: ProcessNames) -> tuple[GpuProcess, ...] | None:
-    """The processes of both lists, each once; ``None`` when the driver gives neither list."""
+    """The processes of both lists, each once; ``None`` if the driver gives neither list."""
     lists = [nvml.ask(f"DeviceGet{kind}RunningProcesses", handle) for kind in ("Compute", "Graphics")]
     if lists == [None, None]:
         return None
-    found: dict[int, int | None] = {}
+    vram: dict[int, int | None] = {}
     for process in (process for listed in lists for process in listed or ()):
         used = process.usedGpuMemory
         used = None if used in _NOT_AVAILABLE else used
-        before = found.get(process.pid)
-        # One that computes and draws is on both lists with the same sum.
-        found[process.pid] = used if before is None else max(before, used or 0)
-    return tuple(GpuProcess(pid, _name(nvml, pid, names), used) for pid, used in found.items())
+        before = vram.get(process.pid)
+        # A process that computes and draws is on both lists with the same total.
+        vram[process.pid] = used if before is None else max(before, used or 0)
+    return tuple(GpuProcess(pid, _name(nvml, pid, names), used) for pid, used in vram.items())
 
 
 def _name(nvml: NvmlBinding, pid: int, names: ProcessNames) -> str | None:
@@ -157,7 +155,7 @@ def _temperature_limit(nvml: NvmlBinding, handle: Any, temperature: int | None) 
     for threshold in (_SLOWDOWN, _GPU_MAX):
         if limit := nvml.ask("DeviceGetTemperatureThreshold", handle, threshold):
             return int(limit)
-    margin = nvml.ask("DeviceGetMarginTemperature", handle)  # newer cards give the distance only
+    margin = nvml.ask("DeviceGetMarginTemperature", handle)  # newer cards report only the distance to it
     margin = getattr(margin, "marginTemperature", margin)
     return temperature + margin if temperature is not None and isinstance(margin, int) else None
 
@@ -174,3 +172,46 @@ def _reserved(nvml: NvmlBinding, handle: Any) -> int | None:
     version = getattr(nvml.module, "nvmlMemory_v2", None)
     memory = nvml.ask("DeviceGetMemoryInfo", handle, version=version) if version else None
     return getattr(memory, "reserved", None)
+
+
+# Bytes per second of one PCIe lane in one direction, after line coding and before packet headers (which cost another
+# 10-20 %): transfer rate x coding / 8. PCI Express Base Specification: 1.x 2.5 GT/s and 2.x 5 GT/s at 8b/10b; 3.x 8,
+# 4.0 16 and 5.0 32 GT/s at 128b/130b; 6.x 64 and 7.0 128 GT/s in flits of 256 bytes, of which CRC and FEC leave 242.
+_LANE_BYTES_PER_SECOND = {
+    1: 2_500_000_000 * 8 / 10 / 8,
+    2: 5_000_000_000 * 8 / 10 / 8,
+    3: 8_000_000_000 * 128 / 130 / 8,
+    4: 16_000_000_000 * 128 / 130 / 8,
+    5: 32_000_000_000 * 128 / 130 / 8,
+    6: 64_000_000_000 * 242 / 256 / 8,
+    7: 128_000_000_000 * 242 / 256 / 8,
+}
+
+
+def link_bytes_per_second(generation: int | None, width: int | None) -> int | None:
+    """The most that a link of ``generation`` with ``width`` lanes carries each way; ``None`` if one is unknown."""
+    lane = _LANE_BYTES_PER_SECOND.get(generation or 0)
+    return round(lane * width) if lane and width else None
+
+
+_IDLE = 0x1
+# NVML reference, "NvmlClocksEventReasons". The order is that of the result, the most common cause first.
+_THROTTLE_REASONS = {
+    0x4: "power cap",
+    0x20: "thermal",
+    0x40: "hw thermal",
+    0x80: "power brake",
+    0x8: "hw slowdown",
+    0x200: "board limit",
+    0x400: "reliability",
+    0x10: "sync boost",
+    0x2: "application clocks",
+    0x100: "display clocks",
+}
+
+
+def throttle_reasons(bits: int) -> tuple[str, ...]:
+    """The reasons in ``bits`` (nvmlDeviceGetCurrentClocksEventReasons). Idle is none; an unknown bit is a number."""
+    reasons = [reason for bit, reason in _THROTTLE_REASONS.items() if bits & bit]
+    unknown = bits & ~(_IDLE | sum(_THROTTLE_REASONS))
+    return (*reasons, f"reason {unknown:#x}") if unknown else tuple(reasons)

@@ -1,4 +1,4 @@
-"""The watching funnel: one thread that keeps the driver open and leaves its newest reading in a mailbox."""
+"""Continuous readings of all GPUs: a thread keeps NVML open and stores its newest reading."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
 
 PERIOD_SECONDS = 0.25
 TRAFFIC_SECONDS = 1.0
-"""PCIe counters block for 20 ms each way and card."""
+"""PCIe counters block for 20 ms for each card and direction."""
 SLOW_SECONDS = 2.0
 RETRY_SECONDS = 5.0
-"""How often a missing driver or a lost card is looked for: NVML is opened anew for it."""
+"""Between two attempts to find a missing driver or a lost card. Each opens NVML again."""
 RETRY_BESIDE_SECONDS = 30.0
-"""The same while another card answers, whose readings pause for it."""
+"""The same while another card answers, because its readings pause during an attempt."""
 CLOSE_SECONDS = 0.5
 NOT_YET = "the GPU driver has not answered yet"
 
 
 @dataclass(slots=True)
 class _Card:
-    """One card for as long as the reader lives."""
+    """What the reader keeps about one card."""
 
     gpu: Gpu
     uuid: str | None = None
     handle: Any = None
     lost_at: datetime | None = None
     why: str = ""
-    """The driver's words, where it does not say that the card is lost."""
+    """The driver's own reason, if it did not report the card as lost."""
 
 
 class DriverReader:
-    """Reads every card each ``period`` seconds in a daemon thread of its own, from now until ``close``.
+    """Reads every card each ``period`` seconds in a daemon thread, from now until ``close``.
 
-    ``clock`` counts seconds and is there for tests, like ``sysfs``. Used as a context manager, it is closed at the end.
+    ``clock`` and ``sysfs`` are for tests. A context manager that closes the reader at the end.
     """
 
     def __init__(
@@ -57,41 +57,41 @@ class DriverReader:
         self._names: ProcessNames = {}
         self._version: str | None = None
         self._failure = ""
-        self._done: dict[str, float] = {}
+        self._done_at: dict[str, float] = {}
         self._asking_since: float | None = None
-        self._mail = (DriverReading((), problem=NOT_YET), clock())
+        self._latest = (DriverReading((), problem=NOT_YET), clock())
         self._begun = self._ended = 0
         self._closing = self._wanted = False
-        self._turn = threading.Condition()
+        self._condition = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True, name="driver-reader")
         self._thread.start()
 
     def latest(self) -> DriverReading:
-        """The newest reading; never blocks.
+        """The newest reading. Never blocks.
 
-        While a query has not come back for QUERY_SECONDS it is the last one with ``problem`` HANGS and its age in
-        ``stale_seconds``. A card that was lost has ``lost`` set and keeps its last values; ``problem`` says since when.
+        If the driver has not answered for QUERY_SECONDS, it is the last reading with ``problem`` DRIVER_HANGS and its
+        age in ``stale_seconds``. A lost card keeps its last values; ``problem`` says since when it is lost.
         """
-        reading, at = self._mail
+        reading, at = self._latest
         asking, now = self._asking_since, self._clock()
         if asking is not None and now - asking > nvml.QUERY_SECONDS:
             return replace(reading, problem=nvml.DRIVER_HANGS, stale_seconds=round(now - at, 1))
         return reading
 
     def fresh(self, seconds: float) -> DriverReading:
-        """A reading begun after this call; after ``seconds`` without one it is ``latest()``."""
-        with self._turn:
+        """A reading that begins after this call; ``latest()`` if there is none after ``seconds``."""
+        with self._condition:
             awaited = self._begun + 1
             self._wanted = True
-            self._turn.notify_all()
-            self._turn.wait_for(lambda: self._ended >= awaited or self._closing, seconds)
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._ended >= awaited or self._closing, seconds)
         return self.latest()
 
     def close(self) -> None:
-        """Stops reading. Waits CLOSE_SECONDS at most: a query that hangs is left behind."""
-        with self._turn:
+        """Stops reading. Waits at most CLOSE_SECONDS; a query that hangs is abandoned."""
+        with self._condition:
             self._closing = True
-            self._turn.notify_all()
+            self._condition.notify_all()
         self._thread.join(CLOSE_SECONDS)
 
     def __enter__(self) -> DriverReader:
@@ -102,28 +102,28 @@ class DriverReader:
 
     def _run(self) -> None:
         while True:
-            with self._turn:
+            with self._condition:
                 if self._closing:
                     break
                 self._wanted = False
                 self._begun += 1
             began = self._asking_since = self._clock()
             reading = self._read()
-            self._mail = (reading, self._clock())
+            self._latest = (reading, self._clock())
             self._asking_since = None
-            with self._turn:
+            with self._condition:
                 self._ended = self._begun
-                self._turn.notify_all()
-                rest = self._period - (self._clock() - began)
-                self._turn.wait_for(lambda: self._closing or self._wanted, max(rest, 0.0))
+                self._condition.notify_all()
+                left = self._period - (self._clock() - began)
+                self._condition.wait_for(lambda: self._closing or self._wanted, max(left, 0.0))
         self._drop()
 
     def _read(self) -> DriverReading:
         slow, traffic = self._is_due("slow", SLOW_SECONDS), self._is_due("traffic", TRAFFIC_SECONDS)
         try:
             self._read_nvidia(slow, traffic)
-        except Exception as error:  # a broken binding ends neither the thread nor the screen
-            self._fail(f"the NVIDIA driver cannot be asked: {error}")
+        except Exception as error:  # a broken binding must not end the thread
+            self._fail(f"the NVIDIA driver cannot be queried: {error}")
         if slow or self._others:
             self._others = read_sysfs_gpus(self._sysfs)
         if slow and self._others:
@@ -145,16 +145,16 @@ class DriverReader:
             if self._nvml and card.handle is not None:
                 self._read_card(self._nvml, card, slow, traffic)
 
-    def _is_due(self, what: str, seconds: float) -> bool:
-        """Whether ``what`` was done ``seconds`` ago or earlier; if so, now counts as done."""
+    def _is_due(self, task: str, seconds: float) -> bool:
+        """Whether ``task`` was last done at least ``seconds`` ago; if so, it counts as done now."""
         now = self._clock()
-        if now - self._done.get(what, float("-inf")) < seconds:
+        if now - self._done_at.get(task, float("-inf")) < seconds:
             return False
-        self._done[what] = now
+        self._done_at[task] = now
         return True
 
     def _open(self) -> None:
-        """Opens NVML anew and finds the known cards in it. One that is not there is lost."""
+        """Opens NVML again and matches its cards with the known ones. A known card that is missing is lost."""
         self._drop()
         module = nvml.import_nvml()
         try:
@@ -178,7 +178,7 @@ class DriverReader:
                 self._lose(card, "")
 
     def _card(self, index: int, uuid: str | None) -> _Card:
-        """The card known by ``uuid`` (or, where one has none, by ``index``), or a new one. It keeps its first index."""
+        """The known card with this ``uuid`` (or this ``index`` if one has no uuid), or a new one."""
         for card in self._cards:
             if card.uuid == uuid if card.uuid and uuid else card.gpu.index == index:
                 card.uuid = card.uuid or uuid
@@ -187,14 +187,14 @@ class DriverReader:
         return self._cards[-1]
 
     def _fail(self, problem: str) -> None:
-        """NVML as a whole cannot be asked: every card that was known is lost for that reason."""
+        """NVML does not work at all: every known card is lost for that reason."""
         self._drop()
         self._failure = problem
         for card in self._cards:
             self._lose(card, problem)
 
     def _drop(self) -> None:
-        """Closes NVML, if it is open; the cards keep their last readings."""
+        """Closes NVML if it is open. The cards keep their last readings."""
         if self._nvml is not None:
             with contextlib.suppress(Exception):
                 self._nvml.ask("Shutdown")
@@ -203,21 +203,21 @@ class DriverReader:
             card.handle = None
 
     def _read_card(self, binding: NvmlBinding, card: _Card, slow: bool, traffic: bool) -> None:
-        """One card's new values, all or none."""
+        """Updates all values of one card, or none."""
         binding.begin()
         values = traffic_fields(binding, card.handle) if traffic else {}
         values |= fast_fields(binding, card.handle, self._names)
-        gone = binding.gone
-        if slow and not gone:
+        unreachable = binding.unreachable
+        if slow and not unreachable:
             values |= slow_fields(binding, card.handle)
-        if gone or binding.lost:
+        if unreachable or binding.lost:
             self._lose(card, "" if binding.lost else binding.refusal)
         else:
             card.gpu = replace(card.gpu, **values, lost=False, lost_at=None)
             card.lost_at, card.why = None, ""
 
     def _lose(self, card: _Card, why: str) -> None:
-        """From now on ``card`` has its last values only; a card that is lost already keeps its time and reason."""
+        """Marks ``card`` as lost. If it already is, it keeps its time and reason."""
         card.handle = None
         if card.lost_at is None:
             card.lost_at, card.why = datetime.now(UTC), why
@@ -229,5 +229,5 @@ class DriverReader:
             if card.lost_at:
                 since = card.lost_at.astimezone().strftime("%H:%M:%S")
                 groups.setdefault((since, card.why), []).append(card.gpu.index)
-        lost = (nvml.lost_problem(sorted(cards), *words) for words, cards in groups.items())
+        lost = (nvml.lost_problem(sorted(cards), *since_and_why) for since_and_why, cards in groups.items())
         return "; ".join(lost) or self._failure

@@ -1,7 +1,7 @@
-"""Processes of this host by identity: never by name, never by a pid alone.
+"""Processes of this host, by identity and never by name or pid alone. Linux only.
 
-Linux only: ``/proc/PID/stat`` field 22 is the start time in clock ticks since boot (man 5 proc), so
-(boot id, pid, start ticks) names one process for ever.
+Field 22 of ``/proc/PID/stat`` is the start time in clock ticks since boot (man 5 proc), so boot id, pid and start ticks
+together identify one process forever.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
-# psutil is imported where it is needed: it would cost every verb 50 ms.
+# psutil is imported where it is needed, because the import takes 50 ms.
 
 MARKER_VARIABLE = "GPUBOX_SERVER"
-"""Environment variable that every server started by gpubox carries: ``STATE|SLOT|PROFILE|LAUNCH``."""
-
-
+"""Environment variable of every server that gpubox starts: ``STATE|INSTANCE|PROFILE|LAUNCH``."""
 MAX_TREE_PROCESSES = 64
-"""Processes of one launch that are looked at."""
+"""At most so many processes of one launch are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +32,19 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProcessActivity:
-    """What a process has done so far; any growth between two readings is a sign of life."""
+    """Counters of a process. Any growth between two readings shows that it works."""
 
     cpu_seconds: float
     rss_bytes: int
     file_rss_bytes: int
-    """Resident pages of mapped files: grows while a model is read through mmap."""
+    """Resident pages of mapped files; grows while a model is read through mmap."""
     read_chars: int
-    """Bytes asked for by read(2), from the page cache too (``rchar`` of /proc/PID/io)."""
+    """Bytes read with read(2), also from the page cache (``rchar`` of /proc/PID/io)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortOwner:
-    """Who listens on a port. ``pid`` is ``None`` where another user's process hides it."""
+    """The process that listens on a port. ``pid`` is ``None`` for another user's process."""
 
     pid: int | None
     name: str
@@ -57,36 +55,36 @@ class PortOwner:
 
 @cache
 def boot_id() -> str:
-    """This boot's id, as the kernel gives it."""
+    """The kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """The identity of the living process ``pid``; ``None`` when there is none or it is a zombie."""
+    """The identity of the process ``pid``; ``None`` if it is gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name may hold spaces and brackets; state comes after it
-    if fields[0] in ("Z", "X") and int(fields[17]) <= 1:  # else other threads still hold its files and memory
+    fields = text.rpartition(")")[2].split()  # the name before ")" may contain spaces and brackets
+    if fields[0] in ("Z", "X") and int(fields[17]) <= 1:  # otherwise other threads still hold its files and memory
         return None
     return ProcessIdentity(pid, int(fields[19]), boot_id())
 
 
 def is_alive(identity: ProcessIdentity | None) -> bool:
-    """Whether exactly this process still runs."""
+    """Whether this process still runs."""
     return identity is not None and identity_of(identity.pid) == identity
 
 
 def own_identity() -> ProcessIdentity:
-    """This gpubox."""
+    """The identity of this gpubox."""
     identity = identity_of(os.getpid())
     assert identity is not None  # the running process is alive
     return identity
 
 
 def marker_of(pid: int) -> str | None:
-    """The gpubox marker in the environment of ``pid``, or ``None``."""
+    """The value of MARKER_VARIABLE in the environment of ``pid``, or ``None``."""
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = entry.partition(b"=")
@@ -96,18 +94,18 @@ def marker_of(pid: int) -> str | None:
 
 
 def find_by_marker(prefix: str) -> list[tuple[ProcessIdentity, str]]:
-    """The living processes whose marker begins with ``prefix``, oldest first, with their markers."""
-    found = []
+    """The processes whose marker begins with ``prefix``, with their markers, oldest first."""
+    marked = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and (marker := marker_of(int(entry.name))) and marker.startswith(prefix):
             identity = identity_of(int(entry.name))
             if identity:
-                found.append((identity, marker))
-    return sorted(found, key=lambda pair: (pair[0].start_ticks, pair[0].pid))
+                marked.append((identity, marker))
+    return sorted(marked, key=lambda pair: (pair[0].start_ticks, pair[0].pid))
 
 
 def process_activity(pid: int) -> ProcessActivity | None:
-    """What ``pid`` has used so far, or ``None`` when it is gone or hidden."""
+    """The activity of ``pid``; ``None`` if it is gone or hidden."""
     import psutil
 
     try:
@@ -122,27 +120,27 @@ def process_activity(pid: int) -> ProcessActivity | None:
 
 
 def process_tree_activity(pid: int) -> ProcessActivity | None:
-    """As ``process_activity``, of ``pid`` and all its children together: an engine may be wrapped in a script."""
-    total, found, ahead = process_activity(pid), {pid}, _children(pid)
-    while total and ahead and len(found) < MAX_TREE_PROCESSES:
-        child = ahead.pop()
-        if child not in found and (more := process_activity(child)):
-            total = ProcessActivity(*(a + b for a, b in zip(astuple(total), astuple(more), strict=True)))
-        found.add(child)
-        ahead += _children(child)
+    """The activity of ``pid`` and all its descendants together: an engine may be wrapped in a script."""
+    total, seen, pending = process_activity(pid), {pid}, _children(pid)
+    while total and pending and len(seen) < MAX_TREE_PROCESSES:
+        child = pending.pop()
+        if child not in seen and (activity := process_activity(child)):
+            total = ProcessActivity(*(a + b for a, b in zip(astuple(total), astuple(activity), strict=True)))
+        seen.add(child)
+        pending += _children(child)
     return total
 
 
 def _children(pid: int) -> list[int]:
-    """The children that the first thread of ``pid`` made: a shell and an interpreter have no other."""
+    """The children of the first thread of ``pid``. A shell or an interpreter has no others."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    except OSError:  # gone, or a kernel without the file
+    except OSError:  # it is gone, or the kernel has no such file
         return []
 
 
 def process_name(pid: int) -> str | None:
-    """The name that ``pid`` gives itself (15 characters at most), or ``None`` when it is gone or hidden."""
+    """The command name of ``pid`` (at most 15 characters); ``None`` if it is gone or hidden."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -157,22 +155,21 @@ def _file_rss(pid: int) -> int:
 
 
 def moved_stdout(pid: int, path: Path) -> tuple[Path, str] | None:
-    """The file that ``pid`` has as its standard output where ``path`` does not name it (any more), and its name now.
+    """The file to which ``pid`` writes its output, if that is no longer the file at ``path``, and its current name.
 
-    ``None`` where ``path`` does, or it is no file, or hidden. The returned path opens also what was deleted.
+    ``None`` if it is the file at ``path``, not a regular file, or hidden. The returned path also opens a deleted file.
     """
-    opened = Path(f"/proc/{pid}/fd/1")
+    stdout = Path(f"/proc/{pid}/fd/1")
     try:
-        found = opened.stat()
-        if not stat.S_ISREG(found.st_mode) or (path.exists() and path.samefile(opened)):
+        if not stat.S_ISREG(stdout.stat().st_mode) or (path.exists() and path.samefile(stdout)):
             return None
-        return opened, str(opened.readlink())
+        return stdout, str(stdout.readlink())
     except OSError:
         return None
 
 
 def process_argv(pid: int) -> list[str]:
-    """The argv of ``pid``; empty when it is gone."""
+    """The command line of ``pid``; empty if it is gone."""
     import psutil
 
     try:
@@ -182,7 +179,7 @@ def process_argv(pid: int) -> list[str]:
 
 
 def port_owner(port: int) -> PortOwner | None:
-    """Who listens on TCP ``port`` of this machine, on any address; ``None`` when it is free."""
+    """Who listens on TCP ``port`` of this machine, on any address; ``None`` if nobody does."""
     import psutil
 
     try:
@@ -200,7 +197,7 @@ def port_owner(port: int) -> PortOwner | None:
 
 
 def is_listening(pid: int, port: int) -> bool | None:
-    """Whether ``pid`` itself listens on ``port``; ``None`` when that cannot be seen."""
+    """Whether ``pid`` itself listens on ``port``; ``None`` if that is hidden."""
     import psutil
 
     try:
@@ -211,7 +208,7 @@ def is_listening(pid: int, port: int) -> bool | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The pids of all children of ``pid`` and theirs; empty when it is gone."""
+    """The pids of all descendants of ``pid``; empty if it is gone."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""AMD and Intel cards, from what the kernel shows of them. NVIDIA's own driver shows nothing there."""
+"""AMD and Intel cards, from sysfs. NVIDIA's own driver shows nothing there."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ SYSFS = Path("/sys")
 _NVIDIA = "0x10de"
 _MAKERS = {"amdgpu": "AMD", "i915": "Intel", "xe": "Intel"}
 _INTEGRATED_INTEL = "0000:00:02.0"
-"""Where every graphics unit inside an Intel processor sits; it has no memory of its own and runs no model."""
+"""The address of the GPU inside an Intel processor. It has no memory of its own, so it is not listed."""
 
 
 def read_sysfs_gpus(root: Path = SYSFS) -> tuple[Gpu, ...]:
-    """The AMD and Intel cards below ``root``, numbered from 0 in the kernel's order; never raises.
+    """The AMD and Intel cards, numbered from 0 in the kernel's order. Never raises.
 
-    A sleeping card is not woken: only its name and memory are read. Link and processes are not shown by sysfs.
+    Of a suspended card only name and memory are read, so that it is not woken. sysfs shows neither link nor processes.
     """
     gpus: list[Gpu] = []
     for card in _cards(root):
-        facts = _facts(card / "device")
-        driver = facts.get("DRIVER", "")
-        if driver not in _MAKERS or facts.get("PCI_SLOT_NAME") == _INTEGRATED_INTEL:
+        uevent = _uevent(card / "device")
+        driver = uevent.get("DRIVER", "")
+        if driver not in _MAKERS or uevent.get("PCI_SLOT_NAME") == _INTEGRATED_INTEL:
             continue
-        fields = {**_identity(card / "device", facts, driver), **_memory(card, driver)}
+        fields = {**_identity(card / "device", uevent, driver), **_memory(card, driver)}
         if _text(card / "device/power/runtime_status") != "suspended":
             fields |= _activity(card, driver) | _sensors(card / "device/hwmon", driver)
         gpus.append(replace(unknown_gpu(len(gpus)), driver=driver, processes_known=False, **fields))
@@ -35,7 +35,7 @@ def read_sysfs_gpus(root: Path = SYSFS) -> tuple[Gpu, ...]:
 
 
 def has_nvidia_card(root: Path = SYSFS) -> bool:
-    """Whether a graphics card of NVIDIA is plugged in, with or without its driver."""
+    """Whether there is an NVIDIA card, with or without its driver."""
     try:
         devices = sorted((root / "bus/pci/devices").iterdir())
     except OSError:
@@ -48,25 +48,25 @@ def has_nvidia_card(root: Path = SYSFS) -> bool:
 
 
 def _cards(root: Path) -> list[Path]:
-    """``card0``, ``card1``: without their connectors (``card0-DP-1``)."""
+    """``card0``, ``card1``, ... without their connectors (``card0-DP-1``)."""
     try:
-        found = [path for path in (root / "class/drm").iterdir() if re.fullmatch(r"card\d+", path.name)]
+        cards = [path for path in (root / "class/drm").iterdir() if re.fullmatch(r"card\d+", path.name)]
     except OSError:
         return []
-    return sorted(found, key=lambda path: int(path.name[4:]))
+    return sorted(cards, key=lambda path: int(path.name[4:]))
 
 
-def _facts(device: Path) -> dict[str, str]:
-    """DRIVER, PCI_ID and PCI_SLOT_NAME, as the kernel tells them to udev."""
+def _uevent(device: Path) -> dict[str, str]:
+    """DRIVER, PCI_ID and PCI_SLOT_NAME of a card."""
     lines = (_text(device / "uevent") or "").splitlines()
     return {key: value for key, _, value in (line.partition("=") for line in lines)}
 
 
-def _identity(device: Path, facts: dict[str, str], driver: str) -> dict[str, Any]:
-    slot, pci_id = facts.get("PCI_SLOT_NAME"), facts.get("PCI_ID")
-    nameless = f"{_MAKERS[driver]} GPU {pci_id.lower()}" if pci_id else f"{_MAKERS[driver]} GPU"
+def _identity(device: Path, uevent: dict[str, str], driver: str) -> dict[str, Any]:
+    slot, pci_id = uevent.get("PCI_SLOT_NAME"), uevent.get("PCI_ID")
+    generic = f"{_MAKERS[driver]} GPU {pci_id.lower()}" if pci_id else f"{_MAKERS[driver]} GPU"
     return {
-        "name": _text(device / "product_name") or nameless,  # only some cards carry one
+        "name": _text(device / "product_name") or generic,  # only some cards have a product name
         "uuid": _text(device / "unique_id"),
         "bus_id": f"{slot:0>16}" if slot else None,  # NVML writes the domain with 8 digits
     }
@@ -79,7 +79,7 @@ def _memory(card: Path, driver: str) -> dict[str, Any]:
             "vram_total_bytes": _number(device / "mem_info_vram_total"),
             "vram_used_bytes": _number(device / "mem_info_vram_used"),
         }
-    # Kernels differ: some tell how large it is, none tells how much is in use without root.
+    # Only some kernels show the size, and the use is often visible to root only.
     total = _number(device / "tile0/physical_vram_size_bytes") or _number(card / "lmem_total_bytes")
     free = _number(card / "lmem_avail_bytes")
     return {
@@ -100,7 +100,7 @@ def _activity(card: Path, driver: str) -> dict[str, Any]:
 
 
 def _sensors(folder: Path, driver: str) -> dict[str, Any]:
-    """hwmon counts in microwatts, millidegrees, hertz and 255ths."""
+    """hwmon's units are microwatts, millidegrees, hertz and 255ths."""
     try:
         hwmon = min(folder.iterdir())
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def _sensors(folder: Path, driver: str) -> dict[str, Any]:
     if power is None:
         power = _number(hwmon / "power1_input")
     cap = _number(hwmon / "power1_cap") or _number(hwmon / "power1_max")
-    first = "temp2" if driver == "xe" else "temp1"  # xe counts from 2: package, then memory
+    first = "temp2" if driver == "xe" else "temp1"  # xe: temp2 is the package, temp3 the memory
     temperature, limit = _number(hwmon / f"{first}_input"), _number(hwmon / f"{first}_crit")
     fan, full = _number(hwmon / "pwm1"), _number(hwmon / "pwm1_max")
     fields: dict[str, Any] = {
@@ -129,7 +129,7 @@ def _sensors(folder: Path, driver: str) -> dict[str, Any]:
 def _text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:  # not there, or the card is asleep or in reset
+    except OSError:  # missing, or the card is suspended or in reset
         return None
 
 

@@ -1,4 +1,4 @@
-"""Reads the commands of a Windows batch text without running anything; PowerShell's line ends with a backtick too."""
+"""Reads the commands of a Windows batch text without running anything. A backtick also continues a line."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ _SILENT = re.compile(r"@?\s*(?:rem\b|::|echo\s+off|(?:set|end)local\b|:\w+$)", r
 
 
 def looks_like_batch(text: str) -> bool:
-    """Whether a pasted text is Windows' rather than a POSIX shell's."""
+    """Whether a pasted text is for Windows, not for a POSIX shell."""
     return bool(re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
 
 
 def read_batch(text: str) -> list[ScriptCommand]:
-    """The commands of ``text`` in order. Raises UsageError where its variables grow without measure."""
+    """The commands of ``text`` in order. Raises UsageError if its variables expand to too much text."""
     return read_batch_file(text)[0]
 
 
 def read_batch_file(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
-    """The commands of ``text``, and the ``set`` lines in it."""
+    """The commands and the ``set`` lines of ``text``. Raises UsageError like ``read_batch``."""
     budget = ExpansionBudget()
     commands: list[ScriptCommand] = []
     variables: dict[str, str] = {}
-    assigned = ScriptAssignments()
+    assignments = ScriptAssignments()
     for line in re.sub(r"[\^`][ \t]*\n", " ", text).splitlines():
         if not line.strip() or _SILENT.match(line.strip()):
             continue
         unresolved: list[str] = []
-        written = line.strip().removeprefix("@")
-        line = _expand(written, variables, unresolved, budget)
+        raw_line = line.strip().removeprefix("@")
+        line = _expand(raw_line, variables, unresolved, budget)
         if match := _SET.match(line):
             name, value = (match[1], match[2]) if match[1] else (match[3], match[4])
             variables[name.strip().upper()] = value.strip()
-            assigned.add(name.strip(), written)
+            assignments.add(name.strip(), raw_line)
             continue
         env = {name: value for name, value in variables.items() if SERVER_VARIABLE.match(name)}
         for words, dropped in _split(line):
             if words and words != [")"]:
-                part = " ".join(words)
-                commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), (), part, written, tuple(dropped)))
-    return commands, assigned
+                text = " ".join(words)
+                commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), (), text, raw_line, tuple(dropped)))
+    return commands, assignments
 
 
 def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget: ExpansionBudget) -> str:
@@ -55,7 +55,7 @@ def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget:
         if name in variables:
             budget.spend(len(variables[name]))
             return variables[name]
-        if match[0] == "%*":  # the script's own arguments: none here
+        if match[0] == "%*":  # the script's own arguments: there are none
             return ""
         unresolved.append(match[0])
         return match[0]
@@ -64,13 +64,13 @@ def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget:
 
 
 def _split(line: str) -> list[tuple[list[str], list[str]]]:
-    """The commands of a line: the words of each, and where its output goes."""
+    """(words, redirections) of each command in a line."""
     commands: list[tuple[list[str], list[str]]] = [([], [])]
     skip = False
     for match in _TOKEN.finditer(line):
         redirection, end, word = match.groups()
         if redirection:
-            skip = not redirection[-1].isdigit()  # "2>&1" names its target itself
+            skip = not redirection[-1].isdigit()  # "2>&1" has its target
             commands[-1][1].append(redirection)
         elif end:
             commands.append(([], []))

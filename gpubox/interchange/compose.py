@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from gpubox.interchange.containers import Container, environment, split_joined_options
+from gpubox.interchange.containers import RESTART_POLICIES, Container, environment, split_joined_options
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
-from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
-from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
+from gpubox.interchange.script import ExpansionBudget, split_words
+from gpubox.interchange.server_invocation import ContainerServer, server_in_container
+from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?::?([-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
-RESTART_POLICIES = {"always", "on-failure", "unless-stopped", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
-ContainerServer = tuple[str, ServerInvocation, ScriptCommand, str]
-"""Its name, the server, the command, and the word that has it started again when it ends (``""``: it is not)."""
+_COMPOSE_ONLY = "compose's own"
 
 
 def is_compose(value: YamlValue) -> bool:
@@ -22,31 +21,28 @@ def is_compose(value: YamlValue) -> bool:
 
 
 def read_compose(value: YamlValue) -> tuple[list[ContainerServer], list[str]]:
-    """The services that are llama-servers, and a note for each line of what is none of them.
+    """The services that run llama-server, and notes about all other lines.
 
-    Raises UsageError where its variables grow without measure.
+    Raises UsageError if its variables expand to too much text.
     """
     servers: list[ContainerServer] = []
-    left: list[str] = []
+    notes: list[str] = []
     budget = ExpansionBudget()
-    merged = {text for _, text in leaf_texts(mapping_of(value)["services"])}
+    in_services = {text for _, text in leaf_texts(mapping_of(value)["services"])}
     for key, content in mapping_of(value).items():
-        if key.startswith("x-") and all(text in merged for _, text in leaf_texts(content)):
-            continue  # services are made of it
+        if key.startswith("x-") and all(text in in_services for _, text in leaf_texts(content)):
+            continue  # an extension that the services merge
         if key != "services":
-            left += [omitted(f"{path} {text}", "compose's own") for path, text in leaf_texts(content, key)]
+            notes += omitted_leaves(content, _COMPOSE_ONLY, path=key)
     for name, service in mapping_of(mapping_of(value)["services"]).items():
-        server = _service(mapping_of(service), budget)
-        if server is None:
-            left += [omitted(f"services.{path} {text}") for path, text in leaf_texts(service, name)]
+        if server := _service(name, mapping_of(service), budget):
+            servers.append(server)
         else:
-            servers.append((name, *server))
-    return servers, left
+            notes += omitted_leaves(service, path=f"services.{name}")
+    return servers, notes
 
 
-def _service(
-    service: dict[str, YamlValue], budget: ExpansionBudget
-) -> tuple[ServerInvocation, ScriptCommand, str] | None:
+def _service(name: str, service: dict[str, YamlValue], budget: ExpansionBudget) -> ContainerServer | None:
     unresolved: list[str] = []
 
     def text(value: str) -> str:
@@ -59,39 +55,31 @@ def _service(
             container.image = text(value)
         elif key in {"command", "entrypoint"} and isinstance(value, (str, list)):
             words = split_words(value) if isinstance(value, str) else split_joined_options(texts_of(value))
-            words = [text(word) for word in words]
-            if key == "command":
-                container.command = words
-            else:
-                container.entrypoint = words
+            setattr(container, key, [text(word) for word in words])
         elif key == "environment" and isinstance(value, (dict, list)):
             pairs: dict[str, str | None] | list[str] = (
-                {name: text(str(one)) if one is not None else None for name, one in value.items()}
+                {name: text(str(content)) if content is not None else None for name, content in value.items()}
                 if isinstance(value, dict)
-                else [text(one) for one in texts_of(value)]
+                else [text(item) for item in texts_of(value)]
             )
             container.env = environment(pairs, container.notes)
         elif key == "volumes" and isinstance(value, list):
-            _volumes(container, [_texts_of(item, text) for item in value])
+            _volumes(container, [_interpolated_texts(item, text) for item in value])
         elif key == "ports" and isinstance(value, list):
-            _ports(container, [_texts_of(item, text) for item in value])
+            _ports(container, [_interpolated_texts(item, text) for item in value])
         elif key == "restart" and value in RESTART_POLICIES:
             restart = str(value)
         elif key == "network_mode" and value == "host":
             container.host_network = True
         else:
-            container.notes += [
-                omitted(f"{path} {text(leaf)}", "compose's own") for path, leaf in leaf_texts(value, key)
-            ]
-    command = ScriptCommand((), {}, ())
-    found = server_in_container(container, tuple(dict.fromkeys(unresolved)))
-    return (found, command, restart) if found else None
+            container.notes += [omitted(f"{path} {text(leaf)}", _COMPOSE_ONLY) for path, leaf in leaf_texts(value, key)]
+    invocation = server_in_container(container, tuple(dict.fromkeys(unresolved)))
+    return ContainerServer(name, invocation, restart) if invocation else None
 
 
-def _texts_of(value: YamlValue, text: object) -> YamlValue:
-    assert callable(text)
+def _interpolated_texts(value: YamlValue, text: Callable[[str], str]) -> YamlValue:
     if isinstance(value, str):
-        return str(text(value))
+        return text(value)
     return {key: text(item) if isinstance(item, str) else item for key, item in mapping_of(value).items()}
 
 
@@ -105,7 +93,7 @@ def _volumes(container: Container, values: list[YamlValue]) -> None:
         if isinstance(source, str) and isinstance(target, str):
             container.volumes.append((source, target))
         rest = {key: item for key, item in entry.items() if key not in {"source", "target", "type"} or source is None}
-        container.notes += [omitted(f"volume {path} {text}") for path, text in leaf_texts(rest)] if rest else []
+        container.notes += omitted_leaves(rest, prefix="volume ")
 
 
 def _ports(container: Container, values: list[YamlValue]) -> None:
@@ -119,11 +107,11 @@ def _ports(container: Container, values: list[YamlValue]) -> None:
             ip = entry.get("host_ip")
             container.publish(f"{ip}:{outside}:{inside}" if isinstance(ip, str) else f"{outside}:{inside}")
         else:
-            container.notes += [omitted(f"port {path} {text}") for path, text in leaf_texts(entry)]
+            container.notes += omitted_leaves(entry, prefix="port ")
 
 
 def _interpolated(value: str, unresolved: list[str], budget: ExpansionBudget) -> str:
-    def replaced(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         if match[0] == "$$":
             return "$"
         if match[2] == "-":
@@ -132,4 +120,4 @@ def _interpolated(value: str, unresolved: list[str], budget: ExpansionBudget) ->
         unresolved.append(match[0])
         return match[0]
 
-    return _VARIABLE.sub(replaced, value)
+    return _VARIABLE.sub(replacement, value)

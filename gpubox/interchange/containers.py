@@ -1,4 +1,4 @@
-"""What docker run, compose, Quadlet and Kubernetes have in common: an image with folders and ports of the host's."""
+"""Containers of docker run, compose, Quadlet and Kubernetes, and their folders and ports on the host."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ _SWITCHES = {
     "--publish-all", "--rm", "--init", "--privileged", "--read-only", "--no-healthcheck", "--oom-kill-disable",
     "--sig-proxy", "--replace", "--tls-verify", "-q", "--quiet",
 }  # fmt: skip
-"""Options of ``docker run`` without a value; every other takes one."""
+"""Options of ``docker run`` without a value; all others have one."""
+RESTART_POLICIES = {
+    "always", "on-failure", "unless-stopped", "on-abnormal", "on-watchdog", "on-abort", "on-success",
+}  # fmt: skip
+"""Values of ``restart`` in compose files and of ``Restart=`` in units that restart a server."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPort:
-    """A port of the container that the host answers on."""
+    """A port of the container that is published on the host."""
 
     inside: int
     port: int
@@ -49,9 +53,10 @@ class Container:
     notes: list[str] = field(default_factory=list)
 
     def server_words(self) -> list[str] | None:
-        """What it starts, beginning with ``llama-server``; ``None`` where that is no llama-server.
+        """The command line, beginning with ``llama-server``; ``None`` if it starts another program.
 
-        llama.cpp's images have llama-server as their entry point, the ``full`` ones a script that wants ``--server``.
+        The entry point of llama.cpp's images is llama-server; that of the ``full`` images is a script that takes
+        ``--server``.
         """
         if self.entrypoint:
             return [*self.entrypoint, *self.command]
@@ -65,16 +70,16 @@ class Container:
         return ["llama-server", *command]
 
     def publish(self, text: str) -> None:
-        """Takes ``[ip:][host:]inside[/tcp]``, as docker and podman write it."""
+        """Adds the port ``[ip:][host:]inside[/tcp]`` of docker and podman."""
         match = _PORT.fullmatch(text)
         if match is None or int(match["inside"]) > 65535 or int(match["host"] or 0) > 65535:
-            self.notes.append(omitted(f"port {text}", "gpubox cannot tell which port of the host it is"))
+            self.notes.append(omitted(f"port {text}", "its port on the host is unknown"))
             return
         inside = int(match["inside"])
         self.ports.append(PublishedPort(inside, int(match["host"] or inside), (match["ip"] or "0.0.0.0").strip("[]")))
 
     def mount(self, text: str) -> None:
-        """Takes ``host:inside[:options]``."""
+        """Adds the volume ``host:inside[:options]``."""
         parts = re.split(r":(?![\\/]{2})(?!\\)", text)
         if re.fullmatch(r"[A-Za-z]", parts[0]) and len(parts) > 2:
             parts = [f"{parts[0]}:{parts[1]}", *parts[2:]]  # C:/models:/models
@@ -86,7 +91,7 @@ class Container:
             self.notes.append(omitted(f"volume option {':'.join(parts[2:])}", "the container's own"))
 
     def map_to_host(self, draft: ProfileDraft) -> None:
-        """Brings what ``draft`` says of the inside (paths, address) to what it is on the host."""
+        """Replaces the paths and the address in ``draft`` by those on the host."""
         used: set[tuple[str, str]] = set()
 
         def on_host(path: str) -> str:
@@ -95,7 +100,7 @@ class Container:
                     used.add((host, inside))
                     return host.rstrip("/") + path[len(inside.rstrip("/")) :]
             if path.startswith("/"):
-                draft.notes.append(f"{path} is a path inside the container, and no volume says where it is outside.")
+                draft.notes.append(f"{path} is a path in the container, and no volume maps it to the host.")
             return path
 
         if not draft.model.startswith(("hf:", "~")) and draft.model:
@@ -103,44 +108,44 @@ class Container:
         draft.flags = {name: map_paths(name, value, on_host) for name, value in draft.flags.items()}
         for host, inside in self.volumes:
             if (host, inside) in used:
-                draft.notes.append(f"{inside} in the container is {host} outside: the profile has that.")
+                draft.notes.append(f"{inside} in the container is {host} on the host: the profile has that.")
             else:
                 draft.notes.append(omitted(f"volume {host}:{inside}", "no path of the command is in it"))
-        self._settle_address(draft)
+        self._map_address(draft)
 
-    def _settle_address(self, draft: ProfileDraft) -> None:
+    def _map_address(self, draft: ProfileDraft) -> None:
         inside = draft.port
         published = next((port for port in self.ports if port.inside == inside), None)
         for port in self.ports:
             if port is not published:
                 draft.notes.append(omitted(f"port {port.host}:{port.port}:{port.inside}", f"the server is on {inside}"))
         if published is not None:
-            listened, draft.port, draft.host = draft.host, published.port, published.host
-            if "host" in draft.given and listened != published.host:
-                draft.notes.append(f"It listens on {listened} in the container and is published on {published.host}.")
+            host, draft.port, draft.host = draft.host, published.port, published.host
+            if "host" in draft.given and host != published.host:
+                draft.notes.append(f"It listens on {host} in the container and is published on {published.host}.")
             if published.port != inside:
                 draft.notes.append(
                     f"The container's port {inside} is {published.port} on the host: the profile has that."
                 )
         elif not self.host_network:
-            listened = "" if draft.host == "127.0.0.1" else f", not {draft.host}"
-            draft.notes.append(f"The container publishes no port: the profile is for 127.0.0.1:{inside}{listened}.")
+            instead = "" if draft.host == "127.0.0.1" else f", not {draft.host}"
+            draft.notes.append(f"The container publishes no port: the profile is for 127.0.0.1:{inside}{instead}.")
             draft.host = "127.0.0.1"
 
 
 def split_joined_options(words: Sequence[str]) -> list[str]:
-    """``words`` with ``-m /a.gguf``, an option and its value written as one of them, taken apart."""
-    apart = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
-    return [part for word in words for part in (split_words(word) if apart.match(word) else [word])]
+    """``words``, with ``-m /a.gguf`` in one word split into option and value."""
+    joined = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
+    return [part for word in words for part in (split_words(word) if joined.match(word) else [word])]
 
 
 def is_llama_cpp_image(image: str) -> bool:
-    """Whether an image's name says that it holds llama.cpp."""
+    """Whether the name of an image is one of llama.cpp's."""
     return bool(_IMAGE.search(image))
 
 
 def read_docker_run(words: Sequence[str]) -> tuple[Container, int] | None:
-    """The container that ``docker run ...`` starts, and how many words stand before ``docker``; ``None``: no such."""
+    """The container of ``docker run ...``, and the number of words before ``docker``; ``None`` for other commands."""
     start = next((at for at, word in enumerate(words) if word.rpartition("/")[2] in _DOCKER), None)
     if start is None:
         return None
@@ -148,65 +153,62 @@ def read_docker_run(words: Sequence[str]) -> tuple[Container, int] | None:
     at = start + 2 + (verbs[:1] == ["container"])
     if verbs[:1] not in (["run"], ["create"]) and verbs != ["container", "run"]:
         return None
-    found = Container()
+    container = Container()
     while at < len(words):
         word = words[at]
         at += 1
         if not word.startswith("-"):
-            found.image = word
-            found.command = list(words[at:])
-            return found, start
+            container.image = word
+            container.command = list(words[at:])
+            return container, start
         name, joined, value = word.partition("=")
         if word in _SWITCHES or (name in _SWITCHES and joined):
-            found.notes.append(omitted(word, "the container's own"))
+            container.notes.append(omitted(word, "the container's own"))
             continue
         if not joined and re.fullmatch(r"-[epvw].+", word):
             name, value = word[:2], word[2:]
         elif not joined:
             value = words[at] if at < len(words) else ""
             at += 1
-        _run_option(found, name, value)
-    return found, start
+        _run_option(container, name, value)
+    return container, start
 
 
-def _run_option(found: Container, name: str, value: str) -> None:
+def _run_option(container: Container, name: str, value: str) -> None:
     if name in {"-v", "--volume"}:
-        found.mount(value)
+        container.mount(value)
     elif name == "--mount":
         parts = dict(part.partition("=")[::2] for part in value.split(","))
         source, target = parts.get("source") or parts.get("src"), parts.get("target") or parts.get("dst")
-        found.mount(f"{source}:{target or parts.get('destination', '')}") if source else found.notes.append(
-            omitted(f"{name} {value}", "the container's own")
-        )
+        if source:
+            container.mount(f"{source}:{target or parts.get('destination', '')}")
+        else:
+            container.notes.append(omitted(f"{name} {value}", "the container's own"))
     elif name in {"-p", "--publish"}:
-        found.publish(value)
+        container.publish(value)
     elif name in {"-e", "--env"}:
         key, equals, text = value.partition("=")
         if equals:
-            found.env[key] = text
+            container.env[key] = text
         else:
-            found.notes.append(omitted(f"{name} {key}", "its value is in the shell that ran it"))
+            container.notes.append(omitted(f"{name} {key}", "its value is in the shell that ran it"))
     elif name == "--entrypoint":
-        found.entrypoint = [value]
+        container.entrypoint = [value]
+    elif name in {"--network", "--net"} and value == "host":
+        container.host_network = True
     else:
-        if name in {"--network", "--net"} and value == "host":
-            found.host_network = True
-            return
-        found.notes.append(omitted(join_words([name, value]), "the container's own"))
+        container.notes.append(omitted(join_words([name, value]), "the container's own"))
 
 
 def environment(value: Mapping[str, str | None] | Sequence[str], notes: list[str]) -> dict[str, str]:
-    """``environment`` of compose: a mapping, or a list of ``NAME=value``."""
-    pairs = value.items() if isinstance(value, Mapping) else [_pair(item) for item in value]
-    found: dict[str, str] = {}
-    for name, text in pairs:
+    """The variables of ``environment`` in compose: a mapping, or a list of ``NAME=value``."""
+    if not isinstance(value, Mapping):
+        assignments = (item.partition("=") for item in value)
+        value = {name: text if equals else None for name, equals, text in assignments}
+    env: dict[str, str] = {}
+    for name, text in value.items():
         if text is None:
             notes.append(omitted(f"variable {name}", "its value is in the shell that ran it"))
         else:
-            found[name] = text
-    return found
-
-
-def _pair(item: str) -> tuple[str, str | None]:
-    name, equals, text = item.partition("=")
-    return name, text if equals else None
+            env[name] = text
+    return env

@@ -1,4 +1,4 @@
-"""A profile for other programs: what starts it (unit, script, llama-swap) and what talks to it (three clients)."""
+"""Writes a profile for other programs: as a unit, a script or a llama-swap entry, or as the settings of a client."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class _Export:
 
     @property
     def model(self) -> str:
-        """The name clients ask for: llama-server answers to any, and reports its alias."""
+        """The model's name for clients. llama-server accepts any name and reports its alias."""
         alias = profile_flag(self.profile, "alias")
         return str(alias).split(",")[0] if isinstance(alias, str) else self.profile.name
 
     @property
     def output(self) -> int | None:
-        """Tokens a client may ask for in one answer: what the profile allows, else a quarter of the context."""
+        """Tokens of one answer: the profile's n-predict, else a quarter of the context."""
         predict = profile_flag(self.profile, "n-predict")
         if isinstance(predict, int) and predict > 0:
             return min(predict, self.context) if self.context else predict
@@ -48,9 +48,9 @@ class _Export:
 
 
 def export_profile(profile: Profile, kind: str, *, argv: Sequence[str], base_url: str, context: int | None) -> str:
-    """The text of one of KINDS. ``argv`` is the whole command, binary first; no secret is in the answer.
+    """The text of one of KINDS, without secrets. ``argv`` is the whole command, with the binary first.
 
-    Raises UsageError for an unknown kind, and where a chat client is to be pointed at an embedding server.
+    Raises UsageError for an unknown kind, and for a chat client of an embedding server.
     """
     if kind not in _WRITERS:
         raise UsageError(f"There is no export {kind!r}.", f"There are: {', '.join(KINDS)}.")
@@ -60,19 +60,21 @@ def export_profile(profile: Profile, kind: str, *, argv: Sequence[str], base_url
 
 
 def context_per_slot(profile: Profile) -> int | None:
-    """The tokens one conversation may hold as the profile's flags say; ``None`` where the engine decides."""
+    """The context of one slot by the profile's flags, in tokens; ``None`` if the engine decides."""
     size, slots = profile_flag(profile, "ctx-size"), profile_flag(profile, "parallel")
     if not isinstance(size, int) or size <= 0:
         return None
     if isinstance(slots, int) and slots > 1 and not profile_flag(profile, "kv-unified"):
-        return size // slots  # without the shared pool llama-server gives each slot its part
+        return size // slots  # without --kv-unified the slots divide the context
     return size
 
 
 def profile_flag(profile: Profile, name: str) -> FlagValue | None:
-    """The value of a flag under any of its spellings."""
-    wanted = reference_options().canonical(name)
-    return next((value for key, value in profile.flags.items() if reference_options().canonical(key) == wanted), None)
+    """The value of a flag under any of its names."""
+    canonical = reference_options().canonical(name)
+    return next(
+        (value for key, value in profile.flags.items() if reference_options().canonical(key) == canonical), None
+    )
 
 
 def serves_embeddings(profile: Profile) -> bool:
@@ -114,7 +116,7 @@ def _sh(export: _Export) -> str:
     return f"""\
 #!/bin/sh
 # {export.profile.name}: {export.title}
-# An API key is taken from the environment: LLAMA_API_KEY.
+# llama-server reads its API key from the variable LLAMA_API_KEY.
 {env}exec {command} \\
   "$@"
 """
@@ -123,12 +125,12 @@ def _sh(export: _Export) -> str:
 def _llama_swap(export: _Export) -> str:
     argv = list(export.argv)
     if "--port" in argv[:-1]:
-        argv[argv.index("--port") + 1] = "${PORT}"  # llama-swap gives each server its own
+        argv[argv.index("--port") + 1] = "${PORT}"  # llama-swap chooses the port
     lines = [" ".join(map(_swap_word, words)) for words in _grouped(argv)]
     command = "\n".join(lines)
     if all(line.isprintable() for line in lines):
         cmd = " |\n" + "".join(f"      {line}\n" for line in lines)
-    else:  # a line break in a word would take on the block's indentation
+    else:  # a line break in a word would get the block's indentation
         cmd = f" {json.dumps(command)}"
     entry = {"name": export.profile.title, "description": export.profile.description}
     text = "".join(f"    {key}: {json.dumps(value)}\n" for key, value in entry.items() if value)
@@ -156,13 +158,13 @@ def _opencode(export: _Export) -> str:
 
 
 def _aider(export: _Export) -> str:
-    """Two YAML documents; the second is the JSON of a file of its own (JSON is YAML)."""
+    """Two YAML documents; the second is the content of another file, in JSON."""
     settings: dict[str, Any] = {"model": f"openai/{export.model}", "openai-api-base": f"{export.base_url}/v1"}
     if export.context:
         settings["model-metadata-file"] = ".aider.model.metadata.json"
     text = (
         "# .aider.conf.yml\n"
-        "# aider wants OPENAI_API_KEY in its environment: the server's key, or any word where it has none.\n"
+        "# aider needs OPENAI_API_KEY in its environment: the server's key, or any word if it has none.\n"
         + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     )
     if not export.context:
@@ -204,13 +206,13 @@ _WRITERS: dict[str, Callable[[_Export], str]] = {
     "continue": _continue,
 }
 CLIENT_KINDS = frozenset({"opencode", "aider", "continue"})
-"""Settings of programs that talk to the server; the other kinds start it."""
+"""Kinds that are settings of a client; the other kinds start the server."""
 KINDS = tuple(_WRITERS)
-"""What ``gpubox export --as`` takes."""
+"""The values of ``gpubox export --as``."""
 
 
 def _grouped(argv: Sequence[str]) -> Iterator[list[str]]:
-    """The command in lines: the binary, then each option with its value."""
+    """The lines of the command: the binary, then each option with its value."""
     group: list[str] = []
     for at, word in enumerate(argv):
         if at and re.match(r"--[A-Za-z]", word) and group:
@@ -221,12 +223,12 @@ def _grouped(argv: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _shell_word(word: str) -> str:
-    # "~/" must stay bare for the shell to see it.
+    # The shell expands "~/" only without quotes.
     return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") and len(word) > 2 else shlex.quote(word)
 
 
 def _swap_word(word: str) -> str:
-    """llama-swap splits as a shell does but expands only its own macros."""
+    """llama-swap splits words like a shell, but expands only its own macros."""
     if word == "${PORT}":
         return word
     return shlex.quote(f"${{env.HOME}}/{word[2:]}" if word.startswith("~/") else word)

@@ -1,4 +1,4 @@
-"""The words after ``llama-server`` -> its options with their values, as typed. Pure."""
+"""Parses the arguments of llama-server into options and values, as typed. Pure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class GivenOption:
     """One option of a command line."""
 
     typed: str
-    """As in the source, dashes included."""
+    """As in the source, with dashes."""
     name: str
-    """Without dashes; a short option has its long name."""
+    """The long name, without dashes."""
     values: tuple[str, ...] = ()
 
     @property
@@ -34,14 +34,14 @@ class GivenOption:
 
 
 def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) -> Iterator[GivenOption]:
-    """Each option in ``args`` with the values it takes; stray words and missing values go into ``notes``.
+    """Each option in ``args`` with its values. Stray words and missing values are noted in ``notes``.
 
-    How many values an option takes is what ``engine`` says, else the recorded llama.cpp, else what older builds and
-    forks had; an option nobody knows takes the word after it unless that is an option, too.
+    The number of values comes from ``engine``, else from the reference build, else from older builds and forks. An
+    unknown option takes the next word unless that is an option.
     """
     at = 0
     while at < len(args):
-        word = _DASH.sub("--", args[at])  # web pages make one dash of two
+        word = _DASH.sub("--", args[at])  # web pages turn two dashes into one
         at += 1
         if not _OPTION.match(word):
             if word not in {"", "--", "-"}:
@@ -49,20 +49,20 @@ def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) ->
             continue
         word, joined, value = word.partition("=")
         if joined and word.startswith("--"):
-            yield GivenOption(word, _spelled(word, engine, notes), (value,))
+            yield GivenOption(word, _long_name(word, engine, notes), (value,))
             continue
-        word += joined + value  # "-x=y" is no form anybody has
-        name = _spelled(word, engine, notes)
-        wanted, option = _arity(name, engine)
-        values = _values(args[at : at + 2], wanted, name, option, engine)
+        word += joined + value  # no program has the form "-x=y"
+        name = _long_name(word, engine, notes)
+        count, option = _value_count(name, engine)
+        values = _values(args[at : at + 2], count, option, engine)
         at += len(values)
         if option is not None and option.value is not None and not values and option.long not in FORMER_SWITCHES:
-            notes.append(f"{word} has no value here; llama.cpp's current builds want one ({option.value}).")
+            notes.append(f"{word} has no value here; current builds of llama.cpp need one ({option.value}).")
         yield GivenOption(word, name, tuple(values))
 
 
 def known_option(name: str, engine: Capabilities) -> EngineOption | None:
-    """The option called ``name`` in ``engine``, else in the recorded build; ``None`` where both have it no more."""
+    """The option ``name`` of ``engine``, else of the reference build, else ``None``."""
     for capabilities in (engine, reference_options()):
         option = capabilities.option(name)
         if option is not None and option.removed is None:
@@ -70,8 +70,8 @@ def known_option(name: str, engine: Capabilities) -> EngineOption | None:
     return None
 
 
-def _arity(name: str, engine: Capabilities) -> tuple[int | None, EngineOption | None]:
-    """How many values the option takes (``None``: nobody knows), and what it is."""
+def _value_count(name: str, engine: Capabilities) -> tuple[int | None, EngineOption | None]:
+    """The number of values of an option (``None``: unknown), and the option if it is known."""
     if option := known_option(name, engine):
         return 0 if option.value is None else len(option.value.split()) if option.value == "START END" else 1, option
     if name in REPLACED_FLAGS:
@@ -79,17 +79,15 @@ def _arity(name: str, engine: Capabilities) -> tuple[int | None, EngineOption | 
     return (FORK_FLAGS[name][0] if name in FORK_FLAGS else None), None
 
 
-def _values(
-    rest: Sequence[str], wanted: int | None, name: str, option: EngineOption | None, engine: Capabilities
-) -> list[str]:
-    if not rest or wanted == 0:
+def _values(rest: Sequence[str], count: int | None, option: EngineOption | None, engine: Capabilities) -> list[str]:
+    if not rest or count == 0:
         return []
-    if wanted is None:
+    if count is None:
         return [] if _OPTION.match(rest[0]) or _DASH.match(rest[0]) else [rest[0]]
     if option is not None and option.long in FORMER_SWITCHES and not _is_on_or_off(rest[0]):
-        return []  # the switch of an older build
+        return []  # in older builds it had no value
     values: list[str] = []
-    for word in rest[:wanted]:
+    for word in rest[:count]:
         if _is_option(word, engine):
             break
         values.append(word)
@@ -101,7 +99,7 @@ def _is_on_or_off(word: str) -> bool:
 
 
 def _is_option(word: str, engine: Capabilities) -> bool:
-    """Whether a word where a value belongs is the next option instead (a value may begin with a dash, too)."""
+    """Whether a word after an option is the next option; a value may begin with a dash, too."""
     if not (_OPTION.match(word) or _DASH.match(word)):
         return False
     bare = _DASH.sub("", word).lstrip("-").partition("=")[0].replace("_", "-")
@@ -109,7 +107,7 @@ def _is_option(word: str, engine: Capabilities) -> bool:
     return known or bool(re.fullmatch(r"--[a-z][a-z-]{2,}", word))
 
 
-def _spelled(typed: str, engine: Capabilities, notes: list[str]) -> str:
+def _long_name(typed: str, engine: Capabilities, notes: list[str]) -> str:
     bare = typed.lstrip("-").replace("_", "-")
     if typed.startswith("--"):
         return bare
@@ -119,5 +117,5 @@ def _spelled(typed: str, engine: Capabilities, notes: list[str]) -> str:
         return option.long
     if bare in REPLACED_FLAGS or bare in FORK_FLAGS:
         return bare
-    notes.append(f"{typed} is no short option gpubox knows; it is kept as --{bare}.")
+    notes.append(f"{typed} is an unknown short option; it is kept as --{bare}.")
     return bare

@@ -1,4 +1,4 @@
-"""How what an import leaves out is named: one line each, without secrets."""
+"""Notes about what a profile cannot hold: one line each, without secrets."""
 
 from __future__ import annotations
 
@@ -21,44 +21,45 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^\s/@]+@")
 _LOGIN = re.compile(r"((?:^|\s)(?:-u|--user)(?:\s+|=)[^\s:]+):\S+")
 _SSHPASS = re.compile(r"(sshpass\s+-p)\s*(?:\"[^\"]*\"|'[^']*'|\S+)")
 _LEFT_OUT = "Left out: "
-_LONGEST = 400
+_MAX_NOTE_CHARS = 400
 MAX_OMITTED_LINES = 120
-"""Lines of one file that are named; a longer rest is counted."""
+"""Omitted lines of one file that are listed; the rest is counted."""
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option or variable called ``name`` is shown to nobody."""
+    """Whether the option or variable ``name`` holds a secret, by its name."""
     bare = name.lstrip("-$").removeprefix("env:")
     return bool(_SECRET.search(bare)) and not _NO_SECRET.search(bare)
 
 
 def redacted_line(text: str) -> str:
-    """``text`` as one line for people: secrets are ``***``, what is far too long is cut."""
+    """``text`` as one line: secrets become ``***``, and a long text is cut."""
     size = len(text)
-    text = " ".join(text[: 4 * _LONGEST].split())
+    text = " ".join(text[: 4 * _MAX_NOTE_CHARS].split())
     text = _SSHPASS.sub(r"\1 ***", text)
     text = _NAMED.sub(_masked, text)
     text = _BEARER.sub(r"\1 ***", text)
     text = _LOGIN.sub(r"\1:***", _IN_ADDRESS.sub("***@", _KNOWN_KEYS.sub("***", text)))
-    return text if len(text) <= _LONGEST and size <= 4 * _LONGEST else f"{text[:_LONGEST]}… (cut off)"
+    return (
+        text if len(text) <= _MAX_NOTE_CHARS and size <= 4 * _MAX_NOTE_CHARS else f"{text[:_MAX_NOTE_CHARS]}… (cut off)"
+    )
 
 
-def omitted(text: str, why: str = "") -> str:
-    """The note for one line of a file that no profile has a place for."""
-    return f"{_LEFT_OUT}{redacted_line(text)}" + (f" ({why})" if why else "")
+def omitted(text: str, reason: str = "") -> str:
+    """The note for one line of a file that no profile can hold."""
+    return f"{_LEFT_OUT}{redacted_line(text)}" + (f" ({reason})" if reason else "")
 
 
 def limit_notes(notes: Sequence[str]) -> tuple[str, ...]:
-    """Each note once: the first MOST_LINES of what was left out, how many more there are, and all other notes."""
+    """Each note once, with at most MAX_OMITTED_LINES notes about omitted lines; the rest is counted."""
     distinct = list(dict.fromkeys(notes))
-    named = [note for note in distinct if note.startswith(_LEFT_OUT)]
-    dropped = set(named[MAX_OMITTED_LINES:])
+    dropped = set([note for note in distinct if note.startswith(_LEFT_OUT)][MAX_OMITTED_LINES:])
     kept = [note for note in distinct if note not in dropped]
     return (*kept, *([f"{_LEFT_OUT}{len(dropped)} more lines."] if dropped else []))
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Words of a command as one readable line; the caller gives it to ``omitted``."""
+    """Words of a command as one line, quoted where needed."""
     return " ".join(f'"{word}"' if not word or re.search(r"\s", word) else word for word in words)
 
 

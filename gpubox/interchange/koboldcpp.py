@@ -1,7 +1,6 @@
-"""KoboldCpp's command lines and .kcpps files -> llama-server's flags.
+"""KoboldCpp's command lines and .kcpps files as llama-server's arguments.
 
-Its options and their meaning are those of koboldcpp.py's argument parser (release 1.100): a .kcpps file is the JSON of
-the same options.
+Source: the argument parser of koboldcpp.py, release 1.100. A .kcpps file is the JSON of the same options.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SAME = {
     "blasbatchsize": "--ubatch-size", "batchsize": "--ubatch-size", "model": "--model", "model_param": "--model",
     "swapadding": "", "chatcompletionsadapter": "",
 }  # fmt: skip
-"""Options that are one of llama-server's with the same value; empty: named, because there is none."""
+"""Options that llama-server has with the same value; ``""``: it has none."""
 _SWITCHES = {
     "flashattention": ["--flash-attn", "on"], "noflashattention": ["--flash-attn", "off"], "usemlock": ["--mlock"],
     "noavx2": [], "usecpu": ["--n-gpu-layers", "0"], "embeddings": ["--embeddings"], "jinja": ["--jinja"],
@@ -34,7 +33,7 @@ _SWITCHES = {
     "nommap": ["--no-mmap"], "useswa": [], "failsafe": [], "quiet": [], "skiplauncher": [], "nocertify": [],
 }  # fmt: skip
 _LISTS = {"lora", "tensor_split", "ropeconfig", "ssl", "usecublas", "usecuda", "usevulkan", "useclblast", "usehipblas"}
-"""Options of several values."""
+"""Options with several values."""
 _ONE_VALUE = {
     "password", "adminpassword", "preloadstory", "savedatafile", "config", "hordemodelname", "hordeworkername",
     "hordekey", "hordemaxctx", "hordegenlen", "sdmodel", "sdthreads", "sdclamped", "sdt5xxl", "sdclipl", "sdclipg",
@@ -46,32 +45,34 @@ _ONE_VALUE = {
 
 
 def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
-    """The server that a KoboldCpp command starts, as llama-server's flags; ``None`` where it starts none."""
+    """The server that a KoboldCpp command starts, with llama-server's flags; ``None`` for other commands."""
     words = command.words
     start = next((at for at, word in enumerate(words) if _is_program(word)), None)
     if start is None:
         return None
     before = [word for word in words[:start] if not re.fullmatch(r"python[\d.]*(?:\.exe)?|exec|nohup|start", word)]
     notes = [omitted(join_words(before), "it stands before the server")] if before else []
-    options, stray = _options(words[start + 1 :])
-    if stray:
-        options = {"model_param": stray[0], **options}
-        if len(stray) > 1:
-            options["port_param"] = stray[1]
-        notes += [omitted(word, "it belongs to no option") for word in stray[2:]]
+    options, positional = _options(words[start + 1 :])
+    if positional:
+        options = {"model_param": positional[0], **options}
+        if len(positional) > 1:
+            options["port_param"] = positional[1]
+        notes += [omitted(word, "it belongs to no option") for word in positional[2:]]
     args = _arguments(options, notes)
-    return ServerInvocation("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+    return ServerInvocation(
+        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
+    )
 
 
 def read_kcpps(values: dict[str, Any]) -> ServerInvocation:
-    """The settings of a .kcpps file as llama-server's flags."""
+    """The server of a .kcpps file, with llama-server's arguments."""
     notes: list[str] = []
     args = _arguments(values, notes)
     return ServerInvocation("", tuple(args), {}, tuple(notes))
 
 
 def is_kcpps(values: object) -> bool:
-    """Whether a JSON object is KoboldCpp's settings."""
+    """Whether a JSON object is a .kcpps file."""
     return isinstance(values, dict) and ("model_param" in values or {"contextsize", "gpulayers"} <= values.keys())
 
 
@@ -80,43 +81,43 @@ def _is_program(word: str) -> bool:
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Option -> value (``True`` for a switch, a list for several values), and the words that belong to none."""
+    """Option -> value (``True`` for a switch, a list for several values), and the positional arguments."""
     options: dict[str, Any] = {}
-    stray: list[str] = []
+    positional: list[str] = []
     at = 0
     while at < len(words):
         word, joined, value = words[at].partition("=")
         at += 1
         if not word.startswith("--"):
-            stray.append(words[at - 1])
+            positional.append(words[at - 1])
             continue
         name = word[2:].replace("-", "_")
         values = [value] if joined else []
-        most = 9 if name in _LISTS else 1 if name in _SAME or name in _ONE_VALUE or name == "quantkv" else 0
-        known = most or name in _SWITCHES
-        while at < len(words) and not words[at].startswith("--") and len(values) < (most if known else 1):
+        max_values = 9 if name in _LISTS else 1 if name in _SAME or name in _ONE_VALUE or name == "quantkv" else 0
+        known = max_values or name in _SWITCHES
+        while at < len(words) and not words[at].startswith("--") and len(values) < (max_values if known else 1):
             values.append(words[at])
             at += 1
         options[name] = (values if name in _LISTS else values[0]) if values else True
-    return options, stray
+    return options, positional
 
 
 def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
     args: list[str] = []
     for name, value in options.items():
         if value in (None, False, "", [], 0) and not (name in {"gpulayers", "quantkv"} and value in (0, "0")):
-            continue  # the launcher writes every option, the unused ones empty
-        words = _translated(name, value)
-        if words is None:
+            continue  # the launcher writes unused options, too, with empty values
+        translated = _translated(name, value)
+        if translated is None:
             typed = [f"--{name}", *map(_text, value if isinstance(value, list) else [] if value is True else [value])]
             notes.append(omitted(join_words(typed), "KoboldCpp's own"))
         else:
-            args += words
+            args += translated
     if "--port" not in args:
         args += ["--port", str(_PORT)]
-        notes.append(f"port {_PORT} is KoboldCpp's own default.")
+        notes.append(f"Port {_PORT} is KoboldCpp's default.")
     if "--host" not in args:
-        notes.append("KoboldCpp answers on every address of the machine; the profile is for 127.0.0.1 alone.")
+        notes.append("KoboldCpp listens on every address of the machine; the profile is for 127.0.0.1 only.")
     return args
 
 

@@ -1,18 +1,17 @@
-"""Kubernetes manifests: every container of a pod that is a llama-server."""
+"""Kubernetes manifests: every container of a pod that runs llama-server."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 
-from gpubox.interchange.compose import ContainerServer
 from gpubox.interchange.containers import Container, PublishedPort, environment, split_joined_options
-from gpubox.interchange.import_notes import is_secret, omitted
-from gpubox.interchange.script import ScriptCommand
-from gpubox.interchange.server_invocation import server_in_container
-from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
+from gpubox.interchange.import_notes import is_secret
+from gpubox.interchange.server_invocation import ContainerServer, server_in_container
+from gpubox.interchange.yaml_text import YamlValue, mapping_of, omitted_leaves, texts_of
 
-_READ = {"name", "image", "command", "args", "env", "ports", "volumeMounts"}
+_READ_KEYS = {"name", "image", "command", "args", "env", "ports", "volumeMounts"}
+_KUBERNETES_ONLY = "Kubernetes' own"
 
 
 def is_kubernetes(value: YamlValue) -> bool:
@@ -21,32 +20,30 @@ def is_kubernetes(value: YamlValue) -> bool:
 
 
 def read_kubernetes(documents: list[YamlValue]) -> tuple[list[ContainerServer], list[str]]:
-    """The containers that are llama-servers, and a note for each line of what is none of them."""
+    """The containers that run llama-server, and notes about all other lines."""
     servers: list[ContainerServer] = []
-    left: list[str] = []
-    nodes = _published(documents)
+    notes: list[str] = []
+    node_ports = _node_ports(documents)
     for document in documents:
-        kind = mapping_of(document).get("kind")
+        kind = str(mapping_of(document).get("kind") or "")
         pods = list(_pods(document))
-        pod_ids = {id(pod) for pod, _ in pods}
-        left += _lines(document, str(kind or ""), pod_ids)
+        around = _without(document, {id(pod) for pod, _ in pods})
+        notes += omitted_leaves(around, _KUBERNETES_ONLY, prefix=f"{kind} ")
         for pod, path in pods:
             for key, value in pod.items():
                 if key not in {"containers", "volumes"}:
-                    left += [
-                        omitted(f"{path}.{place} {text}", "Kubernetes' own") for place, text in leaf_texts(value, key)
-                    ]
-            volumes = _volumes(pod.get("volumes"), left, path)
+                    notes += omitted_leaves(value, _KUBERNETES_ONLY, path=f"{path}.{key}")
+            volumes = _host_folders(pod.get("volumes"), notes, path)
             for item in _list(pod.get("containers")):
-                if server := _container(mapping_of(item), volumes, nodes, pod.get("hostNetwork") == "true"):
+                if server := _container(mapping_of(item), volumes, node_ports, pod.get("hostNetwork") == "true"):
                     servers.append(server)
                 else:
-                    left += [omitted(f"{path}.containers.{place} {text}") for place, text in leaf_texts(item)]
-    return servers, left
+                    notes += omitted_leaves(item, prefix=f"{path}.containers.")
+    return servers, notes
 
 
 def _pods(value: YamlValue, path: str = "", depth: int = 0) -> Iterator[tuple[dict[str, YamlValue], str]]:
-    """Every mapping with ``containers``, and where it stands."""
+    """Every mapping with ``containers``, and its path."""
     if depth > 12:
         return
     if isinstance(value, dict):
@@ -60,94 +57,77 @@ def _pods(value: YamlValue, path: str = "", depth: int = 0) -> Iterator[tuple[di
             yield from _pods(inner, path, depth + 1)
 
 
-def _lines(value: YamlValue, kind: str, pods: set[int]) -> list[str]:
-    """What stands around the pods."""
-
-    def without(part: YamlValue) -> YamlValue:
-        if id(part) in pods:
-            return None
-        if isinstance(part, dict):
-            kept = {key: without(item) for key, item in part.items()}
-            return {key: item for key, item in kept.items() if item is not None}
-        return [without(item) for item in part] if isinstance(part, list) else part
-
-    rest = without(value)
-    return [
-        omitted(f"{kind} {path} {text}", "Kubernetes' own") for path, text in leaf_texts(rest) if path and text != "{}"
-    ]
+def _without(value: YamlValue, pods: set[int]) -> YamlValue:
+    """``value`` without the mappings whose ids are ``pods``, and without empty mappings."""
+    if id(value) in pods:
+        return None
+    if isinstance(value, dict):
+        kept = {key: _without(item, pods) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, {})}
+    return [_without(item, pods) for item in value] if isinstance(value, list) else value
 
 
-def _published(documents: list[YamlValue]) -> dict[str, int]:
-    """Port (or its name) in the pod -> the port of the node that a Service gives it."""
-    found: dict[str, int] = {}
+def _node_ports(documents: list[YamlValue]) -> dict[str, int]:
+    """Port (or port name) in the pod -> the node's port that a Service gives it."""
+    node_ports: dict[str, int] = {}
     for document in documents:
         if mapping_of(document).get("kind") == "Service":
             for port in _list(mapping_of(mapping_of(document).get("spec")).get("ports")):
-                node, inside = (
-                    mapping_of(port).get("nodePort"),
-                    mapping_of(port).get("targetPort") or mapping_of(port).get("port"),
-                )
+                entry = mapping_of(port)
+                node, inside = entry.get("nodePort"), entry.get("targetPort") or entry.get("port")
                 if isinstance(node, str) and node.isdecimal() and isinstance(inside, str):
-                    found[inside] = int(node)
-    return found
+                    node_ports[inside] = int(node)
+    return node_ports
 
 
-def _volumes(value: YamlValue, left: list[str], path: str) -> dict[str, str]:
-    """The name of each volume that is a folder of the host -> that folder."""
-    found: dict[str, str] = {}
+def _host_folders(value: YamlValue, notes: list[str], path: str) -> dict[str, str]:
+    """Volume name -> its folder on the host."""
+    folders: dict[str, str] = {}
     for item in _list(value):
         entry = mapping_of(item)
         name, host = entry.get("name"), mapping_of(entry.get("hostPath")).get("path")
         if isinstance(name, str) and isinstance(host, str):
-            found[name] = host
+            folders[name] = host
             entry = {key: inner for key, inner in entry.items() if key not in {"name", "hostPath"}}
             kind = mapping_of(mapping_of(item).get("hostPath")).get("type")
             entry |= {"hostPath.type": kind} if kind else {}
-        left += [
-            omitted(f"{path}.volumes.{place} {text}", "Kubernetes' own") for place, text in leaf_texts(entry) if place
-        ]
-    return found
+        notes += omitted_leaves(entry, _KUBERNETES_ONLY, prefix=f"{path}.volumes.")
+    return folders
 
 
 def _container(
-    item: dict[str, YamlValue], volumes: dict[str, str], nodes: dict[str, int], host_network: bool
+    item: dict[str, YamlValue], volumes: dict[str, str], node_ports: dict[str, int], host_network: bool
 ) -> ContainerServer | None:
     container = Container(image=str(item.get("image") or ""), host_network=host_network)
-    # Kubernetes' `command` is the entry point, its `args` the command.
-    container.entrypoint, container.command = (
-        texts_of(item.get("command")),
-        split_joined_options(texts_of(item.get("args"))),
-    )
     for pair in _list(item.get("env")):
         entry = mapping_of(pair)
         name, value = entry.get("name"), entry.get("value")
         if isinstance(name, str) and isinstance(value, str):
             container.env |= environment({name: value}, container.notes)
         else:
-            container.notes += [omitted(f"env {path} {text}", "Kubernetes' own") for path, text in leaf_texts(entry)]
-    container.entrypoint = [_with_variables(word, container.env) for word in container.entrypoint]
-    container.command = [_with_variables(word, container.env) for word in container.command]
+            container.notes += omitted_leaves(entry, _KUBERNETES_ONLY, prefix="env ")
+    # Kubernetes' `command` is the entry point, its `args` the command.
+    container.entrypoint = [_with_variables(word, container.env) for word in texts_of(item.get("command"))]
+    arguments = split_joined_options(texts_of(item.get("args")))
+    container.command = [_with_variables(word, container.env) for word in arguments]
     for mount in _list(item.get("volumeMounts")):
         entry = mapping_of(mount)
         name, inside = entry.get("name"), entry.get("mountPath")
         rest = {key: value for key, value in entry.items() if key not in {"name", "mountPath"}}
         if isinstance(name, str) and isinstance(inside, str) and name in volumes and "subPath" not in rest:
             container.volumes.append((volumes[name], inside.rstrip("/") or "/"))
-        else:
-            rest = dict(entry)
-        container.notes += [
-            omitted(f"volumeMounts.{path} {text}", "Kubernetes' own") for path, text in leaf_texts(rest) if path
-        ]
+            entry = rest
+        container.notes += omitted_leaves(entry, _KUBERNETES_ONLY, prefix="volumeMounts.")
     for port in _list(item.get("ports")):
-        _port(container, mapping_of(port), nodes)
-    for key in item.keys() - _READ:
-        container.notes += [omitted(f"{path} {text}", "Kubernetes' own") for path, text in leaf_texts(item[key], key)]
-    found = server_in_container(container, ())
-    return (str(item.get("name") or ""), found, ScriptCommand((), {}, ()), "") if found else None
+        _port(container, mapping_of(port), node_ports)
+    for key in item.keys() - _READ_KEYS:
+        container.notes += omitted_leaves(item[key], _KUBERNETES_ONLY, path=key)
+    invocation = server_in_container(container, ())
+    return ContainerServer(str(item.get("name") or ""), invocation, "") if invocation else None
 
 
 def _with_variables(word: str, env: Mapping[str, str]) -> str:
-    """``word`` with the ``$(NAME)`` that Kubernetes puts in for variables of the container; secrets stay names."""
+    """``word`` with the container's variables for ``$(NAME)``, as Kubernetes does it; secrets stay names."""
 
     def value(match: re.Match[str]) -> str:
         return env[match[1]] if match[1] in env and not is_secret(match[1]) else match[0]
@@ -155,18 +135,18 @@ def _with_variables(word: str, env: Mapping[str, str]) -> str:
     return re.sub(r"\$\(([A-Za-z_][\w.-]*)\)", value, word)
 
 
-def _port(container: Container, entry: dict[str, YamlValue], nodes: dict[str, int]) -> None:
+def _port(container: Container, entry: dict[str, YamlValue], node_ports: dict[str, int]) -> None:
     inside, name = entry.get("containerPort"), entry.get("name")
     if isinstance(inside, str) and inside.isdecimal():
-        node = nodes.get(inside) or nodes.get(str(name))
         host = entry.get("hostPort")
+        node = node_ports.get(inside) or node_ports.get(str(name))
         outside = int(host) if isinstance(host, str) and host.isdecimal() else node
+        entry = {key: value for key, value in entry.items() if key not in {"containerPort", "hostPort"}}
         if outside:
             container.ports.append(PublishedPort(int(inside), outside, "0.0.0.0"))
-        entry = {key: value for key, value in entry.items() if key not in {"containerPort", "hostPort"}}
-        if not outside:
+        else:
             entry["containerPort"] = inside
-    container.notes += [omitted(f"ports.{path} {text}", "Kubernetes' own") for path, text in leaf_texts(entry) if path]
+    container.notes += omitted_leaves(entry, _KUBERNETES_ONLY, prefix="ports.")
 
 
 def _list(value: YamlValue) -> list[YamlValue]:

@@ -1,4 +1,4 @@
-"""Reads llama-swap's config.yaml: every model's ``cmd`` with its macros (its config.example.yaml)."""
+"""llama-swap's config.yaml: the ``cmd`` of every model, with its macros (config.example.yaml)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpubox.errors import UsageError
 from gpubox.interchange.batch import read_batch
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
-from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, texts_of
+from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
 
 PORT_MACRO = "${PORT}"
-"""The port that llama-swap chooses at each start."""
+"""The macro for the port that llama-swap chooses at each start."""
 _MACRO = re.compile(r"\$\{([A-Za-z][\w.-]*)\}")
 _MACRO_DEPTH = 16
-_READ = {"cmd", "macros", "name", "description", "env", "aliases"}
-_OWN = "llama-swap's own"
+_READ_KEYS = {"cmd", "macros", "name", "description", "env", "aliases"}
+_LLAMA_SWAP_ONLY = "llama-swap's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +37,36 @@ def is_llama_swap(value: YamlValue) -> bool:
 
 
 def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
-    """The models of the file, and a note for each line of it that belongs to none of them.
+    """The models of the file, and notes about all other lines.
 
-    Raises UsageError where its macros grow without measure.
+    Raises UsageError if its macros expand to too much text.
     """
     budget = ExpansionBudget()
     values = mapping_of(value)
     common = _macros(values.get("macros"))
     used: set[str] = set()
     models: list[LlamaSwapModel] = []
-    left: list[str] = []
+    notes: list[str] = []
     for name, content in mapping_of(values.get("models")).items():
         entry = mapping_of(content)
         if isinstance(entry.get("cmd"), str):
             models.append(_model(name, entry, common, budget, used))
         else:
-            left += [omitted(f"models.{path} {text}", "it has no cmd") for path, text in leaf_texts(content, name)]
+            notes += omitted_leaves(content, "it has no cmd", path=f"models.{name}")
     for key, content in values.items():
         if key == "macros":
-            left += [
+            notes += [
                 omitted(f"macros.{path} {text}", "no cmd uses it")
                 for path, text in leaf_texts(content)
                 if path.partition(".")[0] not in used
             ]
         elif key != "models":
-            left += [omitted(f"{path} {text}", _OWN) for path, text in leaf_texts(content, key)]
-    return models, left
+            notes += omitted_leaves(content, _LLAMA_SWAP_ONLY, path=key)
+    return models, notes
 
 
 def unknown_yaml_error(value: YamlValue) -> UsageError:
-    """What to say of a YAML file that is none of those gpubox reads."""
+    """The error for a YAML document that gpubox cannot import."""
     keys = ", ".join(list(mapping_of(value))[:6])
     return UsageError(
         "There are no models, services or manifests in this YAML" + (f" (it has {keys})." if keys else "."),
@@ -79,29 +79,31 @@ def _model(
 ) -> LlamaSwapModel:
     own = _macros(entry.get("macros"))
     macros = {"MODEL_ID": name, **common, **own}
-    mine: set[str] = set()
-    text = _expand(str(entry["cmd"]), macros, budget, mine).replace("${env.HOME}/", "~/")
-    env = [_expand(line, macros, budget, mine).partition("=") for line in texts_of(entry.get("env"))]
+    used_here: set[str] = set()
+    text = _expand(str(entry["cmd"]), macros, budget, used_here).replace("${env.HOME}/", "~/")
+    env = [_expand(line, macros, budget, used_here).partition("=") for line in texts_of(entry.get("env"))]
     unresolved = tuple(dict.fromkeys(match[0] for match in _MACRO.finditer(text)))
     command = ScriptCommand(
         tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved, text=text
     )
     notes = [omitted(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
     notes += [
-        omitted(f"macros.{key} {value}", "its cmd does not use it") for key, value in own.items() if key not in mine
+        omitted(f"macros.{key} {value}", "its cmd does not use it")
+        for key, value in own.items()
+        if key not in used_here
     ]
-    used |= mine
+    used |= used_here
     if aliases := texts_of(entry.get("aliases")):
         notes.append(f"llama-swap also calls it {', '.join(aliases)}.")
-    for key in entry.keys() - _READ:
-        notes += [omitted(f"{path} {text}", _OWN) for path, text in leaf_texts(entry[key], key)]
+    for key in entry.keys() - _READ_KEYS:
+        notes += omitted_leaves(entry[key], _LLAMA_SWAP_ONLY, path=key)
     return LlamaSwapModel(
         name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes))
     )
 
 
 def _words(text: str) -> list[str]:
-    """``cmd`` as llama-swap splits it: comment lines dropped, quotes respected, nothing expanded."""
+    """The words of ``cmd``, split as in llama-swap: without comment lines, nothing expanded."""
     lines = [line for line in text.splitlines() if not line.strip().startswith("#")]
     text = re.sub(r"\\[ \t]*\n", " ", "\n".join(lines))
     if re.search(r"[A-Za-z]:\\", text):
@@ -114,16 +116,16 @@ def _macros(value: YamlValue) -> dict[str, str]:
 
 
 def _expand(text: str, macros: Mapping[str, str], budget: ExpansionBudget, used: set[str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        found = macros.get(match[1])
-        if found is None:
+    def replacement(match: re.Match[str]) -> str:
+        content = macros.get(match[1])
+        if content is None:
             return match[0]
         used.add(match[1])
-        budget.spend(len(found))
-        return found
+        budget.spend(len(content))
+        return content
 
     for _ in range(_MACRO_DEPTH):
-        expanded = _MACRO.sub(value, text)
+        expanded = _MACRO.sub(replacement, text)
         if expanded == text:
             break
         text = expanded

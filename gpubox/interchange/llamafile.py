@@ -1,4 +1,4 @@
-"""llamafile's command lines and ``.args`` files (its README, release 0.9): llama-server's flags and few more."""
+"""llamafile's command lines and ``.args`` files (its README, release 0.9)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ZIP = "/zip/"
 
 
 def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
-    """The server that a llamafile would be, its flags as llama-server's; ``None`` where the command is another."""
+    """The server that a llamafile starts, with llama-server's flags; ``None`` for other commands."""
     words = command.words
     start = next((at for at, word in enumerate(words) if _is_llamafile(word)), None)
     if start is None or "--cli" in words:
@@ -25,7 +25,7 @@ def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
     binary = words[start]
     notes = [omitted(join_words(words[:start]), "it stands before the server")] if start else []
     if re.search(r"\.llamafile(?:\.exe)?$", binary, re.I) and not {"-m", "--model"} & set(words):
-        notes.append(f"{binary} is a model and its program in one: unzip its .gguf, and give that as --model.")
+        notes.append(f"{binary} is a program with its model inside: unzip its .gguf, and give that as --model.")
     args: list[str] = []
     rest = list(words[start + 1 :])
     while rest:
@@ -39,25 +39,27 @@ def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
             host, _, port = rest.pop(0).rpartition(":")
             args += ["--port", port, *(["--host", host] if host else [])]
         elif word == "...":
-            notes.append(omitted(word, "llamafile puts the words of its own command line there"))
+            notes.append(omitted(word, "llamafile inserts its command line there"))
         else:
             args.append(word)
     notes += [f"{word} is inside the llamafile: unzip it." for word in args if word.startswith(_ZIP)]
-    return ServerInvocation("", tuple(args), command.env, tuple(notes), command.unresolved, command.branched)
+    return ServerInvocation(
+        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
+    )
 
 
 def read_args_file(text: str) -> list[ScriptCommand]:
-    """The ``.args`` of a llamafile: one word of its command line in each line."""
+    """The command of a llamafile's ``.args``, which has one word in each line."""
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if line and not line.startswith("#")]
     return [ScriptCommand(("llamafile", *words), {})] if words else []
 
 
 def looks_like_args(text: str) -> bool:
-    """Whether a text is such a file: its first line is an option, and no line holds two words."""
+    """Whether a text is an ``.args`` file: its first line is an option, and no line has two words."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    alone = all(" " not in line for line in lines)
-    return len(lines) > 2 and alone and lines[0].startswith("-") and not lines[1].startswith("-")
+    single_words = all(" " not in line for line in lines)
+    return len(lines) > 2 and single_words and lines[0].startswith("-") and not lines[1].startswith("-")
 
 
 def _is_llamafile(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""LM Studio's settings of a model and its presets (JSON) -> llama-server's flags.
+"""LM Studio's presets and model settings (JSON) as llama-server's arguments.
 
 Both are lists of ``{"key": "llm.load.contextLength", "value": 32768}`` under ``load`` and ``operation``; a value may be
 ``{"checked": true, "value": ...}``. Keys are those of LM Studio's SDK (lmstudio-js, KVConfig schema).
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.profile_draft import ForeignSettings
 
 _SAME = {
     "llm.load.contextLength": "--ctx-size",
@@ -59,44 +59,34 @@ _OFFLOAD = "llm.load.llama.acceleration.offloadRatio"
 _MODEL_OF_CONFIG = re.compile(r"user-concrete-model-default-config/([^/]+/[^/]+/[^/]+\.gguf)\.json$")
 
 
-@dataclass(slots=True)
-class LmStudioSettings:
-    """What of LM Studio's settings a llama-server could be given."""
-
-    args: list[str] = field(default_factory=list)
-    name: str = ""
-    system: str = ""
-    notes: list[str] = field(default_factory=list)
-
-
 def is_lmstudio(values: object) -> bool:
-    """Whether a JSON object is a preset or the settings of a model."""
+    """Whether a JSON object is an LM Studio preset or model settings."""
     return isinstance(values, dict) and any(
         isinstance(values.get(part), dict) and isinstance(values[part].get("fields"), list)
         for part in ("load", "operation", "prediction")
     )
 
 
-def read_lmstudio(values: dict[str, Any], path: str = "") -> LmStudioSettings:
-    """The settings as arguments; each that llama-server has no option for is named.
+def read_lmstudio(values: dict[str, Any], path: str = "") -> ForeignSettings:
+    """The settings as arguments, with notes about settings that llama-server does not have.
 
-    ``path`` is the file's: the settings of one model are called like it.
+    ``path`` is the file's path: LM Studio names the settings of a model after it.
     """
-    found = LmStudioSettings()
+    settings = ForeignSettings()
     if match := _MODEL_OF_CONFIG.search(path.replace("\\", "/")):
-        found.args += ["--model", f"~/.lmstudio/models/{match[1]}"]
-        found.name = match[1]
+        settings.args += ["--model", f"~/.lmstudio/models/{match[1]}"]
+        settings.name = match[1]
     for part, content in values.items():
         if isinstance(content, dict) and isinstance(content.get("fields"), list):
-            for key, value in _fields(content["fields"], found.notes):
-                _take(found, key, value)
+            for key, value in _fields(content["fields"], settings.notes):
+                _add_setting(settings, key, value)
             for key in content.keys() - {"fields"}:
-                found.notes.append(omitted(f"{part}.{key} {_text(content[key])}", "LM Studio's own"))
+                settings.notes.append(omitted(f"{part}.{key} {_text(content[key])}", "LM Studio's own"))
         elif part == "name" and isinstance(content, str):
-            found.name = found.name or content
+            settings.name = settings.name or content
         elif content not in ("", None):
-            found.notes.append(omitted(f"{part} {_text(content)}", "LM Studio's own"))
-    return found
+            settings.notes.append(omitted(f"{part} {_text(content)}", "LM Studio's own"))
+    return settings
 
 
 def _fields(fields: list[Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
@@ -113,23 +103,23 @@ def _fields(fields: list[Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _take(found: LmStudioSettings, key: str, value: Any) -> None:
+def _add_setting(settings: ForeignSettings, key: str, value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key == "llm.prediction.systemPrompt" and isinstance(value, str):
-        found.system = value
+        settings.system = value
     elif key == "llm.prediction.stopStrings" and isinstance(value, list):
-        found.args += [word for item in value if isinstance(item, str) for word in ("--reverse-prompt", item)]
+        settings.args += [word for item in value if isinstance(item, str) for word in ("--reverse-prompt", item)]
     elif key == _OFFLOAD and (value in ("max", "off") or (number and (value >= 1 or value == 0))):
-        found.args += ["--n-gpu-layers", "0" if value in ("off", 0) else "all"]
+        settings.args += ["--n-gpu-layers", "0" if value in ("off", 0) else "all"]
     elif key == "llm.load.numCpuExpertLayersRatio" and value == 1 and number:
-        found.args.append("--cpu-moe")
+        settings.args.append("--cpu-moe")
     elif isinstance(value, bool) and (key, value) in _SWITCHES:
-        found.args += _SWITCHES[key, value]
+        settings.args += _SWITCHES[key, value]
     elif key in _SAME and (number or isinstance(value, str)):
-        found.args += [_SAME[key], _text(value)]
+        settings.args += [_SAME[key], _text(value)]
     else:
-        why = "a share of the layers; llama-server wants their number" if key == _OFFLOAD else "LM Studio's own"
-        found.notes.append(omitted(f"{key} {_text(value)}", why))
+        reason = "a share of the layers; llama-server needs a number" if key == _OFFLOAD else "LM Studio's own"
+        settings.notes.append(omitted(f"{key} {_text(value)}", reason))
 
 
 def _text(value: Any) -> str:

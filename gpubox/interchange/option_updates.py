@@ -1,4 +1,4 @@
-"""Options of older builds -> what the engine takes today, with a note for each."""
+"""Replaces options of older builds by those of the engine, with a note for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubox.engines.replaced_flags import FORK_FLAGS, FORMER_SWITCHES, REPLACED_
 from gpubox.interchange.given_options import GivenOption
 from gpubox.interchange.import_notes import omitted
 
-_ITS_OWN_WAY_TO_DRAFT = re.compile(r"eagle|mtp|dflash|dspark|medusa", re.I)
+_NO_SIMPLE_DRAFT = re.compile(r"eagle|mtp|dflash|dspark|medusa", re.I)
 _NGRAM_KINDS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
 
 
@@ -20,13 +20,13 @@ class TargetEngine:
     """The engine that an import is written for."""
 
     name: str
-    """As notes call it."""
+    """Its name in notes."""
     capabilities: Capabilities
 
 
 @dataclass(slots=True)
-class _Modes:
-    """The old switches that are values of ``--load-mode`` today."""
+class _LoadModes:
+    """Old switches that are values of ``--load-mode`` today."""
 
     typed: list[str] = field(default_factory=list)
 
@@ -41,33 +41,31 @@ class _Modes:
 
 
 def update_options(options: Iterable[GivenOption], target: TargetEngine, notes: list[str]) -> list[GivenOption]:
-    """``options`` as ``target`` takes them. What it has in no form, and nobody knows, stays as typed.
+    """``options`` in the spelling of ``target``. Unknown options stay as typed.
 
-    Where they need a fork that ``target`` is not, all of them stay: nobody knows how old that fork is.
+    If they need a fork that ``target`` is not, all of them stay, because the age of that fork is unknown.
     """
     options = list(options)
-    if fork := _fork(options, target.capabilities):
-        notes.append(
-            f"{fork} needs a fork of llama.cpp: every flag stays as typed, and `engine` has to name that fork."
-        )
+    if fork := next((str(given) for given in options if needs_fork(given, target.capabilities)), ""):
+        notes.append(f"{fork} needs a fork of llama.cpp: every flag stays as typed, and `engine` must name that fork.")
         return options
-    found: list[GivenOption] = []
-    modes = _Modes()
+    updated: list[GivenOption] = []
+    modes = _LoadModes()
     for given in options:
         if (
             REPLACED_FLAGS.get(given.name)
             and REPLACED_FLAGS[given.name].flag == "load-mode"
-            and _moved(given, target.capabilities)
+            and _is_replaced(given, target.capabilities)
         ):
             if not modes.typed:
-                found.append(GivenOption(given.typed, "load-mode"))
+                updated.append(GivenOption(given.typed, "load-mode"))
             modes.typed.append(given.typed)
         else:
-            found += _one(given, target, notes, options)
+            updated += _update(given, target, notes, options)
     if modes.typed:
-        found = [replace(g, values=(modes.value,)) if g.name == "load-mode" and not g.values else g for g in found]
+        updated = [replace(g, values=(modes.value,)) if g.name == "load-mode" and not g.values else g for g in updated]
         notes.append(f"{' '.join(modes.typed)} is --load-mode {modes.value} today.")
-    return found + _drafting(found, target, notes)
+    return updated + _draft_type(updated, target, notes)
 
 
 def needs_fork(given: GivenOption, engine: Capabilities) -> bool:
@@ -81,35 +79,30 @@ def needs_fork(given: GivenOption, engine: Capabilities) -> bool:
     return advice_for(option.long, value)[1]
 
 
-def _fork(options: Sequence[GivenOption], engine: Capabilities) -> str:
-    return next((str(given) for given in options if needs_fork(given, engine)), "")
-
-
-def _moved(given: GivenOption, engine: Capabilities) -> bool:
-    """Whether the engine has the option no more, and the one in its place."""
+def _is_replaced(given: GivenOption, engine: Capabilities) -> bool:
+    """Whether the engine lacks the option and has its replacement."""
     option = engine.option(given.name)
     if given.name not in REPLACED_FLAGS or (option is not None and option.removed is None):
         return False
     return not REPLACED_FLAGS[given.name].flag or engine.option(REPLACED_FLAGS[given.name].flag) is not None
 
 
-def _one(
+def _update(
     given: GivenOption, target: TargetEngine, notes: list[str], options: Sequence[GivenOption]
 ) -> list[GivenOption]:
-    if not _moved(given, target.capabilities):
+    if not _is_replaced(given, target.capabilities):
         return [_with_value(given, target.capabilities, notes)]
     if given.name.startswith("spec-ngram-") and (kind := _ngram_kind(options)):
         name = given.name.replace("spec-ngram", f"spec-{kind}")
         notes.append(f"{given} is --{name} {given.value or ''} today.".replace("  ", " "))
         return [replace(given, name=name)]
-    moved = REPLACED_FLAGS[given.name]
-    if not moved.flag:
-        notes.append(omitted(str(given), moved.why))
+    replacement = REPLACED_FLAGS[given.name]
+    if not replacement.flag:
+        notes.append(omitted(str(given), replacement.why))
         return []
-    values = (moved.value,) if moved.value else given.values
-    now = replace(given, name=moved.flag, values=values)
-    notes.append(f"{given} is --{' '.join([moved.flag, *values])} today.")
-    return [now]
+    values = (replacement.value,) if replacement.value else given.values
+    notes.append(f"{given} is --{' '.join([replacement.flag, *values])} today.")
+    return [replace(given, name=replacement.flag, values=values)]
 
 
 def _ngram_kind(options: Sequence[GivenOption]) -> str:
@@ -118,7 +111,7 @@ def _ngram_kind(options: Sequence[GivenOption]) -> str:
 
 
 def _with_value(given: GivenOption, engine: Capabilities, notes: list[str]) -> GivenOption:
-    """``given`` with the value that the engine wants where older builds wanted none or called it otherwise."""
+    """``given`` with the engine's value, if older builds had none or another name for it."""
     option = engine.option(given.name)
     if option is None:
         return given
@@ -134,8 +127,8 @@ def _with_value(given: GivenOption, engine: Capabilities, notes: list[str]) -> G
     return given
 
 
-def _drafting(options: Sequence[GivenOption], target: TargetEngine, notes: list[str]) -> list[GivenOption]:
-    """The ``--spec-type`` that older builds took for granted beside a draft model; 11434 does not (measured)."""
+def _draft_type(options: Sequence[GivenOption], target: TargetEngine, notes: list[str]) -> list[GivenOption]:
+    """The ``--spec-type`` that older builds implied with a draft model; build 11434 does not (measured)."""
     engine = target.capabilities
     kinds = engine.option("spec-type")
     names = {engine.canonical(given.name) for given in options}
@@ -143,7 +136,7 @@ def _drafting(options: Sequence[GivenOption], target: TargetEngine, notes: list[
     draft = next((given for given in options if engine.canonical(given.name) in models), None)
     if draft is None or kinds is None or names & {"spec-type", "spec-default"}:
         return []
-    if "draft-simple" not in (kinds.value or "") or _ITS_OWN_WAY_TO_DRAFT.search(draft.value or ""):
+    if "draft-simple" not in (kinds.value or "") or _NO_SIMPLE_DRAFT.search(draft.value or ""):
         return []
-    notes.append("--spec-type draft-simple was added: a draft model alone drafts nothing today.")
+    notes.append("--spec-type draft-simple was added: without it, current builds do not use the draft model.")
     return [GivenOption("--spec-type", "spec-type", ("draft-simple",))]

@@ -1,7 +1,8 @@
 """Reads the commands of a PowerShell text without running anything.
 
-Variables, ``$env:NAME``, arrays with ``+=``, splatting, ``&``, backticks at a line's end and ``Start-Process`` are
-understood (about_Parsing, about_Quoting_Rules, about_Splatting); what only PowerShell could work out stays as written.
+It reads variables, ``$env:NAME``, arrays with ``+=``, splatting, ``&``, backticks at the end of a line and
+``Start-Process`` (about_Parsing, about_Quoting_Rules, about_Splatting). What only PowerShell can evaluate stays as
+written.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from gpubox.interchange.script import ExpansionBudget, ScriptAssignments, ScriptCommand
 
 PowerShellValue = str | list[str]
-_WORKED_OUT = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
+_EVALUATED = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
 _ASSIGNMENT = re.compile(r"\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
 _VARIABLE = re.compile(r"`(.)|\$\{(env:)?(\w+)\}|\$(env:)?(\w+)|\$\((?:[^()]|\([^()]*\))*\)", re.I | re.S)
 _TOKEN = re.compile(
@@ -23,12 +24,12 @@ _TOKEN = re.compile(
 
 
 def looks_like_powershell(text: str) -> bool:
-    """Whether a pasted text is PowerShell's: a shell has no ``$name =``."""
+    """Whether a pasted text is PowerShell: other shells have no ``$name =``."""
     return bool(re.search(r"^[ \t]*\$(?:env:)?\w+[ \t]*\+?=|^[ \t]*(?:Start-Process|param[ \t]*\()", text, re.M | re.I))
 
 
 def read_powershell(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
-    """The commands of ``text``, and the assignments in it. Raises UsageError beyond all measure."""
+    """The commands and assignments of ``text``. Raises UsageError if its variables expand to too much text."""
     return _PowerShell().read(text)
 
 
@@ -36,10 +37,10 @@ class _PowerShell:
     def __init__(self) -> None:
         self.variables: dict[str, PowerShellValue] = {}
         self.env: dict[str, str] = {}
-        self.assigned = ScriptAssignments()
+        self.assignments = ScriptAssignments()
         self.unresolved: list[str] = []
-        self.worked_out: set[str] = set()
-        """Right sides that only PowerShell can work out, as written."""
+        self.evaluated: set[str] = set()
+        """Right sides that only PowerShell can evaluate, as written."""
         self.budget = ExpansionBudget()
 
     def read(self, text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
@@ -53,11 +54,11 @@ class _PowerShell:
             if words[:1] in (["&"], ["."]):
                 words = words[1:]
             if words and words[0].lower() in {"start-process", "saps"}:
-                words = _started(words)
+                words = _start_process(words)
             unresolved = tuple(dict.fromkeys(self.unresolved))
             if words:
                 commands.append(ScriptCommand(tuple(words), dict(self.env), unresolved, (), statement))
-        return commands, self.assigned
+        return commands, self.assignments
 
     def _assign(self, match: re.Match[str], statement: str) -> None:
         env, name, operator, right = match.groups()
@@ -72,14 +73,14 @@ class _PowerShell:
             else:
                 value = old + value
         self.variables[name.lower()] = value
-        self.assigned.add(name, statement, appends=operator == "+=")
+        self.assignments.add(name, statement, appends=operator == "+=")
 
     def _value(self, text: str) -> PowerShellValue:
         text = text.strip()
         if text.startswith("@("):
             return self._words(text.removeprefix("@(").removesuffix(")"), commas=True)
-        if _WORKED_OUT.match(text):
-            self.worked_out.add(text)
+        if _EVALUATED.match(text):
+            self.evaluated.add(text)
             return text
         words = self._words(text, commas=True)
         return words[0] if len(words) == 1 and "," not in text else words if "," in text else " ".join(words)
@@ -95,14 +96,12 @@ class _PowerShell:
             elif token["double"]:
                 piece = self._expand(token["double"][1:].removesuffix('"').replace('""', '"'))
             elif token["splat"]:
-                piece = self._looked_up(token["splat"][1:], token["splat"])
+                piece = self._lookup(token["splat"][1:], token["splat"])
             elif token["plain"]:
                 plain = token["plain"]
                 bare = re.fullmatch(r"\$(\w+)", plain)
-                if plain in {"(", ")"}:
-                    piece = None
-                else:
-                    piece = self._looked_up(bare[1], plain) if bare else self._expand(plain)
+                if plain not in {"(", ")"}:
+                    piece = self._lookup(bare[1], plain) if bare else self._expand(plain)
             elif token["comma"] and not commas and words:
                 piece = ","
                 joined = True
@@ -116,18 +115,18 @@ class _PowerShell:
             joined = joined and not commas
         return words
 
-    def _looked_up(self, name: str, raw: str) -> PowerShellValue:
+    def _lookup(self, name: str, raw: str) -> PowerShellValue:
         value = self.variables.get(name.lower())
         if value is None:
             self.unresolved.append(raw)
             return raw
-        if isinstance(value, str) and value in self.worked_out:
+        if isinstance(value, str) and value in self.evaluated:
             self.unresolved.append(value)
         self.budget.spend(sum(map(len, value)))
         return value
 
     def _expand(self, text: str) -> str:
-        def value(match: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             if match[1]:
                 return {"n": "\n", "t": "\t", "0": ""}.get(match[1], match[1])
             env, name = match[2] or match[4], match[3] or match[5]
@@ -139,16 +138,16 @@ class _PowerShell:
             elif name:
                 if name.lower() == "home" and "home" not in self.variables:
                     return "~"
-                found = self._looked_up(name, match[0])
-                return found if isinstance(found, str) else " ".join(found)
+                value = self._lookup(name, match[0])
+                return value if isinstance(value, str) else " ".join(value)
             self.unresolved.append(match[0])
             return match[0]
 
-        return _VARIABLE.sub(value, text)
+        return _VARIABLE.sub(replacement, text)
 
 
 def _statements(text: str) -> Iterator[str]:
-    """The statements of ``text``, comments dropped, continued lines joined, brackets and quotes respected."""
+    """The statements of ``text``, without comments, with continued lines joined."""
     text = re.sub(r"<#.*?(?:#>|\Z)", "", text, flags=re.S)
     text = re.sub(r"`[ \t]*\n", " ", text)
     current: list[str] = []
@@ -173,8 +172,8 @@ def _statements(text: str) -> Iterator[str]:
         yield statement
 
 
-def _started(words: list[str]) -> list[str]:
-    """The command that ``Start-Process`` starts; its own options stay before it, for the note."""
+def _start_process(words: list[str]) -> list[str]:
+    """The command that ``Start-Process`` starts; the options of Start-Process stay before it, for the note."""
     program = ""
     arguments: list[str] = []
     before = [words[0]]

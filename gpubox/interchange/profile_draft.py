@@ -1,4 +1,4 @@
-"""The words of one llama-server command line -> a Profile, and what could not be carried over."""
+"""From the arguments of one llama-server to a profile, with notes about what a profile cannot hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpubox.engines.capabilities import find_refusals
 from gpubox.engines.find import EMBEDDED
@@ -27,25 +26,35 @@ from gpubox.profiles.multi_value_flags import (
 from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, ChatDefaults, FlagValue, Profile, is_loopback
 
 REFERENCE_ENGINE = TargetEngine("llama.cpp build 11434", reference_options())
-"""What imports are written for where no engine of the owner's is known."""
+"""The engine of imports if the owner's engine is unknown."""
 _SAMPLING = {reference_options().canonical(flag): key for key, flag in SAMPLING_FLAGS.items()}
 _DEPENDENT = re.compile(r"\$[A-Za-z_{(]|`|%[A-Za-z_]\w*%")
-_EVERYWHERE = {"PATH", "HOME", "PWD", "USER", "SHELL", "LANG", "TERM"}
-"""Variables that belong to the machine, not to a profile."""
+_MACHINE_VARIABLES = {"PATH", "HOME", "PWD", "USER", "SHELL", "LANG", "TERM"}
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedProfile:
-    """A profile made of somebody's launch command."""
+    """A profile made from a foreign file."""
 
     profile: Profile
     notes: tuple[str, ...] = ()
-    """What could not be carried over, and what the owner should look at. Holds no secret."""
+    """What the profile cannot hold, and what the owner should check; without secrets."""
+
+
+@dataclass(slots=True)
+class ForeignSettings:
+    """Another program's settings, as llama-server's arguments."""
+
+    name: str = ""
+    args: list[str] = field(default_factory=list)
+    system: str = ""
+    """The system prompt."""
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ProfileDraft:
-    """A profile in the making."""
+    """A profile before it is complete."""
 
     notes: list[str] = field(default_factory=list)
     target: TargetEngine = REFERENCE_ENGINE
@@ -57,26 +66,24 @@ class ProfileDraft:
     sampling: dict[str, float] = field(default_factory=dict)
     template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     port_word: str = ""
-    kept_in: dict[str, str] = field(default_factory=dict)
-    """One spelling of each flag -> its key in ``flags``."""
+    flag_keys: dict[str, str] = field(default_factory=dict)
+    """The canonical name of each flag -> its key in ``flags``."""
     given: list[str] = field(default_factory=list)
-    """One spelling of each option, in the order they were given."""
+    """The canonical name of each option, in their order."""
 
-    def note_address(self) -> None:
-        """Says what is still to do about the model and the address, once they are what they will be."""
+    def finish(self, name: str, *, system: str = "", engine: str = "") -> ImportedProfile:
+        """The profile, with notes about its model and address."""
         if not self.model:
             self.notes.append("It names no model: write `model` into the profile, or give --model.")
         elif re.match(r"[A-Za-z]:\\|\\\\", self.model):
-            self.notes.append(f"{self.model} is a path of Windows: correct `model`.")
+            self.notes.append(f"{self.model} is a Windows path: correct `model`.")
         elif "/" in self.model and not self.model.startswith(("/", "~", "hf:", "$")):
             self.notes.append(f"{self.model} is relative to the folder it was started in: write the whole path.")
         if not is_loopback(self.host):
             self.notes.append(
                 f"host {self.host} lets other machines in: gpubox starts it only with an API key or --yes."
             )
-
-    def profile(self, name: str, **more: Any) -> Profile:
-        return Profile(
+        profile = Profile(
             name=profile_name(name or self.model or "imported"),
             model=self.model,
             host=self.host,
@@ -84,9 +91,10 @@ class ProfileDraft:
             env=self.env,
             flags=self.flags,
             sampling=self.sampling,
-            chat=ChatDefaults(more.pop("system", ""), self.template_kwargs),
-            **more,
+            chat=ChatDefaults(system, self.template_kwargs),
+            engine=engine,
         )
+        return ImportedProfile(profile, tuple(self.notes))
 
 
 def draft_from_arguments(
@@ -96,24 +104,24 @@ def draft_from_arguments(
     port_word: str = "",
     target: TargetEngine = REFERENCE_ENGINE,
 ) -> ProfileDraft:
-    """What the arguments after ``llama-server`` and the environment it was given say.
+    """The draft of a server with the arguments ``args`` and the environment ``env``.
 
-    ``port_word`` is llama-swap's word for a port that it chooses at each start, ``target`` the engine that old
-    spellings are brought to. Short options take their long name, unknown ones are kept, several values of an option
-    become what the engine makes of them. Never raises.
+    ``port_word`` is llama-swap's macro for a port that it chooses at each start. Options get the long names and
+    spellings of ``target``; unknown options are kept. Repeated options are combined as the engine does it. Never
+    raises.
     """
     draft = ProfileDraft(notes=list(notes), port_word=port_word, target=target)
     args = [*_from_environment(env, draft), *args]
     options = read_options(args, target.capabilities, draft.notes)
     for given in update_options(options, target, draft.notes):
-        _take(draft, given, target.capabilities.canonical(given.name))
+        _add_option(draft, given, target.capabilities.canonical(given.name))
     _note_order(draft)
     _note_refusals(draft)
     return draft
 
 
 def profile_name(text: str) -> str:
-    """A profile's name made of a title, a path, ``hf:user/repo:quant`` or another program's name for it."""
+    """A valid profile name from a title, a path, ``hf:user/repo:quant`` or another program's name."""
     text = re.split(r"[\\/]", text)[-1].removesuffix(".gguf")
     text = re.sub(r"-GGUF(?=:|$)", "", text, flags=re.I)
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._").lower()
@@ -121,7 +129,7 @@ def profile_name(text: str) -> str:
 
 
 def typed_value(text: str) -> int | float | str:
-    """``text`` as a number where the number is written the same way again, else as it is."""
+    """``text`` as a number if the number would be written in the same way, else unchanged."""
     if re.fullmatch(r"-?\d{1,18}", text) and str(int(text)) == text:
         return int(text)
     if re.fullmatch(r"-?\d+\.\d+", text) and str(float(text)) == text and not float(text).is_integer():
@@ -129,7 +137,7 @@ def typed_value(text: str) -> int | float | str:
     return text
 
 
-def _take(draft: ProfileDraft, given: GivenOption, canonical: str) -> None:
+def _add_option(draft: ProfileDraft, given: GivenOption, canonical: str) -> None:
     name, value = given.name, given.value
     switch = canonical.removeprefix("no-")
     first = switch not in draft.given
@@ -141,40 +149,40 @@ def _take(draft: ProfileDraft, given: GivenOption, canonical: str) -> None:
         )
     elif canonical == "api-key-file":
         draft.notes.append(
-            f"--api-key-file {value or ''} was left out: gpubox gives every engine its own key, and no other file's was"
-            " read. Put the key into gpubox's api-key file (mode 0600)."
+            f"--api-key-file {value or ''} was left out and not read: gpubox gives every engine its own key. Put"
+            " the key into gpubox's api-key file (mode 0600)."
         )
     elif is_secret(name) and value and reference_options().option(name) is None:
-        draft.notes.append(f"--{name} was left out, because its name says that it is a secret.")
+        draft.notes.append(f"--{name} was left out, because its name is that of a secret.")
     elif canonical in {"model", "hf-repo"} and value:
-        _take_model(draft, canonical, value)
+        _set_model(draft, canonical, value)
     elif canonical == "host" and value:
-        _say_dropped(draft, given, "" if first else draft.host, value)
+        _note_dropped(draft, given, "" if first else draft.host, value)
         draft.host = value
     elif canonical == "port" and value:
-        _say_dropped(draft, given, "" if first else str(draft.port), value)
-        _take_port(draft, value)
+        _note_dropped(draft, given, "" if first else str(draft.port), value)
+        _set_port(draft, value)
     elif canonical in _SAMPLING and value is not None and (number := _number(value)) is not None:
-        _forget_flag(draft, given, switch)
+        _drop_flag(draft, given, switch)
         old = draft.sampling.get(_SAMPLING[canonical])
-        _say_dropped(draft, given, "" if old is None else _text(old), value)
+        _note_dropped(draft, given, "" if old is None else _text(old), value)
         draft.sampling[_SAMPLING[canonical]] = number
     elif canonical == "chat-template-kwargs" and value is not None and (kwargs := _flat_json(value)):
         for key in draft.template_kwargs.keys() & kwargs.keys():
-            _say_dropped(draft, given, json.dumps({key: draft.template_kwargs[key]}), json.dumps({key: kwargs[key]}))
+            _note_dropped(draft, given, json.dumps({key: draft.template_kwargs[key]}), json.dumps({key: kwargs[key]}))
         draft.template_kwargs = {**draft.template_kwargs, **kwargs}
     else:
         if canonical in _SAMPLING:
             draft.sampling.pop(_SAMPLING[canonical], None)
-        _take_flag(draft, given, canonical)
+        _set_flag(draft, given, canonical)
 
 
-def _take_flag(draft: ProfileDraft, given: GivenOption, canonical: str) -> None:
+def _set_flag(draft: ProfileDraft, given: GivenOption, canonical: str) -> None:
     switch = canonical.removeprefix("no-")
-    old = draft.flags.get(draft.kept_in.get(switch, ""))
+    old = draft.flags.get(draft.flag_keys.get(switch, ""))
     if old is not None and accumulates(canonical) and given.value is not None and not isinstance(old, bool):
         items = old if isinstance(old, tuple) else tuple(split_values(canonical, _text(old)))
-        draft.flags[draft.kept_in[switch]] = (*items, *split_values(canonical, given.value))
+        draft.flags[draft.flag_keys[switch]] = (*items, *split_values(canonical, given.value))
         return
     value: FlagValue = True if given.value is None else typed_value(given.value)
     if canonical_flag(canonical) in TWO_WORD_FLAGS and len(given.values) > 1:
@@ -183,52 +191,49 @@ def _take_flag(draft: ProfileDraft, given: GivenOption, canonical: str) -> None:
         draft.notes.append(f"--{given.name} is given as {old} and {value}: the larger one counts, as in llama-server.")
         value = max(old, value)
     else:
-        _forget_flag(draft, given, switch)
+        _drop_flag(draft, given, switch)
     draft.flags[given.name] = value
-    draft.kept_in[switch] = given.name
+    draft.flag_keys[switch] = given.name
 
 
-def _forget_flag(draft: ProfileDraft, given: GivenOption, switch: str) -> None:
-    """Drops what stood before the last of several, and says so."""
-    name = draft.kept_in.pop(switch, "")
+def _drop_flag(draft: ProfileDraft, given: GivenOption, switch: str) -> None:
+    """Drops the earlier value of a repeated flag, with a note."""
+    name = draft.flag_keys.pop(switch, "")
     old = draft.flags.pop(name, None)
     if old is not None and (old is not True or name != given.name):
-        before = f"--{name}" if isinstance(old, bool) else _text(old)
-        now = given.value if given.value is not None else f"--{given.name}"
+        dropped = f"--{name}" if isinstance(old, bool) else _text(old)
+        kept = given.value if given.value is not None else f"--{given.name}"
         known = reference_options().option(given.name) or draft.target.capabilities.option(given.name)
-        _say_dropped(
-            draft, given, before, now, ", as in llama-server" if known else ", though its engine may add them up"
+        _note_dropped(
+            draft, given, dropped, kept, "as in llama-server" if known else "though its engine may add them up"
         )
 
 
-def _say_dropped(
-    draft: ProfileDraft, given: GivenOption, old: str, new: str, but: str = ", as in llama-server"
+def _note_dropped(
+    draft: ProfileDraft, given: GivenOption, old: str, new: str, like: str = "as in llama-server"
 ) -> None:
     if old and old != new:
-        last = f"--{given.name} is given more than once: the last one, {new}, counts"
-        draft.notes.append(f"{last}{but}; {old} was dropped.")
+        repeated = f"--{given.name} is given more than once"
+        draft.notes.append(f"{repeated}: the last one, {new}, counts, {like}; {old} was dropped.")
 
 
 def _note_order(draft: ProfileDraft) -> None:
-    """Says where a list that several flags fill got another order, because a flag stands in a profile only once."""
+    """Notes where several flags fill one list in turns: in a profile each flag stands once, so the order changes."""
     for family in SHARED_LISTS:
         order = [canonical_flag(name) for name in draft.given if canonical_flag(name) in family]
         runs = [name for at, name in enumerate(order) if at == 0 or order[at - 1] != name]
         if len(runs) > len(set(runs)):
             names = " and ".join(f"--{name}" for name in dict.fromkeys(runs))
-            draft.notes.append(
-                f"{names} take turns here; in the profile each stands once, so that their order changed."
-            )
+            draft.notes.append(f"{names} alternate here; in the profile each stands once, so their order changed.")
 
 
 def _note_refusals(draft: ProfileDraft) -> None:
     for refusal in find_refusals(draft.target.capabilities, draft.flags):
         hint = f" ({refusal.hint})" if refusal.hint else ""
-        kept = f"--{refusal.flag} is kept as it is"
-        draft.notes.append(f"{kept}, but {draft.target.name} refuses it: {refusal.why}{hint}.")
+        draft.notes.append(f"--{refusal.flag} is kept, but {draft.target.name} refuses it: {refusal.why}{hint}.")
 
 
-def _take_model(draft: ProfileDraft, canonical: str, value: str) -> None:
+def _set_model(draft: ProfileDraft, canonical: str, value: str) -> None:
     new = f"hf:{value}" if canonical == "hf-repo" else value
     same_option = draft.given.count(canonical) > 1
     if draft.model and not same_option:
@@ -239,7 +244,7 @@ def _take_model(draft: ProfileDraft, canonical: str, value: str) -> None:
     draft.model = new
 
 
-def _take_port(draft: ProfileDraft, value: str) -> None:
+def _set_port(draft: ProfileDraft, value: str) -> None:
     if value.isdecimal() and int(value) <= 65535:
         draft.port = int(value)
     elif value == draft.port_word:
@@ -249,24 +254,24 @@ def _take_port(draft: ProfileDraft, value: str) -> None:
 
 
 def _from_environment(env: Mapping[str, str], draft: ProfileDraft) -> list[str]:
-    """llama-server's own variables as arguments, which a later argument overrides; the others stay in ``env``."""
-    words: list[str] = []
+    """The arguments of llama-server's own variables; all other variables go into the draft's ``env``."""
+    args: list[str] = []
     for name, value in env.items():
         if SECRET_NAME.search(name):
             draft.notes.append(f"The variable {name} was left out, because profiles hold no secrets.")
         elif (arguments := variable_arguments(name, value)) is not None:
-            words += arguments
+            args += arguments
             if not arguments:
                 draft.notes.append(omitted(f"{name}={value}", "it is the default"))
         elif _DEPENDENT.search(value):
             draft.notes.append(omitted(f"{name}={value}", "its value depends on others"))
-        elif name in _EVERYWHERE:
+        elif name in _MACHINE_VARIABLES:
             draft.notes.append(omitted(f"{name}={value}", "it belongs to the machine, not to a profile"))
         else:
             draft.env[name] = value
             if name.startswith("LLAMA_ARG_"):
                 draft.notes.append(f"{name} stays in [env], but {draft.target.name} has no such variable.")
-    return words
+    return args
 
 
 def _number(text: str) -> float | None:
@@ -284,10 +289,10 @@ def _text(value: FlagValue) -> str:
 
 
 def _flat_json(text: str) -> dict[str, bool | int | float | str] | None:
-    """The JSON object of plain values in ``text``, or ``None`` for anything else."""
+    """The JSON object of plain values in ``text``, else ``None``."""
     try:
         values = json.loads(text)
-        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()  # half of a surrogate pair is no text
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()  # half of a surrogate pair cannot be encoded
     except (ValueError, RecursionError):
         return None
     if isinstance(values, dict) and all(isinstance(v, (bool, int, float, str)) for v in values.values()):
@@ -296,7 +301,7 @@ def _flat_json(text: str) -> dict[str, bool | int | float | str] | None:
 
 
 def match_engine(binary: str, engines: Mapping[str, str]) -> tuple[str, str]:
-    """The name of the engine that ``binary`` is (``""``: none of ``engines``), and what to say of it."""
+    """The name of the engine with the path ``binary`` (``""``: none of ``engines``), and a note about it."""
     if binary == "gpubox.engines.embedded_server":
         return EMBEDDED, ""
     for name, path in engines.items():

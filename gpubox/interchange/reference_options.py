@@ -1,4 +1,4 @@
-"""llama-server's options as a recorded ``--help`` states them: import works where no engine is installed."""
+"""The options of a reference build of llama-server, from its ``--help``: imports work without an engine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _HELP = Path(__file__).parent / "data" / "llama-server.help.txt"
 
 @cache
 def reference_options() -> Capabilities:
-    """The options of the recorded build (11434). It only spells names and counts values; it refuses nothing."""
+    """The options of build 11434: their names and numbers of values."""
     return parse_help(_HELP.read_text(encoding="utf-8"))
 
 
 def long_name(short: str) -> str | None:
-    """The long name for an option typed with one dash (``ngl`` -> ``n-gpu-layers``), or ``None``."""
+    """The long name of a short option (``ngl`` -> ``n-gpu-layers``), or ``None``."""
     option = reference_options().option(short)
     if option is None:
         return None
-    if short.startswith("n") and option.value is None:  # "-nr" switches off what "--repack" switches on
+    if short.startswith("n") and option.value is None:  # "-nr" is "--no-repack"
         negative = next((n for n in (*option.names, *option.negatives) if n.startswith("no-") and len(n) > 6), None)
         if negative and short not in {option.names[0], option.long}:
             return negative
@@ -33,20 +33,20 @@ def long_name(short: str) -> str | None:
 
 @cache
 def long_names() -> frozenset[str]:
-    """The names that are typed with two dashes; the parsed help does not tell them from short ones."""
+    """The names with two dashes; the parsed help does not distinguish them from short ones."""
     return frozenset(re.findall(r"--([A-Za-z][\w-]*)", _HELP.read_text(encoding="utf-8")))
 
 
 def option_for_variable(variable: str) -> EngineOption | None:
-    """The option that an environment variable such as ``LLAMA_ARG_CTX_SIZE`` sets, or ``None``."""
+    """The option of an environment variable such as ``LLAMA_ARG_CTX_SIZE``, or ``None``."""
     return next((option for option in reference_options().options if option.env == variable), None)
 
 
 def variable_arguments(variable: str, value: str) -> list[str] | None:
-    """llama-server's arguments for one of its variables, or ``None`` where it reads no such variable.
+    """The arguments that one of llama-server's variables stands for; ``None`` for other variables.
 
-    ``LLAMA_ARG_NO_X`` switches off whatever its value is (common/arg.cpp ``get_value_from_env``); variables of options
-    that moved mean the old option.
+    ``LLAMA_ARG_NO_X`` disables X with any value (common/arg.cpp ``get_value_from_env``, b11434). Variables of replaced
+    options stand for the old option.
     """
     if not variable.startswith("LLAMA_ARG_"):
         return None
@@ -64,7 +64,7 @@ def variable_arguments(variable: str, value: str) -> list[str] | None:
 
 
 def flag_arguments(name: str, value: str) -> list[str]:
-    """``name = value`` of an INI file or of the environment as llama-server's words for it."""
+    """``name = value`` of an INI file or of the environment as arguments of llama-server."""
     option = reference_options().option(name)
     dashed = f"-{name}" if option and name.replace("_", "-") not in long_names() else f"--{name}"
     bare = option.value is None if option else value.lower() in {"true", "false"}
@@ -78,7 +78,7 @@ def flag_arguments(name: str, value: str) -> list[str]:
 
 
 def model_arguments(model: str) -> list[str]:
-    """A profile's ``model`` in llama-server's own words, the file not looked for."""
+    """The arguments of llama-server for a profile's ``model``; a file is not searched."""
     if model.startswith("hf:"):
         return ["--hf-repo", model.removeprefix("hf:")]
     return ["--model", model]

@@ -1,4 +1,4 @@
-"""Finds llama-server in the words of a command: bare, behind a launcher, in ``sh -c`` or in a container."""
+"""Finds llama-server in a command: directly, behind a launcher, in ``sh -c`` or in a container."""
 
 from __future__ import annotations
 
@@ -17,123 +17,137 @@ _NOT_A_PROGRAM = re.compile(r"\.(?:service|log|sh|bat|cmd|py|conf|toml|txt|pid|e
 _ASSIGNMENT = re.compile(r"(?s)([A-Za-z_]\w*)=(.*)")
 _SHELLS = {"sh", "bash", "zsh", "dash", "cmd"}
 _SILENT = {"exec", "nohup", "env", "setsid", "start", "$", "&", ">", "%", "command"}
-"""What stands before a server without changing what it does."""
-_OTHER_VERBS = {
+"""Words before a server that do not change it."""
+_OTHER_COMMANDS = {
     "systemctl", "service", "pkill", "killall", "kill", "pgrep", "which", "type", "where", "cmake", "make",
     "ninja", "cp", "mv", "ln", "rm", "chmod", "chown", "ls", "echo", "printf", "cd", "tail", "cat", "grep",
     "git", "journalctl", "test", "[", "[[", "apt", "apt-get", "brew", "winget", "taskkill", "tasklist", "title",
     "man", "curl", "wget", "install", "pip", "ps", "export", "pushd", "popd", "chcp", "pause", "tee", "mkdir",
 }  # fmt: skip
-"""Commands that speak of llama-server without starting it."""
-
-
-_CARRIERS = {
+"""Commands that may name llama-server but do not start it."""
+_LAUNCHERS = {
     "tmux", "screen", "byobu", "zellij", "dtach", "abduco", "ssh", "mosh", "su", "runuser", "script", "xterm",
     "gnome-terminal", "konsole", "kitty", "alacritty", "wsl", "watch",
 }  # fmt: skip
-"""Programs that are given a whole command line as one word."""
-_NAMES = {
+"""Programs that take a whole command line as one argument."""
+_NAME_OPTIONS = {
     "--name", "--hostname", "--unit", "--target", "--network-alias", "--container-name", "--session", "--title",
     "--description", "--slice", "--entrypoint", "--label", "--tag", "--network", "--profile",
 }  # fmt: skip
-"""Options whose value may be called like the server without being it."""
+"""Options whose value may be llama-server as a mere name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInvocation:
-    """A llama-server that a command starts."""
+    """The command line of a llama-server, and what belongs to it."""
 
     binary: str
     args: tuple[str, ...]
     env: Mapping[str, str]
     notes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
-    """Expansions that only a shell or another program could have done, as written."""
+    """As in ``ScriptCommand``."""
     branched: tuple[str, ...] = ()
-    """Variables that the script sets in branches, and that the command uses."""
+    """As in ``ScriptCommand``."""
+    dropped: tuple[str, ...] = ()
+    """As in ``ScriptCommand``."""
     container: Container | None = None
-    """The container it runs in: its paths and its address are those inside."""
+    """Its container, if any: then paths and address are those inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerServer:
+    """A llama-server in a container."""
+
+    name: str
+    invocation: ServerInvocation
+    restart: str
+    """The restart policy; ``""``: it is not restarted."""
 
 
 def find_server(command: ScriptCommand, depth: int = 0) -> ServerInvocation | None:
-    """The server that ``command`` starts, or ``None``. Raises UsageError where its text grows without measure."""
-    words = command.words
+    """The server that ``command`` starts, or ``None``. Raises UsageError if its text expands to too much."""
     if is_unrelated(command):
         return None
-    if found := _nested(command, depth) if depth < 3 else None:
-        return found
-    if run := read_docker_run(words):
-        return _in_container(command, *run, depth)
-    return _plain(command, sure=True) or _plain(command, sure=False)
+    if invocation := _in_shell_text(command, depth) if depth < 3 else None:
+        return invocation
+    if run := read_docker_run(command.words):
+        return _in_docker_run(command, *run, depth)
+    return _among_words(command, certain=True) or _among_words(command, certain=False)
 
 
 def is_unrelated(command: ScriptCommand) -> bool:
-    """Whether a command only speaks of programs: ``chmod +x llama-server``, ``title llama-server``."""
-    return not command.words or _base(command.words[0]) in _OTHER_VERBS
+    """Whether a command starts no server, such as ``chmod +x llama-server``."""
+    return not command.words or _base(command.words[0]) in _OTHER_COMMANDS
 
 
-def _nested(command: ScriptCommand, depth: int) -> ServerInvocation | None:
-    """The server in a text that the command hands to a shell; what else is in that text is named."""
+def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | None:
+    """The server in a text that the command gives to a shell, with notes about the rest of that text."""
     public = {name: value for name, value in command.env.items() if not is_secret(name)}
-    for inner in _inner(command.words):
-        found: ServerInvocation | None = None
-        beside: list[str] = []
+    for inner in _shell_texts(command.words):
+        invocation: ServerInvocation | None = None
+        notes: list[str] = []
         for nested in read_batch(inner) if looks_like_batch(inner) else read_shell(inner, public):
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
-            if found is None and (server := find_server(merged, depth + 1)):
-                found = server
-                beside += [omitted(word) for word in nested.dropped]
+            if invocation is None and (server := find_server(merged, depth + 1)):
+                invocation = server
+                notes += [omitted(word) for word in nested.dropped]
             else:
-                beside.append(omitted(nested.text))
-        if found is not None:
-            # "cmd /c" takes all words after it, the others one
+                notes.append(omitted(nested.text))
+        if invocation is not None:
+            # "cmd /c" takes all words after it, the others one.
             around = [word for word in command.words if word != inner and word not in inner.split()]
-            notes = (*_before(around), *beside, *found.notes)
-            return replace(found, notes=notes)
+            return replace(
+                invocation, notes=(*_before_server(around), *notes, *invocation.notes), dropped=command.dropped
+            )
     return None
 
 
 def server_in_container(container: Container, unresolved: tuple[str, ...], depth: int = 0) -> ServerInvocation | None:
-    """The server that ``container`` runs, or ``None``; its notes name what of the container no profile has."""
+    """The server that ``container`` runs, or ``None``. Its notes list what no profile can hold."""
     words = container.server_words()
     if words is None:
         return None
-    found = find_server(ScriptCommand(tuple(words), container.env, unresolved), depth + 1) if depth < 3 else None
-    if found is None:
+    command = ScriptCommand(tuple(words), container.env, unresolved)
+    invocation = find_server(command, depth + 1) if depth < 3 else None
+    if invocation is None:
         return None
-    where = f"It ran in the container image {container.image}."
-    return replace(found, binary="", notes=(where, *container.notes, *found.notes), container=container)
+    image = f"It ran in the container image {container.image}."
+    return replace(invocation, binary="", notes=(image, *container.notes, *invocation.notes), container=container)
 
 
-def _in_container(command: ScriptCommand, container: Container, start: int, depth: int) -> ServerInvocation | None:
-    found = server_in_container(container, command.unresolved, depth)
-    if found is None:
+def _in_docker_run(command: ScriptCommand, container: Container, start: int, depth: int) -> ServerInvocation | None:
+    invocation = server_in_container(container, command.unresolved, depth)
+    if invocation is None:
         return None
     outside = [omitted(f"{name}={value}", "it is outside the container") for name, value in command.env.items()]
-    notes = (*_before(command.words[:start]), *outside, *found.notes)
-    return replace(found, notes=notes, branched=command.branched)
+    notes = (*_before_server(command.words[:start]), *outside, *invocation.notes)
+    return replace(invocation, notes=notes, branched=command.branched, dropped=command.dropped)
 
 
-def _plain(command: ScriptCommand, *, sure: bool) -> ServerInvocation | None:
-    """The server among the words themselves; with ``sure`` not one that may be the value of an option before it."""
+def _among_words(command: ScriptCommand, *, certain: bool) -> ServerInvocation | None:
+    """The server among the words; with ``certain`` not one that may be the value of an option before it."""
     words = command.words
     for at, word in enumerate(words):
-        if end := _program(words, at, sure=sure):
-            env = _assigned(words[:at], command.env)
-            return ServerInvocation(word, words[end:], env, _before(words[:at]), command.unresolved, command.branched)
+        if end := _end_of_program(words, at, certain=certain):
+            env = {**command.env, **{m[1]: m[2] for w in words[:at] if (m := _ASSIGNMENT.fullmatch(w))}}
+            notes = _before_server(words[:at])
+            return ServerInvocation(
+                word, words[end:], env, notes, command.unresolved, command.branched, command.dropped
+            )
     return None
 
 
 def flags_without_program(commands: Sequence[ScriptCommand]) -> ScriptCommand | None:
-    """The one list of flags that a text without any program is, or ``None``."""
+    """The list of flags in a text that names no program, or ``None``."""
     if not commands or not all(command.words[0].startswith(("-", "–", "—")) for command in commands):
         return None
     words = [word for command in commands for word in command.words]
     return ScriptCommand(tuple(words), {}, tuple(raw for command in commands for raw in command.unresolved))
 
 
-def _program(words: Sequence[str], at: int, *, sure: bool) -> int:
+def _end_of_program(words: Sequence[str], at: int, *, certain: bool) -> int:
     """Where the arguments begin if ``words[at]`` is the server, else 0."""
     base, following = _base(words[at]), words[at + 1] if at + 1 < len(words) else ""
     if words[at] == "gpubox.engines.embedded_server":
@@ -142,8 +156,8 @@ def _program(words: Sequence[str], at: int, *, sure: bool) -> int:
         before = words[at - 1] if at else ""
         if not before.startswith("--") or "=" in before:
             return at + 1
-        # "--name llama-server" names something, "systemd-run --user llama-server -m ..." starts it
-        return 0 if sure or before in _NAMES or not following.startswith("-") else at + 1
+        # "--name llama-server" is a name, "systemd-run --user llama-server -m ..." starts it.
+        return 0 if certain or before in _NAME_OPTIONS or not following.startswith("-") else at + 1
     if base == "server" and (following.startswith("-") or "llama" in words[at]):
         return at + 1
     return at + 2 if base == "llama" and following in {"serve", "server"} else 0
@@ -154,23 +168,19 @@ def _base(word: str) -> str:
     return base[:-4] if base.lower().endswith(".exe") else base
 
 
-def _inner(words: Sequence[str]) -> list[str]:
+def _shell_texts(words: Sequence[str]) -> list[str]:
     """The texts that ``sh -c TEXT`` and ``tmux new TEXT`` run."""
     for at, word in enumerate(words[:-2]):
         if _base(word).lower() in _SHELLS and re.fullmatch(r"-[a-z]*c|/[ck]", words[at + 1], re.I):
             return [words[at + 2] if not words[at + 1].startswith("/") else " ".join(words[at + 2 :])]
     launcher = next((word for word in words if not (_ASSIGNMENT.fullmatch(word) or _silent(word))), "")
     if _base(launcher) == "sudo":
-        launcher = next((word for word in words if _base(word) in _CARRIERS), "")
-    return [word for word in words if re.search(r"\s", word)] if _base(launcher) in _CARRIERS else []
+        launcher = next((word for word in words if _base(word) in _LAUNCHERS), "")
+    return [word for word in words if re.search(r"\s", word)] if _base(launcher) in _LAUNCHERS else []
 
 
-def _assigned(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    return {**env, **{match[1]: match[2] for word in words if (match := _ASSIGNMENT.fullmatch(word))}}
-
-
-def _before(words: Sequence[str]) -> tuple[str, ...]:
-    """The note for what stands before the server, where that is more than words which change nothing."""
+def _before_server(words: Sequence[str]) -> tuple[str, ...]:
+    """The note about words before the server, unless none of them matters."""
     if words[-2:-1] and words[-1] == "-m":
         return ()  # python -m
     rest = [word for word in words if not _ASSIGNMENT.fullmatch(word)]

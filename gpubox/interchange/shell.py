@@ -1,7 +1,7 @@
 """Reads the commands of a POSIX shell text without running anything.
 
-Quotes, continuations, comments, assignments, arrays and plain ``$NAME`` expansions are understood, as in the start
-scripts people share. What would need a shell (``$(...)``, unset variables) stays as written and is named.
+It reads quotes, continuations, comments, assignments, arrays and simple ``$NAME`` expansions. What needs a shell
+(``$(...)``, unset variables) stays as written and is listed in ``unresolved``.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ _BREAKS = " \t\r<>" + _ENDS
 
 
 def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[ScriptCommand]:
-    """The commands of ``text`` in order; ``env`` is what it finds in its environment.
+    """The commands of ``text`` in order. ``env`` is its environment.
 
-    Raises UsageError where its variables grow without measure.
+    Raises UsageError if its variables expand to too much text.
     """
     return _Shell(text, dict(env or {}), ExpansionBudget()).commands()
 
 
 def read_script(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
-    """The commands of ``text``, and the assignments in it."""
+    """The commands and the assignments of ``text``. Raises UsageError like ``read_shell``."""
     shell = _Shell(text, {}, ExpansionBudget())
-    return shell.commands(), shell.assigned
+    return shell.commands(), shell.assignments
 
 
 class _Shell:
     def __init__(
-        self, text: str, variables: dict[str, ShellValue], budget: ExpansionBudget, looked: set[str] | None = None
+        self, text: str, variables: dict[str, ShellValue], budget: ExpansionBudget, read: set[str] | None = None
     ) -> None:
         self.text = text
         self.at = 0
         self.variables = variables
         self.budget = budget
         self.exported: set[str] = set()
-        self.assigned = ScriptAssignments()
-        self.looked: set[str] = set() if looked is None else looked
-        """The variables that were asked for."""
+        self.assignments = ScriptAssignments()
+        self.read: set[str] = set() if read is None else read
+        """The variables that the script itself uses."""
         self.dropped: list[str] = []
         self.own: dict[str, ShellValue] = {}
         self.unresolved: list[str] = []
         self.depth = 0
-        """Of ``if`` and ``case``."""
+        """Open ``if`` and ``case`` commands."""
         self.branched: dict[str, set[str]] = {}
-        """Of each variable, those it is made of that were set in branches."""
+        """Variable -> the variables set in branches that its value depends on."""
         self.used: set[str] = set()
-        """The branched variables that the current command has used."""
+        """The variables set in branches that the current command uses."""
 
     def commands(self) -> list[ScriptCommand]:
-        found = []
+        commands = []
         while self.at < len(self.text):
             if command := self._command():
-                found.append(command)
-        return found
+                commands.append(command)
+        return commands
 
     def _command(self) -> ScriptCommand | None:
         words: list[str] = []
@@ -72,7 +72,7 @@ class _Shell:
         self.used = set()
         self._blanks()
         start = self.at
-        made_of: dict[str, set[str]] = {}
+        dependencies: dict[str, set[str]] = {}
         while True:
             self._blanks()
             if self.at >= len(self.text):
@@ -82,7 +82,7 @@ class _Shell:
                 self._blanks()
                 used = set(self.used)
                 self.word()
-                self.used = used  # where its output goes is nothing of the server's
+                self.used = used  # the redirection is not part of the server
                 self.dropped.append(self.text[begin : self.at])
             elif self.text[self.at] in _ENDS:
                 self.at += 1
@@ -91,11 +91,11 @@ class _Shell:
                 begin, self.at = self.at, match.end()
                 used, self.used = self.used, set()
                 value = self._value()
-                self.assigned.add(match[1], self.text[begin : self.at], appends=match[2] == "+=")
+                self.assignments.add(match[1], self.text[begin : self.at], appends=match[2] == "+=")
                 self.own[match[1]] = _joined(self._lookup(match[1]), value) if match[2] == "+=" else value
-                made_of[match[1]], self.used = self.used, used
+                dependencies[match[1]], self.used = self.used, used
                 if match[2] == "+=":
-                    made_of[match[1]] |= self.branched.get(match[1], set())
+                    dependencies[match[1]] |= self.branched.get(match[1], set())
             else:
                 for word in self.word():
                     if words or word not in _RESERVED:
@@ -104,14 +104,14 @@ class _Shell:
         self.depth = max(0, self.depth + (words[:1] == ["case"]) - (words[:1] in (["fi"], ["esac"])))
         if not words or words[0] in _DECLARES:
             self.variables.update(self.own)
-            self.branched |= {name: used | ({name} if self.depth else set()) for name, used in made_of.items()}
+            self.branched |= {name: used | ({name} if self.depth else set()) for name, used in dependencies.items()}
             if words and (words[0] == "export" or "-x" in words):
                 self.exported |= self.own.keys() | set(words[1:])
             return None
         exported = {name for name in self.exported & self.variables.keys() if self._is_for_programs(name)}
         values = {name: self.variables[name] for name in sorted(exported)} | self.own
         env = {name: value for name, value in values.items() if isinstance(value, str)}
-        sets = [self.used, *(made_of.get(name) or self.branched.get(name, set()) for name in env)]
+        sets = [self.used, *(dependencies.get(name) or self.branched.get(name, set()) for name in env)]
         return ScriptCommand(
             tuple(words),
             env,
@@ -122,8 +122,8 @@ class _Shell:
         )
 
     def _is_for_programs(self, name: str) -> bool:
-        """Whether an exported variable is more than a name that the script itself uses."""
-        return name not in self.looked or bool(SERVER_VARIABLE.match(name))
+        """Whether an exported variable is for programs, not for the script itself."""
+        return name not in self.read or bool(SERVER_VARIABLE.match(name))
 
     def _blanks(self) -> None:
         while self.at < len(self.text):
@@ -138,7 +138,7 @@ class _Shell:
                 return
 
     def _value(self) -> ShellValue:
-        """The right side of an assignment; it ends at a blank."""
+        """The right side of an assignment."""
         if not self.text.startswith("(", self.at):
             return "".join(self.word(split=False))
         self.at += 1
@@ -148,12 +148,12 @@ class _Shell:
             if words := self.word():
                 items += words
             elif not self.text.startswith(")", self.at):
-                self.at += 1  # a line's end, or what no list holds
+                self.at += 1  # the end of a line, or a character that no list holds
         self.at += 1
         return items
 
     def word(self, *, split: bool = True) -> list[str]:
-        """The word that begins here: more than one where it expands to several, none where to nothing."""
+        """Reads one word; returns its fields after expansion: none, one or several."""
         fields = _Fields(self.budget)
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -191,13 +191,13 @@ class _Shell:
                 self.at += 1
         self.at += 1
         if not lists:
-            fields.add("")  # "" is a word, an empty "$@" is none
+            fields.add("")  # "" is a field, an empty "$@" is none
 
     def _expand(self, fields: _Fields, *, split: bool) -> bool:
-        """Expands what begins here into ``fields``; whether it is a list that makes words of its own."""
+        """Expands the reference at this place into ``fields``. Returns whether it is a list of fields."""
         start = self.at
         if self.text.startswith("$'", start):
-            self.at += 1  # $'...', its escapes aside
+            self.at += 1  # $'...': its escapes are not read
             return False
         raw, name, default = self._reference()
         self.budget.spend(len(raw))
@@ -207,7 +207,7 @@ class _Shell:
         if name == "HOME" and value is None and not fields.current:
             value = "~"
         if not value and default is not None:
-            value = "".join(_Shell(default, dict(self.variables), self.budget, self.looked).word(split=False))
+            value = "".join(_Shell(default, dict(self.variables), self.budget, self.read).word(split=False))
         if value is None:
             fields.add(raw)
             if raw != "$":
@@ -222,7 +222,7 @@ class _Shell:
         return False
 
     def _reference(self) -> tuple[str, str, str | None]:
-        """The expansion that begins here: as written, the variable's name or ``""``, its default."""
+        """The reference at this place: (as written, name of the variable or ``""``, default value)."""
         text, start = self.text, self.at
         if text[start] == "`":
             end = text.find("`", start + 1)
@@ -238,13 +238,13 @@ class _Shell:
 
     def _lookup(self, name: str) -> ShellValue | None:
         if name in {"@", "*"}:
-            return []  # the script's own arguments: none here
-        self.looked.add(name)
+            return []  # the script's own arguments: there are none
+        self.read.add(name)
         return self.own.get(name, self.variables.get(name))
 
 
 class _Fields:
-    """The words that one word of the text becomes."""
+    """Collects the fields that one word expands to."""
 
     def __init__(self, budget: ExpansionBudget) -> None:
         self._budget = budget
@@ -292,7 +292,7 @@ def _joined(old: ShellValue | None, new: ShellValue) -> ShellValue:
 
 
 def _closing(text: str, at: int, pair: str) -> int:
-    """The end of what the bracket at ``at`` opens, that of the text where it never closes."""
+    """The index after the bracket that closes the one at ``at``; the end of the text if none does."""
     depth = 0
     for i in range(at, len(text)):
         depth += (text[i] == pair[0]) - (text[i] == pair[1])

@@ -1,33 +1,37 @@
-"""Reads the ``ExecStart=`` of a systemd service unit (systemd.service(5), systemd.syntax(7))."""
+"""systemd service units and Podman's Quadlet ``.container`` units.
+
+Sources: systemd.service(5), systemd.syntax(7), podman-systemd.unit(5).
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
+from gpubox.interchange.containers import RESTART_POLICIES, Container, environment
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand
+from gpubox.interchange.server_invocation import ContainerServer, server_in_container
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
-_RESTARTS = {"always", "on-failure", "on-abnormal", "on-watchdog", "on-abort", "on-success"}
-
-
 @dataclass(slots=True)
 class ServiceUnit:
-    """What a service unit says."""
+    """The settings of a service unit."""
 
     commands: list[ScriptCommand] = field(default_factory=list)
     title: str = ""
     restart: bool = False
     notes: list[str] = field(default_factory=list)
-    """What of it cannot be followed, and what has no place in a profile."""
 
 
 def read_unit(text: str) -> ServiceUnit:
-    """The commands that the unit starts, and the rest of it by name. Raises UsageError beyond all measure."""
+    """The commands of a service unit, with notes about its other lines.
+
+    Raises UsageError if its variables expand to too much text.
+    """
     unit = ServiceUnit()
     env: dict[str, str] = {}
     lines: list[str] = []
@@ -41,16 +45,17 @@ def read_unit(text: str) -> ServiceUnit:
         elif key == "EnvironmentFile":
             unit.notes.append(f"EnvironmentFile={value}: its variables are not in the profile.")
         elif key == "WorkingDirectory":
-            unit.notes.append(f"WorkingDirectory={_specifiers(value)}: relative paths are meant from there.")
+            unit.notes.append(f"WorkingDirectory={_specifiers(value)}: relative paths start there.")
         elif key == "ExecStart":
-            lines = [*lines, value] if value else []  # an empty one takes back those before
+            lines = [*lines, value] if value else []  # an empty one resets the list
         elif key == "Description" and value and not unit.title:
             unit.title = value.replace("%%", "%").removeprefix("llama-server: ")
-        elif key == "Restart" and value in _RESTARTS:
+        elif key == "Restart" and value in RESTART_POLICIES:
             unit.restart = True
             unit.notes.append(f"Restart={value} is restart = true in the profile.")
         else:
-            unit.notes.append(omitted(f"{key}={value}" if section else f"{key} {value}".strip(), _why(section, key)))
+            reason = "the service manager's own" if section else "" if key else "it is no line of a unit"
+            unit.notes.append(omitted(f"{key}={value}" if section else f"{key} {value}".strip(), reason))
     for line in lines:
         unresolved: list[str] = []
         words: list[str] = []
@@ -60,16 +65,53 @@ def read_unit(text: str) -> ServiceUnit:
     return unit
 
 
-def _why(section: str, key: str) -> str:
-    return "the service manager's own" if section else "" if key else "it is no line of a unit"
+def read_quadlet(text: str) -> tuple[list[ContainerServer], list[str]]:
+    """The server of a ``.container`` unit, and notes about its other lines."""
+    container = Container()
+    notes: list[str] = []
+    restart = ""
+    for section, key, value in unit_assignments(text):
+        if section == "Unit" and key == "Description":
+            container.title = value
+        elif section == "Container" and _add_container_key(container, key, value):
+            pass
+        elif key == "Restart" and value in RESTART_POLICIES:
+            restart = value
+        elif section:
+            notes.append(omitted(f"{key}={value}", f"[{section}]"))
+        else:
+            notes.append(omitted(f"{key} {value}".strip()))
+    invocation = server_in_container(container, ())
+    return ([ContainerServer("", invocation, restart)] if invocation else []), notes
+
+
+def _add_container_key(container: Container, key: str, value: str) -> bool:
+    """Adds one key of ``[Container]``. Returns whether a profile can hold it."""
+    if key == "Image":
+        container.image = value
+    elif key == "Exec":
+        container.command = unit_words(value)
+    elif key == "Entrypoint":
+        container.entrypoint = unit_words(value)
+    elif key == "Environment":
+        container.env |= environment(unit_words(value), container.notes)
+    elif key == "Volume":
+        container.mount(re.sub(r"%h", "~", value))
+    elif key == "PublishPort":
+        container.publish(value)
+    elif key == "Network" and value == "host":
+        container.host_network = True
+    else:
+        return False
+    return True
 
 
 def unit_assignments(text: str) -> list[tuple[str, str, str]]:
-    """(section, key, value) of each line; one that ends with a backslash goes on, comments between do not end it.
+    """(section, key, value) of each line. A backslash at its end continues it, also after comments.
 
-    A line that is no assignment has no section and no value.
+    For a line that is no assignment, section and value are empty.
     """
-    found: list[tuple[str, str, str]] = []
+    assignments: list[tuple[str, str, str]] = []
     section = ""
     pending = ""
     for line in text.splitlines():
@@ -85,14 +127,14 @@ def unit_assignments(text: str) -> list[tuple[str, str, str]]:
             continue
         key, equals, value = line.partition("=")
         if equals and section and re.fullmatch(r"\s*[\w-]+\s*", key):
-            found.append((section, key.strip(), value.strip()))
+            assignments.append((section, key.strip(), value.strip()))
         else:
-            found.append(("", line.strip(), ""))
-    return found
+            assignments.append(("", line.strip(), ""))
+    return assignments
 
 
 def unit_words(text: str) -> list[str]:
-    """The words of a value as systemd splits them (systemd.syntax(7), "Quoting")."""
+    """The words of a value, split as in systemd.syntax(7), "Quoting"."""
     words: list[str] = []
     current: list[str] | None = None
     quote = ""
@@ -107,7 +149,7 @@ def unit_words(text: str) -> list[str]:
             continue
         current = [] if current is None else current
         if char == "\\" and following:
-            # systemd keeps the backslash before what is no escape: patterns such as \.ffn_ stay whole
+            # systemd keeps a backslash before other characters, so that patterns such as \.ffn_ are unchanged.
             current.append(_ESCAPES.get(following, f"\\{following}"))
             at += 1
         elif char == quote:
@@ -126,7 +168,7 @@ def _specifiers(word: str) -> str:
 def _expanded(word: str, env: dict[str, str], unresolved: list[str], budget: ExpansionBudget) -> list[str]:
     if (alone := re.fullmatch(r"\$([A-Za-z_]\w*)", word)) and alone[1] in env:
         budget.spend(len(env[alone[1]]))
-        return env[alone[1]].split()  # "$X" as a word of its own becomes several
+        return env[alone[1]].split()  # "$X" alone is split into words
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

@@ -1,4 +1,4 @@
-"""YAML as the texts it is made of, without its traps: no types, no tags, no endless aliases."""
+"""YAML as plain texts: no types, no tags, and bounded aliases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from gpubox.errors import UsageError
-from gpubox.interchange.import_notes import is_secret
+from gpubox.interchange.import_notes import is_secret, omitted
 
 YamlValue = str | None | list["YamlValue"] | dict[str, "YamlValue"]
 _MAX_NODES = 50_000
@@ -16,10 +16,9 @@ _NULLS = {"", "~", "null", "Null", "NULL"}
 
 
 def read_yaml(text: str) -> list[YamlValue]:
-    """Each document of ``text``; every scalar is a text as typed, ``null`` is ``None``.
+    """Every document of ``text``. Scalars are texts as typed (``on``, ``8080:80``, ``0644``); ``null`` is ``None``.
 
-    So ``on``, ``8080:80`` and ``0644`` stay what the owner wrote. Raises UsageError where it is no YAML, or where its
-    aliases make it larger than any launch file.
+    Raises UsageError if it is not valid YAML, or if its aliases make it larger than any launch file.
     """
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
@@ -35,32 +34,32 @@ def read_yaml(text: str) -> list[YamlValue]:
 
 
 def mapping_of(value: YamlValue) -> dict[str, YamlValue]:
-    """``value`` where it is a mapping, else an empty one."""
+    """``value`` if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def texts_of(value: YamlValue) -> list[str]:
-    """The texts of a list; a single text is a list of one."""
+    """The texts of a list; a single text becomes a list of one."""
     if isinstance(value, str):
         return [value]
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def leaf_texts(value: YamlValue, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every leaf as (where it stands, its text), for what is left out to be named; secrets are ``***``."""
+    """Every leaf as (path, text); secrets are ``***``."""
     if isinstance(value, Mapping):
         if not value:
             yield path, "{}"
-        # Kubernetes writes variables as {name: X, value: Y}, and a Secret's data under any name
+        # Kubernetes has variables as {name: X, value: Y}, and the data of a Secret under any name.
         name, kind = value.get("name"), value.get("kind")
         hidden = {"value"} if isinstance(name, str) and is_secret(name) else set()
         hidden |= {"data", "stringData"} if kind == "Secret" else set()
         for key, inner in value.items():
-            place = f"{path}.{key}" if path else key
+            inner_path = f"{path}.{key}" if path else key
             if key in hidden or (is_secret(key) and isinstance(inner, str)):
-                yield place, "***"
+                yield inner_path, "***"
             else:
-                yield from leaf_texts(inner, place)
+                yield from leaf_texts(inner, inner_path)
     elif isinstance(value, list):
         if all(isinstance(item, str) for item in value):
             yield path, ", ".join(str(item) for item in value) or "[]"
@@ -69,6 +68,12 @@ def leaf_texts(value: YamlValue, path: str = "") -> Iterator[tuple[str, str]]:
             yield from leaf_texts(inner, f"{path}[{at}]")
     else:
         yield path, value or ""
+
+
+def omitted_leaves(value: YamlValue, reason: str = "", *, path: str = "", prefix: str = "") -> list[str]:
+    """A note for each leaf of ``value``, which no profile can hold. ``path`` is where ``value`` stands."""
+    leaves = leaf_texts(value, path)
+    return [omitted(f"{prefix}{place} {text}", reason) for place, text in leaves if place or text not in ("", "{}")]
 
 
 class _Reader:
@@ -80,18 +85,18 @@ class _Reader:
         self._left -= 1
         if self._left < 0 or id(node) in self._open:
             raise UsageError(
-                "This YAML is too large for a launch file, or its aliases make it so.", "Paste the command line."
+                "This YAML is too large for a launch file; its aliases may be the reason.", "Paste the command line."
             )
         if isinstance(node, yaml.ScalarNode):
             return None if node.style is None and node.value in _NULLS else str(node.value)
         self._open.add(id(node))
-        read: YamlValue
+        value: YamlValue
         if isinstance(node, yaml.SequenceNode):
-            read = [self.value(item) for item in node.value]
+            value = [self.value(item) for item in node.value]
         else:
-            read = self._mapping(node.value)
+            value = self._mapping(node.value)
         self._open.discard(id(node))
-        return read
+        return value
 
     def _mapping(self, pairs: list[tuple[yaml.Node, yaml.Node]]) -> dict[str, YamlValue]:
         merged: dict[str, YamlValue] = {}

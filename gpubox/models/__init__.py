@@ -1,1 +1,1 @@
-"""Models: GGUF files, where they are found, how they are fetched."""
+"""Models: GGUF files, where they are on disk, and how they are downloaded."""

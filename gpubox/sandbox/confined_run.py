@@ -74,7 +74,7 @@ def _start(
     quarantine: Quarantine | None,
 ) -> spawn.ConfinedProcess:
     protected = quarantine.protected if quarantine else ()
-    program = spawn.Program(_encode(code), stdin, before.special_files, protected)
+    program = spawn.ConfinedProgram(_encode(code), stdin, before.special_files, protected)
     try:
         process = spawn.start(confinement, find_interpreter(), program, policy)
     except OSError as error:

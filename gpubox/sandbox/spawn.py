@@ -34,7 +34,7 @@ _turns = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ConfinedProgram:
     """What to run, and what it finds."""
 
     code: bytes
@@ -108,7 +108,7 @@ def unused_uid() -> int:
     return _NOBODY_UID
 
 
-def start(confinement: Confinement, python: Interpreter, program: Program, policy: Policy) -> ConfinedProcess:
+def start(confinement: Confinement, python: Interpreter, program: ConfinedProgram, policy: Policy) -> ConfinedProcess:
     """Starts ``program`` with the isolation of ``confinement``.
 
     Raises OSError if it cannot be started, GpuboxError if root cannot give its user access to the workspace.
@@ -140,7 +140,7 @@ def start(confinement: Confinement, python: Interpreter, program: Program, polic
 def _start_bubblewrap(
     confinement: Confinement,
     python: Interpreter,
-    program: Program,
+    program: ConfinedProgram,
     policy: Policy,
     uid: int,
     group: Cgroup | None,
@@ -202,7 +202,7 @@ def _open_protected(
 def _start_without_namespaces(
     confinement: Confinement,
     python: Interpreter,
-    program: Program,
+    program: ConfinedProgram,
     policy: Policy,
     uid: int,
     group: Cgroup | None,

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from gpubox.errors import UsageError
 
 KEY_HINT = "Put its key into GPUBOX_URL_KEY, or into a file that [keys] in config.toml names for its address."
-# The path that client configurations contain: a base URL or a whole endpoint. What stands before it belongs to a proxy.
+# The end of the path in client configurations: a base URL or a whole endpoint. A path before it belongs to a proxy.
 _ENDPOINT = re.compile(
     r"/(?:(?:v1|api/v0|api/v1|api)(?:/(?:(?:chat/)?completions|models|embeddings|responses|messages|rerank"
     r"|chat|generate|tags|ps|version))?|health|metrics|slots|props|models|completions?)\Z"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, OtherServerModel, OtherServerReading
+from gpubox.server.responses import json_integer
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
@@ -59,7 +60,7 @@ async def detect_dialect(client: LlamaClient) -> str:
         return ""
     if isinstance((await client.fetch_object("/api/version")).get("version"), str):
         return OLLAMA
-    listed = _objects((await client.fetch_object("/v1/models")).get("data"))
+    listed = await _items(client, "/v1/models", "data")
     if isinstance((await client.fetch_object("/version")).get("version"), str) and (
         any(item.get("owned_by") == "vllm" for item in listed) or await _vllm_metrics(client)
     ):
@@ -85,8 +86,8 @@ async def _ollama(client: LlamaClient) -> OtherServerReading | None:
     version = (await client.fetch_object("/api/version")).get("version")
     if not isinstance(version, str):
         return None
-    loaded = [_ollama_model(item, True) for item in _objects((await client.fetch_object("/api/ps")).get("models"))]
-    tags = [_ollama_model(item, False) for item in _objects((await client.fetch_object("/api/tags")).get("models"))]
+    loaded = [_ollama_model(item, True) for item in await _items(client, "/api/ps", "models")]
+    tags = [_ollama_model(item, False) for item in await _items(client, "/api/tags", "models")]
     names = {model.name for model in loaded}
     models = [*loaded, *(model for model in tags if model.name not in names)]
     return OtherServerReading(OLLAMA, version, _named(models), not_reported=NOT_REPORTED[OLLAMA])
@@ -110,7 +111,7 @@ async def _vllm(client: LlamaClient) -> OtherServerReading | None:
     metrics = await _vllm_metrics(client)
     if not isinstance(version, str) and not metrics:
         return None
-    listed = _objects((await client.fetch_object("/v1/models")).get("data"))
+    listed = await _items(client, "/v1/models", "data")
     models = [
         OtherServerModel(_text(item.get("id")) or "", True, context_size_tokens=_integer(item.get("max_model_len")))
         for item in listed
@@ -187,7 +188,7 @@ def _lm_studio_model(item: Mapping[str, Any]) -> OtherServerModel:
 
 
 async def _openai(client: LlamaClient) -> OtherServerReading | None:
-    listed = _objects((await client.fetch_object("/v1/models")).get("data"))
+    listed = await _items(client, "/v1/models", "data")
     if not listed:
         return None
     models = [OtherServerModel(_text(item.get("id")) or "") for item in listed]
@@ -199,6 +200,10 @@ def _named(models: list[OtherServerModel]) -> tuple[OtherServerModel, ...]:
     return tuple(sorted(named, key=lambda model: model.loaded is not True))
 
 
+async def _items(client: LlamaClient, path: str, field: str) -> list[dict[str, Any]]:
+    return _objects((await client.fetch_object(path)).get(field))
+
+
 def _objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value[:MAX_MODELS] if isinstance(item, dict)] if isinstance(value, list) else []
 
@@ -208,8 +213,8 @@ def _text(value: Any) -> str | None:
 
 
 def _integer(value: Any) -> int | None:
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-    return value if good else None
+    number = json_integer(value)
+    return number if number is not None and 0 <= number < 2**53 else None
 
 
 def _number(text: str) -> float | None:

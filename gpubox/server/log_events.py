@@ -1,4 +1,4 @@
-"""The events that llama-server's log tells of, as values. ``log_parsing.parse_event`` makes them from lines.
+"""The events in llama-server's log, as values. ``log_parsing.parse_event`` makes them from lines.
 
 They are named tuples: three dozen frozen dataclasses would cost each command 10 ms at import.
 """

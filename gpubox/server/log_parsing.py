@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from gpubox.server import log_events as ev
 from gpubox.server.log import CUT_MARKER, parse_line
@@ -78,6 +78,11 @@ def _numbers(text: str) -> tuple[float, ...]:
     return values
 
 
+def _event(event: Callable[..., LogEvent], *converters: Callable[[str], Any]) -> _Build:
+    """Makes ``event`` of all groups of the match, each converted."""
+    return lambda m: event(*(convert(group) for convert, group in zip(converters, m.groups(), strict=True)))
+
+
 def _section(name: str) -> _Build:
     return lambda m: ev.LogSection(name)  # type: ignore[arg-type]
 
@@ -131,14 +136,14 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
         r"  - (\S+) +: (.+) \((\d+) MiB, (\d+) MiB free\)",
         lambda m: ev.LogDevice(m[1], m[2], "", _bytes(int(m[3]) * MIB), _bytes(int(m[4]) * MIB)),
     ),
-    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", lambda m: ev.OffloadedLayers(_count(m[1]), _count(m[2]))),
+    ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", _event(ev.OffloadedLayers, _count, _count)),
     (
         "llama_kv_cache: size",
         rf"size = +{_NUMBER} MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs\)",
-        lambda m: ev.KvCache(_mib(m[1]), _count(m[2]), _count(m[3])),
+        _event(ev.KvCache, _mib, _count, _count),
     ),
-    ("SWA KV cache", r"creating +SWA KV cache, size = (\d+) cells", lambda m: ev.SwaCache(_count(m[1]))),
-    ("threadpool init", r"threadpool init, n_threads = (\d+)", lambda m: ev.ThreadCount(_count(m[1]))),
+    ("SWA KV cache", r"creating +SWA KV cache, size = (\d+) cells", _event(ev.SwaCache, _count)),
+    ("threadpool init", r"threadpool init, n_threads = (\d+)", _event(ev.ThreadCount, _count)),
     # a request, from its arrival to its end
     ("conv_id=", r"server_strea\w*: conv_id=.*\(empty=([01])\)$", lambda m: ev.RequestArrived(m[1] == "0")),
     ("skipping, is_processing", rf"{_TASK}- skipping, is_processing = 1", lambda m: ev.SlotBusy(int(m[1]))),
@@ -160,18 +165,18 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
         rf"found better prompt with f_keep = {_NUMBER}, (?:f_)?sim = {_NUMBER}",
         lambda m: ev.BetterPromptFound(_fraction(m[2])),
     ),
-    ("purging slot", r"purging slot (\d+) with (\d+) tokens", lambda m: ev.SlotPurged(int(m[1]), _count(m[2]))),
+    ("purging slot", r"purging slot (\d+) with (\d+) tokens", _event(ev.SlotPurged, int, _count)),
     (
         "clearing prompt with",
         rf"{_TASK}clearing prompt with (\d+) tokens",
         lambda m: ev.PromptCleared(int(m[1]), _count(m[3])),
     ),
-    ("saving prompt with length", r"saving prompt with length (\d+),", lambda m: ev.PromptSaved(_count(m[1]))),
+    ("saving prompt with length", r"saving prompt with length (\d+),", _event(ev.PromptSaved, _count)),
     (
         # ... due to lack of cache data (likely due to SWA or hybrid/recurrent memory, ...)
         "full prompt re-processing",
         rf"{_TASK}(forcing full prompt re-processing.*)",
-        lambda m: ev.FullReprocessing(int(m[1]), int(m[2]), m[3]),
+        _event(ev.FullReprocessing, int, int, str),
     ),
     (
         "processing task",
@@ -181,14 +186,14 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     (
         "new prompt",
         rf"{_TASK}new prompt, n_ctx_slot = (\d+),[^=]*= -?\d+, (?:task\.n_tokens|n_prompt_tokens) = (\d+)",
-        lambda m: ev.NewPrompt(int(m[1]), int(m[2]), _count(m[3]), _count(m[4])),
+        _event(ev.NewPrompt, int, int, _count, _count),
     ),
     (
         "memory_seq_rm",
         rf"{_TASK}(?:cached n_tokens|n_tokens|n_past) = (\d+), memory_seq_rm",
-        lambda m: ev.CachedTokens(int(m[1]), int(m[2]), _count(m[3])),
+        _event(ev.CachedTokens, int, int, _count),
     ),
-    ("kv cache rm", rf"{_TASK}kv cache rm \[(\d+), end", lambda m: ev.CachedTokens(int(m[1]), int(m[2]), _count(m[3]))),
+    ("kv cache rm", rf"{_TASK}kv cache rm \[(\d+), end", _event(ev.CachedTokens, int, int, _count)),
     (
         "prompt processing",
         rf"{_TASK}prompt processing(?: progress)?, (?:n_tokens|n_past) = +(\d+), (?:(?:batch\.)?n_tokens = +\d+, )?"
@@ -198,13 +203,9 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     (
         "tg =",
         rf"{_TASK}n_(?:gen|decoded) = +(\d+), tg = +{_NUMBER} t/s(?:, tg_3s = +{_NUMBER} t/s)?",
-        lambda m: ev.GenerationProgressLine(int(m[1]), int(m[2]), _count(m[3]), _rate(m[4]), _rate(m[5])),
+        _event(ev.GenerationProgressLine, int, int, _count, _rate, _rate),
     ),
-    (
-        "print_timing",
-        r"print_timing: id +(\d+) \| task +(-?\d+) \| *$",
-        lambda m: ev.TimingHeader(int(m[1]), int(m[2])),
-    ),
+    ("print_timing", r"print_timing: id +(\d+) \| task +(-?\d+) \| *$", _event(ev.TimingHeader, int, int)),
     (
         "prompt eval time",
         rf"{_OPTIONAL_TASK}prompt eval time = +{_NUMBER} ms / +(\d+) tokens \([^,]*, +{_NUMBER} tokens per second\)",
@@ -226,22 +227,18 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
         rf"(?:, mean (?:acceptance )?len(?:gth)? = +{_NUMBER})?",
         lambda m: ev.DraftAcceptance(int(m[1] or -1), int(m[2] or -1), _count(m[3]), _count(m[4]), _rate(m[5])),
     ),
-    (
-        "acc per pos",
-        rf"{_TASK}acc per pos = \(([^)]*)\)",
-        lambda m: ev.DraftAcceptancePerPosition(int(m[1]), int(m[2]), _numbers(m[3])),
-    ),
+    ("acc per pos", rf"{_TASK}acc per pos = \(([^)]*)\)", _event(ev.DraftAcceptancePerPosition, int, int, _numbers)),
     (
         "stop processing",
         rf"{_TASK}stop processing: (?:n_tokens|n_past) = (\d+), truncated = (\d)",
         lambda m: ev.SlotReleased(int(m[1]), int(m[2]), _count(m[3]), m[4] == "1"),
     ),
-    ("cancel task", r"cancel task, id_task = (\d+)", lambda m: ev.TaskCancelled(int(m[1]))),
-    ("send_error: task id", r"send_error: task id = (\d+), error:", lambda m: ev.TaskFailed(int(m[1]))),
+    ("cancel task", r"cancel task, id_task = (\d+)", _event(ev.TaskCancelled, int)),
+    ("send_error: task id", r"send_error: task id = (\d+), error:", _event(ev.TaskFailed, int)),
     (
         "cache state",
         rf"cache state: \d+ prompts, {_NUMBER} MiB \(limits: {_NUMBER} MiB",
-        lambda m: ev.PromptCacheSize(_mib(m[1]), _mib(m[2])),
+        _event(ev.PromptCacheSize, _mib, _mib),
     ),
     (
         "created context checkpoint",

@@ -84,8 +84,8 @@ class Supervisor:
         self._state = InstanceState()
         self._save_problem: GpuboxError | None = None
         """Why the last change of the state is not on disk."""
-        self._since = ""
-        """When the operation began."""
+        self._since, self._began = "", 0.0
+        """When the operation began: ISO-8601, and on the monotonic clock."""
         self._crashed: InstanceView | None = None
         """The view of the instance if its server has crashed."""
 
@@ -131,7 +131,6 @@ class Supervisor:
         with self._exclusive("switch", launch.profile) as old:
             if old and old.ready_at and old.launch == launch:
                 return old
-            began = time.monotonic()
             try:
                 if old:
                     await self._stop(old)
@@ -139,9 +138,9 @@ class Supervisor:
             except GpuboxError as error:
                 self._save(message=f"{launch.profile} could not be restored: {error.message}")
                 self.emit(StepFailed(Step.RESTORE, launch.profile, error.message, error.hint))
-                self._finish("switch", launch.profile, began, None, error.message, ok=False)
+                self._finish("switch", launch.profile, None, error.message, ok=False)
                 raise
-            self._finish("switch", launch.profile, began, launch.profile, f"{launch.profile} is restored.")
+            self._finish("switch", launch.profile, launch.profile, f"{launch.profile} is restored.")
             return running
 
     async def restart_crashed(self, launch_id: str) -> None:
@@ -154,7 +153,7 @@ class Supervisor:
             dead = self._crashed.state.running if self._crashed else None
             if old or dead is None or dead.launch_id != launch_id:
                 return
-            name, began = dead.launch.profile, time.monotonic()
+            name = dead.launch.profile
             self._save(restarts=(*recent_restarts(self._state), utc_now()))
             if self._save_problem:  # without a count there is no limit to restarts
                 raise GpuboxError(f"A restart is refused: {self._save_problem.message}", self._save_problem.hint)
@@ -163,9 +162,9 @@ class Supervisor:
                 await self._bring_up(dead.launch)
             except GpuboxError as error:
                 self._save(running=None, message=f"{name} died, and could not be restarted: {error.message}")
-                self._finish("restart", name, began, None, error.message, ok=False)
+                self._finish("restart", name, None, error.message, ok=False)
                 raise
-            self._finish("restart", name, began, name, f"{name} answers.")
+            self._finish("restart", name, name, f"{name} answers.")
 
     async def stop(self) -> str | None:
         """Stops the server at once. Returns its profile, or ``None`` if nothing ran.
@@ -173,7 +172,6 @@ class Supervisor:
         It also works if the state cannot be written: stopping may be the way to free a full disk.
         """
         with self._exclusive("stop", "", must_record=False) as old:
-            began = time.monotonic()
             if old is None:
                 return None
             await self._stop(old, wait_vram=False, stop_now=True)
@@ -181,26 +179,25 @@ class Supervisor:
             message = f"{name} is stopped."
             if self._save_problem:
                 message += f" This is not on record: {self._save_problem.message}"
-            self._finish("stop", name, began, None, message)
+            self._finish("stop", name, None, message)
             return name
 
     async def _replace(
         self, kind: str, profile: Profile, old: RunningServer | None, *, stop_now: bool, allow_exposed: bool,
         restore: bool = True, wait: float | None = None,
     ) -> RunningServer:  # fmt: skip
-        began = time.monotonic()
         name = profile.name
         try:
             launch = await self._check(profile, old, allow_exposed)
             if old and kind != "restart" and self._runs_already(old, launch, restore):
-                self._finish(kind, name, began, name, f"{name} is already running.")
+                self._finish(kind, name, name, f"{name} is already running.")
                 return old
             if old and not stop_now:
                 await self._wait_idle(old, self.config.wait_seconds if wait is None else wait)
         except GpuboxError as error:
             self.emit(StepFailed(Step.CHECK, name, error.message, error.hint))
             untouched = f" {old.launch.profile} was not touched." if old else ""
-            self._finish(kind, name, began, old.launch.profile if old else None, error.message + untouched, ok=False)
+            self._finish(kind, name, old.launch.profile if old else None, error.message + untouched, ok=False)
             raise
         try:
             if old:
@@ -210,8 +207,8 @@ class Supervisor:
             if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
                 task.uncancel()  # Ctrl-C: restore the old server; a second Ctrl-C ends that too
             previous = old if old and (restore or is_alive(old.process)) else None
-            raise await self._restore_previous(kind, name, previous, _cause_of(error), began) from None
-        self._finish(kind, name, began, name, f"{name} answers.")
+            raise await self._restore_previous(kind, name, previous, _cause_of(error)) from None
+        self._finish(kind, name, name, f"{name} answers.")
         return running
 
     def _runs_already(self, old: RunningServer, launch: Launch, restore: bool) -> bool:
@@ -342,36 +339,32 @@ class Supervisor:
             await asyncio.sleep(PORT_SECONDS)
         return check_port(launch.host, launch.port)
 
-    async def _restore_previous(
-        self, kind: str, name: str, old: RunningServer | None, cause: Cause, began: float
-    ) -> OperationFailed:
+    async def _restore_previous(self, kind: str, name: str, old: RunningServer | None, cause: Cause) -> OperationFailed:
         """Starts the server again that ran before the failed operation. Returns the error to raise."""
         kept = self._state.failed
         logged = kept is not None and kept.profile == name and kept.at >= self._since
         self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line, logged))
-        message = f"{name}: {cause.sentence}."
-        if old is None:
-            self._save(running=None, message=message)
-            self._finish(kind, name, began, None, message, ok=False)
-            return OperationFailed(message, cause.hint, cause)
-        previous = old.launch.profile
-        if is_alive(old.process):  # it could not even be stopped
+        message, hint, answering = f"{name}: {cause.sentence}.", cause.hint, None
+        if old and is_alive(old.process):  # it could not even be stopped
             self._save(running=old)
-            self._finish(kind, name, began, previous, message, ok=False)
-            return OperationFailed(f"{message} {previous} was not touched.", cause.hint, cause)
-        restoring = self._step(Step.RESTORE, previous)
-        try:
-            await self._bring_up(old.launch, restoring=True)
-        except GpuboxError as error:
-            message += f" {previous} could not be restored: {error.message.rstrip('.')}. Nothing runs."
+            answering = old.launch.profile
+            message += f" {answering} was not touched."
+        elif old:
+            previous = old.launch.profile
+            began = self._step(Step.RESTORE, previous)
+            try:
+                await self._bring_up(old.launch, restoring=True)
+                self._done(Step.RESTORE, previous, began)
+                answering = previous
+                message += f" {previous} is restored ({time.monotonic() - began:.1f} s)."
+            except GpuboxError as error:
+                self.emit(StepFailed(Step.RESTORE, previous, error.message, error.hint))
+                message += f" {previous} could not be restored: {error.message.rstrip('.')}. Nothing runs."
+                hint = hint or error.hint
+        if answering is None:
             self._save(running=None, message=message)
-            self.emit(StepFailed(Step.RESTORE, previous, error.message, error.hint))
-            self._finish(kind, name, began, None, message, ok=False)
-            return OperationFailed(message, cause.hint or error.hint, cause)
-        self._done(Step.RESTORE, previous, restoring)
-        message += f" {previous} is restored ({time.monotonic() - restoring:.1f} s)."
-        self._finish(kind, name, began, previous, message, ok=False)
-        return OperationFailed(message, cause.hint, cause)
+        self._finish(kind, name, answering, message, ok=False)
+        return OperationFailed(message, hint, cause)
 
     @contextmanager
     def _exclusive(self, kind: str, profile: str, *, must_record: bool = True) -> Iterator[RunningServer | None]:
@@ -384,7 +377,7 @@ class Supervisor:
             if not try_lock(descriptor):
                 raise self._busy_error()
             view = observe(self.paths, self.instance)
-            self._since = utc_now()
+            self._since, self._began = utc_now(), time.monotonic()
             operation = Operation(kind, profile, "begin", own_identity(), self._since)
             self._state = replace(view.state, running=view.running, operation=operation, message=view.message)
             self._crashed = view if view.crashed else None
@@ -432,10 +425,9 @@ class Supervisor:
     def _done(self, step: Step, profile: str, began: float, note: str = "") -> None:
         self.emit(StepDone(step, profile, time.monotonic() - began, note))
 
-    def _finish(
-        self, kind: str, profile: str, began: float, answering: str | None, message: str, *, ok: bool = True
-    ) -> None:
-        self.emit(OperationFinished(kind, profile, ok, answering, time.monotonic() - began, message))
+    def _finish(self, kind: str, profile: str, answering: str | None, message: str, *, ok: bool = True) -> None:
+        seconds = time.monotonic() - self._began
+        self.emit(OperationFinished(kind, profile, ok, answering, seconds, message))
 
 
 def _open_lock(path: Path, *, or_folder: bool) -> int:

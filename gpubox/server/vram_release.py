@@ -21,7 +21,7 @@ async def wait_vram_released() -> str:
     """
     before = await asyncio.to_thread(vram_used)
     if before is None:
-        return "no GPU driver to ask"
+        return "no GPU driver"
     began = time.monotonic()
     while time.monotonic() - began < LIMIT_SECONDS:
         await asyncio.sleep(INTERVAL_SECONDS)

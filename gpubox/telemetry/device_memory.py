@@ -1,9 +1,10 @@
-"""The split of the log against the driver's own numbers: what each card holds, reconciled. Pure."""
+"""What each device holds: the log's memory breakdown reconciled with the driver's numbers. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import TypedDict
 
 from gpubox.hardware.gpu import Gpu
 from gpubox.hardware.host import HostReading, ProcessReading
@@ -12,56 +13,54 @@ from gpubox.telemetry.snapshot import DeviceMemory
 
 
 def reconcile_devices(
-    split: MemoryBreakdown | None,
+    breakdown: MemoryBreakdown | None,
     gpus: tuple[Gpu, ...],
     host: HostReading | None,
     process: ProcessReading | None,
     server_pid: int | None,
     loaded_used: dict[int, int],
-    whole_card_gpus: Collection[int] = (),
+    loaded_whole: Collection[int] = (),
 ) -> tuple[DeviceMemory, ...]:
-    """Every device: cards first, then RPC devices, then the host.
+    """Every device: the cards first, then RPC devices, then the host.
 
-    ``loaded_used`` is what the server used when the load was proven, by the driver's index: growth is counted from
-    there. For the cards of ``whole_card_gpus`` it is the whole card's use; like is only set against like.
+    ``loaded_used`` is what the server used after its load, by the driver's index of the card; growth is counted from
+    there. For the cards in ``loaded_whole`` it is the use of the whole card, because the driver hid that of the server.
     """
-    keys = split.keys if split else []
     devices: list[DeviceMemory] = []
-    taken: set[str] = set()
+    card_keys: set[str] = set()
     for gpu in gpus:
-        key = device_key_of(gpu, split)
+        key = device_key_of(gpu, breakdown)
         if key:
-            taken.add(key)
-        devices.append(_card(gpu, key, split, server_pid, loaded_used.get(gpu.index), gpu.index in whole_card_gpus))
-    for key in keys:
-        if key != HOST and key not in taken and split:
-            devices.append(_unseen(key, split))
-    if split and HOST in keys:
-        devices.append(_host(split, host, process))
+            card_keys.add(key)
+        devices.append(_card(gpu, key, breakdown, server_pid, loaded_used.get(gpu.index), gpu.index in loaded_whole))
+    if breakdown:
+        devices += [_unseen(key, breakdown) for key in breakdown.keys if key != HOST and key not in card_keys]
+        if HOST in breakdown.keys:
+            devices.append(_host(breakdown, host, process))
     return tuple(devices)
 
 
 def server_vram(gpu: Gpu, server_pid: int | None) -> int | None:
-    """Bytes the driver says the server holds on a card; ``None`` where it does not say."""
+    """Bytes that the server holds on a card, according to the driver; None if it does not report them."""
     return next((p.vram_bytes for p in gpu.processes if p.pid == server_pid and p.vram_bytes is not None), None)
 
 
-def device_key_of(gpu: Gpu, split: MemoryBreakdown | None) -> str | None:
-    """llama.cpp's name of a card: by PCI address, which both print; else by position."""
-    if split is None:
+def device_key_of(gpu: Gpu, breakdown: MemoryBreakdown | None) -> str | None:
+    """llama.cpp's name of a card: by PCI address, which both report; else by index."""
+    if breakdown is None:
         return None
-    bus = _address(gpu.bus_id)
-    for key, device in split.devices.items():
-        if bus and _address(device.bus_id) == bus:
+    address = _pci_address(gpu.bus_id)
+    for key, device in breakdown.devices.items():
+        if address and _pci_address(device.bus_id) == address:
             return key
-    named = [k for k in split.keys if k.startswith(("CUDA", "ROCm", "Vulkan", "SYCL")) and k[-1:].isdecimal()]
-    known_by_bus = any(_address(split.devices[k].bus_id) for k in named if k in split.devices)
-    guess = [k for k in named if re.sub(r"\D", "", k) == str(gpu.index)]
-    return guess[0] if guess and not known_by_bus else None
+    cards = [k for k in breakdown.keys if k.startswith(("CUDA", "ROCm", "Vulkan", "SYCL")) and k[-1:].isdecimal()]
+    if any(_pci_address(breakdown.devices[k].bus_id) for k in cards if k in breakdown.devices):
+        return None
+    return next((key for key in cards if re.sub(r"\D", "", key) == str(gpu.index)), None)
 
 
-def _address(text: str | None) -> tuple[int, ...] | None:
-    """``00000000:01:00.0`` of NVML and ``0000:01:00.0`` of llama.cpp as the same numbers."""
+def _pci_address(text: str | None) -> tuple[int, ...] | None:
+    """The same numbers for ``00000000:01:00.0`` of NVML and ``0000:01:00.0`` of llama.cpp."""
     match = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f]))?", (text or "").lower())
     return tuple(int(part or "0", 16) for part in match.groups()) if match else None
 
@@ -69,89 +68,93 @@ def _address(text: str | None) -> tuple[int, ...] | None:
 def _card(
     gpu: Gpu,
     key: str | None,
-    split: MemoryBreakdown | None,
+    breakdown: MemoryBreakdown | None,
     server_pid: int | None,
     loaded_used: int | None,
-    whole: bool,
+    whole_card: bool,
 ) -> DeviceMemory:
     total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
-    others = tuple(
-        sorted(
-            (
-                (p.name or f"pid {p.pid}", p.vram_bytes)
-                for p in gpu.processes
-                if p.pid != server_pid and p.vram_bytes is not None
-            ),
-            key=lambda pair: -pair[1],
-        )
-    )
-    others_sum = sum(size for _, size in others)
+    known = [(p.name or f"pid {p.pid}", p.vram_bytes) for p in gpu.processes if p.pid != server_pid]
+    others = sorted(((name, size) for name, size in known if size is not None), key=lambda pair: -pair[1])
+    others_bytes = sum(size for _, size in others)
     hidden = not gpu.processes_known or any(p.vram_bytes is None for p in gpu.processes)
-    mine = server_vram(gpu, server_pid)
-    parts = split.known_of(key) if split and key else 0
-    # Hidden at the load and listed now, or the other way round (a lost process list): that is no growth.
-    holding = used if whole and mine is None else mine if not whole else None
-    growth = max(0, holding - loaded_used) if key and holding is not None and loaded_used is not None else None
-    unaccounted = used - parts - others_sum - (growth or 0) if used is not None else None
-    held = split if key else None
+    parts = breakdown.total_of(key) if breakdown and key else 0
+    server_bytes = server_vram(gpu, server_pid)
+    # Growth is unknown if the driver hid the server's memory at the load and reports it now, or the other way round.
+    comparable = server_bytes if not whole_card else used if server_bytes is None else None
+    growth = None
+    if key and comparable is not None and loaded_used is not None:
+        growth = max(0, comparable - loaded_used)
     return DeviceMemory(
         device=key or f"GPU {gpu.index}",
         kind="gpu",
         name=gpu.name,
         gpu_index=gpu.index,
         total_bytes=total,
-        weights_bytes=held.weights_of(key) if held and key else None,
-        kv_bytes=held.kv.get(key) if held and key else None,
-        recurrent_bytes=held.recurrent.get(key) if held and key else None,
-        compute_bytes=held.compute.get(key) if held and key else None,
-        draft_bytes=held.draft_of(key) if held and key else None,
+        **_parts(breakdown, key),
         growth_bytes=growth,
-        other_processes=others,
-        other_processes_bytes=None if hidden and not others else others_sum,
-        unaccounted_bytes=unaccounted,
+        other_processes=tuple(others),
+        other_processes_bytes=None if hidden and not others else others_bytes,
+        unaccounted_bytes=used - parts - others_bytes - (growth or 0) if used is not None else None,
         free_bytes=total - used if total is not None and used is not None else None,
     )
 
 
-def _unseen(key: str, split: MemoryBreakdown) -> DeviceMemory:
-    """A device the driver here does not know (RPC, or no driver): the log's numbers, its total as at the start."""
-    device = split.devices.get(key)
+class _Parts(TypedDict, total=False):
+    weights_bytes: int | None
+    kv_bytes: int | None
+    recurrent_bytes: int | None
+    compute_bytes: int | None
+    draft_bytes: int | None
+
+
+def _parts(breakdown: MemoryBreakdown | None, key: str | None) -> _Parts:
+    if breakdown is None or key is None:
+        return {}
+    return {
+        "weights_bytes": breakdown.weights_of(key),
+        "kv_bytes": breakdown.kv.get(key),
+        "recurrent_bytes": breakdown.recurrent.get(key),
+        "compute_bytes": breakdown.compute.get(key),
+        "draft_bytes": breakdown.draft_of(key),
+    }
+
+
+def _unseen(key: str, breakdown: MemoryBreakdown) -> DeviceMemory:
+    """A device that the driver here does not know (RPC, or no driver): all numbers come from the log."""
+    device = breakdown.devices.get(key)
     return DeviceMemory(
         device=f"{device.device}[{device.name}]" if device and key.startswith("RPC") else key,
         kind="rpc" if key.startswith("RPC") else "gpu",
         name=device.name if device else None,
         total_bytes=device.total_bytes if device else None,
-        weights_bytes=split.weights_of(key),
-        kv_bytes=split.kv.get(key),
-        recurrent_bytes=split.recurrent.get(key),
-        compute_bytes=split.compute.get(key),
-        draft_bytes=split.draft_of(key),
+        **_parts(breakdown, key),
     )
 
 
-def _host(split: MemoryBreakdown, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
-    """The RAM, split so that it sums up. Kernel: man 5 proc (meminfo, pid/status), mm/page_alloc.c si_mem_available.
+def _host(breakdown: MemoryBreakdown, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
+    """The RAM, with parts that add up. Kernel: man 5 proc (meminfo, pid/status), mm/page_alloc.c si_mem_available.
 
-    Resident pages of a mapped GGUF are page cache: MemAvailable counts them as available, unless they are locked. Here
-    they are weights, and what is free is the rest. Pinned (``CUDA_Host``) memory may be in no process's resident set.
+    MemAvailable counts the resident pages of a mapped GGUF as available, because they are page cache, unless they are
+    locked. Here they are weights, and only the rest is free. Pinned memory (``CUDA_Host``) may be in no process's RSS.
     """
-    known = split.known_of(HOST)
+    known = breakdown.total_of(HOST)
     total = host.ram_total_bytes if host else None
     available = min(max(0, host.ram_available_bytes), host.ram_total_bytes) if host else None
     on_disk = free = others = unaccounted = None
     if process:
-        mapped = min(split.mapped_bytes, known)
-        of_file = min(mapped, process.file_bytes)
-        resident = min(mapped, of_file + process.shared_bytes)  # a GGUF in a tmpfs is shared memory
+        mapped = min(breakdown.mapped_bytes, known)
+        resident_file = min(mapped, process.file_bytes)
+        resident = min(mapped, resident_file + process.shared_bytes)  # a GGUF in a tmpfs is shared memory
         on_disk = mapped - resident
-        held = process.anon_bytes + process.shared_bytes + of_file
-        unaccounted = held - (known - on_disk)
-        unseen = min(split.pinned_bytes, max(0, -unaccounted))
-        held, unaccounted = held + unseen, unaccounted + unseen
+        server_bytes = process.anon_bytes + process.shared_bytes + resident_file
+        unaccounted = server_bytes - (known - on_disk)
+        unseen = min(breakdown.pinned_bytes, max(0, -unaccounted))
+        server_bytes, unaccounted = server_bytes + unseen, unaccounted + unseen
         if total is not None and available is not None:
-            free = max(0, available - max(0, of_file - process.locked_bytes))
-            others = total - free - held
-            if others < 0:  # the readings are not of one instant
+            free = max(0, available - max(0, resident_file - process.locked_bytes))
+            others = total - free - server_bytes
+            if others < 0:  # the readings are from slightly different moments
                 others, unaccounted = 0, unaccounted + others
     elif total is not None and available is not None:
         free, unaccounted = available, total - available - known
@@ -160,14 +163,10 @@ def _host(split: MemoryBreakdown, host: HostReading | None, process: ProcessRead
         kind="host",
         name="RAM",
         total_bytes=total,
-        weights_bytes=split.weights_of(HOST),
-        kv_bytes=split.kv.get(HOST),
-        recurrent_bytes=split.recurrent.get(HOST),
-        compute_bytes=split.compute.get(HOST),
-        draft_bytes=split.draft_of(HOST),
+        **_parts(breakdown, HOST),
         on_disk_bytes=on_disk,
         other_processes_bytes=others,
         unaccounted_bytes=unaccounted,
         free_bytes=free,
-        estimated=split.weights_are_estimated(HOST) or bool(on_disk),
+        estimated=breakdown.weights_are_estimated(HOST) or bool(on_disk),
     )

@@ -1,4 +1,4 @@
-"""Ring buffers of what was read, for the graph. Pure; the clock is in the values."""
+"""Ring buffers of recent readings, for the graph. Pure: the clock is in the values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_POINTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """One instant of the graph."""
+    """One moment of the graph. ``at`` is monotonic; speeds in tokens per second."""
 
     at: float
     tg: float | None
@@ -23,29 +23,29 @@ class HistoryPoint:
 
 
 class History:
-    """The last KEEP_SECONDS. ``marks`` are what happened in them."""
+    """The last KEEP_SECONDS of readings, and the events in them (``marks``)."""
 
     def __init__(self) -> None:
         self.points: deque[HistoryPoint] = deque(maxlen=MAX_POINTS)
         self.marks: deque[HistoryMark] = deque(maxlen=64)
         self._profile: str | None = None
-        """Of the server that ran last and was neither stopped nor died since; empty for one without a profile."""
+        """Of the server that was last seen running, until it stops or dies; empty for one without a profile."""
         self._pid: int | None = None
         self._state = ""
 
     def push(self, snapshot: Snapshot) -> None:
-        """Takes in one snapshot; notices by itself when the server changed, came or died."""
-        through = snapshot.throughput
+        """Adds one snapshot. Detects when the server changed, started, stopped or died."""
+        speeds = snapshot.throughput
         if self.points and snapshot.at < self.points[-1].at:
-            self.points.clear()  # the clock went backwards: what was, cannot be set beside what comes
+            self.points.clear()  # the clock went back: old and new points are not comparable
             self.marks.clear()
-        reading = through.pp_tokens_per_second if through.state == "prefill" else None
-        self.points.append(HistoryPoint(snapshot.at, through.tg_tokens_per_second, reading, through.state))
+        pp = speeds.pp_tokens_per_second if speeds.state == "prefill" else None
+        self.points.append(HistoryPoint(snapshot.at, speeds.tg_tokens_per_second, pp, speeds.state))
         while self.points and snapshot.at - self.points[0].at > KEEP_SECONDS:
             self.points.popleft()
-        self._notice(snapshot)
+        self._add_mark(snapshot)
 
-    def _notice(self, snapshot: Snapshot) -> None:
+    def _add_mark(self, snapshot: Snapshot) -> None:
         server = snapshot.server
         kind: Literal["switch", "crash", "oom", "start", "stop"] | None = None
         text = server.profile or ""
@@ -55,7 +55,7 @@ class History:
             kind, text = "oom" if "out of" in server.message else "crash", server.message
         elif server.state == "stopped" and self._profile is not None:
             kind, text = "stop", self._profile
-        if kind and self._state:  # what was so when the watching began, did not happen then
+        if kind and self._state:  # not for the state at the first snapshot
             self.marks.append(HistoryMark(snapshot.at, kind, text))
         if server.pid:
             self._profile, self._pid = server.profile or "", server.pid
@@ -64,7 +64,7 @@ class History:
         self._state = server.state
 
     def columns(self, width: int, seconds: float, now: float) -> list[float | None]:
-        """The mean tg of each of ``width`` equal stretches of the last ``seconds``, oldest first."""
+        """The mean tg in each of ``width`` equal parts of the last ``seconds``, oldest first."""
         width = max(0, width)
         sums, counts = [0.0] * width, [0] * width
         for point in self.points:
@@ -77,7 +77,7 @@ class History:
         return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
     def reading_columns(self, width: int, seconds: float, now: float) -> frozenset[int]:
-        """The columns of the last ``seconds`` in which a prompt was read and nothing was generated."""
+        """The columns in which a prompt was processed and nothing was generated."""
         reading: set[int | None] = set()
         generating: set[int | None] = set()
         for point in self.points:
@@ -86,19 +86,19 @@ class History:
         return frozenset(column for column in reading - generating if column is not None)
 
     def mark_columns(self, width: int, seconds: float, now: float) -> dict[int, HistoryMark]:
-        """The marks of the last ``seconds`` by column."""
-        found = {_column(mark.at, width, seconds, now): mark for mark in self.marks}
-        return {column: mark for column, mark in found.items() if column is not None}
+        """The marks of the last ``seconds``, by column."""
+        columns = ((_column(mark.at, width, seconds, now), mark) for mark in self.marks)
+        return {column: mark for column, mark in columns if column is not None}
 
     @property
     def peak(self) -> float | None:
-        """The highest tg kept."""
+        """The highest tg of all points."""
         return max((p.tg for p in self.points if p.tg is not None), default=None)
 
 
 def _column(at: float, width: int, seconds: float, now: float) -> int | None:
-    """The column of ``at``; this very instant is in the last one, and nothing older than ``seconds`` in the first."""
+    """The column of ``at``: the last one for ``now``, None before the last ``seconds``."""
     if width <= 0 or seconds <= 0:
         return None
-    place = width - (now - at) * width / seconds
-    return min(int(place), width - 1) if 0 <= place <= width else None
+    position = width - (now - at) * width / seconds
+    return min(int(position), width - 1) if 0 <= position <= width else None

@@ -1,8 +1,8 @@
-"""The memory split of a launch, folded from its log events. Pure.
+"""The memory breakdown of a launch, from its log events. Pure.
 
-Sources: the buffer lines of llama.cpp (exact to 0.01 MiB) and, for host weights, the fit's breakdown table
-(floored MiB), because a mapped file's buffer (``CPU_Mapped``) spans GPU tensors that lie between CPU ones and
-over-counts. Lines after ``creating MTP draft context`` or ``loading draft model`` belong to the draft.
+Sources: llama.cpp's buffer lines (exact to 0.01 MiB) and, for host weights, the breakdown table of ``--fit`` (MiB,
+rounded down), because the buffer of a mapped file (``CPU_Mapped``) also spans the GPU tensors that lie between CPU
+tensors. Lines after ``creating MTP draft context`` or ``loading draft model`` belong to the draft.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _RPC = re.compile(r"^RPC\d+ ?[\[(]([^\])]+)[\])]$")
 
 
 def device_key(name: str) -> str:
-    """One key for all spellings of a device: ``CUDA0 (RTX 4090)`` and ``CUDA0``; an RPC device by its endpoint.
+    """One key for all spellings of a device: ``CUDA0 (RTX 4090)`` -> ``CUDA0``; an RPC device by its endpoint.
 
-    The index in an RPC buffer's name counts per endpoint, the one of the device over all: only the endpoint agrees.
+    llama.cpp numbers RPC buffers for each endpoint and RPC devices over all, so only the endpoint identifies one.
     """
     name = name.strip()
     if match := _RPC.match(name):
@@ -40,7 +40,7 @@ def device_key(name: str) -> str:
 
 
 class MemoryBreakdown:
-    """Folds the events of one launch; every attribute is what the log has said so far, by device key."""
+    """Folds the events of one launch. The attributes are what the log has reported so far, by device key, in bytes."""
 
     def __init__(self) -> None:
         self.devices: dict[str, LogDevice] = {}
@@ -48,7 +48,7 @@ class MemoryBreakdown:
         self.unload()
 
     def unload(self) -> None:
-        """Forgets all but the devices: the server let go of its memory (asleep), or begins to load anew (awake)."""
+        """Forgets all but the devices: the server freed its memory (asleep), or begins to load (awake)."""
         self.weights: dict[str, int] = {}
         self.kv: dict[str, int] = {}
         self.recurrent: dict[str, int] = {}
@@ -60,6 +60,7 @@ class MemoryBreakdown:
         self.kv_size_bytes = 0
         self.mapped = False
         self._sizes: dict[tuple[str, bool, str], int] = {}
+        """(kind of buffer, whether of the draft, the log's device name) -> bytes"""
         self._draft: dict[str, dict[str, int]] = defaultdict(dict)
         self._rows: dict[str, dict[str, BreakdownRow]] = {"measure-main": {}, "measure-extra": {}}
         self._table: str | None = None
@@ -67,25 +68,18 @@ class MemoryBreakdown:
         self._in_draft = False
 
     def feed(self, event: LogEvent) -> None:
-        """Takes in one event of the launch's log, in order."""
+        """Processes one event of the launch's log, in order."""
         if self._ended:
-            return  # the table at exit counts live memory and lacks the draft: the one before the load is right
+            return  # the table at exit counts current memory without the draft: the one before the load is right
         match event:
             case LogSection():
-                self._section(event.name)
+                self._begin_section(event.name)
             case BreakdownRow() if self._table:
-                self._row(self._rows[self._table], event)
+                self._add_row(self._rows[self._table], event)
             case DeviceBuffer():
-                self._buffer(event)
+                self._add_buffer(event)
             case LogDevice():
-                key = event.device if not event.device.startswith("RPC") else f"RPC {event.name}"
-                if key != "CPU" and (key not in self.devices or not self.devices[key].total_bytes):
-                    self.devices[key] = event
-                elif key in self.devices and event.bus_id:
-                    known = self.devices[key]
-                    self.devices[key] = LogDevice(
-                        known.device, known.name, event.bus_id, known.total_bytes, known.free_bytes
-                    )
+                self._add_device(event)
             case OffloadedLayers():
                 self.layers = self.layers or event
             case KvCache() if not self._in_draft:
@@ -96,7 +90,7 @@ class MemoryBreakdown:
             case _:
                 pass
 
-    def _section(self, name: str) -> None:
+    def _begin_section(self, name: str) -> None:
         if name == "model":
             self.unload()
         elif name == "measure-main":
@@ -104,7 +98,8 @@ class MemoryBreakdown:
         elif name in ("measure-extra", "no-extra"):
             self._extra_next = name == "measure-extra"
         elif name == "table" and self._fitting:
-            # A fit that adjusts measures again, the extra model only where the context changed; the last table counts.
+            # --fit measures again after each adjustment, the extra model only if the context changed. The last table
+            # counts.
             self._table = "measure-extra" if self._extra_next else "measure-main"
             self._extra_next = False
             self._rows[self._table] = {}
@@ -121,40 +116,46 @@ class MemoryBreakdown:
         elif name == "exit":
             self._ended = True
 
+    def _add_device(self, event: LogDevice) -> None:
+        key = event.device if not event.device.startswith("RPC") else f"RPC {event.name}"
+        known = self.devices.get(key)
+        if key != "CPU" and (known is None or not known.total_bytes):
+            self.devices[key] = event
+        elif known and event.bus_id:
+            self.devices[key] = known._replace(bus_id=event.bus_id)
+
     @staticmethod
-    def _row(rows: dict[str, BreakdownRow], row: BreakdownRow) -> None:
+    def _add_row(rows: dict[str, BreakdownRow], row: BreakdownRow) -> None:
         key = device_key(row.device)
         if known := rows.get(key):  # Host, and beside it CPU_REPACK
             row = BreakdownRow(key, *(a + b for a, b in zip(known[1:], row[1:], strict=True)))
         rows[key] = row
 
-    def _held(self, kind: str) -> dict[str, int]:
+    def _by_device(self, kind: str) -> dict[str, int]:
         if self._in_draft:
             return self._draft[kind]
         return {"model": self.weights, "kv": self.kv, "recurrent": self.recurrent, "compute": self.compute}[kind]
 
     def _forget(self, kind: str) -> None:
-        self._held(kind).clear()
+        self._by_device(kind).clear()
         for name in [name for name in self._sizes if name[:2] == (kind, self._in_draft)]:
             del self._sizes[name]
 
-    def _buffer(self, event: DeviceBuffer) -> None:
+    def _add_buffer(self, event: DeviceBuffer) -> None:
         key, name = device_key(event.device), (event.kind, self._in_draft, event.device)
         if event.kind == "model":
             self.mapped = self.mapped or event.device == MAPPED
-        # A compute buffer that is reserved anew replaces the one before; of the others there can be several.
+        # A compute buffer that is reserved again replaces the earlier one. Of the other kinds there can be several.
         before = 0 if event.kind == "compute" else self._sizes.get(name, 0)
         self._sizes[name] = before + event.size_bytes
         if event.kind == "output":
             self.output_bytes += event.size_bytes
             return
-        self._held(event.kind)[key] = sum(
+        self._by_device(event.kind)[key] = sum(
             size
             for (kind, draft, device), size in self._sizes.items()
             if (kind, draft) == name[:2] and device_key(device) == key
         )
-
-    # -- what it comes to ---------------------------------------------------------------------------
 
     @property
     def pinned_bytes(self) -> int:
@@ -163,24 +164,24 @@ class MemoryBreakdown:
 
     @property
     def mapped_bytes(self) -> int:
-        """Of the host's weights, and of a draft model's, what is mapped from their files."""
+        """Host weights, those of a draft model included, that are mapped from their files."""
         total = 0
         for draft, weights in ((False, self.weights_of(HOST)), (True, self._draft.get("model", {}).get(HOST))):
             buffers = {
                 device: size for (kind, of, device), size in self._sizes.items() if (kind, of) == ("model", draft)
             }
-            if MAPPED in buffers:  # its range over-counts: what is mapped is the weights less what is not
-                read_in = sum(size for at, size in buffers.items() if at != MAPPED and device_key(at) == HOST)
-                total += max(0, (weights or 0) - read_in)
+            if MAPPED in buffers:  # the size of this buffer is too large: take the weights less those that were read
+                read = sum(size for name, size in buffers.items() if name != MAPPED and device_key(name) == HOST)
+                total += max(0, (weights or 0) - read)
         return total
 
     @property
     def keys(self) -> list[str]:
-        """The devices that hold anything, accelerators first, the host last."""
-        held = {*self.weights, *self.kv, *self.recurrent, *self.compute}
+        """The devices that hold anything, the host last."""
+        keys = {*self.weights, *self.kv, *self.recurrent, *self.compute}
         for part in self._draft.values():
-            held |= set(part)
-        return sorted(held, key=lambda key: (key == HOST, key))
+            keys |= set(part)
+        return sorted(keys, key=lambda key: (key == HOST, key))
 
     def weights_of(self, key: str) -> int | None:
         """Bytes of weights on a device."""
@@ -188,24 +189,24 @@ class MemoryBreakdown:
         return row.model_bytes if row and self._over_counts(key) else self.weights.get(key)
 
     def weights_are_estimated(self, key: str) -> bool:
-        """Whether the host weights are only an upper bound (mapped, partly offloaded, no fit table)."""
+        """Whether the host weights are only an upper bound: mapped, partly offloaded, and no table of ``--fit``."""
         return self._over_counts(key) and key not in self._rows["measure-main"]
 
     def _over_counts(self, key: str) -> bool:
-        # the mapped range spans the tensors that were copied to a device, or into a repacked buffer
+        # The mapped range includes tensors that were copied to a device or into a repacked buffer.
         copied = any(k != HOST for k in self.weights) or ("model", False, "CPU_REPACK") in self._sizes
         return key == HOST and self.mapped and copied
 
     def draft_of(self, key: str) -> int | None:
-        """Bytes of the draft model or MTP context on a device; ``None`` where there is no draft."""
+        """Bytes of the draft model or MTP context on a device; None if there is no draft."""
         if not self._in_draft:
             return None
         return sum(part.get(key, 0) for part in self._draft.values())
 
-    def known_of(self, key: str) -> int:
-        """All bytes of the server on a device that its log accounts for."""
-        held = (self.weights_of(key), self.kv.get(key), self.recurrent.get(key), self.compute.get(key))
-        return sum(v or 0 for v in held) + (self.draft_of(key) or 0)
+    def total_of(self, key: str) -> int:
+        """All bytes on a device that the log accounts for."""
+        parts = (self.weights_of(key), self.kv.get(key), self.recurrent.get(key), self.compute.get(key))
+        return sum(size or 0 for size in parts) + (self.draft_of(key) or 0)
 
     @property
     def kv_bytes_per_token(self) -> float | None:

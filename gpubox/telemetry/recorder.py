@@ -1,8 +1,8 @@
 """Recordings: Snapshots as JSON lines, written as they come and read back as the same values.
 
-The same file serves bug reports, tests and pictures. The home folder is written as ``~``. A line holds the requests
-that came since the line before and says how many of that line's stay (``requests_kept``): all of them in every line
-would be gigabytes in an afternoon.
+The same file serves bug reports, tests and pictures. The home folder is written as ``~``. To keep the file small, a
+line has only the requests that are new since the line before, and says how many of that line's stay
+(``requests_kept``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpubox.telemetry.snapshot import Request, Snapshot
 
 HEADER = "gpubox-recording"
 VERSION = 1
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -30,31 +31,30 @@ class _Header(msgspec.Struct, frozen=True):
     gpubox: str
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _RequestsKept(msgspec.Struct, frozen=True):
     requests_kept: int = 0
 
 
 class Recorder:
-    """Appends Snapshots to one file, a whole line each, unbuffered.
+    """Appends Snapshots to one file, unbuffered, a whole line each.
 
-    A disk that fills up ends nothing: what does not fit is left out, and it goes on when there is space again.
+    A full disk does not end the recording: lines that do not fit are dropped until there is space again.
     """
 
     def __init__(self, path: Path, version: str) -> None:
-        """Raises GpuboxError when the file cannot be made."""
+        """Raises GpuboxError if the file cannot be made."""
         self.path = path
         self.problem = ""
-        """Why nothing can be written now; empty while all is well."""
-        self.why_lost = ""
-        """The last ``problem`` there was."""
+        """Why nothing can be written now; empty if all is well."""
+        self.last_problem = ""
         self.count = 0
         self.lost = 0
         """Snapshots that could not be written."""
         self._size = 0
         self._requests: tuple[Request, ...] = ()
-        """Those of the last line that is in the file."""
-        self._ahead = msgspec.json.encode(_Header(HEADER, VERSION, version)) + b"\n"
-        """What has to come before the next line."""
+        """Of the last line that is in the file."""
+        self._pending = msgspec.json.encode(_Header(HEADER, VERSION, version)) + b"\n"
+        """Text that must precede the next line."""
         home = re.escape(str(Path.home()).rstrip("/").encode(errors="replace"))
         self._home = re.compile(home + rb"(?![\w.-])") if home else None
         try:
@@ -70,12 +70,12 @@ class Recorder:
 
     def write(self, snapshot: Snapshot) -> None:
         """Adds one Snapshot. Never raises; see ``problem``."""
-        kept = _kept(self._requests, snapshot.requests)
+        kept = _requests_kept(self._requests, snapshot.requests)
         line = replace(snapshot, requests=snapshot.requests[: len(snapshot.requests) - kept])
         try:
             data = msgspec.json.encode(line)
-        except UnicodeEncodeError:  # a name that is no UTF-8: a path, a process
-            data = json.dumps(_readable(msgspec.to_builtins(line))).encode()
+        except UnicodeEncodeError:  # a path or a process name that is not UTF-8
+            data = json.dumps(_encodable(msgspec.to_builtins(line))).encode()
         data = self._home.sub(b"~", data) if self._home else data
         self._append(data[:-1] + f',"requests_kept":{kept}}}\n'.encode())
         if not self.problem:
@@ -99,41 +99,41 @@ class Recorder:
         self.close()
 
     def _append(self, data: bytes) -> None:
-        data = self._ahead + data
+        data = self._pending + data
         left = memoryview(data)
         try:
             while left:
-                left = left[self._file.write(left) :]  # on a disk that is nearly full it takes a part
+                left = left[self._file.write(left) :]  # a disk that is nearly full takes only a part
         except OSError as error:
-            self.problem = self.why_lost = f"{self.path}: {error.strerror}"
-            with contextlib.suppress(OSError):  # half a line would be damage
+            self.problem = self.last_problem = f"{self.path}: {error.strerror}"
+            with contextlib.suppress(OSError):  # remove the incomplete line
                 self._file.truncate(self._size)
                 self._file.seek(self._size)
             return
         self._size += len(data)
-        self._ahead, self.problem = b"", ""
+        self._pending, self.problem = b"", ""
 
 
-def _kept(before: tuple[Request, ...], now: tuple[Request, ...]) -> int:
+def _requests_kept(before: tuple[Request, ...], now: tuple[Request, ...]) -> int:
     """How many of the newest of ``before`` are the oldest of ``now``."""
-    at = now.index(before[0]) if before and before[0] in now else len(now)
-    count = len(now) - at
-    return count if now[at:] == before[:count] else 0
+    index = now.index(before[0]) if before and before[0] in now else len(now)
+    count = len(now) - index
+    return count if now[index:] == before[:count] else 0
 
 
-def _readable(value: Any) -> Any:
-    """The same with a question mark for every character that no file can hold."""
+def _encodable(value: Any) -> Any:
+    """The value with a question mark for each character that UTF-8 cannot encode."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
-        return {key: _readable(item) for key, item in value.items()}
-    return [_readable(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_recording(path: Path) -> list[Snapshot]:
-    """Every Snapshot of a recording, in order. A last line that was cut off (a crash) is left out.
+    """Every Snapshot of a recording, in order. A last line that a crash cut off is left out.
 
-    Raises UsageError where the file is no recording, or one of another version.
+    Raises UsageError if the file is no recording, is damaged, or has another version.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -141,20 +141,20 @@ def read_recording(path: Path) -> list[Snapshot]:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     try:
         header = msgspec.json.decode(lines[0], type=_Header)
-    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (IndexError, *_DECODE_ERRORS):
         raise UsageError(f"{path} is not a gpubox recording.", "`gpubox record FILE` makes one.") from None
     if header.format != HEADER or header.version != VERSION:
         raise UsageError(f"{path} is a recording of another gpubox ({header.gpubox}).")
     decoder = msgspec.json.Decoder(Snapshot)
-    kept = msgspec.json.Decoder(_Kept)
-    found: list[Snapshot] = []
+    kept_decoder = msgspec.json.Decoder(_RequestsKept)
+    snapshots: list[Snapshot] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
             snapshot = decoder.decode(line)
-            before = found[-1].requests[: kept.decode(line).requests_kept] if found else ()
-            found.append(replace(snapshot, requests=(*snapshot.requests, *before)))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            before = snapshots[-1].requests[: kept_decoder.decode(line).requests_kept] if snapshots else ()
+            snapshots.append(replace(snapshot, requests=(*snapshot.requests, *before)))
+        except _DECODE_ERRORS as error:
             if number == len(lines):
                 break
             raise UsageError(f"{path}, line {number} is damaged: {error}.") from None
-    return found
+    return snapshots

@@ -1,11 +1,11 @@
-"""How long each request waited for its slot: from its arrival at the server, told from the server's own lines. Pure.
+"""How long each request waited for its slot, since its arrival at the server, from the server's log lines. Pure.
 
 Build 11434, at -lv 4 (tools/server): the HTTP thread writes ``conv_id=`` when a request arrives (server-stream.cpp; not
-for embeddings). Between two batches the main loop looks at the new tasks in order: for each it writes ``skipping,
-is_processing = 1`` of every busy slot, and where none is free it defers the task. A slot that is done calls the one
-that was deferred first. So tasks begin in the order of their arrival; their numbers rise in it too, which tells where
-one belongs whose client left. One that was refused arrived as well, and has no task: where that leaves a choice, the
-wait is unknown.
+for embeddings). Between two batches the main loop handles the new tasks in order. For each it writes ``skipping,
+is_processing = 1`` for every busy slot; if none is free, it defers the task. A slot that finishes recalls the task that
+was deferred first. So tasks begin in the order of arrival. Their numbers rise in that order too, which places a task
+whose client left. A refused request also arrived but has no task: where that makes the order ambiguous, the time is
+unknown.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gpubox.server.log_events import (
     TimingLine,
 )
 
-SLACK_SECONDS = 1.0
-"""How long a request may be on its way to the main loop while that runs: its text is made tokens first."""
-QUICK_SECONDS = 0.05
-"""One that is younger than this may not be with the main loop yet when that looks."""
-LONGEST_SECONDS = 10.0
-_OF_THE_LOOP = (
+TOKENIZING_SECONDS = 1.0
+"""How long a request may take from its arrival to the main loop: its text is tokenized first."""
+HANDOVER_SECONDS = 0.05
+"""A younger request may not have reached the main loop yet."""
+MAX_WAIT_SECONDS = 10.0
+_MAIN_LOOP_EVENTS = (
     NewPrompt,
     CachedTokens,
     PromptProgressLine,
@@ -40,153 +40,154 @@ _OF_THE_LOOP = (
     SlotReleased,
     AllSlotsIdle,
 )
-"""Events that the main loop writes when it has looked at all tasks there were."""
+"""Events that the main loop writes after it handled all new tasks."""
 
 
 class RequestQueue:
-    """The server's own queue, as far as its log tells. Times are seconds of its clock; ``None``: in no line."""
+    """The server's task queue, as far as its log shows. Times are seconds of its clock; None: not in the log."""
 
     def __init__(self, *, lost: bool = False) -> None:
         self._arrived: deque[float] = deque(maxlen=4096)
-        """Requests that the main loop has not looked at."""
-        self._queue: deque[float | None] = deque(maxlen=4096)
-        """Those that it has deferred, and those that left before it looked: by their arrival."""
-        self._left: set[int] = set()
-        """Tasks whose clients left before they began; each has its place in the queue."""
-        self._busy: list[int] = []
-        """Slots that were found busy for the task that is looked at now."""
-        self._chosen = False
-        """Whether a slot was chosen for a task that has not begun yet."""
-        self._called = 0
-        """How many of the queue were called by a slot that was done, and are looked at next."""
-        self._unsure = 0
-        """How many of the next to begin may be another than the queue says."""
-        self._deferred, self._looked = 0, 0.0
-        """How many tasks were deferred since the loop went on, and when the last was looked at."""
+        """Requests that the main loop has not handled yet."""
+        self._deferred: deque[float | None] = deque(maxlen=4096)
+        """Arrivals of deferred tasks, and of tasks that were cancelled before the loop handled them."""
+        self._cancelled: set[int] = set()
+        """Tasks that were cancelled before they began. Each still has its place in ``_deferred``."""
+        self._busy_slots: list[int] = []
+        """Slots that were busy for the task that is being handled."""
+        self._slot_selected = False
+        """A slot was selected for a task that has not begun yet."""
+        self._recalled = 0
+        """How many deferred tasks were recalled by finished slots and are handled next."""
+        self._ambiguous = 0
+        """How many of the next tasks to begin may be in another order."""
+        self._new_deferrals, self._handled_at = 0, 0.0
+        """Tasks deferred since the loop went on, and when the last of them was handled."""
         self._unplaced = 0
-        """How many left while others had not been looked at: nothing tells yet whether they were in the queue."""
-        self._idle: float | None = None
-        self._progressed: float | None = None
+        """Cancelled tasks of which it is not known yet whether they had been deferred."""
+        self._idle_since: float | None = None
+        self._progressed_at: float | None = None
         self._lost = lost
 
     def feed(self, at: float, event: LogEvent) -> None:
-        """Takes in one event, in order, before the request log does."""
+        """Processes one event, in order, before ``launched`` and ``cancelled`` of the same line."""
         match event:
             case RequestArrived():
                 self._arrived.append(at)
             case SlotBusy():
-                if self._busy and event.slot <= self._busy[-1]:
+                if self._busy_slots and event.slot <= self._busy_slots[-1]:
                     self._defer(at)
-                self._busy.append(event.slot)
+                self._busy_slots.append(event.slot)
             case SlotSelected():
-                if self._chosen or (self._busy and (event.by == "id" or event.slot in self._busy)):
+                if self._slot_selected or (self._busy_slots and (event.by == "id" or event.slot in self._busy_slots)):
                     self._defer(at)
-                self._busy, self._chosen = [], True
-            case _ if isinstance(event, _OF_THE_LOOP):
-                if self._busy or self._chosen:
+                self._busy_slots, self._slot_selected = [], True
+            case _ if isinstance(event, _MAIN_LOOP_EVENTS):
+                if self._busy_slots or self._slot_selected:
                     self._defer(at)
-                self._commit()
-                self._go_on(at, event)
+                self._place_deferrals()
+                self._handled_all(at, event)
 
-    def _go_on(self, at: float, event: LogEvent) -> None:
-        """The loop has looked at all there was: what is left over of it, was refused."""
+    def _handled_all(self, at: float, event: LogEvent) -> None:
+        """The loop handled all new tasks: a request that arrived well before and is still there was refused."""
         match event:
             case AllSlotsIdle():
-                for _ in range(min(len(self._left) - len(self._queue), len(self._arrived))):
+                for _ in range(min(len(self._cancelled) - len(self._deferred), len(self._arrived))):
                     self._arrived.popleft()
-                self._queue.clear()
-                self._left.clear()
+                self._deferred.clear()
+                self._cancelled.clear()
                 self._unplaced = 0
-                self._called, self._progressed, self._lost = 0, None, False
-                self._idle = at if self._idle is None else self._idle
-                self._drop(at - SLACK_SECONDS)
+                self._recalled, self._progressed_at, self._lost = 0, None, False
+                self._idle_since = at if self._idle_since is None else self._idle_since
+                self._drop_refused(at - TOKENIZING_SECONDS)
             case NewPrompt() | CachedTokens():
-                self._called = 0
-                self._drop(at - SLACK_SECONDS)
+                self._recalled = 0
+                self._drop_refused(at - TOKENIZING_SECONDS)
             case GenerationProgressLine():
-                if self._progressed is not None and self._progressed < at:
-                    self._drop(self._progressed - SLACK_SECONDS)
-                self._progressed = at
-            case SlotReleased() if self._queue:
-                self._called = min(self._called + 1, len(self._queue))
+                if self._progressed_at is not None and self._progressed_at < at:
+                    self._drop_refused(self._progressed_at - TOKENIZING_SECONDS)
+                self._progressed_at = at
+            case SlotReleased() if self._deferred:
+                self._recalled = min(self._recalled + 1, len(self._deferred))
             case _:
                 pass
 
-    def left(self, task: int) -> None:
+    def cancelled(self, task: int) -> None:
         """The client of a task that has not begun went away."""
-        self._left.add(task)
+        self._cancelled.add(task)
         self._unplaced += bool(self._arrived)
 
-    def taken(self, at: float, task: int, *, child: bool = False) -> float | None:
-        """Seconds that a task has waited which a slot begins with now; ``None`` where no line tells.
+    def launched(self, at: float, task: int, *, child: bool = False) -> float | None:
+        """A slot begins with a task. Returns the seconds that it waited, or None if the log does not show it.
 
-        ``child``: one of several answers to the same prompt, which comes with its parent.
+        ``child``: one of several answers to the same prompt, which arrived with its parent.
         """
-        self._busy, self._chosen = [], False
+        self._busy_slots, self._slot_selected = [], False
         if child:
             return None
-        self._commit()
-        if self._left and self._called > 1:
-            self._unsure = self._called  # the last is looked at first: where among them are those that left?
-        gone = {earlier for earlier in self._left if earlier < task}
-        self._left -= gone
+        self._place_deferrals()
+        if self._cancelled and self._recalled > 1:
+            self._ambiguous = self._recalled  # the one recalled last begins first: which of them were cancelled?
+        gone = {earlier for earlier in self._cancelled if earlier < task}
+        self._cancelled -= gone
         for _ in gone:
-            if self._queue:
-                self._queue.popleft()
+            if self._deferred:
+                self._deferred.popleft()
             elif self._arrived:
                 self._arrived.popleft()
-        self._called = min(self._called, len(self._queue))
-        arrived = self._next() if self._queue else self._new(at)
-        self._idle = None
-        unsure, self._unsure = self._unsure > 0, max(0, self._unsure - 1)
-        return None if self._lost or unsure or arrived is None else max(0.0, at - arrived)
+        self._recalled = min(self._recalled, len(self._deferred))
+        arrived = self._pop_deferred() if self._deferred else self._pop_arrived(at)
+        self._idle_since = None
+        ambiguous, self._ambiguous = self._ambiguous > 0, max(0, self._ambiguous - 1)
+        return None if self._lost or ambiguous or arrived is None else max(0.0, at - arrived)
 
-    def _next(self) -> float | None:
-        """The one of the queue that is looked at now: of several that were called, the last."""
-        at = min(max(0, self._called - 1), len(self._queue) - 1)
-        self._called = max(0, self._called - 1)
-        arrived = self._queue[at]
-        del self._queue[at]
+    def _pop_deferred(self) -> float | None:
+        """The arrival of the deferred task that is handled now: of several recalled ones, the last."""
+        index = min(max(0, self._recalled - 1), len(self._deferred) - 1)
+        self._recalled = max(0, self._recalled - 1)
+        arrived = self._deferred[index]
+        del self._deferred[index]
         return arrived
 
-    def _new(self, at: float) -> float | None:
-        """When the task arrived that finds a slot at once."""
-        while self._idle is not None and len(self._arrived) > 1 and self._arrived[0] < at - SLACK_SECONDS:
-            self._arrived.popleft()  # a slot would have begun with it then
+    def _pop_arrived(self, at: float) -> float | None:
+        """The arrival of a task that gets a slot at once."""
+        while self._idle_since is not None and len(self._arrived) > 1 and self._arrived[0] < at - TOKENIZING_SECONDS:
+            self._arrived.popleft()  # refused: otherwise an idle slot would have begun with it
         arrived = self._arrived.popleft() if self._arrived else None
-        if arrived is not None and self._idle is not None and arrived < at - LONGEST_SECONDS:
+        if arrived is not None and self._idle_since is not None and arrived < at - MAX_WAIT_SECONDS:
             return None
         return arrived
 
     def _defer(self, at: float) -> None:
-        """No slot began with the task that was looked at: it waits, or waits on."""
-        self._busy, self._chosen, self._looked = [], False, at
-        if self._called and self._queue:
-            self._queue.append(self._next())
+        """No slot was free for the task that was handled: it is deferred, perhaps once more."""
+        self._busy_slots, self._slot_selected, self._handled_at = [], False, at
+        if self._recalled and self._deferred:
+            self._deferred.append(self._pop_deferred())
         else:
-            self._deferred += 1
+            self._new_deferrals += 1
 
-    def _commit(self) -> None:
-        """Gives those that were deferred their arrivals."""
-        if not self._deferred:
+    def _place_deferrals(self) -> None:
+        """Moves the arrivals of newly deferred tasks into ``_deferred``."""
+        if not self._new_deferrals:
             return
-        came = [arrived for arrived in self._arrived if arrived <= self._looked]
-        while not self._unplaced and len(came) > self._deferred and came[-1] > self._looked - QUICK_SECONDS:
-            came.pop()
-        for _ in came:
+        handled = [arrived for arrived in self._arrived if arrived <= self._handled_at]
+        newest = self._handled_at - HANDOVER_SECONDS
+        while not self._unplaced and len(handled) > self._new_deferrals and handled[-1] > newest:
+            handled.pop()
+        for _ in handled:
             self._arrived.popleft()
-        more = len(came) - self._deferred
-        if 0 <= more <= self._unplaced:
-            self._queue.extend(came)
-        else:  # some were refused; with two prompts in one request there are more tasks than requests
-            self._queue.extend([None] * self._deferred)
+        surplus = len(handled) - self._new_deferrals
+        if 0 <= surplus <= self._unplaced:
+            self._deferred.extend(handled)
+        else:  # some were refused; a request with two prompts makes more tasks than arrivals
+            self._deferred.extend([None] * self._new_deferrals)
             self._lost = self._lost or bool(self._unplaced)
-        self._deferred = self._unplaced = 0
+        self._new_deferrals = self._unplaced = 0
 
-    def _drop(self, before: float) -> None:
-        """Leaves out those that the loop has passed over: they were refused, or they left and keep their place."""
+    def _drop_refused(self, before: float) -> None:
+        """Removes arrivals that the loop has passed: refused requests. Cancelled ones keep their place."""
         while self._arrived and self._arrived[0] < before:
             arrived = self._arrived.popleft()
             if self._unplaced:
-                self._queue.append(arrived)
+                self._deferred.append(arrived)
                 self._unplaced -= 1

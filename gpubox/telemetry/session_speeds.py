@@ -1,8 +1,8 @@
-"""Speeds of the current session: of all slots together, stretch by stretch, and of its requests. Pure.
+"""Speeds of the current session: of all slots together, and of its requests one by one. Pure.
 
-A stretch is the time in which at least one slot generated without a pause. Its tg is all its tokens over its length:
-exact, whatever ran side by side, because the log tells how many tokens each request made and in how many seconds. For
-one request after the other a stretch is a request.
+A stretch is a time in which at least one slot generated without a pause. Its tg is all its tokens over its length. That
+is exact for any number of slots, because the log has the tokens and the seconds of each request. For requests one after
+the other, a stretch is a request.
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ from gpubox.telemetry.requests import RequestLog
 from gpubox.telemetry.snapshot import Request, SlotReading
 
 GAP_SECONDS = 120.0
-"""Requests further apart than this belong to different sessions."""
+"""Requests further apart belong to different sessions."""
 JOINED_SECONDS = 0.005
-"""A pause shorter than this is none: the log's times are in milliseconds."""
-LEAST_TOKENS = 8
-"""Fewer tell no speed."""
-LEAST_SECONDS = 1.0
+"""A shorter pause does not count: the log's times are in milliseconds."""
+MIN_TOKENS = 8
+"""Fewer tokens give no meaningful speed."""
+MIN_SECONDS = 1.0
+Stretch = tuple[float, float, int | None]
+"""``(begin, end, tokens)`` in wall seconds; the tokens are None if not all of them are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A request that is worked on. Times are wall seconds."""
+    """A request in progress. Times are wall seconds."""
 
     began: float
     first: float | None
-    """When it began to generate; ``None``: not known, or it has not."""
+    """When it began to generate; None: unknown, or it has not."""
     tokens: int | None
-    """Generated so far; ``None``: not known."""
+    """Generated so far; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSpeeds:
-    """Tokens per second; ``None`` where nothing tells."""
+    """Tokens per second; None if unknown."""
 
     effective: float | None = None
     """All tokens of the session over its wall time, gaps included."""
     tg_median: float | None = None
-    """Of all slots together: half of the time in which any generated was faster."""
+    """Of all slots together, weighted by time."""
     tg_peak: float | None = None
     """The fastest stretch."""
     request_tg_median: float | None = None
@@ -49,138 +51,137 @@ class SessionSpeeds:
     """Of each request alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedSession:
+    """The finished requests of a session, summed up. Changes only when a request ends."""
+
+    began: float | None
+    ended: float | None
+    tokens: int
+    stretches: tuple[Stretch, ...]
+    request_tg_median: float | None
+    request_tg_peak: float | None
+
+
 def current_session(finished: list[Request]) -> tuple[list[Request], float | None]:
-    """The requests of the current session (newest first) and its wall seconds, gaps included."""
-    chosen: list[Request] = []
+    """The requests of the current session, newest first as in ``finished``, and its wall seconds, gaps included."""
+    session: list[Request] = []
     earliest = latest = None
     for request in finished:
         began, ended = _times(request)
         if earliest is not None and earliest - ended > GAP_SECONDS:
             break
-        chosen.append(request)
+        session.append(request)
         earliest = min(began, earliest) if earliest is not None else began
         latest = max(ended, latest) if latest is not None else ended
     wall = latest - earliest if earliest is not None and latest is not None else None
-    return chosen, wall or None
+    return session, wall or None
 
 
 def open_requests(log: RequestLog | None, slots: tuple[SlotReading, ...]) -> list[OpenRequest]:
-    """Those in flight, as the log and the slots tell of them."""
+    """The requests in flight, from the log and the slots."""
     if log is None:
         return []
-    zero, answering = log.started.timestamp(), {(s.index, s.task): s for s in slots if s.state != "idle"}
-    found = []
+    zero, working = log.started.timestamp(), {(s.index, s.task): s for s in slots if s.state != "idle"}
+    requests = []
     for request in log.in_flight.values():
-        slot = answering.get((request.slot, request.task))
+        slot = working.get((request.slot, request.task))
         tokens = slot.generated_tokens if slot else request.generated
         first = zero + request.first_at if request.first_at is not None else None
-        found.append(OpenRequest(zero + request.began, first, tokens))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedSession:
-    """What the finished requests of a session come to: changes only when one ends."""
-
-    began: float | None
-    ended: float | None
-    tokens: int
-    stretches: tuple[tuple[float, float, int | None], ...]
-    """``(begin, end, tokens)`` in order; tokens are ``None`` where not all of them are known."""
-    request_tg_median: float | None
-    request_tg_peak: float | None
+        requests.append(OpenRequest(zero + request.began, first, tokens))
+    return requests
 
 
 def finished_session(finished: list[Request]) -> FinishedSession:
-    """The current session of ``finished``, newest first."""
-    recent, _ = current_session(finished)
-    times = [_times(request) for request in recent]
-    own = sorted(r.tg_tokens_per_second for r in recent if r.tg_tokens_per_second and _made(r) >= LEAST_TOKENS)
+    """Sums up the current session of ``finished``, newest first."""
+    session, _ = current_session(finished)
+    times = [_times(request) for request in session]
+    rates = sorted(
+        r.tg_tokens_per_second for r in session if r.tg_tokens_per_second and (r.generated_tokens or 0) >= MIN_TOKENS
+    )
+    spans = (_span(request, *span) for request, span in zip(session, times, strict=True))
     return FinishedSession(
         began=min((began for began, _ in times), default=None),
         ended=max((ended for _, ended in times), default=None),
-        tokens=sum(map(_made, recent)),
-        stretches=_merged(span for request, at in zip(recent, times, strict=True) if (span := _span(request, *at))),
-        request_tg_median=_median([(rate, 1.0) for rate in own]),
-        request_tg_peak=own[-1] if own else None,
+        tokens=sum(request.generated_tokens or 0 for request in session),
+        stretches=_merged(span for span in spans if span),
+        request_tg_median=_weighted_median([(rate, 1.0) for rate in rates]),
+        request_tg_peak=rates[-1] if rates else None,
     )
 
 
 def session_speeds(
-    finished: list[Request], opened: list[OpenRequest], now: float | None, past: FinishedSession | None = None
+    finished: list[Request], in_progress: list[OpenRequest], now: float | None, past: FinishedSession | None = None
 ) -> SessionSpeeds:
-    """What the session's requests come to. ``finished`` newest first; ``now`` in wall seconds.
+    """The speeds of the current session. ``finished`` is newest first; ``now`` in wall seconds.
 
-    ``past``: that of ``finished``, where it is known already.
+    ``past`` is ``finished_session(finished)``, if the caller has it already.
     """
     past = past or finished_session(finished)
-    if opened and past.ended is not None and min(o.began for o in opened) - past.ended > GAP_SECONDS:
+    if in_progress and past.ended is not None and min(r.began for r in in_progress) - past.ended > GAP_SECONDS:
         past = finished_session([])
-    spans: list[tuple[float, float, int | None]] = []
-    for o in opened:
-        if now is not None and o.tokens != 0:
-            known = o.first is not None and o.tokens is not None
-            spans.append((o.first or o.began, now, max(0, (o.tokens or 0) - 1) if known else None))
+    spans: list[Stretch] = []
+    for request in in_progress:
+        if now is not None and request.tokens != 0:
+            known = request.first is not None and request.tokens is not None
+            tokens = max(0, (request.tokens or 0) - 1) if known else None
+            spans.append((request.first or request.began, now, tokens))
     rates = sorted(
         (tokens / (end - begin), end - begin)
         for begin, end, tokens in (_merged([*past.stretches, *spans]) if spans else past.stretches)
-        if tokens is not None and tokens + 1 >= LEAST_TOKENS and end > begin
+        if tokens is not None and tokens + 1 >= MIN_TOKENS and end > begin
     )
     return SessionSpeeds(
-        effective=_effective(past, opened, now),
-        tg_median=_median(rates),
+        effective=_effective(past, in_progress, now),
+        tg_median=_weighted_median(rates),
         tg_peak=rates[-1][0] if rates else None,
         request_tg_median=past.request_tg_median,
         request_tg_peak=past.request_tg_peak,
     )
 
 
-def _effective(past: FinishedSession, opened: list[OpenRequest], now: float | None) -> float | None:
-    if any(o.tokens is None for o in opened) or (opened and now is None):
+def _effective(past: FinishedSession, in_progress: list[OpenRequest], now: float | None) -> float | None:
+    if any(r.tokens is None for r in in_progress) or (in_progress and now is None):
         return None
-    begins = [at for at in (past.began, *(o.began for o in opened)) if at is not None]
-    ends = [at for at in (past.ended, now if opened else None) if at is not None]
-    tokens = past.tokens + sum(o.tokens or 0 for o in opened)
+    begins = [at for at in (past.began, *(r.began for r in in_progress)) if at is not None]
+    ends = [at for at in (past.ended, now if in_progress else None) if at is not None]
+    tokens = past.tokens + sum(r.tokens or 0 for r in in_progress)
     wall = max(ends, default=0.0) - min(begins, default=0.0)
-    return tokens / wall if tokens and wall > 0 and (past.tokens or wall >= LEAST_SECONDS) else None
+    return tokens / wall if tokens and wall > 0 and (past.tokens or wall >= MIN_SECONDS) else None
 
 
-def _span(request: Request, began: float, ended: float) -> tuple[float, float, int | None] | None:
-    """When a request generated, and how many tokens; ``None`` for the tokens of one whose times are not told."""
+def _span(request: Request, began: float, ended: float) -> Stretch | None:
+    """When a request generated, and how many tokens; None if it generated nothing."""
     if request.generation_seconds and request.generated_tokens is not None:
-        # as llama.cpp counts: the first token is free
+        # llama.cpp does not count the first token: it comes out of the prompt processing.
         return ended - request.generation_seconds, ended, max(0, request.generated_tokens - 1)
-    hidden = request.generated_tokens or request.stop_reason in ("cancelled", "error")
-    return (began, ended, None) if hidden else None
+    generated = request.generated_tokens or request.stop_reason in ("cancelled", "error")
+    return (began, ended, None) if generated else None
 
 
-def _merged(spans: Iterable[tuple[float, float, int | None]]) -> tuple[tuple[float, float, int | None], ...]:
-    """The stretches that overlapping spans make."""
-    found: list[tuple[float, float, int | None]] = []
+def _merged(spans: Iterable[Stretch]) -> tuple[Stretch, ...]:
+    """The stretches that overlapping spans make, in order."""
+    stretches: list[Stretch] = []
     for begin, end, tokens in sorted(spans, key=lambda span: span[:2]):
-        if found and begin <= found[-1][1] + JOINED_SECONDS:
-            before = found.pop()
+        if stretches and begin <= stretches[-1][1] + JOINED_SECONDS:
+            before = stretches.pop()
             both = before[2] + tokens if before[2] is not None and tokens is not None else None
-            found.append((before[0], max(before[1], end), both))
+            stretches.append((before[0], max(before[1], end), both))
         else:
-            found.append((begin, end, tokens))
-    return tuple(found)
+            stretches.append((begin, end, tokens))
+    return tuple(stretches)
 
 
-def _median(rates: list[tuple[float, float]]) -> float | None:
-    """The rate in the middle of the weights; ``rates`` are sorted. Between two, their mean."""
+def _weighted_median(rates: list[tuple[float, float]]) -> float | None:
+    """The weighted median of sorted (rate, weight); between two rates, their mean."""
     half, weight = sum(w for _, w in rates) / 2, 0.0
-    for at, (rate, own) in enumerate(rates):
+    for index, (rate, own) in enumerate(rates):
         weight += own
-        if abs(weight - half) < 1e-9 and at + 1 < len(rates):
-            return (rate + rates[at + 1][0]) / 2
+        if abs(weight - half) < 1e-9 and index + 1 < len(rates):
+            return (rate + rates[index + 1][0]) / 2
         if weight > half:
             return rate
     return None
-
-
-def _made(request: Request) -> int:
-    return request.generated_tokens or 0
 
 
 def _times(request: Request) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What was read at one instant. Frozen values in base units; ``None`` is unknown, never 0."""
+"""All readings of one moment. Frozen values in base units; None is unknown, never 0."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ DeviceKind = Literal["gpu", "rpc", "host"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Where the memory of one device is.
+    """What the memory of one device holds.
 
-    For a card the driver knows, and for the host: the parts + other processes + unaccounted + free = total, always;
+    For the host and for a card that the driver knows, the parts + other processes + unaccounted + free = total, always.
     ``unaccounted_bytes`` is the residual and can be negative. The parts are weights + kv + recurrent + compute + draft
-    + growth, less what is ``on_disk``.
+    + growth, less ``on_disk_bytes``.
     """
 
     device: str
-    """llama.cpp's name (``CUDA0``, ``RPC0[host:port]``), ``Host``, or ``GPU 1`` for a card the server does not use."""
+    """llama.cpp's name (``CUDA0``, ``RPC0[host:port]``), ``Host``, or ``GPU 1`` for a card without the server."""
     kind: DeviceKind
     name: str | None = None
     gpu_index: int | None = None
@@ -34,29 +34,29 @@ class DeviceMemory:
     recurrent_bytes: int | None = None
     compute_bytes: int | None = None
     draft_bytes: int | None = None
-    """Everything of the draft model or MTP context: its KV, its compute, its own weights."""
+    """All memory of the draft model or MTP context: KV cache, compute buffers, weights."""
     on_disk_bytes: int | None = None
-    """Host: of the weights (and of a draft model's), what is mapped and not resident now: no part of the RAM."""
+    """Host: mapped weights, a draft model's included, that are not resident now and use no RAM."""
     growth_bytes: int | None = None
-    """What the server has taken since it was loaded; part of no line of its log."""
+    """What the server allocated since its load. Its log does not show this."""
     other_processes: tuple[tuple[str, int], ...] = ()
-    """Other programs on the card by name, largest first."""
+    """(name, bytes) of other programs on the card, largest first."""
     other_processes_bytes: int | None = None
     unaccounted_bytes: int | None = None
     free_bytes: int | None = None
-    """Of the host: what programs can take before the kernel pushes out the mapped weights (MemAvailable counts them as
-    available: they are pages of a file)."""
+    """Host: what programs can allocate before the kernel evicts the mapped weights. MemAvailable counts these weights
+    as available, because they are page cache."""
     estimated: bool = False
-    """The weights are an upper bound: mapped file ranges over-count (no fit breakdown in the log), or a part of them is
-    on disk and the libraries' pages are counted with the rest."""
+    """The weights are an upper bound: the log has only the size of the mapped range, or a part of them is on disk and
+    the pages of libraries are counted with them."""
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """The known parts of the server in the memory of this device, in drawing order, by name."""
+        """(name, bytes) of the known parts of the server on this device, in drawing order."""
         on_disk = self.on_disk_bytes or 0
         weights = max(0, (self.weights_bytes or 0) - on_disk)
         draft = (self.draft_bytes or 0) - max(0, on_disk - (self.weights_bytes or 0))
-        named = (
+        parts = (
             ("weights", weights),
             ("kv", self.kv_bytes),
             ("recurrent", self.recurrent_bytes),
@@ -64,12 +64,12 @@ class DeviceMemory:
             ("draft", draft),
             ("growth", self.growth_bytes),
         )
-        return tuple((name, value) for name, value in named if value)
+        return tuple((name, value) for name, value in parts if value)
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """How the model is spread over GPU and CPU, and what limits it now."""
+    """How the model is spread over GPU and CPU, and what limits the server now."""
 
     layers_on_gpu: int | None = None
     layers_total: int | None = None
@@ -80,14 +80,14 @@ class Offload:
     major_faults_per_second: float | None = None
     read_bytes_per_second: float | None = None
     pinned_bytes: int | None = None
-    """Host memory the driver pinned (``CUDA_Host`` buffers)."""
+    """Host memory that the driver pinned (``CUDA_Host`` buffers)."""
     prompt_cache_bytes: int | None = None
     prompt_cache_limit_bytes: int | None = None
     checkpoints_bytes: int | None = None
     bottleneck: str | None = None
     """One of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client."""
     bottleneck_reason: str = ""
-    """What says so; where none is named, why not."""
+    """The readings that show it, or why no bottleneck is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,36 +101,36 @@ class SlotReading:
     context_used_tokens: int | None = None
     context_size_tokens: int | None = None
     prompt_tokens: int | None = None
-    """The whole prompt of the request being read, from the log."""
+    """The whole prompt, from the log."""
     prompt_done_tokens: int | None = None
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     tg_tokens_per_second: float | None = None
-    """Over the last 3 s of this slot."""
+    """Over the last 3 s."""
     pp_tokens_per_second: float | None = None
     prefill_progress: float | None = None
     """0 to 1, cached tokens included."""
     eta_seconds: float | None = None
     seconds: float | None = None
-    """How long the request has been worked on."""
+    """Since the slot began with its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One finished request, from the server's own log lines."""
+    """One finished request, from the server's log."""
 
     number: int
     at: str
-    """When it began, ISO-8601 UTC."""
+    """When a slot began with it, ISO-8601 UTC."""
     slot: int
     task: int
     prompt_tokens: int | None = None
-    """New and reused together."""
+    """New and cached ones."""
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     ttft_seconds: float | None = None
-    """From its arrival at the server to its first token: ``queue_seconds`` + ``slot_ttft_seconds``, ``None`` where one
-    of them is not known. The network is not in it."""
+    """From its arrival at the server to its first token, without the network: ``queue_seconds`` +
+    ``slot_ttft_seconds``. None if one of them is unknown."""
     pp_tokens_per_second: float | None = None
     tg_tokens_per_second: float | None = None
     prompt_seconds: float | None = None
@@ -141,17 +141,17 @@ class Request:
     mean_accepted_length: float | None = None
     accepted_per_position: tuple[float, ...] = ()
     stop_reason: str | None = None
-    """stop | length | context full | cancelled | error; ``None`` where nothing tells."""
+    """stop | length | context full | cancelled | error; None if unknown."""
     cache_miss: str | None = None
-    """Why the whole prompt was read, as the log's lines tell: no checkpoint, prefix changed, evicted, restart."""
+    """Why no part of the prompt came from the cache: no checkpoint, prefix changed, evicted, restart."""
     queue_seconds: float | None = None
-    """From its arrival at the server until a slot took it; ``None`` where the log does not tell."""
+    """From its arrival at the server until a slot began with it; None if the log does not show it."""
     slot_ttft_seconds: float | None = None
-    """From the slot's taking it to its first token."""
+    """From when the slot began with it to its first token."""
 
     @property
     def draft_acceptance(self) -> float | None:
-        """Accepted of drafted, 0 to 1."""
+        """Accepted draft tokens over all draft tokens, 0 to 1."""
         if not self.draft_tokens or self.draft_tokens_accepted is None:
             return None
         return self.draft_tokens_accepted / self.draft_tokens
@@ -159,27 +159,27 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What the server does now and has done, in numbers that each mean one thing."""
+    """The speeds of now and of the current session."""
 
     state: str
-    """down | loading | prefill | thinking | answering | idle | sleeping | stuck | stopping; ready: it answers, and
-    nothing tells whether it works on a request"""
+    """down | loading | prefill | thinking | answering | idle | sleeping | stuck | stopping | ready (the server answers,
+    but does not show whether it works on a request)"""
     tg_tokens_per_second: float | None = None
-    """All slots together over the last 3 s; ``None`` while nothing is generated."""
+    """All slots together over the last 3 s; None while nothing is generated."""
     tg_peak: float | None = None
-    """All slots together: the fastest stretch of this session in which they generated without a pause, or now."""
+    """All slots together: the fastest stretch of this session without a pause, or the speed now."""
     tg_median: float | None = None
-    """All slots together: in half of the time in which any generated, it was faster."""
+    """All slots together: the median over the time in which any slot generated."""
     effective_tokens_per_second: float | None = None
-    """All slots together: generated tokens over wall time of this session, gaps included."""
+    """All slots together: generated tokens over the wall time of this session, gaps included."""
     pp_tokens_per_second: float | None = None
-    """While a prompt is read: its speed so far; else of the last request."""
+    """While a prompt is processed: its speed so far. Otherwise of the last request."""
     prefill_progress: float | None = None
     eta_seconds: float | None = None
     ttft_seconds: float | None = None
-    """Of the last request, as ``queue_seconds`` and ``slot_ttft_seconds`` below; see Request."""
+    """Of the last request, as ``queue_seconds`` and ``slot_ttft_seconds``; see Request."""
     draft_acceptance: float | None = None
-    """Of the last request that drafted."""
+    """Of the last request with draft tokens."""
     mean_accepted_length: float | None = None
     accepted_per_position: tuple[float, ...] = ()
     context_used_tokens: int | None = None
@@ -188,34 +188,34 @@ class Throughput:
     busy_slots: int | None = None
     slots: int | None = None
     queued_requests: int | None = None
-    """Taken by the server and waiting for a free slot."""
+    """Requests that wait for a free slot."""
     request_tg_peak: float | None = None
-    """Of one request alone: the fastest of this session."""
+    """The fastest request of this session."""
     request_tg_median: float | None = None
-    """Of one request alone, of those of this session."""
+    """The median of the requests of this session."""
     queue_seconds: float | None = None
     slot_ttft_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums since the server started: its own counters, ``None`` where it keeps none."""
+    """Sums since the server started: its own counters. None if it has no such counter."""
 
     requests: int | None = None
-    """Ended ones. Each prompt of a request that brings several is one, and so is each answer to it."""
+    """Ended requests. Each prompt of a request with several prompts counts, and so does each of several answers."""
     prompt_tokens: int | None = None
-    """Read, without the reused ones."""
+    """Processed, without the cached ones."""
     cached_tokens: int | None = None
     generated_tokens: int | None = None
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
     requests_reason: str = ""
-    """Why ``requests`` is not known."""
+    """Why ``requests`` is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryMark:
-    """Something that happened, for the history graph."""
+    """An event in the history graph."""
 
     at: float
     kind: Literal["switch", "crash", "oom", "start", "stop"]
@@ -243,8 +243,8 @@ class Snapshot:
     totals: Totals
     kv_bytes_per_token: float | None = None
     kv_cells: int | None = None
-    """Tokens that the KV cache holds: of all slots together, which share one cache where it is unified."""
+    """Tokens that the KV cache can hold, for all slots together."""
     other_server: OtherServerReading | None = None
-    """What a server says that is no llama-server."""
+    """The readings of a server that is not llama-server."""
     problems: tuple[str, ...] = field(default=())
-    """What could not be read and why, one short sentence each."""
+    """What could not be read and why, a short sentence each."""

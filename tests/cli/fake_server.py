@@ -33,7 +33,7 @@ data: [DONE]
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         key = os.environ.get("LLAMA_API_KEY")
         if self.path == "/v1/chat/completions" and (gate := os.environ.get("FAKE_CHAT_UNTIL")):
             while not os.path.exists(gate):  # noqa: PTH110 - each import makes each start slower
@@ -42,9 +42,9 @@ class Handler(BaseHTTPRequestHandler):
         body = {"error": {"message": "Invalid API Key"}} if locked else ANSWERS.get(self.path, {})
         self.send_response(401 if locked else 200)
         self.end_headers()
-        if b'"stream":true' in asked and os.environ.get("FAKE_DIES_WITH") in sys.argv:
+        if b'"stream":true' in request and os.environ.get("FAKE_DIES_WITH") in sys.argv:
             os._exit(1)
-        streamed = not locked and b'"stream":true' in asked
+        streamed = not locked and b'"stream":true' in request
         self.wfile.write(STREAMED if streamed else json.dumps(body).encode())
 
     do_POST = do_GET

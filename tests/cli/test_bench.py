@@ -27,8 +27,8 @@ QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "2", "--max-tokens"
 
 @pytest.fixture
 def server() -> Iterator[BenchServer]:
-    with BenchServer() as made:
-        yield made
+    with BenchServer() as server:
+        yield server
 
 
 def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
@@ -70,7 +70,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("speed",), 3, "Nothing is running."),
         (("speed", "nope"), 2, "nope"),
@@ -102,11 +102,11 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     ],
 )
 def test_what_cannot_be_is_said(
-    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, said: str
+    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
 ) -> None:
-    found, out, err = gpubox(capfd, "bench", *words)
+    exit_code, out, err = gpubox(capfd, "bench", *words)
 
-    assert (found, said in err) == (code, True), err
+    assert (exit_code, message in err) == (code, True), err
     assert out == ""
 
 
@@ -140,12 +140,12 @@ def test_what_ran_before_runs_again(box: None, capfd: pytest.CaptureFixture[str]
     assert (server["profile"], server["state"]) == ("a", "ready")
 
 
-@pytest.mark.parametrize(("words", "said", "profile"), [
-    (("switch", "a"), "a was put in the place of b", "a"), (("stop",), "b was stopped", None),
+@pytest.mark.parametrize(("words", "message", "profile"), [
+    (("switch", "a"), "a was started in place of b", "a"), (("stop",), "b was stopped", None),
 ])  # fmt: skip
 def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     box: None, capfd: pytest.CaptureFixture[str], paths: Paths, monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...], said: str, profile: str | None,
+    words: tuple[str, ...], message: str, profile: str | None,
 ) -> None:  # fmt: skip
     real, done = Speed.execute, []
 
@@ -161,8 +161,8 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
 
     code, _, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
 
-    assert (code, f"The run ends here: {said}." in err) == (1, True), err
-    assert "What ran before is not brought back" in err
+    assert (code, f"The run ends here: {message}." in err) == (1, True), err
+    assert "The previous server is not restored" in err
     run = find_run(paths, "last")
     assert done[0] not in run.raws()  # a port tells no servers apart: what answered there was another
     assert not run.info.restore_pending
@@ -199,8 +199,8 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
     assert code == 0
     assert "regression" in out
     assert "Second over first" in out
-    code, found = values(capfd, "bench", "compare", first.id, second.id)
-    assert {row["outcome"] for row in found["comparison"]["rows"] if row["name"] == "tg"} == {"regression"}
+    code, comparison = values(capfd, "bench", "compare", first.id, second.id)
+    assert {row["outcome"] for row in comparison["comparison"]["rows"] if row["name"] == "tg"} == {"regression"}
     code, out, _ = gpubox(capfd, "bench", "leaderboard")
     assert [line.split()[:2] for line in out.splitlines() if line[:1].isdigit()] == [["1", "a"], ["2", "b"]]
     code, out, _ = gpubox(capfd, "bench", "show", first.id)
@@ -220,9 +220,14 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
 
 
 def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
-    code, found = values(capfd, "bench", "--dry-run", "speed", "a", *QUICK)
+    code, outline = values(capfd, "bench", "--dry-run", "speed", "a", *QUICK)
     assert code == 0
-    assert (found["items"], found["starts"], found["restored_profile"], found["seconds"]) == (6, ["a"], None, None)
+    assert (outline["items"], outline["starts"], outline["restored_profile"], outline["seconds"]) == (
+        6,
+        ["a"],
+        None,
+        None,
+    )
     code, out, _ = gpubox(capfd, "bench", "--dry-run", "speed", "a", *QUICK)
     assert out.splitlines() == [
         "speed: 6 items. 1 start: a. A server that already runs with the same flags is not restarted.",

@@ -57,7 +57,7 @@ def test_a_cell_whose_server_dies_is_left_after_the_second_death(
     results = find_run(paths, "last").results()
     first, *others = [result for name, result in results.items() if "2048" in name]
     assert [flag.kind for flag in first.flags] == ["crash", "crash"]
-    assert {(result.skipped, result.error) for result in others} == {(True, f"the server died under {first.item}")}
+    assert {(result.skipped, result.error) for result in others} == {(True, f"the server died during {first.item}")}
     assert all(result.ok for name, result in results.items() if "3072" in name)
     assert re.search(r"crash in 00\d/ctx-size=2048/warm-up", out)
 
@@ -111,7 +111,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("ab", "a"), "only one side"),
         (("ab", "a", "nope"), "nope"),
@@ -122,7 +122,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
         (("ab", "http://127.0.0.1:9"), "only one side"),
         (("ab", "http://127.0.0.1:9", "a"), "is not the address of a server"),
         (("sweep", "a"), "--over"),
-        (("sweep", "a", "--over", "ctx-size"), "is no axis"),
+        (("sweep", "a", "--over", "ctx-size"), "is not FLAG=VALUES"),
         (("sweep", "a", "--over", "ctx-sise=1,2"), "nearest: ctx-size"),
         (("sweep", "a", "--over", "c=512,1024", "--set", "ctx-size=8"), "is swept"),
         (("sweep", "synthetic", "--over", "draft-max=1..4"), "--set spec-synth-len=2.5"),
@@ -134,9 +134,9 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
         (("ab", "http://127.0.0.1:9", "http://127.0.0.1:99999"), "is not the address of a server"),
         (("sweep", "a", "--over", "host=0.0.0.0"), "host is a field of the profile"),
         (("sweep", "a", "--over", "m=x.gguf,y.gguf"), "model is a field of the profile"),
-        (("sweep", "a", "--over", "ctx-size=1..5:-2"), "is no range"),
-        (("sweep", "a", "--over", "ctx-size=0.5..1.5:0.5"), "is no range"),
-        (("sweep", "a", "--over", f"ctx-size={'9' * 20}..{'9' * 20}"), "beyond every flag"),
+        (("sweep", "a", "--over", "ctx-size=1..5:-2"), "is not a range"),
+        (("sweep", "a", "--over", "ctx-size=0.5..1.5:0.5"), "is not a range"),
+        (("sweep", "a", "--over", f"ctx-size={'9' * 20}..{'9' * 20}"), "out of range for any flag"),
         (("sweep", "a", *(f"--over={flag}=1..199" for flag in ("c", "t", "b"))), "7,880,599 cells"),
         (("sweep", "a", "--over", "c=512,1024", "--starts", "999999"), "At most 20,000 in one run"),
         (("soak", "a", "--minutes", "nan"), "minutes must be a number, not nan"),
@@ -148,45 +148,43 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_what_cannot_be_is_said(
-    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
     code, out, err = gpubox(capfd, "bench", *words)
 
-    assert (code, said in err) == (2, True), err
+    assert (code, message in err) == (2, True), err
     assert out == ""
 
 
 def killed(paths: Paths, *, applied_argv: tuple[str, ...]) -> str:
-    """The folder that a run leaves which was killed with b up, while a ran before."""
+    """The id of a run that was killed while b ran; a ran before it."""
     before = observe(paths, MAIN_INSTANCE).state.last_good
-    made = create_run(paths, Plan("speed", (Target("b", "b"),), {"preset": "quick"}), [])
-    made.save(replace(made.info, state="running", previous=before, restore_pending=True, applied_argv=applied_argv))
-    return made.id
+    run = create_run(paths, Plan("speed", (Target("b", "b"),), {"preset": "quick"}), [])
+    run.save(replace(run.info, state="running", previous=before, restore_pending=True, applied_argv=applied_argv))
+    return run.id
 
 
 @pytest.mark.parametrize("between", [False, True])
-def test_what_a_killed_run_owes_is_given_back(
-    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, between: bool
-) -> None:
+def test_restore_after_a_killed_run(box: None, capfd: pytest.CaptureFixture[str], paths: Paths, between: bool) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
     name = killed(paths, applied_argv=SWITCHING)
     assert gpubox(capfd, "switch", "b")[0] == 0
     view = observe(paths, MAIN_INSTANCE)
     assert view.running
-    made = find_run(paths, name)
+    run = find_run(paths, name)
     if not between:
-        made.save(replace(made.info, applied_argv=view.running.launch.argv))
+        run.save(replace(run.info, applied_argv=view.running.launch.argv))
 
     code, out, err = gpubox(capfd, "bench", "restore", "--json")
 
     assert code == 0, err
-    found = json.loads(out)
-    assert (found["run"], found["profile"]) == (name, "a")
+    outcome = json.loads(out)
+    assert (outcome["run"], outcome["profile"]) == (name, "a")
     assert running(capfd) == "a"
     assert not find_run(paths, name).info.restore_pending
 
 
-def test_the_next_run_gives_back_what_a_killed_one_owes(
+def test_the_next_run_restores_what_a_killed_one_left(
     box: None, capfd: pytest.CaptureFixture[str], paths: Paths
 ) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0

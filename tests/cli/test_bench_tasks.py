@@ -20,8 +20,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_suite_of_two_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     with BenchServer() as server:
-        asked = ("--tasks", "3.2,4.2", "--max-tokens", "4", "--json")
-        assert run(["bench", "suite", "--url", server.url, *asked]) == 0
+        options = ("--tasks", "3.2,4.2", "--max-tokens", "4", "--json")
+        assert run(["bench", "suite", "--url", server.url, *options]) == 0
     values = json.loads(capsys.readouterr().out)
     points = {m["group"]: m["estimate"]["value"] for m in values["report"]["metrics"]}
     assert points == {"weighted total": 0.0, "reasoning": 0.0, "tools": 0.0}
@@ -32,13 +32,13 @@ def test_a_suite_of_two_tasks(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_chat_answers_of_the_first_problems(capsys: pytest.CaptureFixture[str]) -> None:
     with BenchServer() as server:
-        asked = ("--mode", "chat", "--limit", "2", "--parallel", "2", "--max-tokens", "6")
-        code = run(["bench", "humaneval", "--url", server.url, *asked])
-    said = capsys.readouterr()
-    if "nothing confines it" in said.err:
+        options = ("--mode", "chat", "--limit", "2", "--parallel", "2", "--max-tokens", "6")
+        code = run(["bench", "humaneval", "--url", server.url, *options])
+    captured = capsys.readouterr()
+    if "nothing confines it" in captured.err:
         pytest.skip("nothing confines programs on this machine")
     assert code == 0
-    assert "0 of 2" in said.out and "no code" in said.out and "2 problems at a time" in said.out
+    assert "0 of 2" in captured.out and "no code" in captured.out and "2 problems ran at a time" in captured.out
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Policy]]:
     return ran
 
 
-class Said:
+class ChatResult:
     """How one command line ended."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
@@ -95,14 +95,14 @@ class Said:
 
 
 @pytest.fixture
-def chat(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    def asked(*words: str) -> Said:
+def chat(capfd: pytest.CaptureFixture[str]) -> Callable[..., ChatResult]:
+    def run_chat(*words: str) -> ChatResult:
         capfd.readouterr()
         code = run(["chat", *words])
         out, err = capfd.readouterr()
-        return Said(code, out, err)
+        return ChatResult(code, out, err)
 
-    return asked
+    return run_chat
 
 
 def running(paths: Paths, server: ScriptedServer, profile: str = "coder", build: str = "") -> None:
@@ -114,13 +114,13 @@ def running(paths: Paths, server: ScriptedServer, profile: str = "coder", build:
     )
 
 
-def test_a_turn_as_text(serve: Serve, chat: Callable[..., Said], programs: list[Any], paths: Paths) -> None:
+def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any], paths: Paths) -> None:
     server = serve(says("Let me see.", calls=[runs("print(6 * 7)")], finish="tool_calls"), says("It is 42.\n"))
 
-    said = chat("-p", "What is 6 * 7?", "--url", server.url)
+    result = chat("-p", "What is 6 * 7?", "--url", server.url)
 
-    assert (said.code, said.out) == (0, "Let me see.\nIt is 42.\n")
-    err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"effective \S+", "effective RATE", said.err))
+    assert (result.code, result.out) == (0, "Let me see.\nIt is 42.\n")
+    err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"effective \S+", "effective RATE", result.err))
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
         "  tools: native (the chat template knows tool calls)",
@@ -134,26 +134,28 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., Said], programs: list[
     assert chat_names(paths) == ["what-is-6-7"]
 
 
-def test_a_turn_as_json_lines(serve: Serve, chat: Callable[..., Said], programs: list[Any], paths: Paths) -> None:
+def test_a_turn_as_json_lines(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any], paths: Paths) -> None:
     server = serve(says(reasoning="hm", calls=[runs("print(6 * 7)")]), says("It is 42."), caps=None)
     running(paths, server)
 
-    said = chat("-p", "What is 6 * 7?", "--json", "--name", "sums")
+    result = chat("-p", "What is 6 * 7?", "--json", "--name", "sums")
 
-    assert (said.code, said.err) == (0, "")
-    assert said.kinds() == [
+    assert (result.code, result.err) == (0, "")
+    assert result.kinds() == [
         "chat", "message_added", "turn_started", "round_started", "reasoning_delta", "message_added", "tool_requested",
         "tool_finished", "message_added", "round_finished", "round_started", "text_delta", "text_delta",
         "message_added", "round_finished", "turn_finished",
     ]  # fmt: skip
-    first, last = said.events[0], said.events[-1]
+    first, last = result.events[0], result.events[-1]
     assert (first["chat"], first["profile"], first["build"]) == ("sums", "coder", "b11434-abc")
     assert (last["reason"], last["text"], last["totals"]["rounds"]) == ("answered", "It is 42.", 2)
-    assert all(event["schema_version"] == 1 for event in said.events)
+    assert all(event["schema_version"] == 1 for event in result.events)
     assert load_chat(chat_path(paths, "sums")).path()[0].header.profile == "coder"
 
 
-def test_a_fenced_program_and_what_is_chosen(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+def test_a_fenced_program_and_what_is_chosen(
+    serve: Serve, chat: Callable[..., ChatResult], programs: list[Any]
+) -> None:
     server = serve(says("```python\nprint(1)\n```"), says("One."), says("Two."), caps=FENCED)
     words = ("--system", "Be brief.", "--set", "temperature=0.2", "--no-thinking", "--max-tokens", "77")
 
@@ -169,7 +171,7 @@ def test_a_fenced_program_and_what_is_chosen(serve: Serve, chat: Callable[..., S
     assert last["messages"][: len(server.bodies[-2]["messages"])] == server.bodies[-2]["messages"]
 
 
-def test_no_tools(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+def test_no_tools(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any]) -> None:
     server = serve(says("```python\nprint(1)\n```"), *[says("Hi.")] * 3)
     url = ("--url", server.url)
 
@@ -183,7 +185,7 @@ def test_no_tools(serve: Serve, chat: Callable[..., Said], programs: list[Any]) 
     assert ["top_k" in body for body in server.bodies] == [True, True, True, False]
 
 
-def test_a_switch_in_mid_chat_keeps_the_chat(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:
+def test_a_switch_in_mid_chat_keeps_the_chat(serve: Serve, chat: Callable[..., ChatResult], paths: Paths) -> None:
     first, second = serve(says("Red.")), serve(says("Blue."))
     running(paths, first, "one")
     assert chat("-p", "A colour?", "--name", "c").code == 0
@@ -205,19 +207,19 @@ WRITE = {"path": "sub/new.txt", "content": "hello\n"}
     [("workspace", True, "was created: 6 bytes"), ("never", False, "not allow"), (None, False, "nobody can be asked")],
 )
 def test_writing_a_file(
-    approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., Said], tmp_path: Path,
+    approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path,
     programs: list[tuple[str, Policy]],
 ) -> None:  # fmt: skip
     server = serve(says(calls=[call("write_file", json.dumps(WRITE)), runs("1", 1)]), says("Done."))
     work = tmp_path / "work"
     work.mkdir()
 
-    said = chat(
+    result = chat(
         "-p", "Write.", "--url", server.url, "--workdir", str(work), *(["--approve", approve] if approve else [])
     )
 
-    assert said.code == 0
-    assert words in said.err
+    assert result.code == 0
+    assert words in result.err
     assert (work / "sub/new.txt").is_file() == made
     assert programs[0][1].workspace == work
     assert programs[0][1].read_only == (approve != "workspace")
@@ -226,40 +228,40 @@ def test_writing_a_file(
     ]  # fmt: skip
 
 
-def test_the_diff_is_an_event(serve: Serve, chat: Callable[..., Said], tmp_path: Path) -> None:
+def test_the_diff_is_an_event(serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path) -> None:
     server = serve(says(calls=[call("write_file", json.dumps(WRITE))]), says("Done."))
     work = tmp_path / "work"
     work.mkdir()
 
-    said = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), "--json")
+    result = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), "--json")
 
-    (asked,) = [event for event in said.events if event["event"] == "approval_requested"]
-    assert asked["diff"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
-    assert [e["output"]["ended_by"] for e in said.events if e["event"] == "tool_finished"] == ["denied"]
+    (request,) = [event for event in result.events if event["event"] == "approval_requested"]
+    assert request["diff"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
+    assert [e["output"]["ended_by"] for e in result.events if e["event"] == "tool_finished"] == ["denied"]
 
 
 def test_a_home_as_workspace_needs_a_word(
-    serve: Serve, chat: Callable[..., Said], own_home: Path, paths: Paths
+    serve: Serve, chat: Callable[..., ChatResult], own_home: Path, paths: Paths
 ) -> None:
     server = serve(says("Done."))
 
-    said = chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home))
+    result = chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home))
 
-    assert said.code == 2
-    assert "is the home folder" in said.err
-    assert "--any-workdir" in said.err
+    assert result.code == 2
+    assert "is the home folder" in result.err
+    assert "--any-workdir" in result.err
     assert chat_names(paths) == server.bodies == []
     assert chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home), "--any-workdir").code == 0
 
 
-def test_nobody_answers(chat: Callable[..., Said], paths: Paths) -> None:
+def test_nobody_answers(chat: Callable[..., ChatResult], paths: Paths) -> None:
     for words in ((), ("--url", "http://127.0.0.1:9")):
-        said = chat("-p", "Anyone?", *words)
-        assert said.code == 3
-        assert said.out == ""
-    said = chat("-p", "Anyone?", "--json")
-    (error,) = said.events
-    assert (said.code, error["event"], error["ok"], error["exit_code"]) == (3, "error", False, 3)
+        result = chat("-p", "Anyone?", *words)
+        assert result.code == 3
+        assert result.out == ""
+    result = chat("-p", "Anyone?", "--json")
+    (error,) = result.events
+    assert (result.code, error["event"], error["ok"], error["exit_code"]) == (3, "error", False, 3)
     assert chat_names(paths) == []
 
 
@@ -272,54 +274,54 @@ class Dies(ScriptedServer):
 
 
 def test_a_server_that_goes_in_mid_turn_is_exit_3_and_keeps_what_was_said(
-    serve: Serve, chat: Callable[..., Said], paths: Paths
+    serve: Serve, chat: Callable[..., ChatResult], paths: Paths
 ) -> None:
     server = serve(says("Once upon", drop=True), kind=Dies)
 
-    said = chat("-p", "Tell me.", "--url", server.url, "--json", "--name", "t")
+    result = chat("-p", "Tell me.", "--url", server.url, "--json", "--name", "t")
 
-    assert said.code == 3
-    assert said.kinds()[-2:] == ["turn_failed", "error"]
+    assert result.code == 3
+    assert result.kinds()[-2:] == ["turn_failed", "error"]
     (turn,) = load_chat(chat_path(paths, "t")).path()
     assert (turn.state, turn.answer) == ("failed", "Once upon")
 
 
-def test_a_server_that_refuses_is_one_sentence(serve: Serve, chat: Callable[..., Said]) -> None:
+def test_a_server_that_refuses_is_one_sentence(serve: Serve, chat: Callable[..., ChatResult]) -> None:
     server = serve(*[refuses(500, "kaboom")] * 5)
 
-    said = chat("-p", "Hi.", "--url", server.url)
+    result = chat("-p", "Hi.", "--url", server.url)
 
-    assert said.code == 1
-    assert "kaboom" in said.err
-    assert said.out == ""
+    assert result.code == 1
+    assert "kaboom" in result.err
+    assert result.out == ""
 
 
-def test_a_limit_is_exit_1_and_says_which(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+def test_a_limit_is_exit_1_and_says_which(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any]) -> None:
     server = serve(says(calls=[runs("print(1)")]), says(calls=[runs("print(2)")]))
 
-    said = chat("-p", "Hi.", "--url", server.url, "--max-rounds", "2")
+    result = chat("-p", "Hi.", "--url", server.url, "--max-rounds", "2")
 
-    assert said.code == 1
-    assert "all its rounds" in said.err
-    assert "--max-rounds" in said.err
+    assert result.code == 1
+    assert "all its rounds" in result.err
+    assert "--max-rounds" in result.err
 
 
-def test_hostile_text_reaches_no_terminal(serve: Serve, chat: Callable[..., Said], programs: list[Any]) -> None:
+def test_hostile_text_reaches_no_terminal(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any]) -> None:
     bad = "[/foo] \x1b]0;owned\x07\x1b[2J \u202eevil 👩‍👧 \x9b31m"
     server = serve(says([bad, "\n" + "".join(map(str, range(20_000)))], calls=[runs(f"print({bad!r})")]), says("ok"))
 
-    said = chat("-p", bad, "--url", server.url)
+    result = chat("-p", bad, "--url", server.url)
 
-    assert said.code == 0
-    assert not set("\x1b\x07\x9b\u202e") & set(said.out + said.err)
-    assert "[/foo]  �evil 👩" in said.out and "owned" not in said.out
-    assert "👩‍👧" in said.out
+    assert result.code == 0
+    assert not set("\x1b\x07\x9b\u202e") & set(result.out + result.err)
+    assert "[/foo]  �evil 👩" in result.out and "owned" not in result.out
+    assert "👩‍👧" in result.out
     shown = chat("show", chat_names(Paths.default())[0])
     assert not set("\x1b\x07\x9b\u202e") & set(shown.out)
     assert "👩‍👧" in shown.out
 
 
-def test_usage(chat: Callable[..., Said], serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage(chat: Callable[..., ChatResult], serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (
         (), ("-p", "  "), ("-p", "x", "--continue", "a", "--name", "b"), ("-p", "x", "--set", "temprature=1"),
         ("-p", "x", "--set", "top_p=nan"), ("-p", "x", "ls"), ("-p", "x", "--continue", "none"),
@@ -338,7 +340,7 @@ def test_the_prompt_from_stdin(serve: Serve) -> None:
     assert server.bodies[0]["messages"][-1]["content"] == "How are\nyou?"
 
 
-def test_the_chats_there_are(serve: Serve, chat: Callable[..., Said], paths: Paths) -> None:
+def test_the_chats_there_are(serve: Serve, chat: Callable[..., ChatResult], paths: Paths) -> None:
     assert "no chats yet" in chat("ls").out
     server = serve(says("Red."), says("Blue."), says("Green."))
     url = ("--url", server.url)
@@ -397,7 +399,7 @@ def test_an_interrupt_keeps_what_was_said(number: int, serve: Serve, paths: Path
 
 
 def test_a_killed_gpubox_keeps_what_was_said_a_second_before(
-    serve: Serve, paths: Paths, chat: Callable[..., Said]
+    serve: Serve, paths: Paths, chat: Callable[..., ChatResult]
 ) -> None:
     server = serve(says(["Once upon", " a time"], hang=True), says("there was."))
     path = chat_path(paths, "t")
@@ -416,7 +418,7 @@ def test_a_killed_gpubox_keeps_what_was_said_a_second_before(
     assert sent[1:] == [("user", "Tell me."), ("assistant", "Once upon a time"), ("user", "Go on.")]
 
 
-def test_lines_that_cannot_be_read_are_counted(serve: Serve, paths: Paths, chat: Callable[..., Said]) -> None:
+def test_lines_that_cannot_be_read_are_counted(serve: Serve, paths: Paths, chat: Callable[..., ChatResult]) -> None:
     chat("-p", "x", "--name", "c", "--no-tools", "--url", serve(says("ok")).url)
     assert "not shown" not in chat("show", "c").out
 

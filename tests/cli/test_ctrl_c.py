@@ -31,20 +31,20 @@ def interrupted(words: list[str], delay: float) -> tuple[int, str]:
     ) as process:  # fmt: skip
         time.sleep(delay)  # the moment is the experiment
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    return process.returncode, said
+        _, stderr = process.communicate(timeout=60)
+    return process.returncode, stderr
 
 
 @pytest.mark.parametrize("words", QUICK, ids=lambda words: words[0])
 def test_ctrl_c_prints_no_traceback_of_gpubox(words: list[str]) -> None:
-    made = random.Random(words[0])
+    generator = random.Random(words[0])
     for _ in range(3):
-        code, said = interrupted(words, made.uniform(0.02, 0.4))
+        code, stderr = interrupted(words, generator.uniform(0.02, 0.4))
 
-        assert PACKAGE not in said, said
-        assert "Exception ignored" not in said, said
-        if "Traceback" not in said and "Fatal Python error" not in said:  # else Python itself was starting
-            assert code in (130, -signal.SIGINT) or code in range(7), (code, said)
+        assert PACKAGE not in stderr, stderr
+        assert "Exception ignored" not in stderr, stderr
+        if "Traceback" not in stderr and "Fatal Python error" not in stderr:  # else Python itself was starting
+            assert code in (130, -signal.SIGINT) or code in range(7), (code, stderr)
 
 
 def test_what_is_imported_before_ctrl_c_is_heard_is_nothing_of_weight() -> None:

@@ -91,7 +91,7 @@ def test_the_key_is_in_no_output_no_file_and_no_command_line(
 ) -> None:
     paths.api_key_file.write_text("sesame-open\n")
     paths.api_key_file.chmod(0o600)
-    said = []
+    texts: list[str] = []
     for words in (
         ["start", "lan"],
         ["status"],
@@ -105,15 +105,15 @@ def test_the_key_is_in_no_output_no_file_and_no_command_line(
         for more in ([], ["--json"]):
             assert run([*words, *more]) == 0, words
     run(["logs"])
-    said += capfd.readouterr()
+    texts += capfd.readouterr()
     (server,) = find_by_marker(f"{paths.state}|")
-    said.append(Path(f"/proc/{server[0].pid}/cmdline").read_text())
-    said.append(server[1])
+    texts.append(Path(f"/proc/{server[0].pid}/cmdline").read_text())
+    texts.append(server[1])
     assert b"LLAMA_API_KEY=sesame-open" in Path(f"/proc/{server[0].pid}/environ").read_bytes()
     for folder in (paths.state, paths.cache):
-        said += [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
+        texts += [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
 
-    assert not [text for text in said if "sesame-open" in text]
+    assert not [text for text in texts if "sesame-open" in text]
     assert gpubox(capfd, "status")[1]["server"]["exposed"] == "LAN, key"
     paths.api_key_file.unlink()
     status = gpubox(capfd, "status")[1]["server"]
@@ -143,10 +143,10 @@ def test_an_interrupt_while_it_waits_is_one_json_object_and_130(
     command = [sys.executable, "-m", "gpubox", "switch", "b", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as switch:
         assert switch.stderr is not None
-        said = ""
-        while "is busy" not in said:
-            said = switch.stderr.readline()
-            assert said
+        line = ""
+        while "is busy" not in line:
+            line = switch.stderr.readline()
+            assert line
         switch.send_signal(number)
         out, err = switch.communicate(timeout=60)
 

@@ -84,10 +84,14 @@ def test_what_is_polled_imports_only_what_it_needs(box: None) -> None:
 def test_status_says_the_same_on_its_short_way(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     short, _ = polled()
     assert run(["status", "--json"]) == 3
-    asked = json.loads(capsys.readouterr().out)
+    through_click = json.loads(capsys.readouterr().out)
 
-    assert short.keys() == asked.keys()
-    assert (short["server"], short["offload"], short["totals"]) == (asked["server"], asked["offload"], asked["totals"])
+    assert short.keys() == through_click.keys()
+    assert (short["server"], short["offload"], short["totals"]) == (
+        through_click["server"],
+        through_click["offload"],
+        through_click["totals"],
+    )
 
 
 def run_gpubox(*words: str, **more: object) -> subprocess.Popen[bytes]:
@@ -109,8 +113,8 @@ def test_a_full_disk_is_one_sentence() -> None:
     for words in (("ls",), ("chat", "ls", "--json"), ("chat", "show", "x", "--json")):
         with Path("/dev/full").open("wb") as full, run_gpubox(*words, stdout=full) as process:
             _, err = process.communicate(timeout=60)
-        said = "There is no chat x." if "x" in words else "The output cannot be written: No space left on device."
-        assert err.decode().splitlines()[0] == f"gpubox: {said}"
+        message = "There is no chat x." if "x" in words else "The output cannot be written: No space left on device."
+        assert err.decode().splitlines()[0] == f"gpubox: {message}"
         assert b"Traceback" not in err and process.returncode == (2 if "x" in words else 1)
 
 

@@ -28,8 +28,8 @@ def a_socket(path: Path) -> None:
     here = Path.cwd()
     os.chdir(path.parent)  # a socket's path is short
     try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
     finally:
         os.chdir(here)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpubox.server.client import connect
 from gpubox.server.dialect import detect_dialect, read_other_server
-from gpubox.telemetry.other_server import CounterRate
+from gpubox.telemetry.slot_rates import CounterRate
 from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox, values
 from tests.peers import Peer
@@ -40,27 +40,27 @@ def test_status_knows_it_however_the_address_is_written(
     dialect: str, end: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Peer(dialect) as other_server:
-        code, found = values(capfd, "status", "--url", other_server.url + end)
-    assert (code, found["server"]["base_url"], found["other_server"]["dialect"]) == (0, other_server.url, dialect)
-    assert found["server"]["state"] == ("answering" if dialect == "vllm" else "ready")
-    assert found["problems"] == [found["other_server"]["not_reported"]]
+        code, status = values(capfd, "status", "--url", other_server.url + end)
+    assert (code, status["server"]["base_url"], status["other_server"]["dialect"]) == (0, other_server.url, dialect)
+    assert status["server"]["state"] == ("answering" if dialect == "vllm" else "ready")
+    assert status["problems"] == [status["other_server"]["not_reported"]]
 
 
 def test_ollama(capfd: pytest.CaptureFixture[str]) -> None:
     with Peer("ollama") as other_server:
         code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
-        _, found = values(capfd, "status", "--url", other_server.url)
+        _, status = values(capfd, "status", "--url", other_server.url)
     assert code == 0
     assert "  engine   Ollama 0.12.6\n" in out
     until = f"{datetime.fromisoformat('2025-10-17T16:47:07.933-07:00').astimezone():%Y-%m-%d %H:%M}"
     assert f"  loaded   gemma3  Q4_K_M  5.0 GiB in VRAM of 6.1 GiB  context 4,096  until {until}\n" in out
     assert "  has      1 more model\n" in out
     assert "missing  Ollama does not report running or waiting requests, tok/s, TTFT or token counts" in out
-    loaded, other = found["other_server"]["models"]
+    loaded, other = status["other_server"]["models"]
     assert (loaded["vram_bytes"], loaded["size_bytes"], loaded["loaded"]) == (5333539264, 6591830464, True)
     assert (other["name"], other["vram_bytes"], other["context_size_tokens"]) == ("qwen3:8b", None, None)
-    assert (found["throughput"]["busy_slots"], found["throughput"]["tg_tokens_per_second"]) == (None, None)
-    assert set(found["totals"].values()) == {None}
+    assert (status["throughput"]["busy_slots"], status["throughput"]["tg_tokens_per_second"]) == (None, None)
+    assert set(status["totals"].values()) == {None}
 
 
 def test_ollama_with_nothing_loaded(capfd: pytest.CaptureFixture[str]) -> None:
@@ -73,13 +73,13 @@ def test_ollama_with_nothing_loaded(capfd: pytest.CaptureFixture[str]) -> None:
 def test_vllm(capfd: pytest.CaptureFixture[str]) -> None:
     with Peer("vllm") as other_server:
         code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
-        _, found = values(capfd, "status", "--url", other_server.url)
+        _, status = values(capfd, "status", "--url", other_server.url)
     assert code == 0
     assert "  requests 3 running, 11 waiting\n" in out and "  kv cache 42% used\n" in out
     assert "  tokens   10,000 processed, 2,345 cached, 1,000,648 generated\n" in out
     assert "  engine   vLLM 0.11.0\n" in out and "  loaded   Qwen/Qwen3-8B  context 40,960\n" in out
-    assert (found["throughput"]["busy_slots"], found["throughput"]["queued_requests"]) == (3, 11)
-    totals = found["totals"]
+    assert (status["throughput"]["busy_slots"], status["throughput"]["queued_requests"]) == (3, 11)
+    totals = status["totals"]
     assert (totals["prompt_tokens"], totals["cached_tokens"], totals["generated_tokens"]) == (10000, 2345, 1000648)
 
 
@@ -87,8 +87,8 @@ def test_vllm_of_several_engines_is_added_up(capfd: pytest.CaptureFixture[str]) 
     with Peer("vllm") as other_server:
         text = other_server.pages["/metrics"] or ""
         other_server.pages["/metrics"] = text + text.replace('engine="0"', 'engine="1"').replace("} 0.42", "} 0.9")
-        _, found = values(capfd, "status", "--url", other_server.url)
-    assert (found["other_server"]["running_requests"], found["other_server"]["kv_cache_used"]) == (6, 0.9)
+        _, status = values(capfd, "status", "--url", other_server.url)
+    assert (status["other_server"]["running_requests"], status["other_server"]["kv_cache_used"]) == (6, 0.9)
 
 
 def test_vllm_at_rest_and_without_its_metrics(capfd: pytest.CaptureFixture[str]) -> None:
@@ -98,9 +98,9 @@ def test_vllm_at_rest_and_without_its_metrics(capfd: pytest.CaptureFixture[str])
         )
         assert values(capfd, "status", "--url", other_server.url)[1]["throughput"]["state"] == "idle"
         other_server.pages["/metrics"] = None
-        code, found = values(capfd, "status", "--url", other_server.url)
-    assert (code, found["other_server"]["running_requests"], found["throughput"]["state"]) == (0, None, "ready")
-    assert "its /metrics does not answer" in found["problems"][0]
+        code, status = values(capfd, "status", "--url", other_server.url)
+    assert (code, status["other_server"]["running_requests"], status["throughput"]["state"]) == (0, None, "ready")
+    assert "its /metrics does not answer" in status["problems"][0]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_every_other_verb_takes_it(dialect: str, capfd: pytest.CaptureFixture[st
             "3 running, 11 waiting" if dialect == "vllm" else "— running, — waiting",
         )
         assert values(capfd, "requests", *at)[1]["requests"] is None
-        code, found = values(capfd, "bench", "speed", *at, *QUICK)
-        assert code == 0 and found["run"]["plan"]["targets"][0]["url"] == other_server.url
+        code, status = values(capfd, "bench", "speed", *at, *QUICK)
+        assert code == 0 and status["run"]["plan"]["targets"][0]["url"] == other_server.url
         file = tmp_path / "recording"
         assert gpubox(capfd, "record", str(file), "--seconds", "0.3", *at)[0] == 0
     last = json.loads(file.read_text().splitlines()[-1])

@@ -83,10 +83,10 @@ def test_a_recording_ends_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture
 
     values = answered(capfd, "record", str(file), "--seconds", "0.6")
 
-    found = read_recording(file)
-    assert (values["path"], values["snapshots"]) == (str(file), len(found))
-    assert 1 <= len(found) <= 4  # fewer where the machine is busy, never more than 4 a second
-    assert found[-1].server.profile == "a"
+    snapshots = read_recording(file)
+    assert (values["path"], values["snapshots"]) == (str(file), len(snapshots))
+    assert 1 <= len(snapshots) <= 4  # fewer where the machine is busy, never more than 4 a second
+    assert snapshots[-1].server.profile == "a"
     assert run(["record", str(file)]) == 2
     assert "exists already" in capfd.readouterr().err
 

@@ -15,9 +15,9 @@ from gpubox.sandbox.probe import probe_blocking
 
 @pytest.fixture
 def confined() -> None:
-    found = probe_blocking(Config())
-    if found.isolation is None:
-        pytest.skip(found.problem)
+    probe = probe_blocking(Config())
+    if probe.isolation is None:
+        pytest.skip(probe.problem)
 
 
 def program(folder: Path, text: str) -> str:
@@ -44,17 +44,17 @@ def test_the_program_speaks_on_stdout_and_how_it_ended_on_stderr(
 
 @pytest.mark.usefixtures("confined")
 @pytest.mark.parametrize(
-    ("text", "words", "told"),
+    ("text", "words", "message"),
     [
         ("raise SystemExit(3)", [], "exit 3, "),
         ("while True: pass", ["--seconds", "0.3"], "SIGKILL: time: longer than 0.3 s"),
     ],
 )
 def test_a_program_that_fails_is_6(
-    text: str, words: list[str], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    text: str, words: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["sandbox", "run", program(tmp_path, text), *words]) == 6
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("confined")

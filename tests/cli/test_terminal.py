@@ -42,9 +42,9 @@ def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tupl
         yield words, command
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
-            found = command.get_command(click.Context(command), name)
-            assert found is not None
-            yield from leaves(found, (*words, name))
+            verb = command.get_command(click.Context(command), name)
+            assert verb is not None
+            yield from leaves(verb, (*words, name))
 
 
 VERBS = {" ".join(words): command for words, command in leaves(cli)}
@@ -91,10 +91,10 @@ class Terminal:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    found = Terminal()
-    yield found
-    found.stream.close()
-    os.close(found.master)
+    terminal = Terminal()
+    yield terminal
+    terminal.stream.close()
+    os.close(terminal.master)
 
 
 def _served(server: HostileServer) -> HostileServer:
@@ -138,12 +138,12 @@ def world(paths: Paths, tmp_path: Path, tiny_gguf: Path, write_profile: Callable
     write_profile("refused", f'model = "{tiny_gguf}"\n[flags]\nnosuchflag = {text}\n')
     write_profile("broken", f"title = {text}\nmodel = \x1b]52;c;T1dORUQ=\x07 {ONE_LINE}\n")
     (paths.profiles / f"{ATTACKS[5]}\u202ename.toml").write_text(f'title = {text}\nmodel = "{tiny_gguf}"\n')
-    made = speed_run(paths, profile=ONE_LINE, url="http://evil", flags=(Flag("busy", ONE_LINE),))
-    info = made.info
-    told = {
+    run_ = speed_run(paths, profile=ONE_LINE, url="http://evil", flags=(Flag("busy", ONE_LINE),))
+    info = run_.info
+    provenance = {
         name: replace(known, engine_version=ONE_LINE, model_path=ONE_LINE) for name, known in info.provenance.items()
     }
-    made.save(replace(info, message=HOSTILE, provenance=told))
+    run_.save(replace(info, message=HOSTILE, provenance=provenance))
     launch = tmp_path / "launch.sh"
     launch.write_text(f"llama-server -m {tiny_gguf} --alias {words} --unknown-flag {words} -c 512\n# {ONE_LINE}\n")
     yield launch
@@ -243,9 +243,9 @@ class Tries:
 @pytest.fixture
 def tries(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tries]:
     monkeypatch.setenv("COLUMNS", "160")
-    found = Tries(terminal)
-    yield found
-    assert not found.wrong
+    tries = Tries(terminal)
+    yield tries
+    assert not tries.wrong
 
 
 def test_no_verb_lets_anything_raw_through(world: Path, foreign: HostileServer, tries: Tries) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpubox import __version__
 from gpubox.cli.main import VERBS, run
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles import loader
@@ -350,7 +350,7 @@ def test_show_of_what_the_engine_refuses_exits_2_and_says_why(gpubox: Box) -> No
     code, out, _ = gpubox("show", "big")
 
     assert code == 2
-    assert "✗ big: cache-type-k: does not take 'turbo3'" in out
+    assert "✗ big: cache-type-k: does not accept 'turbo3'" in out
     assert "--hf-repo u/big:Q4_K_M" in out
 
 
@@ -567,8 +567,8 @@ def test_shipped_profiles_are_listed_where_they_are_asked_for(
     gpubox: Box, write_profile: Callable[[str, str], Path], paths: Paths
 ) -> None:
     write_profile("mine", 'model = "/m/small.gguf"\n')
-    _, few, said = gpubox("ls")
-    assert "big" not in few and "--all lists them" in said
+    _, few, err = gpubox("ls")
+    assert "big" not in few and "--all lists them" in err
     assert "big" in gpubox("ls", "--all")[1]
     assert "big" in gpubox("ls", "big")[1]
     assert "big" in {profile["name"] for profile in gpubox.json("ls")["profiles"]}

@@ -1,4 +1,4 @@
-"""The watcher beside a server: a death is written down and mended without a screen, a stop is left alone."""
+"""The watcher beside a server: it handles a crash without a screen, and ignores an intended stop."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Box:
         until(lambda: pid not in self.servers())
 
     def answers_anew(self, before: list[int]) -> bool:
-        """Whether another process than ``before`` is on record as proven. A dying one loses its marker first."""
+        """Whether another process than ``before`` is recorded as ready. A dying process loses its marker first."""
         servers = self.servers()
         return bool(servers) and servers != before and self.proven()
 
     def switch_when_free(self, name: str) -> None:
-        """Switches to ``name``, as often as the watcher is still at work on the slot."""
+        """Switches to ``name``; tries again while the watcher works on the instance."""
 
         def done() -> bool:
             code, answer = self.gpubox("switch", name, "--now")
@@ -77,7 +77,7 @@ class Box:
         return running is not None and running.ready_at is not None and running.process is not None
 
     def quiet(self) -> bool:
-        """Whether nobody works on it, and nobody watches."""
+        """Whether no gpubox works on it, and no watcher runs."""
         return self.watcher() is None and observe(self.paths, "main").operation is None
 
 
@@ -88,12 +88,12 @@ def box(
 ) -> Iterator[Box]:  # fmt: skip
     monkeypatch.delenv("GPUBOX_WATCHER")
     port = free_port("127.0.0.1")
-    for name, more in (("a", "restart = true"), ("b", "restart = true\ntitle = 'b'"), ("calm", "")):
-        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{more}\n')
+    for name, settings in (("a", "restart = true"), ("b", "restart = true\ntitle = 'b'"), ("calm", "")):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{settings}\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
-    made = Box(paths)
-    yield made
-    for pid in filter(None, [made.watcher(), *made.servers()]):
+    box = Box(paths)
+    yield box
+    for pid in filter(None, [box.watcher(), *box.servers()]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -111,7 +111,7 @@ def test_a_server_that_dies_is_written_down_and_answers_again(box: Box) -> None:
     assert "It died once recently and was restarted" in server["message"]
     (report,) = box.crashes()
     assert "a died" in report.read_text()
-    assert box.watcher() == first  # the same process, at rest again beside the new one
+    assert box.watcher() == first  # the same process waits beside the new server
     box.kill_server()
     until(lambda: len(box.crashes()) == 2 and box.proven())
     assert "died 2 times recently" in box.server()["message"]
@@ -195,7 +195,7 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
 
 
 def lock_waits(pid: int) -> bool:
-    """Whether the watcher at rest has opened its lock: then its first try is made, or about to be."""
+    """Whether the waiting watcher has opened its lock file and so tries to take the lock."""
     return any(path.endswith("main.watch") for path in map(os.path.realpath, Path(f"/proc/{pid}/fd").glob("*")))
 
 
@@ -206,7 +206,7 @@ def test_at_rest_it_weighs_next_to_nothing(box: Box) -> None:
     before = process.cpu_times()
     assert process.memory_info().rss < 16 << 20
     assert process.num_threads() == 1
-    time.sleep(1.0)  # the time is what is measured
+    time.sleep(1.0)  # the test measures this time
     after = process.cpu_times()
     assert after.user + after.system - before.user - before.system <= 0.02
 
@@ -256,14 +256,14 @@ def test_a_state_folder_that_is_gone_is_not_made_again(box: Box, tmp_path: Path)
 
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_kill_9_of_gpubox_the_server_or_the_watcher_in_a_switch_leaves_no_orphan(box: Box, seed: int) -> None:
-    made = random.Random(seed)
+    rng = random.Random(seed)
     assert box.gpubox("start", "a")[0] == 0
     for target in "bab":
         switch = subprocess.Popen([*GPUBOX, "switch", target, "--now"], stderr=subprocess.DEVNULL)
-        # Anywhere between the interpreter's start and the proof; the wait is the experiment, not a synchronisation.
+        # A random moment between the start of Python and the readiness probe. The wait is the experiment itself.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            switch.wait(timeout=made.uniform(0.05, 1.0))
-        victims = made.sample(["gpubox", "watcher", "server"], made.randint(1, 2))
+            switch.wait(timeout=rng.uniform(0.05, 1.0))
+        victims = rng.sample(["gpubox", "watcher", "server"], rng.randint(1, 2))
         for victim in victims:
             pids = {"gpubox": [switch.pid], "watcher": [box.watcher()], "server": box.servers()}[victim]
             for pid in filter(None, pids):
@@ -272,7 +272,7 @@ def test_kill_9_of_gpubox_the_server_or_the_watcher_in_a_switch_leaves_no_orphan
         switch.wait()
         assert len(box.servers()) <= 1
 
-        box.server()  # whoever looks brings a watcher back, and what it had to do is done
+        box.server()  # any command starts a watcher again, which does the rest
         until(lambda: observe(box.paths, "main").operation is None)
         assert len(box.servers()) <= 1
     box.switch_when_free("a")

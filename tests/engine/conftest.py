@@ -34,7 +34,7 @@ class Box:
         self.paths = Paths(root / "config/gpubox", root / "state/gpubox", root / "cache/gpubox")
         self.paths.profiles.mkdir(parents=True)
         self.port = free_port()
-        self.held = 0
+        self.used_port = 0
         self.switch_seconds = 0.0
 
     def write_config(self) -> None:
@@ -54,7 +54,7 @@ class Box:
 
     def profile(self, name: str, flags: dict[str, object] | None = None, **top: object) -> str:
         values = {"model": str(self.model), "port": self.port, **top}
-        # one thread: several wait for each other in a busy loop, and on busy cores that takes ten times as long
+        # one thread: several threads wait in a busy loop, which on busy cores takes ten times as long
         values["flags"] = {"ctx-size": 512, "parallel": 1, "threads": 1, **(flags or {})}
         (self.paths.profiles / f"{name}.toml").write_text(tomli_w.dumps(values))
         return name
@@ -77,16 +77,16 @@ def demo_model() -> Path:
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[Box]:
-    made = Box(tmp_path_factory.mktemp("box"), demo_model)
-    made.write_config()
+    box = Box(tmp_path_factory.mktemp("box"), demo_model)
+    box.write_config()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in made.env.items():
+        for name, value in box.env.items():
             patch.setenv(name, value)
         for name in ("GPUBOX_CONFIG", "GPUBOX_API_KEY", "LLAMA_API_KEY"):
             patch.delenv(name, raising=False)
         patch.setenv("GPUBOX_WATCHER", "0")
-        yield made
-    for pid in made.servers():
+        yield box
+    for pid in box.servers():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(made.root, ignore_errors=True)
+    shutil.rmtree(box.root, ignore_errors=True)

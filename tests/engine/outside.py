@@ -1,4 +1,4 @@
-"""gpubox as a process of its own, for tests that kill it."""
+"""gpubox as a separate process, for tests that kill it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ GPUBOX = [sys.executable, "-m", "gpubox"]
 
 
 def gpubox(*words: str) -> subprocess.CompletedProcess[str]:
-    """Runs one verb to its end."""
+    """Runs one command to its end."""
     return subprocess.run([*GPUBOX, *words], capture_output=True, text=True, timeout=180, check=False)
 
 
 def until(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Returns when ``what`` is so, while ``process`` works."""
+    """Waits until ``what`` is true, while ``process`` runs."""
     deadline = time.monotonic() + 60
     while not what():
         assert process.poll() is None, "it ended too early"

@@ -1,4 +1,4 @@
-"""A real turn: the demo model writes a program, the sandbox runs it, the model looks. On the server's own cache."""
+"""Real turns: the demo model writes a program, the sandbox runs it, the model reads the output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
 
 GREEDY = {"temperature": 0.0, "seed": 1}
 PROGRAM = 'root ::= "```python\\nprint(" [1-9] [0-9] " * " [1-9] [0-9] ")\\n```\\n"'
-"""The demo model is small: where a program has to come, a grammar sees to it. All else is as it is."""
+"""The demo model is too small to write programs by itself: a grammar makes it."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ async def _turn(url: str, conversation: Conversation, text: str, settings: Agent
         return [event async for event in AgentLoop().run(conversation, settings, [tool], client)]
 
 
-async def test_a_turn_runs_programs_and_reads_no_token_twice(server: str) -> None:
+async def test_a_turn_runs_programs_and_processes_no_token_twice(server: str) -> None:
     conversation = Conversation()
     settings = AgentSettings(rounds=3, max_tokens=60, sampling={**GREEDY, "grammar": PROGRAM})
     events = await _turn(server, conversation, "What is 6 * 7?", settings)
@@ -63,14 +63,14 @@ async def test_a_turn_runs_programs_and_reads_no_token_twice(server: str) -> Non
     assert len(timings) >= 2 and all(timing.from_server for timing in timings)
     for before, timing in itertools.pairwise(timings):
         whole = before.cached_tokens + before.prefill_new_tokens + before.prefill_reprocessed_tokens
-        assert timing.cached_tokens >= whole, "the prompt of the round before is read again"
+        assert timing.cached_tokens >= whole, "the prompt of the round before is processed again"
         assert timing.prefill_reprocessed_tokens <= 8, (
             "only where the answer's text has other tokens than it was made of"
         )
     assert sum(timing.tool_seconds for timing in timings) > 0
 
 
-async def test_the_next_turn_goes_on_from_the_same_prefix(server: str) -> None:
+async def test_the_next_turn_starts_with_the_same_prefix(server: str) -> None:
     conversation = Conversation()
     settings = AgentSettings(rounds=2, max_tokens=24, sampling=GREEDY, protocol="none")
     await _turn(server, conversation, "Say hello.", settings)
@@ -96,9 +96,7 @@ async def test_a_stopped_turn_frees_the_server(server: str) -> None:
     assert conversation.messages[-1].partial
 
 
-def test_gpubox_chat_tells_a_turn_with_a_program_as_json_lines(
-    server: str, box: Box, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_gpubox_chat_prints_a_turn_as_json_lines(server: str, box: Box, capfd: pytest.CaptureFixture[str]) -> None:
     if asyncio.run(Sandbox(Config()).confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     sampling = {**GREEDY, "grammar": PROGRAM}
@@ -108,8 +106,8 @@ def test_gpubox_chat_tells_a_turn_with_a_program_as_json_lines(
     code = run(["chat", "--continue", "sums", "-p", "What is 6 * 7?", "--json"])
     events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (events[0]["event"], events[0]["profile"], bool(events[0]["build"])) == ("chat", "demo", True)
-    done = next(event["output"] for event in events if event["event"] == "tool_finished")
-    assert done["ok"] and done["text"].isdigit() and done["isolation"]
+    tool_output = next(event["output"] for event in events if event["event"] == "tool_finished")
+    assert tool_output["ok"] and tool_output["text"].isdigit() and tool_output["isolation"]
     end = next(event for event in events if event["event"] == "turn_finished")
     assert (code == 0) == (end["reason"] == "answered")
     assert end["totals"]["timing"]["generated_tokens"] > 0

@@ -1,4 +1,4 @@
-"""A speed run on a real engine: killed -9 half way, resumed, reported, and the server of before is back."""
+"""A speed run on a real engine: killed -9 half way, resumed, reported, and the previous server restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = ("--prompts", "short", "--depths", "0", "--repeats", "4", "--max-tokens"
 
 
 def results_of(box: Box, known: set[Path]) -> list[bytes]:
-    """The results so far of the run that is not ``known``."""
+    """The results so far of the run that is not in ``known``."""
     new = set((box.paths.state / "runs").iterdir()) - known
     return [line for run in new if (run / "results.jsonl").exists() for line in (run / "results.jsonl").open("rb")]
 
@@ -74,7 +74,7 @@ def test_ctrl_c_stops_a_run_and_gives_the_server_back(box: Box, tmp_path: Path) 
 
 
 def test_a_server_that_dies_costs_one_item(box: Box) -> None:
-    """It is killed under the run; the run starts it again, says so, and has every number."""
+    """The server is killed during the run; the run restarts it, reports that, and has every number."""
     known = set((box.paths.state / "runs").iterdir())
     process = subprocess.Popen(
         [*GPUBOX, "bench", "speed", "before", *SMALL, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""sweep, ab and soak on a real engine: killed -9 half way, resumed, reported, and the server of before is back."""
+"""sweep, ab and soak on a real engine: killed -9 half way, resumed, reported, and the previous server restored."""
 
 from __future__ import annotations
 

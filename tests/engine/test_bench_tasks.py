@@ -41,12 +41,12 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     assert values["run"]["machine"]["sandbox"]
     assert lines()[: len(kept)] == kept and len(lines()) == 6
     scores = {m["group"]: m["estimate"] for m in values["report"]["metrics"] if m["name"] == "pass@1"}
-    assert {mode: found["n"] for mode, found in scores.items()} == {"vanilla": 2, "chat": 2, "agentic": 2}
+    assert {mode: score["n"] for mode, score in scores.items()} == {"vanilla": 2, "chat": 2, "agentic": 2}
     assert not {flag["kind"] for flag in values["report"]["flags"]} & {"foreign request", "crash", "setup"}
     for line in map(json.loads, lines()):
         parts = line["values"]["parts"]
         assert sum(parts.values()) == pytest.approx(line["seconds"], rel=0.02)
-        assert parts["writing"] + parts["thinking"] > 0
+        assert parts["answer"] + parts["thinking"] > 0
     (raw,) = runs.glob("*/raw.jsonl")
     first = json.loads(raw.read_bytes().splitlines()[0])["data"]["request"]
     assert first["prompt"] and all(isinstance(token, int) for token in first["prompt"])

@@ -1,4 +1,4 @@
-"""The embedded engine with a real model: it serves, refuses, and ends as llama-server does."""
+"""The embedded engine with a real model: it serves, refuses arguments and exits as llama-server does."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class Running:
 
 @pytest.fixture
 def launch() -> Iterator[Callable[..., Running]]:
-    made: list[Running] = []
+    servers: list[Running] = []
 
     def start(*argv: str, **env: str) -> Running:
-        made.append(Running(*argv, **env))
-        return made[-1]
+        servers.append(Running(*argv, **env))
+        return servers[-1]
 
     yield start
-    for running in made:
+    for running in servers:
         running.process.kill()
         running.process.wait()
 
@@ -131,17 +131,17 @@ def test_a_stop_does_not_wait_for_a_running_answer(launch: Callable[..., Running
 
 
 def test_a_port_in_use_and_a_missing_model_end_with_code_1(launch: Callable[..., Running], demo_model: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         running = launch("-m", str(demo_model), "--port", str(port))
         assert running.process.wait(timeout=60) == 1
     missing = launch("-m", "/no/such/model.gguf", "--port", "0")
     assert missing.process.wait(timeout=60) == 1
-    for one, said in ((running, "couldn't bind HTTP server socket"), (missing, "failed to open GGUF file")):
-        with one.changed:
-            assert one.changed.wait_for(lambda one=one: one.port, timeout=60)  # type: ignore[misc]
-        assert any(said in line for line in one.lines)
-        assert not any("Traceback" in line for line in one.lines)
+    for server, message in ((running, "couldn't bind HTTP server socket"), (missing, "failed to open GGUF file")):
+        with server.changed:
+            assert server.changed.wait_for(lambda server=server: server.port, timeout=60)  # type: ignore[misc]
+        assert any(message in line for line in server.lines)
+        assert not any("Traceback" in line for line in server.lines)
 
 
 def test_it_is_probed_and_questioned_like_any_engine(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from tests.engine.conftest import free_port
 POSTED = sorted((Path(__file__).parents[1] / "fixtures" / "launches" / "posted").iterdir())
 NOT_READ = {"90-launchd.plist", "91-Dockerfile"}
 NEED_A_FORK = {"01-ik-ot-three-cards.sh", "03-ot-comma-and-space.sh"}
-NOT_RESOLVED = {"17-bench-loop.sh"}  # a loop's variable stands where a cache type belongs; the note says so
+NOT_RESOLVED = {"17-bench-loop.sh"}  # the cache type is the variable of a loop; a note reports it
 STARTABLE = [path for path in POSTED if path.name not in NOT_READ | NEED_A_FORK | NOT_RESOLVED]
 CHOSEN = STARTABLE if os.environ.get("GPUBOX_TEST_POSTED") else STARTABLE[::6]
 ELSEWHERE = {"lora", "lora-scaled", "rpc", "device", "chat-template-file", "override-kv", "mmproj"}

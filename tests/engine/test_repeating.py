@@ -1,4 +1,4 @@
-"""profiles/repeating.py measured: each flag is given twice to a real engine, and what it made of it is read back.
+"""profiles/repeating.py measured: each flag is given twice to a real engine, and the result is read back.
 
 Runs on a llama-server alone (GPUBOX_TEST_ENGINE): the embedded engine has few of these flags.
 """
@@ -112,13 +112,13 @@ def test_what_adds_up_is_the_same_given_repeatedly_and_as_a_profile_emits_it(dem
         if number:  # a second file of that name cannot be written as one word of a list
             flags = [word.replace(str(second), f'"{second}"') for word in flags]
         with started(demo_model, tmp_path, flags) as (ask, log):
-            made = settings(ask)
+            defaults = settings(ask)
             served = ask("/v1/models", None)["data"][0]
             adapters = ask("/lora-adapters", None)
             text = log.read_text(errors="replace")
-        assert {bias["token"]: bias["bias"] for bias in made["logit_bias"]} == {15043: 1, 12: -2}
-        assert made["stop"] == ["foo", "b,r"]
-        assert made["dry_sequence_breakers"] == ["x", "y"]
+        assert {bias["token"]: bias["bias"] for bias in defaults["logit_bias"]} == {15043: 1, 12: -2}
+        assert defaults["stop"] == ["foo", "b,r"]
+        assert defaults["dry_sequence_breakers"] == ["x", "y"]
         assert set(served["aliases"]) == {"one", "two"}
         assert set(served["tags"]) == {"t", "u"}
         assert [Path(item["path"]).name for item in adapters] == ["a.gguf", "b,c.gguf"]
@@ -137,13 +137,13 @@ def test_the_largest_of_several_layer_counts_and_the_last_of_the_rest_count(demo
     flags += [word for text in kwargs for word in ("--chat-template-kwargs", text)]
     flags += ["--chat-template", "{{ a }}{{ b }}", "--top-k", "7"]
     with started(demo_model, tmp_path, flags) as (ask, log):
-        made = settings(ask)
+        defaults = settings(ask)
         prompt = ask("/apply-template", {"messages": [{"role": "user", "content": "x"}]})["prompt"]
         text = log.read_text(errors="replace")
     assert [f"blk.{layer}.ffn_up.weight (0 MiB q4_1) buffer type overridden" in text for layer in range(4)] == [
         True, True, True, False,
     ]  # fmt: skip
-    assert (made["samplers"], made["top_k"], prompt) == (["min_p"], 7, "13")
+    assert (defaults["samplers"], defaults["top_k"], prompt) == (["min_p"], 7, "13")
 
 
 def test_a_draft_model_alone_drafts_nothing_and_draft_simple_does(demo_model: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 at any moment, and many at once: never two servers, never an orphan, the next gpubox knows."""
+"""kill -9 at any moment, and many commands at once: never two servers, never an unknown one."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tests.engine.outside import GPUBOX, gpubox
 pytestmark = pytest.mark.engine
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "5"))
-"""How many random moments; the closing check of a release uses 20."""
+"""How many random moments; a release check uses 20."""
 
 
 def status() -> dict[str, Any]:
-    """The server now; where one was just told to stop and no longer answers, what has become of it."""
-    found: dict[str, Any] = {}
+    """The server now. Waits while a server stops."""
+    server: dict[str, Any] = {}
 
     def settled() -> bool:
-        found.update(json.loads(gpubox("status", "--json").stdout)["server"])
-        return found["state"] not in ("unreachable", "stopping")
+        server.update(json.loads(gpubox("status", "--json").stdout)["server"])
+        return server["state"] not in ("unreachable", "stopping")
 
     until(settled)
-    return found
+    return server
 
 
 @pytest.fixture(scope="module")
 def with_watchers(box: Box) -> Iterator[None]:
-    """Each server has its watcher, as in life; nothing of it is left at the end."""
+    """Each server has its watcher, as in normal use; none is left at the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GPUBOX_WATCHER", raising=False)
         yield
@@ -63,7 +63,7 @@ def pair(box: Box, with_watchers: None) -> Iterator[Box]:
 def test_kill_9_in_a_switch_leaves_one_server_or_none_and_a_reason(pair: Box, seed: int) -> None:
     target = "ab"[seed % 2 == 0]
     killed = subprocess.Popen([*GPUBOX, "switch", target, "--now"], stderr=subprocess.DEVNULL)
-    # Anywhere between the interpreter's start and the proof; the wait is the experiment, not a synchronisation.
+    # A random moment between the start of Python and the readiness probe. The wait is the experiment itself.
     try:
         killed.wait(timeout=random.Random(seed).uniform(0.1, 1.0) * pair.switch_seconds)
     except subprocess.TimeoutExpired:
@@ -96,8 +96,8 @@ def test_ten_switches_at_once_are_one_at_a_time(pair: Box) -> None:
     outcomes = [(racer.communicate(timeout=120)[1], racer.returncode) for racer in racers]
 
     assert any(code == 0 for _, code in outcomes)
-    for said, code in outcomes:
-        assert code == 0 or "Another gpubox" in said
+    for output, code in outcomes:
+        assert code == 0 or "Another gpubox" in output
     assert len(pair.servers()) == 1
     server = status()
     assert server["state"] == "ready"
@@ -137,9 +137,9 @@ def test_ctrl_c_in_a_load_goes_back_to_what_ran(pair: Box) -> None:
         if "VRAM settled" in line:
             break
     racer.send_signal(2)
-    said = racer.stderr.read()
+    output = racer.stderr.read()
 
-    assert racer.wait(timeout=60) == 130, said
+    assert racer.wait(timeout=60) == 130, output
     server = status()
     assert (server["profile"], server["state"]) == ("a", "ready")
     assert len(pair.servers()) == 1

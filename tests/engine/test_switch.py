@@ -1,4 +1,4 @@
-"""A switch to a broken profile ends with the old one answering: on a real engine with a real model."""
+"""A failed switch restores the old profile, with a real engine and a real model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
 
 @dataclass(frozen=True)
 class Broken:
-    """A profile that cannot come up, what it must be called, and whether the old server may be stopped for it."""
+    """A profile that cannot start, the expected message, and whether the old server may be stopped for it."""
 
     name: str
     make: Callable[[Box], str]
@@ -47,7 +47,7 @@ BROKEN = (
     Broken("missing GGUF", lambda b: b.profile("p", model=str(b.root / "nope.gguf")), 1, "nope.gguf"),
     Broken("truncated GGUF", truncated, 1, "incomplete"),
     Broken("text file as GGUF", text_file, 1, "not a GGUF"),
-    Broken("port held by another program", lambda b: b.profile("p", port=b.held), 1, "is used by"),
+    Broken("port used by another program", lambda b: b.profile("p", port=b.used_port), 1, "is used by"),
     Broken("context that cannot be allocated", lambda b: b.profile("p", {"ctx-size": 40_000_000}), 5, "out of", False),
     Broken("engine missing", lambda b: b.profile("p", engine="gone"), 1, "no-such-llama-server"),
     Broken("engine that hangs before listening", lambda b: b.profile("p", engine="hang"), 4, "hung", False),
@@ -58,11 +58,11 @@ BROKEN = (
 
 @pytest.fixture(scope="module")
 def running(box: Box) -> Iterator[Box]:
-    """A box where the profile `old` answers, and a port that another program holds."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        box.held = held.getsockname()[1]
+    """A box where the profile `old` answers, and a port that another program uses."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        box.used_port = listener.getsockname()[1]
         box.profile("old")
         assert run(["start", "old"]) == 0
         yield box

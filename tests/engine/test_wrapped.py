@@ -1,4 +1,4 @@
-"""Engines wrapped in a script, and records that the disk refused: the server is still found."""
+"""The server is found again if its engine is a wrapper script, and if its record could not be written."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.engine
 def server(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
     capfd.readouterr()
     run(["status", "--json"])
-    found = json.loads(capfd.readouterr().out)["server"]
-    assert isinstance(found, dict)
-    return found
+    server = json.loads(capfd.readouterr().out)["server"]
+    assert isinstance(server, dict)
+    return server
 
 
 def test_an_engine_behind_a_script_is_started_found_and_stopped(box: Box, capfd: pytest.CaptureFixture[str]) -> None:

@@ -65,12 +65,12 @@ _ANSWER = "import json, os\ndef raw(value, fd):\n    data = json.dumps(value).en
 _PIPES = """
 import os, stat
 def pipes():
-    found = []
+    fds = []
     for fd in range(3, 512):
         try:
-            if stat.S_ISFIFO(os.fstat(fd).st_mode): found.append(fd)
+            if stat.S_ISFIFO(os.fstat(fd).st_mode): fds.append(fd)
         except OSError: pass
-    return found
+    return fds
 """
 
 FORGERS: dict[str, str] = {
@@ -179,7 +179,7 @@ FORGERS: dict[str, str] = {
     + "def take(pid):\n    fd = os.pidfd_open(pid)\n    for n in range(64):\n        got = libc.syscall(438, fd, n, 0)\n        if got >= 0: os.write(got, b'passed')\neach(take)"
     + SEVEN,
     "reads others' environment and files": OTHERS
-    + "found = []\ndef read(pid):\n    for name in ('environ', 'cmdline', 'mem', 'auxv', 'stack', 'fd/0', 'cwd/secret'):\n        try: found.append(open(f'/proc/{pid}/{name}', 'rb').read(1 << 20))\n        except OSError: pass\neach(read)\nif any(b'METADATA' in f for f in found): below_zero = lambda operations: any(sum(operations[:n]) < 0 for n in range(len(operations) + 1))\nelse:\n    def below_zero(operations): return 7",
+    + "texts = []\ndef read(pid):\n    for name in ('environ', 'cmdline', 'mem', 'auxv', 'stack', 'fd/0', 'cwd/secret'):\n        try: texts.append(open(f'/proc/{pid}/{name}', 'rb').read(1 << 20))\n        except OSError: pass\neach(read)\nif any(b'METADATA' in f for f in texts): below_zero = lambda operations: any(sum(operations[:n]) < 0 for n in range(len(operations) + 1))\nelse:\n    def below_zero(operations): return 7",
     "others' settings in /proc": OTHERS
     + "def write(pid):\n    for name, value in (('oom_score_adj', '1000'), ('comm', 'x'), ('timerslack_ns', '999999999'), ('coredump_filter', '0'), ('autogroup', '19'), ('clear_refs', '1')):\n        try: open(f'/proc/{pid}/{name}', 'w').write(value)\n        except OSError: pass\neach(write)"
     + SEVEN,

@@ -40,14 +40,14 @@ HONEST: dict[str, tuple[Problem, str, str]] = {
 
 def cases() -> list[Candidate]:
     """A neighbour after every third forger, each kind in turn."""
-    made: list[Candidate] = []
+    candidates: list[Candidate] = []
     kinds = list(HONEST)
     for number, (name, code) in enumerate(FORGERS.items()):
         if number % 3 == 0:
             kind = kinds[number // 3 % len(kinds)]
-            made.append(Candidate(f"{kind} {number}", HONEST[kind][0], HONEST[kind][1]))
-        made.append(Candidate(name, PROBLEM, HEAD + code))
-    return made
+            candidates.append(Candidate(f"{kind} {number}", HONEST[kind][0], HONEST[kind][1]))
+        candidates.append(Candidate(name, PROBLEM, HEAD + code))
+    return candidates
 
 
 def kind_of(name: str) -> str:
@@ -84,7 +84,7 @@ async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:
     assert [name for name, verdict in zip(FORGERS, verdicts, strict=True) if verdict.passed] == []
 
 
-async def test_without_the_lock_the_judge_notices(ordinary: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_seccomp_filter_the_judge_notices(ordinary: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that has no table: limits and signals of others can be touched, and still change no verdict."""
     monkeypatch.setattr(seccomp_filter, "_TABLES", {})
     monkeypatch.setattr(judge, "LIMITS", {**judge.LIMITS, "most": 2})
@@ -95,10 +95,12 @@ async def test_without_the_lock_the_judge_notices(ordinary: Sandbox, monkeypatch
         "kills the fork server",
         "interrupts its judge",
     )
-    made = [Candidate(name, PROBLEM, HEAD + FORGERS[name]) for name in touching]
-    made = [case for forger in made for case in (forger, Candidate(f"canonical {forger.id}", *HONEST["canonical"][:2]))]
+    batch = []
+    for name in touching:
+        batch.append(Candidate(name, PROBLEM, HEAD + FORGERS[name]))
+        batch.append(Candidate(f"canonical {name}", *HONEST["canonical"][:2]))
 
-    verdicts = await grade(made, ordinary, jobs=1, cpu_seconds=1)
+    verdicts = await grade(batch, ordinary, jobs=1, cpu_seconds=1)
 
     assert seccomp_filter.seccomp_program() == b""
     assert {name for name, verdict in verdicts.items() if verdict.passed} == {f"canonical {name}" for name in touching}

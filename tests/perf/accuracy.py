@@ -165,7 +165,7 @@ def tiled(readings: list[Line]) -> float:
     ends = [begin + WINDOW * (n + 1) for n in range(int((end - begin) / WINDOW))]
     tiles = [(WINDOW, min(shown, key=lambda point, at=at: abs(point[0] - at))[1]) for at in ends]  # type: ignore[misc]
     tiles.append((end - begin - WINDOW * len(ends), shown[-1][1]))  # what is left at the end, by its share
-    return sum(width * tg for width, tg in tiles) / (end - begin)
+    return float(sum(width * tg for width, tg in tiles) / (end - begin))
 
 
 def sums_up(line: dict[str, Any]) -> bool:
@@ -175,7 +175,7 @@ def sums_up(line: dict[str, Any]) -> bool:
     shown = line["throughput"]["tg_tokens_per_second"]
     if shown is None:
         return len(speeds) < len(generating) or not speeds
-    return abs(shown - sum(speeds)) < 0.01
+    return bool(abs(shown - sum(speeds)) < 0.01)
 
 
 def shown_pp(lines: list[Line]) -> float | None:

@@ -75,15 +75,15 @@ def watch(url: str, told: Path, rest: float) -> None:
 
     app = GpuboxApp(LocalServices(Paths.default(), Config(), url))
 
-    async def drive(pilot: Pilot[bool]) -> None:
-        await until(lambda: app.now and app.now.status.up)
+    async def drive(pilot: Pilot[Any]) -> None:
+        await until(lambda: app.overview and app.overview.status.up)
         app.action_show_chat()
-        await until(lambda: app.chat and app.chat.is_current and app.chat.confined)
+        await until(lambda: app.chat and app.chat.is_current and app.chat.sandbox)
         assert app.chat
         await asyncio.sleep(2)  # what is imported late is in by then
-        await app.chat.change_settings(ChatSettings(tools=False))  # the code in it is to be shown, not run
+        await app.chat.controller.change_settings(ChatSettings(tools=False))  # the code in it is to be shown, not run
         at_rest = await measured(rest)
-        app.chat.ask("Explain everything.")
+        app.chat.controller.ask("Explain everything.")
         late: list[float] = []
         listening = asyncio.create_task(listen(late))
         began, used = time.monotonic(), time.process_time()
@@ -95,7 +95,7 @@ def watch(url: str, told: Path, rest: float) -> None:
         turn = app.chat.runner.turn
         assert turn
         values: dict[str, Any] = {
-            "tokens": turn.live.pieces, "lines": app.chat.transcript.virtual_size.height, "seconds": round(seconds, 1),
+            "tokens": turn.progress.deltas, "lines": app.chat.transcript.virtual_size.height, "seconds": round(seconds, 1),
             "core_at_rest": round(at_rest, 4), "core_streaming": round(share, 4),
             "core_added": round(share - at_rest, 4),
             "late_ms_p50": ms(late, 0.5), "late_ms_p99": ms(late, 0.99), "late_ms_max": ms(late, 1.0),

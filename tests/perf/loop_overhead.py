@@ -1,9 +1,10 @@
-"""What the agent loop costs beside the model: HumanEval problems with the agentic prompt, five rounds each.
+"""The overhead of the agent loop: HumanEval problems with the agentic prompt, five rounds each.
 
 usage: loop_overhead.py URL HUMANEVAL.jsonl[.gz] [--count 20] [--rounds 5] [--max-tokens 512] [--protocol auto]
-For each problem: wall time, the server's own prompt and generation time, tools, and what is left; then the split of
-the whole, and the tokens read again after round 1. The promise: what is left is at most 5 % of the wall time without
-tools, and no token is read again beyond the template's tail. Start the server with --parallel 1, on an idle machine.
+Prints for each problem the wall time, the server's prefill and generation time, the tool time and the rest (the
+overhead); then the sums, and the tokens that were processed again after round 1. The promise: the overhead is at most
+5 % of the wall time without tools, and only the end of the template is processed again. Start the server with
+--parallel 1, on an idle machine.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.server.client import LlamaClient, connect
 
-TASK = "Complete this Python function. Write it, run it with a few checks, and mend it until they pass.\n\n{}"
-PARTS = ("queue", "prefill_new", "prefill_reread", "thinking", "answer", "tool", "loop")
+TASK = "Complete this Python function. Write it, run it with a few checks, and fix it until they pass.\n\n{}"
+PARTS = ("queue", "prefill_new", "prefill_reprocessed", "thinking", "answer", "tool", "loop")
 
 
 def main() -> None:
@@ -51,7 +52,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     print(f"sandbox: {await sandbox.confinement()}")
     rounds: list[tuple[int, RoundTiming]] = []
     worst = 0.0
-    print(f"{'problem':14} {'rounds':>6} {'wall s':>8} {'server s':>9} {'tool s':>7} {'left %':>7} {'re-read':>7}  end")
+    print(f"{'problem':14} {'rounds':>6} {'wall s':>8} {'server s':>9} {'tool s':>7} {'left %':>7} {'again':>7}  end")
     async with connect(arguments.url) as client:
         for problem in load(arguments.problems)[: arguments.count]:
             timings, end = await turn(client, problem["prompt"], settings, CodeExecution(sandbox, Policy()))
@@ -73,7 +74,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 async def turn(
     client: LlamaClient, prompt: str, settings: AgentSettings, tool: CodeExecution
 ) -> tuple[list[RoundTiming], str]:
-    """The Timings of one problem's rounds, and how it ended. Each problem is a conversation of its own."""
+    """The timings of one problem's rounds, and why the turn ended. Each problem is a conversation of its own."""
     timings: list[RoundTiming] = []
     end = ""
     conversation = Conversation([Message("user", TASK.format(prompt))])
@@ -88,7 +89,7 @@ async def turn(
 
 
 def seconds(timings: list[RoundTiming]) -> tuple[float, float, float]:
-    """Wall, the server's own prompt and generation, tools."""
+    """Wall, server (prefill and generation) and tool seconds."""
     server = sum(
         t.prefill_new_seconds + t.prefill_reprocessed_seconds + t.thinking_seconds + t.answer_seconds for t in timings
     )
@@ -97,7 +98,7 @@ def seconds(timings: list[RoundTiming]) -> tuple[float, float, float]:
 
 def report(rounds: list[RoundTiming], later: list[RoundTiming], worst: float) -> None:
     wall, server, tool = seconds(rounds)
-    print("\nthe split of all rounds:")
+    print("\nall rounds:")
     for part in PARTS:
         spent = sum(getattr(timing, f"{part}_seconds") for timing in rounds)
         print(f"  {part:15} {spent:8.3f} s  {spent / wall:7.2%}")
@@ -108,7 +109,7 @@ def report(rounds: list[RoundTiming], later: list[RoundTiming], worst: float) ->
     left = wall - server - tool
     print(f"wall {wall:.2f} s = server {server:.2f} + tools {tool:.2f} + left {left:.3f}")
     print(f"overhead: {left / (wall - tool):.2%} of the wall without tools ({left / wall:.2%} with), worst {worst:.2%}")
-    print(f"after round 1: {again} tokens read again in {len(later)} rounds (most {most}), {cached} from the cache")
+    print(f"after round 1: {again} tokens processed again in {len(later)} rounds (most {most}), {cached} were cached")
     print(f"generated {generated} tokens, effective {generated / wall:.1f} tok/s")
 
 

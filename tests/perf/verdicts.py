@@ -1,14 +1,14 @@
-"""How often gpubox's verdicts are wrong, and how often they find what is there: simulated arms, alike and not.
+"""How often verdicts of gpubox are wrong, and how often they detect a real difference, in simulated runs.
 
     .venv/bin/python tests/perf/verdicts.py ab 1000
     .venv/bin/python tests/perf/verdicts.py compare 1000
     .venv/bin/python tests/perf/verdicts.py sweep 300
     .venv/bin/python tests/perf/verdicts.py leaderboard 1000
 
-The box is a model of its own, which shares no formula with the code under test: prompts that differ by 12 %, answers
-by 1 %, launches by what the row says, and one kind of disturbance that runs through the whole time of the run. What
-is asked of gpubox are the functions that its verbs call: the plan's items, what is unneeded, the table, the report.
-A row: false verdicts (with a true difference: found ones), coverage of the 95 % interval, starts used.
+The simulated box shares no formula with the code under test: prompts differ by 12 %, answers by 1 %, launches by the
+amount in the row, and one kind of disturbance lasts for the whole run. The functions under test are those that the
+verbs call: the plan's items, the unneeded ones, the table, the report.
+A row: false verdicts (with a true difference: correct ones), coverage of the 95 % interval, starts used.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from gpubox.bench.kinds.sweep.kind import Sweep
 from gpubox.bench.kinds.sweep.ranking import rank_cells
 from gpubox.bench.model import Item, Plan, Provenance, Result, Target
 from gpubox.bench.questions import question_of
-from gpubox.bench.report.load import load_comparison
-from gpubox.bench.report.load import load_leaderboards as leaderboard
+from gpubox.bench.report.load import load_comparison, load_leaderboards
 from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths
 
@@ -107,16 +106,16 @@ def ab(noise: str, true: float, seed: int, **options: Any) -> tuple[bool, bool, 
     rows = contrast_rows(kind.options, scored)
     main = rows[0]
     low, high = main.contrast.interval
-    said = ("faster",) if true > 0 else ("faster", "slower")
-    return main.verdict in said, low <= 1 + true <= high, last, any(row.verdict in said for row in rows)
+    verdicts = ("faster",) if true > 0 else ("faster", "slower")
+    return main.verdict in verdicts, low <= 1 + true <= high, last, any(row.verdict in verdicts for row in rows)
 
 
 def ab_rows(runs: int) -> Iterator[str]:
     for true in (0.0, 0.05):
         for noise in NOISES if not true else NOISES[:4]:
-            found = [ab(noise, true, seed) for seed in range(runs)]
-            share = [100 * sum(bool(one[i]) for one in found) / runs for i in (0, 3, 1)]
-            starts = sum(one[2] for one in found) / runs
+            outcomes = [ab(noise, true, seed) for seed in range(runs)]
+            share = [100 * sum(bool(outcome[i]) for outcome in outcomes) / runs for i in (0, 3, 1)]
+            starts = sum(outcome[2] for outcome in outcomes) / runs
             yield (
                 f"ab {noise:<16} true {true:.0%}: verdict {share[0]:5.1f} %, in any row {share[1]:5.1f} %, "
                 f"coverage {share[2]:5.1f} %, starts {starts:.1f}"
@@ -145,26 +144,24 @@ def sweep(noise: str, true: float, seed: int) -> tuple[bool, bool, float, int]:
         name = kind.target_of(item, scored)
         rate = box.rate(question_of(item).name, math.log1p(true) if name == better else 0.0)
         scored.append((item, Result(item.id, values(rate))))
-    ranking = rank_cells(kind.options, targets, scored)
+    ranking = rank_cells(kind.grid, scored)
     best = ranking.best
     assert best is not None
     if noise.startswith("launch"):  # what it would be without noise: the mean of its prompts
         fair = statistics.fmean(math.exp(box.prompts[question_of(item).name]) for item, _ in best.rows)
         worth = math.log(ranking.best_rate / fair) - (math.log1p(true) if best.target.name == better else 0.0)
-    wrong = any(rank.verdict == "slower" for rank in ranking.ranks)
+    wrong = any(ranked.verdict == "slower" for ranked in ranking.cells)
     return wrong, best.target.name == better, worth, last
 
 
 def sweep_rows(runs: int) -> Iterator[str]:
     for true in (0.0, 0.05):
         for noise in NOISES if not true else NOISES[2:3]:
-            found = [sweep(noise, true, seed) for seed in range(runs)]
-            said = 100 * sum(one[0] for one in found) / runs
-            right = 100 * sum(one[1] for one in found) / runs
-            worth = 100 * sum(one[2] for one in found) / runs
-            starts = sum(one[3] for one in found) / runs
+            outcomes = [sweep(noise, true, seed) for seed in range(runs)]
+            wrong, right, worth = (100 * sum(outcome[i] for outcome in outcomes) / runs for i in range(3))
+            starts = sum(outcome[3] for outcome in outcomes) / runs
             yield (
-                f"sweep {noise:<16} true {true:.0%}: any cell called slower {said:5.1f} %, the better one is best "
+                f"sweep {noise:<16} true {true:.0%}: any cell called slower {wrong:5.1f} %, the better one is best "
                 f"{right:5.1f} %, shown rate off by {worth:+.2f} % in the mean, starts {starts:.0f}"
             )
 
@@ -184,10 +181,10 @@ def stored(paths: Paths, profile: str, box: Box, true: float = 0.0) -> Run:
         lines.append(Result(item.id, values(rate)))
     with run.owned():
         run.replace_results(lines)
-        made = Provenance(
+        provenance = Provenance(
             profile, profile=profile, argv=("llama-server", profile), model_path="m.gguf", engine_sha256="e"
         )
-        run.save(replace(run.info, state="finished", provenance={profile: made}))
+        run.save(replace(run.info, state="finished", provenance={profile: provenance}))
     return run
 
 
@@ -203,21 +200,21 @@ def two_runs(noise: str, true: float, seed: int, past: int) -> tuple[bool, bool,
             stored(paths, "p", box)
         first, second = stored(paths, "p", box), stored(paths, "p", box, math.log1p(true))
         rows = load_comparison(first, second).rows
-    said = [row for row in rows if row.outcome in ("better", "regression")]
+    verdicts = [row for row in rows if row.outcome in ("better", "regression")]
     tg = [row for row in rows if row.name == "tg"]
     low, high = tg[0].low, tg[0].high
     holds = low is not None and high is not None and low <= 1 + true <= high
-    return bool(said), any(row.outcome == "better" for row in tg), holds
+    return bool(verdicts), any(row.outcome == "better" for row in tg), holds
 
 
 def compare_rows(runs: int) -> Iterator[str]:
     for past in (0, 8):
         for true in (0.0, 0.10):
             for noise in NOISES if not true else NOISES[2:3]:
-                found = [two_runs(noise, true, seed, past) for seed in range(runs)]
-                said, right, holds = (100 * sum(one[i] for one in found) / runs for i in range(3))
+                outcomes = [two_runs(noise, true, seed, past) for seed in range(runs)]
+                wrong, right, holds = (100 * sum(outcome[i] for outcome in outcomes) / runs for i in range(3))
                 yield (
-                    f"compare {noise:<16} true {true:.0%}, {past} past runs: any row a verdict {said:5.1f} %, "
+                    f"compare {noise:<16} true {true:.0%}, {past} past runs: any row a verdict {wrong:5.1f} %, "
                     f"tg found {right:5.1f} %, coverage {holds:5.1f} %"
                 )
 
@@ -232,8 +229,8 @@ def board(noise: str, seed: int, past: int, profiles: int = 3) -> bool:
         for _ in range(past + 1):
             for number in range(profiles):
                 stored(paths, f"p{number}", box)
-        (found,) = leaderboard(paths, "speed")
-    return not all(entry.tied for entry in found.entries)
+        (board,) = load_leaderboards(paths, "speed")
+    return not all(entry.tied for entry in board.entries)
 
 
 def leaderboard_rows(runs: int) -> Iterator[str]:

@@ -269,7 +269,7 @@ def switch_events(name: str = "qwen36-256k", gate: Gate | None = None) -> list[A
 def rollback_events(name: str = "qwen36-256k") -> list[Any]:
     """A switch that fails and restores the previous profile."""
     why = "out of VRAM: KV cache on CUDA0 (4,096 MiB)"
-    back = f"{READY.profile} is back (3.1 s)."
+    restored = f"{READY.profile} is restored (3.1 s)."
     return [
         StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
         StepStarted(Step.STOP, READY.profile or ""), StepDone(Step.STOP, READY.profile or "", 0.4),
@@ -277,7 +277,7 @@ def rollback_events(name: str = "qwen36-256k") -> list[Any]:
         StepFailed(Step.LOAD, name, why, "Try n-cpu-moe 26 or cache-type-k/v q8_0.", "failed to allocate buffer"),
         StepStarted(Step.RESTORE, READY.profile or ""), StepDone(Step.RESTORE, READY.profile or "", 3.1),
         READY,
-        OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {back}"),
+        OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {restored}"),
     ]  # fmt: skip
 
 

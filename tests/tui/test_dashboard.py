@@ -93,7 +93,7 @@ async def test_a_failed_switch_says_why_and_what_is_back(fake: FakeServices) -> 
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "✗ qwen36-256k" in text(pilot) and "Try n-cpu-moe 26" in text(pilot))
-        await shows(pilot, "out of VRAM: KV cache on CUDA0 (4,096 MiB)", "qwen36-mtp-16gb is back (3.1 s)")
+        await shows(pilot, "out of VRAM: KV cache on CUDA0 (4,096 MiB)", "qwen36-mtp-16gb is restored (3.1 s)")
         await pilot.press("j", "j")
         await settled(pilot)
         assert "out of VRAM" in text(pilot), "it stays until the next action"

@@ -58,11 +58,11 @@ def test_failure_keeps_the_first_reason() -> None:
         StepFailed(Step.LOAD, "b", "out of VRAM", "Try less.", "cudaMalloc failed"),
         StepFailed(Step.RESTORE, "a", "also broken"),
         OperationFinished(
-            "switch", "b", False, None, 3.0, "b: out of VRAM. a could not be brought back. Nothing runs."
+            "switch", "b", False, None, 3.0, "b: out of VRAM. a could not be restored. Nothing runs."
         ),
         OperationAborted(GpuboxError("b: out of VRAM.", "Try less.")),
     )
-    assert shown == "✗ b  out of VRAM. a could not be brought back. Nothing runs.  Try less.  log cudaMalloc failed"
+    assert shown == "✗ b  out of VRAM. a could not be restored. Nothing runs.  Try less.  log cudaMalloc failed"
 
 
 def test_no_estimate_while_nothing_is_read() -> None:

@@ -12,7 +12,7 @@ def broken(snapshot: Snapshot) -> list[str]:
     """The rules that a snapshot breaks, each in a sentence; empty where all is well."""
     values = status_values(snapshot)
     return [
-        *(said for device in snapshot.memory if (said := _split(device))),
+        *(message for device in snapshot.memory if (message := _split(device))),
         *_unknowns(values),
         *_speeds(snapshot),
         *_requests(snapshot),
@@ -30,7 +30,7 @@ def _split(device: DeviceMemory) -> str:
 
 def _unknowns(values: dict[str, Any]) -> list[str]:
     """Each ``null`` of a section has a reason, and nothing else has."""
-    told, nulls = values["unknown"], set()
+    reported, nulls = values["unknown"], set()
 
     def walk(value: Any, path: str) -> None:
         if value is None:
@@ -44,38 +44,38 @@ def _unknowns(values: dict[str, Any]) -> list[str]:
 
     for section in ("gpus", "memory", "offload", "throughput", "slots", "totals"):
         walk(values[section], section)
-    without = [f"{path} is null without a reason" for path in sorted(nulls) if not told.get(path, "").strip()]
-    more = [f"{path} has a reason to be unknown, and is known" for path in sorted(set(told) - nulls)]
+    without = [f"{path} is null without a reason" for path in sorted(nulls) if not reported.get(path, "").strip()]
+    more = [f"{path} has a reason to be unknown, and is known" for path in sorted(set(reported) - nulls)]
     if not values["offload"]["bottleneck_reason"]:
         without.append("the bottleneck has no reason")
     return without + more
 
 
 def _speeds(snapshot: Snapshot) -> list[str]:
-    now, found = snapshot.throughput, []
+    now, result = snapshot.throughput, []
     if now.tg_peak is not None and now.tg_peak < max(now.tg_median or 0, now.tg_tokens_per_second or 0) - 1e-6:
-        found.append("the peak is below the median, or below what is now")
+        result.append("the peak is below the median, or below what is now")
     if (now.request_tg_peak or 0) < (now.request_tg_median or 0) - 1e-6:
-        found.append("the peak of a request is below its median")
+        result.append("the peak of a request is below its median")
     slots = [s.tg_tokens_per_second for s in snapshot.slots if s.tg_tokens_per_second is not None]
     if snapshot.slots and now.tg_tokens_per_second is not None and abs(sum(slots) - now.tg_tokens_per_second) > 1e-6:
-        found.append("tg now is not the sum of the slots")
-    return found
+        result.append("tg now is not the sum of the slots")
+    return result
 
 
 def _requests(snapshot: Snapshot) -> list[str]:
-    found = []
+    items = []
     for request in snapshot.requests:
         parts = (request.queue_seconds, request.slot_ttft_seconds)
         whole = sum(part or 0.0 for part in parts) if None not in parts else None
         if (whole is None) != (request.ttft_seconds is None) or abs((whole or 0) - (request.ttft_seconds or 0)) > 1e-6:
-            found.append(f"request {request.number}: its TTFT is not the wait and the slot's time together")
+            items.append(f"request {request.number}: its TTFT is not the wait and the slot's time together")
         if request.prompt_tokens is not None and (request.cached_tokens or 0) > request.prompt_tokens:
-            found.append(f"request {request.number}: more was reused than there is")
+            items.append(f"request {request.number}: more was reused than there is")
     total = snapshot.totals.requests
     if total is not None and snapshot.requests and snapshot.requests[0].number > total:
-        found.append("there are more requests than in all")
-    return found
+        items.append("there are more requests than in all")
+    return items
 
 
 def _slots(snapshot: Snapshot) -> list[str]:

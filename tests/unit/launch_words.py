@@ -54,15 +54,14 @@ _VALUES = {("quantkv", "1"): "q8_0", ("quantkv", "2"): "q4_0"}
 
 
 def words(text: str) -> list[str]:
-    found = (word.strip(".+-").lower() for word in _WORD.findall(text))
-    return [word for word in found if word]
+    stripped = (word.strip(".+-").lower() for word in _WORD.findall(text))
+    return [word for word in stripped if word]
 
 
 def lost_words(text: str, suffix: str, imported: Iterable[ImportedProfile], secrets: Iterable[str] = ()) -> list[str]:
-    """The words of ``text`` that are nowhere: in no profile, in no note, and no grammar."""
-    imported = list(imported)
-    said = "\n".join([_said(one) for one in imported])
-    there = set(words(said.replace("\\n", " ").replace("\\\\", "\\")))
+    """The words of ``text`` that are in no profile and in no note, and are no grammar."""
+    kept = "\n".join(_kept_text(profile) for profile in imported)
+    there = set(words(kept.replace("\\n", " ").replace("\\\\", "\\")))
     there |= {part for word in there for part in word.split(".")}  # "deploy.resources.limits" names three keys
     options = {STOCK.canonical(word).removeprefix("no-") for word in there}
     numbers = {float(word) for word in there if re.fullmatch(r"\d+(?:\.\d*)?|\.\d+", word)}
@@ -94,8 +93,8 @@ def lost_words(text: str, suffix: str, imported: Iterable[ImportedProfile], secr
     return lost
 
 
-def _said(imported: ImportedProfile) -> str:
-    profile = imported.profile  # the file leaves out what is the default
+def _kept_text(imported: ImportedProfile) -> str:
+    profile = imported.profile  # the file omits defaults
     address = f"host {profile.host} port {profile.port}\n"
     return address + profile_toml(profile, profile.name) + "\n".join(imported.notes)
 
@@ -109,7 +108,7 @@ def _family(suffix: str) -> str:
 
 
 def _source(text: str, suffix: str) -> str:
-    if suffix == ".kcpps":  # its launcher writes every setting, the unused ones empty
+    if suffix == ".kcpps":  # its launcher writes unused settings, too, with empty values
         values = {k: v for k, v in json.loads(text).items() if v not in (None, False, "", [])}
         return json.dumps(values)
     if suffix in {".yml", ".yaml"}:

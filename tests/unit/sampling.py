@@ -12,8 +12,8 @@ import pytest
 from gpubox.config import Config
 from gpubox.hardware.gpu import DriverReading
 from gpubox.paths import Paths
+from gpubox.telemetry import http_source, launch_sources
 from gpubox.telemetry import sampler as sampler_module
-from gpubox.telemetry import sources
 from gpubox.telemetry.sampler import Sampler
 from gpubox.telemetry.snapshot import Snapshot
 from tests.unit.llama_box import LlamaBox
@@ -39,38 +39,38 @@ class Time:
 @pytest.fixture
 def box(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Iterator[LlamaBox]:
     """A server that answers. However slow this machine is, it is waited for."""
-    monkeypatch.setattr(sources, "STALE_SECONDS", 30.0)
+    monkeypatch.setattr(http_source, "REQUEST_TIMEOUT_SECONDS", 30.0)
     monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 30.0)
-    monkeypatch.setattr(sources, "IDLE_POLL_SECONDS", 0.05)
-    made = LlamaBox(paths)
-    yield made
-    made.close()
+    monkeypatch.setattr(http_source, "IDLE_POLL_SECONDS", 0.05)
+    built = LlamaBox(paths)
+    yield built
+    built.close()
 
 
 @pytest.fixture
 async def make(box: LlamaBox) -> AsyncIterator[Make]:
     """Makes Samplers, and closes them at the end."""
-    made: list[Sampler] = []
+    built: list[Sampler] = []
 
     def start(driver: Callable[[], DriverReading] = lambda: NO_DRIVER, **more: Any) -> Sampler:
-        made.append(Sampler(box.paths, Config(), driver, **more))
-        return made[-1]
+        built.append(Sampler(box.paths, Config(), driver, **more))
+        return built[-1]
 
     yield start
-    for sampler in made:
+    for sampler in built:
         await sampler.close()
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed once is asked for again at once."""
-    monkeypatch.setattr(sources, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(http_source, "RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture
 def brief(box: LlamaBox, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not answer is given up after a blink; so is one that is merely slow: try again."""
-    monkeypatch.setattr(sources, "STALE_SECONDS", 0.1)
+    monkeypatch.setattr(http_source, "REQUEST_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 0.1)
 
 
@@ -78,7 +78,8 @@ def brief(box: LlamaBox, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def ahead(monkeypatch: pytest.MonkeyPatch) -> Time:
     clock = Time()
     monkeypatch.setattr(sampler_module, "time", clock)
-    monkeypatch.setattr(sources, "time", clock)
+    monkeypatch.setattr(launch_sources, "time", clock)
+    monkeypatch.setattr(http_source, "time", clock)
     return clock
 
 

@@ -1,4 +1,4 @@
-"""--url as people write it, and who is sent a key."""
+"""--url as people write it, and which servers get an API key."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_origins() -> None:
 
 
 class Listener:
-    """Keeps the Authorization headers that it is sent; ``to``: where it redirects everything."""
+    """Stores the Authorization headers that it receives; ``to``: where it redirects every request."""
 
     def __init__(self, to: str = "") -> None:
         self.sent: list[str | None] = []
@@ -105,10 +105,10 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    found = Listener()
-    yield found
-    found.http.shutdown()
-    found.http.server_close()
+    listener = Listener()
+    yield listener
+    listener.http.shutdown()
+    listener.http.server_close()
 
 
 @pytest.fixture

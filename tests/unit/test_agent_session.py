@@ -199,11 +199,11 @@ async def test_a_chat_that_was_cut_off_at_a_call_continues(box: Box) -> None:
 async def test_a_retry_and_a_branch(box: Box) -> None:
     async with asyncio.timeout(60), ScriptedServer(says("One."), says("Two."), says("Three.")) as box.server:
         chat = box.chat()
-        with pytest.raises(UsageError, match="Nothing was asked"):
-            chat.retry()
         await ask(chat)
         await ask(chat, "Again?")
-        assert chat.retry() == "Again?"
+        last = chat.log.path()[-1]
+        assert last.header.text == "Again?"
+        chat.rewind(last.parent_id)
         await ask(chat, "Once more?")
         chat.branch("other", chat.log.path()[0].id)
         with pytest.raises(UsageError, match="There is a chat other already"):
@@ -226,11 +226,10 @@ async def test_one_turn_at_a_time_in_one_gpubox(box: Box) -> None:
         chat = box.chat()
 
         async def meanwhile() -> None:
-            for forbidden in (lambda: ask(chat), chat.retry):
-                with pytest.raises(GpuboxError, match="being answered"):
-                    done = forbidden()
-                    if isinstance(done, Awaitable):
-                        await done
+            with pytest.raises(GpuboxError, match="being answered"):
+                await ask(chat)
+            with pytest.raises(GpuboxError, match="being answered"):
+                chat.rewind()
             with pytest.raises(GpuboxError, match="Another gpubox"):
                 box.chat("tell-me")
             chat.stop()

@@ -153,7 +153,7 @@ def test_listing(work: Workspace) -> None:
     ]  # fmt: skip
     deep = browse.list_entries(work, ".", True, ON)
     assert "sub/b.py  13 bytes" in deep
-    assert deep.endswith("(not searched: node_modules)")
+    assert deep.endswith("(skipped: node_modules)")
     assert browse.list_entries(work, "node_modules/x", False, ON) == "(empty)"
 
 

@@ -1,4 +1,4 @@
-"""ab: starts in a drawn order, noise and drift are no difference, a real one is found and ends the run early."""
+"""A/B runs: random order of starts, no verdict from noise or drift, an early end after a clear verdict."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ ARMS = [{"name": "a", "target": "a"}, {"name": "b", "target": "b"}]
 ONE = [{"name": "a", "target": "a"}, {"name": "again", "target": "a"}]
 
 
-def options(arms: list[dict[str, Any]] = ARMS, **more: Any) -> Any:
-    return parse_options({"arms": arms, "prompts": 3, **more}, TWO)
+def options(arms: list[dict[str, Any]] = ARMS, **changes: Any) -> Any:
+    return parse_options({"arms": arms, "prompts": 3, **changes}, TWO)
 
 
 def scored(items: list[Item], rate: Any) -> list[tuple[Item, Result]]:
-    made = []
+    results = []
     for item in items:
         tg = rate(item)
         values = {"tg": tg, "effective": tg * 0.9, "pp": 10 * tg, "ttft_seconds": 1 / tg}
         values |= {"generated_tokens": 128, "generation_seconds": 128 / tg, "load_seconds": 2.0}
-        made.append((item, Result(item.id, values)))
-    return made
+        results.append((item, Result(item.id, values)))
+    return results
 
 
 def report(opts: Any, results: list[tuple[Item, Result]]) -> Report:
@@ -93,8 +93,8 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
         ({"arms": ARMS, "colour": {}, "prompts": "x"}, "are invalid"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_a_plan_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_options(values, TWO)
 
 
@@ -117,18 +117,18 @@ def test_starts_that_differ_by_one_per_cent_make_no_verdict() -> None:
     opts = options(prompts=4)
     verdicts = [[row.verdict for row in contrast_rows(opts, drawn(opts, seed, launch=0.01))] for seed in range(40)]
 
-    assert sum(any(word != "indistinguishable" for word in words) for words in verdicts) <= 3
+    assert sum(any(verdict != "indistinguishable" for verdict in row) for row in verdicts) <= 3
     holds = [contrast_rows(opts, drawn(opts, seed, launch=0.01))[0].contrast.interval for seed in range(40)]
     assert 34 <= sum(low <= 1 <= high for low, high in holds) <= 40
 
 
 def test_five_per_cent_are_found_at_the_first_look_and_the_rest_is_spared() -> None:
     kind = Ab(Plan("ab", TWO, {"arms": ARMS}))
-    found = 0
+    early_stops = 0
     for seed in range(20):
         results = drawn(kind.options, seed, launch=0.005, effect=0.05, starts=8)
-        found += early_stop_reason(kind.options, results, 4).startswith("the verdict is clear")
-    assert found >= 18
+        early_stops += early_stop_reason(kind.options, results, 4).startswith("the verdict is clear")
+    assert early_stops >= 18
     results = drawn(kind.options, 0, launch=0.005, effect=0.05, starts=8)
     later = next(item for item in kind.items() if item.start == 9)
     assert kind.unneeded_reason(later, results) == "the verdict is clear after 4 starts of each"
@@ -154,20 +154,20 @@ def test_the_report_says_what_may_be_said_and_what_is_in_doubt() -> None:
     busy = Flag("busy CPU", "other programs kept 1.2 cores busy", results[at][0].id)
     results[at] = (results[at][0], replace(results[at][1], flags=(busy,)))
 
-    made = report(opts, results)
+    summary = report(opts, results)
 
-    main = made.tables[0]
+    main = summary.tables[0]
     verdicts = {(row[0], row[1]): row[-1] for row in main.rows}
     assert verdicts["tg", "all"] == verdicts["TTFT", "all"] == verdicts["pp", "all"] == "slower"
     assert verdicts["tg, tokens over seconds of all", "all"] == ""
     assert "corrected for these 7 rows (Holm" in main.note
-    assert "b is slower than a: -19.8 %" in made.notes[0]
-    assert "over 6 starts of each" in made.notes[0]
-    assert made.notes[0].endswith("- doubtful: busy CPU in 1 item.")
-    assert "One more start of each would narrow" in made.notes[1]
-    assert made.tables[1].rows == (("a", 6, 2.0, 2.0), ("b", 6, 2.0, 2.0))
-    assert {metric.group for metric in made.metrics} == {"all", "code", "math", "general"}
-    assert all(len(metric.starts) == 6 for metric in made.metrics if metric.name == "tg")
+    assert "b is slower than a: -19.8 %" in summary.notes[0]
+    assert "over 6 starts of each" in summary.notes[0]
+    assert summary.notes[0].endswith("- doubtful: busy CPU in 1 item.")
+    assert "One more start of each would narrow" in summary.notes[1]
+    assert summary.tables[1].rows == (("a", 6, 2.0, 2.0), ("b", 6, 2.0, 2.0))
+    assert {metric.group for metric in summary.metrics} == {"all", "code", "math", "general"}
+    assert all(len(metric.starts) == 6 for metric in summary.metrics if metric.name == "tg")
 
 
 def test_fewer_than_four_starts_stand_on_the_history_of_the_box_and_say_so() -> None:
@@ -192,9 +192,9 @@ def test_what_changes_the_answers_is_said_beside_the_verdict() -> None:
     opts = parse_options({"arms": ARMS, "prompts": 2}, targets)
     info = RunInfo("x", Plan("ab", targets, {}), "2026-01-01T00:00:00Z", 1)
 
-    made = summarise(opts, info, scored(items_of(opts), lambda item: 50.0 if item.target == "a" else 60.0))
+    summary = summarise(opts, info, scored(items_of(opts), lambda item: 50.0 if item.target == "a" else 60.0))
 
-    assert any("differ in cache-type-k, which changes the answers too" in note for note in made.notes)
+    assert any("differ in cache-type-k, which changes the answers too" in note for note in summary.notes)
 
 
 async def test_two_addresses_from_end_to_end(tmp_path: Path) -> None:
@@ -207,14 +207,14 @@ async def test_two_addresses_from_end_to_end(tmp_path: Path) -> None:
         info = await PlanRunner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
 
         assert (info.state, info.flags) == ("finished", ())
-        bodies = [[{**one, "model": ""} for one in sorted(s.asked, key=str)] for s in (first, second)]
+        bodies = [[{**request, "model": ""} for request in sorted(s.asked, key=str)] for s in (first, second)]
         assert len(first.asked) == len(second.asked)
-        assert {str(one) for one in bodies[0]} == {str(one) for one in bodies[1]}
-        assert all(one["cache_prompt"] is False and one["ignore_eos"] is True for one in first.asked)
-        made = report_of(find_run(paths, "last"))
-        assert made.tables[0].rows[0][-1] == "too few"  # one launch of each, however often it is asked
-        assert any("cannot restart a server by its address" in note for note in made.notes)
-        assert made.flags == ()
+        assert {str(request) for request in bodies[0]} == {str(request) for request in bodies[1]}
+        assert all(request["cache_prompt"] is False and request["ignore_eos"] is True for request in first.asked)
+        summary = report_of(find_run(paths, "last"))
+        assert summary.tables[0].rows[0][-1] == "too few"  # one launch of each, however often it is asked
+        assert any("cannot restart a server by its address" in note for note in summary.notes)
+        assert summary.flags == ()
 
 
 HELP = """--spec-draft-n-max N                    window

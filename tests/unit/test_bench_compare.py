@@ -1,4 +1,4 @@
-"""Two runs side by side: told apart no finer than runs differ, corrected for all rows, doubts in every form."""
+"""Comparison of two runs: noise between runs limits it, p values are corrected, flags show in every form."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def no_profile(name: str) -> Profile:
     raise UsageError(f"There is no profile {name}.")
 
 
-def text_of(found: list[StyledRow]) -> list[str]:
-    return list(row_texts(found))
+def text_of(rows: list[StyledRow]) -> list[str]:
+    return list(row_texts(rows))
 
 
 def metric(name: str, method: str, values: list[float], *, better: str = "higher") -> Metric:
@@ -56,18 +56,18 @@ def test_two_runs_of_one_start_each_are_told_apart_no_finer_than_starts_differ(b
     same = load_comparison(first, again)
     assert {row.outcome for row in same.rows if row.name == "tg"} == {"noise"}
     assert same.differs == ()
-    said = "\n".join(text_of(list(comparison_rows(same))))
-    assert re.search(r"differences in speed under about \d+(?: to \d+)? % cannot be detected", said)
-    assert "2.5 % from run to run assumed: this box has no history of them" in said
-    assert "corrected for the" in said
-    assert "gpubox bench ab" in said
+    text = "\n".join(text_of(list(comparison_rows(same))))
+    assert re.search(r"differences in speed under about \d+(?: to \d+)? % cannot be detected", text)
+    assert "2.5 % from run to run assumed: this box has no history of them" in text
+    assert "corrected for the" in text
+    assert "gpubox bench ab" in text
 
     worse = load_comparison(first, slower)
     assert {row.outcome for row in worse.rows if row.name == "tg"} == {"regression"}
     assert {row.outcome for row in worse.rows if row.name == "TTFT"} == {"noise"}
     assert any("--n-cpu-moe 20 → 28" in text for text in worse.differs)
-    said = "\n".join(text_of(list(comparison_rows(worse))))
-    assert "regression" in said
+    text = "\n".join(text_of(list(comparison_rows(worse))))
+    assert "regression" in text
     better = load_comparison(slower, first)
     assert {row.outcome for row in better.rows if row.name == "tg"} == {"better"}
     for form in FORMS:
@@ -75,17 +75,17 @@ def test_two_runs_of_one_start_each_are_told_apart_no_finer_than_starts_differ(b
 
 
 def test_a_box_that_has_repeated_a_run_knows_how_much_runs_differ(box: Paths) -> None:
-    for seed, tg in enumerate((60.0, 60.2, 59.9, 60.1, 60.0)):
-        speed_run(box, tg=tg, seed=seed, spread=0.001)
+    for seed, rate in enumerate((60.0, 60.2, 59.9, 60.1, 60.0)):
+        speed_run(box, tg=rate, seed=seed, spread=0.001)
     first, second = speed_run(box, tg=60.0, spread=0.001, seed=9), speed_run(box, tg=63.0, spread=0.001, seed=10)
 
-    found = load_comparison(first, second)
+    comparison = load_comparison(first, second)
 
-    assert {row.outcome for row in found.rows if row.name == "tg"} == {"better"}
-    assert "in at least 5 past runs" in found.noise
+    assert {row.outcome for row in comparison.rows if row.name == "tg"} == {"better"}
+    assert "in at least 5 past runs" in comparison.noise
     other = speed_run(box, "another", tg=63.0, spread=0.001, seed=10, argv=("/opt/llama/llama-server", "-c", "9"))
     assert "assumed" in load_comparison(first, other).noise  # of that one there is no history
-    (tg,) = (row for row in found.rows if row.name == "tg" and row.group == "short, cold, depth 0")
+    (tg,) = (row for row in comparison.rows if row.name == "tg" and row.group == "short, cold, depth 0")
     assert tg.detectable_difference is not None
     assert 0.01 < tg.detectable_difference < 0.05
 
@@ -94,12 +94,12 @@ def test_flags_stand_in_every_form_of_a_comparison_a_leaderboard_and_a_picture(b
     busy = [Flag("busy CPU", "other programs kept 1.2 cores busy"), Flag("throttling", "held back")]
     first, second = speed_run(box, tg=60.0, seed=1), speed_run(box, tg=40.0, seed=2, flags=busy)
 
-    found = load_comparison(first, second)
-    said = "\n".join(text_of(list(comparison_rows(found, 100))))
+    comparison = load_comparison(first, second)
+    text = "\n".join(text_of(list(comparison_rows(comparison, 100))))
 
-    assert "doubtful: busy CPU in 1 item, throttling in 1 item" in said
-    one = load_report(second, no_profile)
-    assert all("busy CPU" in chart.title for chart in charts(one.report))
+    assert "doubtful: busy CPU in 1 item, throttling in 1 item" in text
+    bundle = load_report(second, no_profile)
+    assert all("busy CPU" in chart.title for chart in charts(bundle.report))
     assert run_summaries(box)[-1].headline.endswith("! busy CPU, throttling")
     board = "\n".join(text_of(list(leaderboard_rows(load_leaderboards(box, "speed"), 100))))
     assert "is doubtful: busy CPU, throttling" in board
@@ -111,9 +111,9 @@ def test_flags_stand_in_every_form_of_a_comparison_a_leaderboard_and_a_picture(b
 def test_another_server_or_model_elsewhere_is_told_of_every_target(box: Paths) -> None:
     infos = []
     for dialect, model, names in (("vllm", "m1", "ab"), ("ollama", "m2", "ac")):
-        made = {n: Provenance(n, url=f"http://{n}", dialect=dialect if n != "a" else "vllm",
+        provenance = {n: Provenance(n, url=f"http://{n}", dialect=dialect if n != "a" else "vllm",
                               model_path=model if n != "a" else "m0") for n in names}  # fmt: skip
-        infos.append(RunInfo("id", Plan("ab", ()), "t", 0, provenance=made))
+        infos.append(RunInfo("id", Plan("ab", ()), "t", 0, provenance=provenance))
 
     assert list(run_differences(*infos)) == [
         "b and c: Another model file: m1 and m2.", "b and c: Another engine: vllm and ollama.",
@@ -129,10 +129,11 @@ def test_a_comparison_tells_no_key(box: Paths) -> None:
 
 
 def test_a_handful_of_prompts_is_not_told_apart() -> None:
-    some, more = [10.0, 40.0, 60.0], [11.0, 44.0, 66.0]
-    row = compare_runs(run_of(metric("acceptance", "", some)), run_of(metric("acceptance", "", more))).rows[0]
+    some, others = [10.0, 40.0, 60.0], [11.0, 44.0, 66.0]
+    row = compare_runs(run_of(metric("acceptance", "", some)), run_of(metric("acceptance", "", others))).rows[0]
 
-    assert (row.method, row.outcome, row.ratio) == ("paired by prompt", "too few", pytest.approx(1.1))
+    assert (row.method, row.outcome) == ("paired by prompt", "too few")
+    assert row.ratio == pytest.approx(1.1)
 
 
 def test_runs_that_share_nothing_are_not_compared(box: Paths) -> None:
@@ -158,12 +159,12 @@ def test_shares_that_passed_are_compared_by_mcnemar() -> None:
 
 def test_prompts_are_paired_so_that_their_differences_do_not_hide_a_change() -> None:
     slow = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
-    more = [value * (1.05 + 0.002 * at) for at, value in enumerate(slow)]
+    fast = [value * (1.05 + 0.002 * at) for at, value in enumerate(slow)]
 
-    paired = compare_runs(run_of(metric("acceptance", "", slow)), run_of(metric("acceptance", "", more))).rows[0]
+    paired = compare_runs(run_of(metric("acceptance", "", slow)), run_of(metric("acceptance", "", fast))).rows[0]
     assert (paired.method, paired.outcome) == ("paired by prompt", "better")
     lower = compare_runs(
-        run_of(metric("words", "", slow, better="lower")), run_of(metric("words", "", more, better="lower"))
+        run_of(metric("words", "", slow, better="lower")), run_of(metric("words", "", fast, better="lower"))
     ).rows[0]
     assert lower.outcome == "regression"
 
@@ -191,11 +192,11 @@ def test_tasks_of_a_suite_are_paired_also_where_one_scored_nothing() -> None:
 
 def test_welchs_interval_is_that_of_the_textbook() -> None:
     # log values 1, 2, 3, 4 against 2, 4, 6, 8: t = 2.5 / sqrt(5/12 + 5/3), 4.41 -> 4 degrees of freedom
-    found = stats.welch([2.718281828459045**v for v in (1, 2, 3, 4)], [2.718281828459045**v for v in (2, 4, 6, 8)])
-    assert found.low is not None
-    assert found.high is not None
+    comparison = stats.welch([2.718281828459045**v for v in (1, 2, 3, 4)], [2.718281828459045**v for v in (2, 4, 6, 8)])
+    assert comparison.low is not None
+    assert comparison.high is not None
     half = stats.t95(4) * (5 / 12 + 5 / 3) ** 0.5
-    assert found.ratio == pytest.approx(2.718281828459045**2.5)
-    assert found.high == pytest.approx(2.718281828459045 ** (2.5 + half))
+    assert comparison.ratio == pytest.approx(2.718281828459045**2.5)
+    assert comparison.high == pytest.approx(2.718281828459045 ** (2.5 + half))
     assert stats.welch([50.0, 50.0], [60.0, 60.0]).verdict == "too few"
     assert stats.welch([50.0] * 5, [60.0] * 5).verdict == "faster"

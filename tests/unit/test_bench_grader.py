@@ -1,4 +1,4 @@
-"""The grader: every canonical solution passes, nothing else does, whatever it tries."""
+"""The grader: every canonical solution passes, and no wrong program does, whatever it tries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpubox.sandbox.runner import Sandbox
 PROBLEM = load_problems()["HumanEval/3"]
 """below_zero: returns a bool for a list of ints."""
 HEAD = "from typing import List\n"
-# Before what would do harm outside: in the process namespace of this test it does nothing.
+# Put before harmful code: outside the sandbox (in this test's own process namespace) it exits at once.
 HERE = str(Path("/proc/self/ns/pid").readlink())
 HARMLESS = f"import os\nif os.readlink('/proc/self/ns/pid') == {HERE!r}: raise SystemExit(1)\n"
 # Each is a whole program in place of below_zero; none may pass.
@@ -102,10 +102,10 @@ RIGHT = {
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    made = Sandbox(Config())
-    if asyncio.run(made.confinement()).isolation is None:
+    sandbox = Sandbox(Config())
+    if asyncio.run(sandbox.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
-    return made
+    return sandbox
 
 
 async def test_every_canonical_solution_passes(sandbox: Sandbox) -> None:
@@ -132,7 +132,7 @@ async def test_nothing_else_passes_and_nobody_suffers_by_it(sandbox: Sandbox) ->
 
 
 class Broken(Sandbox):
-    """Starts, and says nothing: as bwrap does where the kernel has no namespaces left."""
+    """Starts but prints nothing, as bwrap does when the kernel has no namespaces left."""
 
     async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
         return Outcome(1, None, "bwrap: Creating new namespace failed", "", 0.1, "bubblewrap")
@@ -166,7 +166,7 @@ async def test_a_program_that_says_too_much_costs_only_itself(sandbox: Sandbox) 
 def test_who_works_on_a_busy_box_is_waited_for_and_who_sleeps_is_not(
     monkeypatch: pytest.MonkeyPatch, core: float, waits: float
 ) -> None:
-    """The kernel ends who works, by its CPU time: here nobody does, so all are given up at last."""
+    """The kernel would end a busy candidate by its CPU limit; here nothing does, so every wait ends at its limit."""
     now = [0.0]
     monkeypatch.setattr(judge, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(judge, "cpu_seconds_of", lambda pid: core * now[0])
@@ -230,17 +230,17 @@ ODD = {
 
 
 async def test_honest_answers_of_odd_kinds_are_judged_as_lm_eval_does(sandbox: Sandbox) -> None:
-    """lm-eval runs program and test as one: so do these lines, with programs that are known."""
+    """lm-eval runs program and test in one process; so does this test, with known programs."""
     cases, wanted = [], {}
-    for (task, what), code in ODD.items():
+    for (task, name), code in ODD.items():
         problem = load_problems()[task]
         program = problem.prompt + "\n" + code
         try:
             exec(f"{program}\n{problem.test}\ncheck({problem.entry_point})", {})
-            wanted[what] = True
+            wanted[name] = True
         except Exception:
-            wanted[what] = False
-        cases.append(Candidate(what, problem, program))
+            wanted[name] = False
+        cases.append(Candidate(name, problem, program))
 
     verdicts = await grade(cases, sandbox)
 

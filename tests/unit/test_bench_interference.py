@@ -1,4 +1,4 @@
-"""What spoils a measurement is seen: throttling, other programs on the card, clocks, other files than before."""
+"""Interference is flagged: throttling, other GPU programs, clocks, a busy CPU; and what a run records of its setup."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def paths(tmp_path: Path) -> Paths:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    made = Driver()
-    monkeypatch.setattr(interference, "read_driver", made.latest)
-    monkeypatch.setattr(interference, "DriverReader", lambda period: made)
+    fake = Driver()
+    monkeypatch.setattr(interference, "read_driver", fake.latest)
+    monkeypatch.setattr(interference, "DriverReader", lambda period: fake)
     monkeypatch.setattr(interference, "PERIOD_SECONDS", 0.001)
-    yield made
+    yield fake
 
 
 def profiles(name: str) -> Profile:
     return Profile(name, "/m.gguf", flags={"ctx-size": 4096, "spec-type": "draft-mtp"})
 
 
-async def watched(guard: InterferenceMonitor, driver: Driver) -> ItemReadings:
+async def watched(monitor: InterferenceMonitor, driver: Driver) -> ItemReadings:
     """One item that lasts for ten readings."""
-    async with guard.watch("item") as watch, asyncio.timeout(30):
+    async with monitor.watch("item") as watch, asyncio.timeout(30):
         wanted = driver.reads + 10
         while driver.reads < wanted:
             await asyncio.sleep(0.001)
@@ -73,14 +73,14 @@ async def watched(guard: InterferenceMonitor, driver: Driver) -> ItemReadings:
 
 
 async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> None:
-    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
-    assert guard.driver.driver_version == "580"
+    monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+    assert monitor.driver.driver_version == "580"
 
-    quiet = await watched(guard, driver)
+    quiet = await watched(monitor, driver)
     driver.card = replace(CARD, throttle_reasons=("power cap", "application clocks"), clock_sm_mhz=2100)
     driver.card = replace(driver.card, processes=(*CARD.processes, GpuProcess(77, "blender", 2 << 30)))
-    loud = await watched(guard, driver)
-    again = await watched(guard, driver)
+    loud = await watched(monitor, driver)
+    again = await watched(monitor, driver)
 
     assert quiet.flags == []
     assert quiet.samples[0].power_watts == 250.0
@@ -91,32 +91,35 @@ async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> Non
     ]
     assert {flag.kind for flag in again.flags} >= {"throttling", "clocks"}
     assert "other GPU process" not in {flag.kind for flag in again.flags}
-    guard.close()
+    monitor.close()
 
 
 async def test_what_was_on_the_card_from_the_start_is_told(paths: Paths, driver: Driver) -> None:
-    held = GpuProcess(77, "comfyui", 4 << 30), GpuProcess(78, None, None), GpuProcess(os.getpid(), "python", 9 << 30)
-    driver.card = replace(CARD, processes=(*CARD.processes, *held))
-    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
-
-    assert guard.other_gpu_processes == ("Xorg", "comfyui", "without a name")
-    assert (
-        read_machine(guard.driver, gpu_processes=guard.other_gpu_processes).gpu_processes == guard.other_gpu_processes
+    processes = (
+        GpuProcess(77, "comfyui", 4 << 30),
+        GpuProcess(78, None, None),
+        GpuProcess(os.getpid(), "python", 9 << 30),
     )
-    assert guard.initial_flags() == [Flag("other GPU process", "comfyui already held 4.0 GiB of GPU 0")]
-    assert "other GPU process" not in {flag.kind for flag in (await watched(guard, driver)).flags}  # told once
+    driver.card = replace(CARD, processes=(*CARD.processes, *processes))
+    monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+
+    assert monitor.other_gpu_processes == ("Xorg", "comfyui", "without a name")
+    machine = read_machine(monitor.driver, gpu_processes=monitor.other_gpu_processes)
+    assert machine.gpu_processes == monitor.other_gpu_processes
+    assert monitor.initial_flags() == [Flag("other GPU process", "comfyui already held 4.0 GiB of GPU 0")]
+    assert "other GPU process" not in {flag.kind for flag in (await watched(monitor, driver)).flags}  # reported once
 
 
 async def test_a_program_that_the_run_started_is_no_stranger(paths: Paths, driver: Driver) -> None:
-    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+    monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
     process = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)  # in llama-bench's place
     driver.card = replace(CARD, processes=(*CARD.processes, GpuProcess(process.pid, "llama-bench", 2 << 30)))
 
-    found = await watched(guard, driver)
+    readings = await watched(monitor, driver)
 
     process.kill()
     await process.wait()
-    assert "other GPU process" not in {flag.kind for flag in found.flags}
+    assert "other GPU process" not in {flag.kind for flag in readings.flags}
 
 
 class Clock:
@@ -130,12 +133,12 @@ class Clock:
 
 
 async def test_short_items_are_judged_together(paths: Paths, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    guard, clock = InterferenceMonitor(TargetServer(paths, Config(), profiles)), Clock()
+    monitor, clock = InterferenceMonitor(TargetServer(paths, Config(), profiles)), Clock()
     monkeypatch.setattr(interference, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(guard, "_cpu_seconds_of_others", lambda: clock.used)
+    monkeypatch.setattr(monitor, "_cpu_seconds_of_others", lambda: clock.used)
 
     async def item(seconds: float, cores: float) -> list[Flag]:
-        async with guard.watch("item") as watch:
+        async with monitor.watch("item") as watch:
             clock.passes(seconds, cores)
         return [flag for flag in watch.flags if flag.kind == "busy CPU"]
 
@@ -146,11 +149,11 @@ async def test_short_items_are_judged_together(paths: Paths, driver: Driver, mon
 
 
 async def test_the_clocks_of_items_with_one_reading_are_judged_together(paths: Paths, driver: Driver) -> None:
-    guard = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+    monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
 
     async def short(clock: int) -> list[str]:
         driver.card = replace(CARD, clock_sm_mhz=clock)
-        async with guard.watch("item") as watch:
+        async with monitor.watch("item") as watch:
             await asyncio.sleep(0)  # the first reading
         return [flag.kind for flag in watch.flags if flag.kind == "clocks"]
 
@@ -185,18 +188,18 @@ def test_the_libraries_that_compute_are_part_of_the_engine(tmp_path: Path) -> No
     for name in ("llama-server", "libllama.so.0.1", "libggml-cuda.so", "libc.so", "notes.txt"):
         (tmp_path / name).touch()
 
-    found = [path.name for path in engine_files("real", tmp_path / "llama-server")]
+    names = [path.name for path in engine_files("real", tmp_path / "llama-server")]
 
-    assert found == ["libggml-cuda.so", "libllama.so.0.1", "llama-server"]
+    assert names == ["libggml-cuda.so", "libllama.so.0.1", "llama-server"]
 
 
 def test_flags_for_one_run(paths: Paths) -> None:
     flags = dict([parse_override("--n-cpu-moe=4"), parse_override("mmap=false"), parse_override("spec-type=")])
     flags |= dict([parse_override("cache-type-k=q8_0"), parse_override("tensor-split=[3, 1]")])
 
-    made = apply_overrides(profiles("a"), Target("a", "a", flags))
+    profile = apply_overrides(profiles("a"), Target("a", "a", flags))
 
-    assert made.flags == {
+    assert profile.flags == {
         "ctx-size": 4096, "n-cpu-moe": 4, "mmap": False, "cache-type-k": "q8_0", "tensor-split": (3, 1),
     }  # fmt: skip
     for text in ("a=nan", "a=inf", f"a={'9' * 30}"):
@@ -215,6 +218,6 @@ def test_what_a_profile_may_not_have_among_its_flags_no_run_may(name: str) -> No
 def test_a_plan_is_told_before_it_runs(paths: Paths) -> None:
     plan = Plan("speed", (Target("a", "a"), Target("far", url="http://x")), {"preset": "quick", "repeats": 2})
 
-    found = outline_plan(plan, paths)
+    outline = outline_plan(plan, paths)
 
-    assert (found.items, found.starts, found.restored_profile, found.seconds) == (12, ("a",), None, None)
+    assert (outline.items, outline.starts, outline.restored_profile, outline.seconds) == (12, ("a",), None, None)

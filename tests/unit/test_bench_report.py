@@ -1,4 +1,4 @@
-"""What runs come to: reports beside the articles' figures, comparisons, leaderboards, exports, and what they hide."""
+"""Reports with reference figures, charts, leaderboards, exports, and their redaction."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ def no_profile(name: str) -> Profile:
     raise UsageError(f"There is no profile {name}.")
 
 
-def shown(found: ReportBundle, width: int | None = None) -> str:
+def shown(bundle: ReportBundle, width: int | None = None) -> str:
     return "\n".join(
-        row_texts(report_rows(found.info, found.report, width=width, plots=True, references=found.references))
+        row_texts(report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references))
     )
 
 
-def text_of(found: list[StyledRow]) -> list[str]:
-    return list(row_texts(found))
+def text_of(rows: list[StyledRow]) -> list[str]:
+    return list(row_texts(rows))
 
 
 # -- one report -----------------------------------------------------------------------------------------------------
 
 
 def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
-    found = load_report(speed_run(box, draft=True), no_profile)
+    bundle = load_report(speed_run(box, draft=True), no_profile)
 
     for width in (80, 120, 200):
-        lines = shown(found, width).splitlines()
+        lines = shown(bundle, width).splitlines()
         assert max(map(len, lines)) <= width
         assert any("short, cold, depth 8192" in line for line in lines)
         assert any("71.09" in line for line in lines)  # acceptance: 91 of 128 tokens
@@ -79,14 +79,14 @@ def test_the_articles_figures_stand_beside_what_was_measured_alike(box: Paths) -
     )
     run = speed_run(box, tg=60.0, spread=0.0)
 
-    found = load_report(run, lambda name: Profile(name, "m.gguf", references=their))
+    bundle = load_report(run, lambda name: Profile(name, "m.gguf", references=their))
 
-    assert [(b.unit, b.reference, round(b.measured, 6)) for b in found.references] == [
+    assert [(b.unit, b.reference, round(b.measured, 6)) for b in bundle.references] == [
         ("ms", 12.8, 50.0),
         ("tok/s", 30.0, 60.0),
     ]
-    assert "RTX 4080 SUPER" in shown(found)
-    assert "2.00x" in shown(found)
+    assert "RTX 4080 SUPER" in shown(bundle)
+    assert "2.00x" in shown(bundle)
     assert load_report(run, no_profile).references == ()
 
 
@@ -99,12 +99,12 @@ def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None
 
     def beside(run: Run, context: int) -> list[float]:
         info = run.info
-        made = {name: replace(one, props={"n_ctx": context}) for name, one in info.provenance.items()}
+        provenance = {name: replace(own, props={"n_ctx": context}) for name, own in info.provenance.items()}
         report = load_report(run, no_profile).report
         profile = Profile("p", "m.gguf", references=their)
         return [
-            one.reference
-            for one in compare_with_references(replace(info, provenance=made), report, lambda name: profile)
+            own.reference
+            for own in compare_with_references(replace(info, provenance=provenance), report, lambda name: profile)
         ]
 
     assert beside(deep, 32768) == []
@@ -113,9 +113,9 @@ def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None
 
 
 def test_flags_are_told_in_words(box: Paths) -> None:
-    found = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
+    bundle = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
 
-    assert "power cap for 40 % of the time - the GPU could have been faster" in shown(found)
+    assert "power cap for 40 % of the time - the GPU could have been faster" in shown(bundle)
     assert run_summaries(box)[0].flags == ("throttling",)
 
 
@@ -173,8 +173,10 @@ def test_a_run_is_named_after_its_server_and_shared_without_it(box: Paths, url: 
 
 
 def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(box: Paths) -> None:
-    argv = ("/opt/llama/llama-server", "--host", "mybox.lan", "--rpc", "worker7:50052,10.0.0.9:50052", "--port", "1")
-    argv += ("--slot-save-path", "/home/ann", "--api-key", "s3cret")
+    argv = (
+        "/opt/llama/llama-server", "--host", "mybox.lan", "--rpc", "worker7:50052,10.0.0.9:50052", "--port", "1",
+        "--slot-save-path", "/home/ann", "--api-key", "s3cret",
+    )  # fmt: skip
     note = "worker7 at fe80::1:2 and 2001:db8::7; took 14:02:11, a[1:2:3], b[x::2], ::1, 127.0.0.1 and std::vector"
     info, report = redact_report(speed_run(box, argv=argv).info, Report("speed", "t", notes=(note,)))
 
@@ -189,11 +191,13 @@ def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(b
 
 
 def test_what_a_model_said_is_no_markup_in_any_form(box: Paths) -> None:
-    said = "\x1b[31m<img src=x> ![x](http://evil/x.png) | `\x00"
+    hostile = "\x1b[31m<img src=x> ![x](http://evil/x.png) | `\x00"
     table = ReportTable(
-        "Failed problems", ("why",), ((said,), ("`--flag <x>`",)), said, (f"{said}\n```\n</details>", "")
+        "Failed problems", ("why",), ((hostile,), ("`--flag <x>`",)), hostile, (f"{hostile}\n```\n</details>", "")
     )
-    report = Report("humaneval", said, tables=(table,), notes=(said,), flags=(Flag("crash", said),), text=said)
+    report = Report(
+        "humaneval", hostile, tables=(table,), notes=(hostile,), flags=(Flag("crash", hostile),), text=hostile
+    )
     info = RunInfo("id", Plan("humaneval", (Target("p", profile="p"),)), "t", 0)
 
     marked = formats.report_markdown(info, report)
@@ -219,7 +223,8 @@ def test_every_form_of_an_export(box: Paths) -> None:
     assert "/opt/llama" not in "".join(texts_.values())
     table = list(csv.DictReader(io.StringIO(texts_["csv"])))
     tg = next(row for row in table if (row["group"], row["metric"]) == ("short, cold, depth 0", "tg"))
-    assert (float(tg["mean"]), tg["low"], tg["high"]) == (pytest.approx(60, rel=0.03), "", "")  # of one start
+    assert float(tg["mean"]) == pytest.approx(60, rel=0.03)
+    assert (tg["low"], tg["high"]) == ("", "")  # one start has no interval
     values = json.loads(texts_["json"])
     assert (values["schema_version"], values["run"]["id"], "before" in values["run"]) == (1, run.id, False)
     drawn = "".join(ET.fromstring(texts_["svg"]).itertext())
@@ -231,15 +236,15 @@ def test_a_suites_points_stand_beside_the_articles(box: Paths) -> None:
         ReferenceFigure("weighted total", 65.9, "points", "RTX 5090", "a"),
         ReferenceFigure("tool use", 90, "%", "RTX 5090", "a"),
     )
-    made = [Metric("points", group, "p", "of 100", "higher", stats.estimate([value]))
+    metrics = [Metric("points", group, "p", "of 100", "higher", stats.estimate([value]))
             for group, value in (("weighted total", 70.0), ("tools", 85.0))]  # fmt: skip
     info = RunInfo("id", Plan("suite", (Target("p", profile="p"),)), "t", 0)
 
-    found = compare_with_references(
-        info, Report("suite", "t", tuple(made)), lambda name: Profile(name, "m", references=their)
+    pairs = compare_with_references(
+        info, Report("suite", "t", tuple(metrics)), lambda name: Profile(name, "m", references=their)
     )
 
-    assert [(one.reference, one.measured) for one in found] == [(65.9, 70.0), (90, 85.0)]
+    assert [(pair.reference, pair.measured) for pair in pairs] == [(65.9, 70.0), (90, 85.0)]
 
 
 # -- charts ---------------------------------------------------------------------------------------------------------
@@ -264,15 +269,15 @@ def test_a_plot_of_lines_has_axes_and_a_mark_for_each_series() -> None:
         Series("context", "q8_0", "ctx-size", "tok/s", cells),
         Series("context", "f16", "ctx-size", "tok/s", tuple((x, y * 0.9) for x, y in cells)),
     )
-    found = text_of(plot(Chart("tg by context", "tok/s", "ctx-size", series=series), 72))
+    lines = text_of(plot(Chart("tg by context", "tok/s", "ctx-size", series=series), 72))
 
-    assert max(map(len, found)) <= 72
-    assert "● q8_0" in found[1]
-    assert "○ f16" in found[1]
-    assert sum(line.count("●") for line in found[2:]) == 3
-    assert any(line.lstrip().startswith("60 ┤") for line in found)
-    assert found[-2].split() == ["5,000", "10,000", "15,000"]
-    assert found[-1].strip() == "ctx-size"
+    assert max(map(len, lines)) <= 72
+    assert "● q8_0" in lines[1]
+    assert "○ f16" in lines[1]
+    assert sum(line.count("●") for line in lines[2:]) == 3
+    assert any(line.lstrip().startswith("60 ┤") for line in lines)
+    assert lines[-2].split() == ["5,000", "10,000", "15,000"]
+    assert lines[-1].strip() == "ctx-size"
     drawn = ET.fromstring(svg([Chart("tg by context", "tok/s", "ctx-size", series=series)]))
     assert "".join(drawn.itertext()).count("ctx-size") == 1
 
@@ -282,14 +287,14 @@ def test_hostile_names_cannot_leave_a_chart_or_a_table(box: Paths) -> None:
     assert "<script>" not in svg([Chart("<b>", "x", bars=bars)])
     assert ET.fromstring(svg([Chart("<b>", "x", bars=bars)])) is not None
     report = Report("speed", "a\x1b[31m | b", notes=("x\x1b[2J",))
-    said = "\n".join(row_texts(report_rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
-    assert "\x1b" not in said
+    text = "\n".join(row_texts(report_rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
+    assert "\x1b" not in text
 
 
 def test_a_value_of_zero_and_a_single_point_can_be_drawn() -> None:
     assert plot(Chart("x", "s", bars=(ChartBar("a", 0.0), ChartBar("b", 0.0))), 40)
-    one = Series("x", "", "n", "s", ((1.0, 2.0),))
-    assert any("●" in line for line in text_of(plot(Chart("x", "s", "n", series=(one,)), 40)))
+    point = Series("x", "", "n", "s", ((1.0, 2.0),))
+    assert any("●" in line for line in text_of(plot(Chart("x", "s", "n", series=(point,)), 40)))
     assert charts(Report("speed", "t")) == []
 
 
@@ -304,17 +309,17 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
     speed_run(box, "unfinished", tg=99.0, share=0.5, state="interrupted")
     speed_run(box, "other-protocol", tg=99.0, options={"preset": "quick"})
 
-    found = load_leaderboards(box, "speed")
+    boards = load_leaderboards(box, "speed")
 
-    assert len(found) == 2
-    board = next(board for board in found if len(board.entries) == 3)
+    assert len(boards) == 2
+    board = next(board for board in boards if len(board.entries) == 3)
     names = [entry.name for entry in board.entries]
     assert set(names[:2]) == {"as-fast", "old-and-new"}
     assert (names[2], board.entries[2].flagged) == ("slow", ("swap",))
     assert [entry.tied for entry in board.entries] == [True, True, False]
     assert "2.5 % from run to run assumed" in board.note
     assert "every pair of places (3)" in board.note
-    lines = text_of(list(leaderboard_rows(found, 80)))
+    lines = text_of(list(leaderboard_rows(boards, 80)))
     assert max(map(len, lines)) <= 80
     assert any("≈" in line for line in lines)
     for form in FORMS:
@@ -343,9 +348,9 @@ def test_one_run_that_cannot_be_read_hides_no_other(box: Paths) -> None:
     with run.owned():
         run.add_result(Result(run.items()[0].id))  # of a gpubox that kept other values
 
-    found = {head.id: head.problem for head in run_summaries(box)}
-    assert found.pop(run.id) == "its results cannot be read (KeyError)"
-    assert list(found.values()) == [""]
+    problems = {head.id: head.problem for head in run_summaries(box)}
+    assert problems.pop(run.id) == "its results cannot be read (KeyError)"
+    assert list(problems.values()) == [""]
 
 
 def test_what_was_kept_of_a_run_is_not_believed_after_a_change(box: Paths) -> None:
@@ -377,9 +382,9 @@ def test_the_run_at_work_is_found_among_many(box: Paths) -> None:
     assert active_run(box) is None
     with runs[1].owned():
         runs[1].save(replace(runs[1].info, state="running"))
-        found = active_run(box)
-        assert found
-        assert (found.id, found.owner) == (runs[1].id, os.getpid())
+        active = active_run(box)
+        assert active
+        assert (active.id, active.owner) == (runs[1].id, os.getpid())
     assert active_run(box) is None
     assert runs[1].owner is None
 
@@ -395,8 +400,8 @@ def test_sharing_says_what_it_cannot(box: Paths) -> None:
 
 
 def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
-    found = stats.estimate([50.0, 51.0, 52.0, 53.0, 54.0])
-    metric = Metric("tg", "short", "p", "tok/s", "higher", found, ())
+    estimate = stats.estimate([50.0, 51.0, 52.0, 53.0, 54.0])
+    metric = Metric("tg", "short", "p", "tok/s", "higher", estimate, ())
     info = RunInfo("id", Plan("speed", (Target("p", profile="p"),)), "t", 5)
     drawn = formats.report_svg(info, Report("speed", "The served path", (metric,)))
 

@@ -1,4 +1,4 @@
-"""The runner: every item once, on disk before the next, and what spoils a number is told."""
+"""The runner executes every item once, stores it before the next, and flags what distorts a number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.bench_server import BenchServer
 
 
 class Counting(Benchmark):
-    """Asks for as many tokens as the item says; what it was told to do on the way, it does."""
+    """Requests the number of tokens in the item. Class attributes let a test interfere."""
 
     kind = "counting"
     takes_parallel = True
@@ -66,8 +66,8 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server() -> Iterator[BenchServer]:
-    with BenchServer() as made:
-        yield made
+    with BenchServer() as fake:
+        yield fake
 
 
 class Box:
@@ -95,8 +95,8 @@ def box(tmp_path: Path) -> Box:
     return Box(tmp_path)
 
 
-def plan(server: BenchServer, *names: str, **more: Any) -> Plan:
-    return Plan("counting", tuple(Target(name, url=server.url) for name in names or ("a",)), **more)
+def plan(server: BenchServer, *names: str, **fields: Any) -> Plan:
+    return Plan("counting", tuple(Target(name, url=server.url) for name in names or ("a",)), **fields)
 
 
 async def test_every_item_is_done_once_and_scored_from_what_is_stored(box: Box, server: BenchServer) -> None:
@@ -357,17 +357,17 @@ async def test_another_box_between_two_sessions_is_flagged(box: Box, server: Ben
 
 
 def test_another_port_is_no_other_setup() -> None:
-    held = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
+    first = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
 
-    assert provenance_changes(held, replace(held, argv=("llama-server", "--port", "2", "-c", "1"))) == []
-    assert provenance_changes(held, replace(held, argv=("llama-server", "--port", "1", "-c", "2"), dialect="x")) == [
+    assert provenance_changes(first, replace(first, argv=("llama-server", "--port", "2", "-c", "1"))) == []
+    assert provenance_changes(first, replace(first, argv=("llama-server", "--port", "1", "-c", "2"), dialect="x")) == [
         "argv",
         "dialect",
     ]
-    assert provenance_changes(held, replace(held, env={"GGML_CUDA_FORCE_MMQ": "1"})) == ["env"]
+    assert provenance_changes(first, replace(first, env={"GGML_CUDA_FORCE_MMQ": "1"})) == ["env"]
     elsewhere = Provenance("a", url="http://x", model_path="m1", dialect="vllm")
     assert provenance_changes(elsewhere, replace(elsewhere, model_path="m2")) == ["model_path"]
-    here = replace(held, model_path="/a/m.gguf", model_sha256="5c")
+    here = replace(first, model_path="/a/m.gguf", model_sha256="5c")
     assert provenance_changes(here, replace(here, model_path="/b/m.gguf")) == []  # the same file
 
 

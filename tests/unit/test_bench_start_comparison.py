@@ -1,4 +1,4 @@
-"""Starts as the unit of a speed: drift is taken out, missing answers side with nobody, looks share the level."""
+"""Comparison of server starts: drift is removed, missing answers favour no arm, interim analyses share the level."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from gpubox.bench.start_comparison import (
     compare_unpaired,
     interim_analyses,
     random_order,
-    satterthwaite,
 )
-from gpubox.bench.stats import Estimate
+from gpubox.bench.stats import Estimate, satterthwaite
 
 PROMPTS = [f"p{number}" for number in range(8)]
 
@@ -38,13 +37,13 @@ def test_a_straight_drift_is_taken_out_whole() -> None:
     arms = "abbabaab"
     points = [(arm, float(at), 0.05 * (arm == "b") - 0.01 * at) for at, arm in enumerate(arms)]
 
-    found = ancova(points)
+    result = ancova(points)
 
-    assert found.slope == pytest.approx(-0.01)
-    assert found.contrast("a", "b")[0] == pytest.approx(0.05)
-    assert found.variance == pytest.approx(0, abs=1e-12)
-    assert found.dof == 5
-    assert found.adjusted_mean("b") - found.adjusted_mean("a") == pytest.approx(0.05)
+    assert result.slope == pytest.approx(-0.01)
+    assert result.contrast("a", "b")[0] == pytest.approx(0.05)
+    assert result.variance == pytest.approx(0, abs=1e-12)
+    assert result.dof == 5
+    assert result.adjusted_mean("b") - result.adjusted_mean("a") == pytest.approx(0.05)
 
 
 def test_a_start_that_answered_little_does_not_count_and_a_missing_prompt_is_missing_in_all() -> None:
@@ -52,11 +51,11 @@ def test_a_start_that_answered_little_does_not_count_and_a_missing_prompt_is_mis
     half_done = Start("a", 8.0, {"p0": 99.0})
     without = Start("b", 9.0, {name: log for name, log in start("b", 9, 0.05).log_rates.items() if name != "p3"})
 
-    found = compare_starts([*starts, half_done, without], "a", "b")
+    contrast = compare_starts([*starts, half_done, without], "a", "b")
 
-    assert found is not None
-    assert (found.starts, found.enough) == (4, True)
-    assert found.log_ratio == pytest.approx(0.05)
+    assert contrast is not None
+    assert (contrast.starts, contrast.enough) == (4, True)
+    assert contrast.log_ratio == pytest.approx(0.05)
     assert compare_starts(starts[:1], "a", "b") is None
 
 
@@ -65,8 +64,8 @@ def test_what_prompts_gain_unequally_widens_the_interval() -> None:
     alike = [start("ab"[at % 2], at, 0.05 * (at % 2), 0.005, dice) for at in range(8)]
     gains = {name: 0.05 * at for at, name in enumerate(PROMPTS)}
     apart = [
-        Start(one.arm, one.time, {name: log + (one.arm == "b") * gains[name] for name, log in one.log_rates.items()})
-        for one in alike
+        Start(own.arm, own.time, {name: log + (own.arm == "b") * gains[name] for name, log in own.log_rates.items()})
+        for own in alike
     ]
 
     narrow, wide = (compare_starts(starts, "a", "b") for starts in (alike, apart))
@@ -91,11 +90,11 @@ def test_blocks_of_a_server_that_was_not_restarted_are_one_launch() -> None:
 
 @pytest.mark.parametrize("starts", [1, 4, 5, 6, 7, 10, 20])
 def test_the_looks_share_the_level_and_the_last_one_is_at_the_end(starts: int) -> None:
-    found = interim_analyses(starts)
+    analyses = interim_analyses(starts)
 
-    assert sum(look.level for look in found) == pytest.approx(LEVEL)
-    assert found[-1].starts == starts
-    assert all(look.starts >= 4 and look.starts % 2 == 0 for look in found[:-1])
+    assert sum(analysis.level for analysis in analyses) == pytest.approx(LEVEL)
+    assert analyses[-1].starts == starts
+    assert all(analysis.starts >= 4 and analysis.starts % 2 == 0 for analysis in analyses[:-1])
 
 
 def test_an_order_has_every_arm_equally_often_up_to_each_look() -> None:
@@ -123,37 +122,45 @@ def test_the_best_of_equals_is_drawn_back_to_them_and_a_real_best_is_not() -> No
     assert real.shrunken_mean("a") == pytest.approx(real.adjusted_mean("a"), abs=0.001)
 
 
-def head(number: int, value: float, starts: tuple[float, ...] = (), port: str = "1", kind: str = "speed") -> RunSummary:
+def summary(
+    number: int, value: float, starts: tuple[float, ...] = (), port: str = "1", kind: str = "speed"
+) -> RunSummary:
     argv = ("/x/llama-server", "--model", "m.gguf", "--port", port, "-c", "512")
-    made = Provenance("p", profile="p", argv=argv, model_sha256="a", engine_sha256="b")
+    provenance = Provenance("p", profile="p", argv=argv, model_sha256="a", engine_sha256="b")
     estimate = Estimate(value, 5)
     metric = Metric("tg", "all", "p", "tok/s", "higher", estimate, (), tuple(enumerate(starts, 1)))
-    info = RunInfo(f"r{number}", Plan(kind, (Target("p", "p"),)), "t", 1, state="finished", provenance={"p": made})
+    info = RunInfo(
+        f"r{number}", Plan(kind, (Target("p", "p"),)), "t", 1, state="finished", provenance={"p": provenance}
+    )
     return RunSummary(f"r{number}", info, metrics=(metric,))
 
 
 def test_the_noise_of_starts_is_that_of_runs_with_several_of_them_whatever_the_port() -> None:
-    heads = [head(1, 50.0, (49.5, 50.0, 50.5), port="7"), head(2, 50.0, (49.0, 51.0), kind="ab"), head(3, 50.0)]
-    known = heads[0].info.provenance["p"] if heads[0].info else Provenance("p")
+    summaries = [
+        summary(1, 50.0, (49.5, 50.0, 50.5), port="7"),
+        summary(2, 50.0, (49.0, 51.0), kind="ab"),
+        summary(3, 50.0),
+    ]
+    known = summaries[0].info.provenance["p"] if summaries[0].info else Provenance("p")
 
-    noise = NoiseHistory(lambda: heads).between_starts([known])
+    noise = NoiseHistory(lambda: summaries).between_starts([known])
 
     assert (noise.dof, noise.runs) == (3, 5)
     assert 0.01 < noise.sd < 0.03
-    assert NoiseHistory(lambda: heads[2:]).between_starts([known]) == Noise()
-    assert target_identity(known) == target_identity(heads[2].info.provenance["p"] if heads[2].info else known)
+    assert NoiseHistory(lambda: summaries[2:]).between_starts([known]) == Noise()
+    assert target_identity(known) == target_identity(summaries[2].info.provenance["p"] if summaries[2].info else known)
 
 
 def test_the_noise_of_runs_needs_four_of_the_same_row_and_leaves_out_the_compared_ones() -> None:
-    heads = [head(number, 50.0 + number) for number in range(6)]
-    info = heads[0].info
+    summaries = [summary(number, 50.0 + number) for number in range(6)]
+    info = summaries[0].info
     assert info is not None
-    row, known = heads[0].metrics[0], info.provenance["p"]
-    history = NoiseHistory(lambda: heads)
+    row, known = summaries[0].metrics[0], info.provenance["p"]
+    history = NoiseHistory(lambda: summaries)
 
-    found = history.between_runs(known, ("r0", "r5"), "speed", info.plan.options, row)
+    noise = history.between_runs(known, ("r0", "r5"), "speed", info.plan.options, row)
 
-    assert (found.dof, found.runs) == (3, 4)
-    assert found.sd == pytest.approx(statistics.stdev(map(math.log, (51, 52, 53, 54))))
+    assert (noise.dof, noise.runs) == (3, 4)
+    assert noise.sd == pytest.approx(statistics.stdev(map(math.log, (51, 52, 53, 54))))
     assert history.between_runs(known, ("r0", "r1", "r5"), "speed", info.plan.options, row) == Noise()
     assert history.between_runs(known, (), "soak", info.plan.options, row) == Noise()

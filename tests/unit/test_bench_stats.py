@@ -1,4 +1,4 @@
-"""The statistics reproduce the articles' figures, and say no more than the numbers do."""
+"""The statistics reproduce published figures and textbook tables."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_the_published_pass_rates(passed: int, percent: float, error: float, low
 
 
 def test_one_value_has_no_interval_and_none_is_refused() -> None:
-    one = estimate([3.0])
+    single = estimate([3.0])
 
-    assert (one.value, one.sd, one.low, one.high) == (3.0, None, None, None)
+    assert (single.value, single.sd, single.low, single.high) == (3.0, None, None, None)
     with pytest.raises(ValueError, match="no values"):
         estimate([])
     assert standard_error([1.0]) is None

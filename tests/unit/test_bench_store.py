@@ -1,4 +1,4 @@
-"""A run's folder: what is told to be on disk is there, whatever happens afterwards."""
+"""A run's folder: a stored record survives kills, torn lines and a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``suite``: the article's table from its scores, its three scoring bugs absent, n/a never 0, the same points again."""
+"""``suite``: the article's leaderboard, none of its three scoring bugs, n/a is never 0, rescoring changes nothing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ import pytest
 
 from gpubox.bench.kinds.suite import functional
 from gpubox.bench.kinds.suite.aggregate import TaskScore, standings
-from gpubox.bench.kinds.suite.answer import PYTHON, SCRIPT, SuiteAnswer, answer_of_reply, code_pieces, files_in
-from gpubox.bench.kinds.suite.answer import code_in as code_of
+from gpubox.bench.kinds.suite.answer import (
+    PYTHON,
+    SCRIPT,
+    SuiteAnswer,
+    answer_of_reply,
+    code_in,
+    code_pieces,
+    files_in,
+)
 from gpubox.bench.kinds.suite.architecture import architecture_points
 from gpubox.bench.kinds.suite.bayes import bayes_points, concludes_correctly
 from gpubox.bench.kinds.suite.coding import lru_features, shortener_features, todo_features
@@ -50,21 +57,21 @@ ARTICLE: dict[str, tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tu
 
 def scores_of(name: str) -> dict[str, TaskScore]:
     coding, reasoning, tools, _ = ARTICLE[name]
-    found = {f"1.{i}": TaskScore(value / 100) for i, value in enumerate(coding, 1)}
-    found |= {
+    scores = {f"1.{i}": TaskScore(value / 100) for i, value in enumerate(coding, 1)}
+    scores |= {
         f"3.{i}": TaskScore(value / most) for i, (value, most) in enumerate(zip(reasoning, (10, 10, 5), strict=True), 1)
     }
-    return found | {f"4.{i}": TaskScore(value / 5) for i, value in enumerate(tools, 1)}
+    return scores | {f"4.{i}": TaskScore(value / 5) for i, value in enumerate(tools, 1)}
 
 
 def test_the_articles_leaderboard() -> None:
     scores = {name: scores_of(name) for name in ARTICLE}
     rates = {name: row[3] for name, row in ARTICLE.items()}
     board = standings(scores, rates, compat=True)
-    assert [(one.name, round(one.total or 0, 1)) for one in board] == [
+    assert [(row.name, round(row.total or 0, 1)) for row in board] == [
         ("Qwen", 85.3), ("Gemma", 78.1), ("Devstral", 70.7), ("DeepSeek", 67.5), ("Codestral", 65.9),
     ]  # fmt: skip
-    shown = {one.name: [round(value or 0, 1) for value in one.categories.values()] for one in board}
+    shown = {row.name: [round(value or 0, 1) for value in row.categories.values()] for row in board}
     assert shown["Gemma"] == [73.3, 86.7, 70.0, 87.0]
     assert shown["Codestral"] == [68.8, 63.3, 90.0, 38.5]
     assert board[0].agentic == pytest.approx(90.0)
@@ -91,8 +98,8 @@ def test_na_is_never_0() -> None:
     assert standings({"a": {}}, {})[0].total is None
 
 
-def code_in(answer: SuiteAnswer, languages: list[str]) -> str:
-    return code_of(answer, PYTHON, "", len)
+def python_in(answer: SuiteAnswer) -> str:
+    return code_in(answer, PYTHON, "", len)
 
 
 BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
@@ -100,21 +107,21 @@ BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
 
 def test_bug_1_thinking_that_is_not_closed_is_no_code() -> None:
     cut = answer_of_reply(f"<think>plan\n{BAD}more", "", "length")
-    assert (cut.source, code_in(cut, ["python"])) == ("cut", "")
-    assert code_in(answer_of_reply(f"<think>{BAD}</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
-    assert code_in(answer_of_reply(f"plan {BAD[:4]}\n</think>\n{GOOD}", "", "stop"), ["python"]) == "GOOD = 1\n"
+    assert (cut.source, python_in(cut)) == ("cut", "")
+    assert python_in(answer_of_reply(f"<think>{BAD}</think>\n{GOOD}", "", "stop")) == "GOOD = 1\n"
+    assert python_in(answer_of_reply(f"plan {BAD[:4]}\n</think>\n{GOOD}", "", "stop")) == "GOOD = 1\n"
     quoted = "```python\ntag = '<think>'\n```\n"
-    assert code_in(answer_of_reply(f"<think>x</think>{quoted}", "", "stop"), ["python"]) == "tag = '<think>'\n"
+    assert python_in(answer_of_reply(f"<think>x</think>{quoted}", "", "stop")) == "tag = '<think>'\n"
     whole = f"<think>plan\n{BAD}</think>\nHere:\n{GOOD}"
     for end in range(len(whole)):
-        assert "BAD" not in code_in(answer_of_reply(whole[:end], "", "length"), ["python"])
+        assert "BAD" not in python_in(answer_of_reply(whole[:end], "", "length"))
 
 
-def test_bug_2_an_answer_in_reasoning_content_counts_and_is_said() -> None:
-    found = answer_of_reply("", f"I think...\n{GOOD}", "stop")
-    assert (found.source, code_in(found, ["python"])) == ("reasoning", "GOOD = 1\n")
+def test_bug_2_an_answer_in_reasoning_content_counts() -> None:
+    answer = answer_of_reply("", f"I think...\n{GOOD}", "stop")
+    assert (answer.source, python_in(answer)) == ("reasoning", "GOOD = 1\n")
     both = answer_of_reply(GOOD, BAD, "stop")
-    assert (both.source, code_in(both, ["python"])) == ("content", "GOOD = 1\n")
+    assert (both.source, python_in(both)) == ("content", "GOOD = 1\n")
     assert answer_of_reply("", "half a thou", "length").source == "cut"
     assert answer_of_reply(" ", "", "stop").source == "empty"
 
@@ -151,10 +158,10 @@ main()
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    made = Sandbox(Config())
-    if asyncio.run(made.confinement()).isolation is None:
+    sandbox = Sandbox(Config())
+    if asyncio.run(sandbox.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
-    return made
+    return sandbox
 
 
 async def test_bug_3_buy_milk_is_one_argument(sandbox: Sandbox) -> None:
@@ -181,7 +188,7 @@ async def test_a_todo_app_that_lies_or_hangs_gets_nothing(sandbox: Sandbox) -> N
 
 def test_features_of_code() -> None:
     ugly = TODO.replace("%NARGS%", "").replace("{id_:3} [{'x' if done else ' '}]", "{id_} {done}")
-    assert [name for name, got in todo_features(ugly).items() if not got] == ["pretty output"]
+    assert [name for name, present in todo_features(ugly).items() if not present] == ["pretty output"]
     unsafe = TODO.replace('"INSERT INTO t (text) VALUES (?)", (text,)', "f\"INSERT INTO t (text) VALUES ('{text}')\"")
     assert not todo_features(unsafe)["parameters in SQL"]
     assert not any(todo_features("").values()) and not any(lru_features("").values())
@@ -198,7 +205,7 @@ def test_features_of_code() -> None:
         this.map.set(key, value);
       }
     }"""
-    assert [name for name, got in lru_features(lru).items() if not got] == ["five assertions"]
+    assert [name for name, present in lru_features(lru).items() if not present] == ["five assertions"]
     assert all(lru_features(lru + "\nconsole.assert(true);" * 5).values())
     app = """
 from fastapi import FastAPI, HTTPException, Request
@@ -235,8 +242,8 @@ def test_the_bug_fix_is_read() -> None:
     assert bugfix_points(good.prose, changed) == {"found": 20, "fixed": 50, "minimal": 20, "explained": 10}
     assert bugfix_points(good.prose, changed, False) == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
     other = answer_of_reply(f"{WHY}\n`client/api.js`:\n```js\n{CLIENT}```", "", "stop")
-    found = bugfix_points(other.prose, changed_files(files_in(other, originals, SCRIPT)))
-    assert found == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
+    points = bugfix_points(other.prose, changed_files(files_in(other, originals, SCRIPT)))
+    assert points == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
     assert changed_files({"middleware/auth.js": task_file("express/middleware/auth.js")}) == {}
     assert sum(bugfix_points("Looks fine to me.", {}).values()) == 0
 
@@ -279,7 +286,7 @@ def test_pagination_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [
         "The answer is 5/17.", "P(C|error) = 0.005/0.017 = 5/17", "$$P(C|E) = \\frac{5}{17}$$",
         "\\boxed{\\frac{5}{17}}", "Therefore the probability is about 29.4%.", "Die Antwort: 29,4 %",
@@ -291,19 +298,19 @@ def test_pagination_is_read() -> None:
         "Final answer:\n\n$$\\boxed{P(C \\mid E) = \\dfrac{5}{17} \\approx 0.294}$$",
     ],
 )  # fmt: skip
-def test_the_bayes_answer_is_known_however_it_is_written(said: str) -> None:
+def test_the_bayes_answer_is_known_however_it_is_written(answer: str) -> None:
     work = "By Bayes' theorem: 0.6 × 0.01 = 0.006, 0.3 × 0.02 = 0.006, 0.1 × 0.05 = 0.005, in all 0.017.\n\n"
-    assert concludes_correctly(work + said)
-    assert sum(bayes_points(work + said).values()) == 5
+    assert concludes_correctly(work + answer)
+    assert sum(bayes_points(work + answer).values()) == 5
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     ["The answer is 5%.", "P(C|E) = 0.05", "Therefore it is 35.3%.", "0.294 would be wrong; the answer is 0.5.",
      "It cannot be known.", "\\boxed{\\frac{6}{17}}", "So the answer is 0.005."],
 )  # fmt: skip
-def test_another_bayes_answer_is_wrong(said: str) -> None:
-    assert not concludes_correctly(f"A: 60%, 1%. B: 30%, 2%. C: 10%, 5%.\n\nThe work is done.\n\n{said}")
+def test_another_bayes_answer_is_wrong(answer: str) -> None:
+    assert not concludes_correctly(f"A: 60%, 1%. B: 30%, 2%. C: 10%, 5%.\n\nThe work is done.\n\n{answer}")
 
 
 def test_the_debug_log_rubric() -> None:
@@ -383,7 +390,7 @@ async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play) -> tuple[Ru
 
 
 def table(report: Report, title: str) -> ReportTable:
-    return next(found for found in report.tables if found.title == title)
+    return next(table for table in report.tables if table.title == title)
 
 
 async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_path: Path, sandbox: Sandbox) -> None:
@@ -450,13 +457,13 @@ async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) 
         return {flag.kind for flag in report_of(find_run(paths, "last")).flags}, asked
 
     with BenchServer() as server:
-        found, asked = await flags(server)
-        assert (found, len(set(asked))) == (set(), 1)
+        kinds, prompts = await flags(server)
+        assert (kinds, len(set(prompts))) == (set(), 1)
     with BenchServer(tokens=5, cached=10) as server:
         assert (await flags(server))[0] == {"length", "cache"}
     with BenchServer("ollama", tokens=5) as server:
-        found, asked = await flags(server)
-        assert (found, len(set(asked))) == ({"length"}, 4)  # nothing of them can be in its cache
+        kinds, prompts = await flags(server)
+        assert (kinds, len(set(prompts))) == ({"length"}, 4)  # nothing of them can be in its cache
 
 
 async def test_repeats_are_averaged_and_their_range_is_shown(tmp_path: Path) -> None:
@@ -501,7 +508,7 @@ def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "pieces"),
     [
         ("```python:todo.py\nx = 1\n```", [("python", "todo.py")]),
         ("```tsx\nx\n```", [("script", "")]),
@@ -515,8 +522,8 @@ def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) ->
         ("<pre><code>import os\nif 1 &lt; 2: pass\n</code></pre>", [("", "")]),
     ],
 )  # fmt: skip
-def test_code_is_found_however_it_is_fenced(text: str, found: list[tuple[str, str]]) -> None:
-    assert [(piece.family, piece.path) for piece in code_pieces(SuiteAnswer(text, "content"))] == found
+def test_code_is_extracted_however_it_is_fenced(text: str, pieces: list[tuple[str, str]]) -> None:
+    assert [(piece.family, piece.path) for piece in code_pieces(SuiteAnswer(text, "content"))] == pieces
 
 
 FORGED = {
@@ -538,8 +545,8 @@ async def test_an_app_that_forges_gets_nothing(name: str, sandbox: Sandbox) -> N
     pages = code % (functional.PAGINATION_CHECKS,) if "%r" in code else code
     files = {"app.py": pages, "test_app.py": task_file("flask/test_app.py")}
 
-    found = await asyncio.gather(
+    checks = await asyncio.gather(
         functional.check_shortener(shortener, sandbox), functional.check_pagination(files, sandbox)
     )
 
-    assert sum(found[0].values()) <= 1 and not any(found[1].values())
+    assert sum(checks[0].values()) <= 1 and not any(checks[1].values())

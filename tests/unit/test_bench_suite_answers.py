@@ -8,29 +8,29 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.sandbox.runner import Sandbox
-from tests.suite_answers import ANSWERS, scored
+from tests.suite_answers import ANSWERS, score_folder
 
-MOST_WRONG, LEAST_RIGHT = 30, 90
+MAX_WRONG, MIN_RIGHT = 30, 90
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    made = Sandbox(Config())
-    if asyncio.run(made.confinement()).isolation is None:
+    sandbox = Sandbox(Config())
+    if asyncio.run(sandbox.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
-    return made
+    return sandbox
 
 
 @pytest.mark.parametrize("folder", ["right", "wrong"])
 async def test_answers(folder: str, sandbox: Sandbox) -> None:
-    """Where no Node.js runs TypeScript, 1.3 has no points at all."""
-    found = await scored(folder, sandbox)
-    away = {name for name, (points, _) in found.items() if points is None}
-    points = {name: value for name, (value, _) in found.items() if value is not None}
+    """Without a Node.js that runs TypeScript, 1.3 has no points at all."""
+    scores = await score_folder(folder, sandbox)
+    unavailable = {name for name, (points, _) in scores.items() if points is None}
+    points = {name: value for name, (value, _) in scores.items() if value is not None}
 
-    assert len(list((ANSWERS / folder).glob("*.md"))) == len(found) >= 25
-    assert all(name.startswith(("1.3", "2.1")) for name in away)
+    assert len(list((ANSWERS / folder).glob("*.md"))) == len(scores) >= 25
+    assert all(name.startswith(("1.3", "2.1")) for name in unavailable)
     if folder == "right":
-        assert {name: value for name, value in points.items() if value < LEAST_RIGHT} == {}
+        assert {name: value for name, value in points.items() if value < MIN_RIGHT} == {}
     else:
-        assert {name: value for name, value in points.items() if value > MOST_WRONG} == {}
+        assert {name: value for name, value in points.items() if value > MAX_WRONG} == {}

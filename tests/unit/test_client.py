@@ -1,4 +1,4 @@
-"""The client of a llama-server that is well, loading, locked, old, or something else entirely."""
+"""The client of a llama-server that is ready, loading, protected by a key or old, and of other servers."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def client(reply: httpx.Response | type[Exception] | Callable[[httpx.Request], h
             raise NoResponse(type(error).__name__) from None
         return response.status_code, response.content
 
-    made = LlamaClient("http://box:8080", "sesame")
-    made._httpx_client = httpx.AsyncClient(base_url="http://box:8080", transport=httpx.MockTransport(handle))
-    made._pool.get = get  # type: ignore[method-assign]
-    return made
+    llama = LlamaClient("http://box:8080", "sesame")
+    llama._httpx_client = httpx.AsyncClient(base_url="http://box:8080", transport=httpx.MockTransport(handle))
+    llama._pool.get = get  # type: ignore[method-assign]
+    return llama
 
 
 def answering(values: Any, status: int = 200) -> LlamaClient:
@@ -86,15 +86,15 @@ async def test_health_never_raises(reply: Answered, health: Health) -> None:
 
 
 async def test_the_key_goes_into_a_header_of_what_is_streamed() -> None:
-    async with connect("http://127.0.0.1:1", "sesame") as made:
-        assert made._httpx().headers["Authorization"] == "Bearer sesame"
+    async with connect("http://127.0.0.1:1", "sesame") as llama:
+        assert llama._httpx().headers["Authorization"] == "Bearer sesame"
 
 
 async def test_a_proxy_of_the_environment_is_not_asked_for_what_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")
     monkeypatch.setenv("ALL_PROXY", "http://proxy.invalid:1")
-    async with connect("http://127.0.0.1:1") as made:
-        assert made._httpx().trust_env is False
+    async with connect("http://127.0.0.1:1") as llama:
+        assert llama._httpx().trust_env is False
 
 
 async def test_the_slots_of_a_busy_server() -> None:
@@ -137,17 +137,17 @@ async def test_slots_of_wrong_types_are_unknown_not_an_error() -> None:
     ],
 )
 async def test_a_server_that_will_not_tell_has_unknown_slots(reply: Answered) -> None:
-    made = client(reply)
+    llama = client(reply)
 
-    assert await made.slots() is None
-    assert not made.denied
+    assert await llama.slots() is None
+    assert not llama.denied
 
 
 async def test_a_server_that_wants_another_key_is_remembered_as_such() -> None:
-    made = client(DENIED)
+    llama = client(DENIED)
 
-    assert await made.slots() is None
-    assert made.denied
+    assert await llama.slots() is None
+    assert llama.denied
 
 
 @pytest.mark.parametrize("reply", [GARBAGE, DENIED, httpx.ReadTimeout, httpx.Response(200, json=["a list"])])
@@ -169,10 +169,10 @@ async def test_the_proof_is_one_token_or_one_embedding() -> None:
         bodies[request.url.path] = json.loads(request.content)
         return httpx.Response(200, stream=httpx.ByteStream(b'{"content": "", "data": []}'))
 
-    made = client(serve)
+    llama = client(serve)
 
-    assert (await made.probe_readiness(embeddings=False, timeout=60)).seconds >= 0
-    assert (await made.probe_readiness(embeddings=True, timeout=60)).seconds >= 0
+    assert (await llama.probe_readiness(embeddings=False, timeout=60)).seconds >= 0
+    assert (await llama.probe_readiness(embeddings=True, timeout=60)).seconds >= 0
     assert bodies["/completion"]["n_predict"] == 1
     assert bodies["/v1/embeddings"] == {"input": "hi"}
 
@@ -248,7 +248,7 @@ async def test_an_answer_that_never_ends_is_not_waited_for_for_ever() -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         try:
-            while True:  # each read succeeds: http.client's own limit never strikes
+            while True:  # each read succeeds, so http.client's own timeout never applies
                 writer.write(b"1\r\nx\r\n")
                 await writer.drain()
                 await asyncio.sleep(0.01)
@@ -258,18 +258,18 @@ async def test_an_answer_that_never_ends_is_not_waited_for_for_ever() -> None:
     server = await asyncio.start_server(endless, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        async with connect(f"http://127.0.0.1:{port}", timeout=0.1) as made:
-            # on a busy machine the limit may strike while it still connects
-            assert (await asyncio.wait_for(made.health(), 60)).status == "unreachable"
-            assert await asyncio.wait_for(made.slots(), 60) is None
+        async with connect(f"http://127.0.0.1:{port}", timeout=0.1) as llama:
+            # on a busy machine the timeout may end the connecting
+            assert (await asyncio.wait_for(llama.health(), 60)).status == "unreachable"
+            assert await asyncio.wait_for(llama.slots(), 60) is None
     finally:
         server.close()
 
 
 async def test_nobody_there_is_unreachable() -> None:
-    async with connect("http://127.0.0.1:1", timeout=60) as made:
-        assert (await made.health()).status == "unreachable"
-        assert await made.slots() is None
+    async with connect("http://127.0.0.1:1", timeout=60) as llama:
+        assert (await llama.health()).status == "unreachable"
+        assert await llama.slots() is None
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -291,16 +291,16 @@ async def test_an_answer_that_is_too_long_is_left_unread_and_said_to_be(status: 
     port = server.sockets[0].getsockname()[1]
     words = "answers with more than 8 MiB: that is not a llama-server"
     try:
-        async with connect(f"http://127.0.0.1:{port}", timeout=30) as made:
-            assert await made.health() == Health("error", f"/health {words}")
-            assert await made.slots() is None
-            assert made.problem == f"/slots {words}"
-            assert await made.counters() is None
+        async with connect(f"http://127.0.0.1:{port}", timeout=30) as llama:
+            assert await llama.health() == Health("error", f"/health {words}")
+            assert await llama.slots() is None
+            assert llama.problem == f"/slots {words}"
+            assert await llama.counters() is None
             with pytest.raises(GpuboxError, match="/completion answers with more than 8 MiB") as caught:
-                await made.probe_readiness(embeddings=False, timeout=30)
+                await llama.probe_readiness(embeddings=False, timeout=30)
             assert caught.value.code == 4
             with pytest.raises(GpuboxError, match="more than 8 MiB"):
-                await made.chat([], max_tokens=1)
+                await llama.chat([], max_tokens=1)
     finally:
         server.close()
-    assert sent < 5 * 32 * 2**20  # five answers, each left a little after its limit
+    assert sent < 5 * 32 * 2**20  # five answers, each read a little beyond its limit

@@ -52,7 +52,7 @@ def test_everything_is_read(paths: Paths, own_home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "problem"),
     [
         ('defualt-engine = "x"', "Did you mean 'default-engine'?"),
         ("allow-exposed = 1", "must be true or false"),
@@ -67,14 +67,14 @@ def test_everything_is_read(paths: Paths, own_home: Path) -> None:
         ("nope", "not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_a_sentence_with_its_path(paths: Paths, text: str, words: str) -> None:
+def test_a_wrong_file_is_a_sentence_with_its_path(paths: Paths, text: str, problem: str) -> None:
     write(paths, text)
 
     with pytest.raises(UsageError) as caught:
         load_config(paths)
 
     assert str(paths.config_file) in str(caught.value)
-    assert words in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_a_named_file_must_exist(paths: Paths, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_unset_means_what_it_means_to_llama_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--spec-type", "mtp"], 'error while handling argument "--spec-type": unknown speculative type: mtp'),
         (["--no-mmap"], "error: invalid argument: --no-mmap"),
@@ -94,10 +94,10 @@ def test_unset_means_what_it_means_to_llama_server() -> None:
         (["--slot-save-path", "/nope"], 'error while handling argument "--slot-save-path": not a directory: /nope'),
     ],
 )
-def test_refusals_are_llama_servers_words(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals_are_llama_servers_words(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("xllamacpp")
     assert main([*argv, "--version"]) == 1
-    assert capsys.readouterr().err.splitlines()[0] == said
+    assert capsys.readouterr().err.splitlines()[0] == message
 
 
 def test_a_value_that_is_missing() -> None:

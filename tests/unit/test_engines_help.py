@@ -1,4 +1,4 @@
-"""What is read out of a real --help, and what is held against a profile's flags."""
+"""The options in a real --help, and the flags of a profile that it refuses."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
         ("no-mmap", True, "has no such option", 'load-mode = "none"'),
         ("mmap", False, "has no such option", "load-mode"),
         ("ctx-siz", 1, "has no such option", "nearest: ctx-size"),
-        ("cache-type-k", "turbo3", "does not take 'turbo3'", "TurboQuant"),
-        ("spec-type", "mtp", "does not take 'mtp'", "draft-mtp"),
-        ("spec-type", ("ngram-mod", "x"), "does not take 'x'", "allowed: none"),
+        ("cache-type-k", "turbo3", "does not accept 'turbo3'", "TurboQuant"),
+        ("spec-type", "mtp", "does not accept 'mtp'", "draft-mtp"),
+        ("spec-type", ("ngram-mod", "x"), "does not accept 'x'", "allowed: none"),
         ("draft-max", 3, "was removed", "--spec-draft-n-max"),
         ("swa-full", False, "cannot be switched off", "leave it out"),
         ("metrics", "on", "takes no value", "write true"),

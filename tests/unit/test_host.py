@@ -1,4 +1,4 @@
-"""The host and one process: against this kernel, and against a /proc of our own."""
+"""Readings of the host and one process, from this kernel and from a fake /proc."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_percent_is_of_the_time_since_the_last_reading(cores: Cores) -> None:
     assert percent() == (25.0, 100.0), "the kernel's clock has not ticked"
     cores.work(0, iowait=2)
     assert percent() == (0.0, 0.0)
-    cores.work(0, user=3, iowait=-1)  # the kernel's count of waiting goes back at times
+    cores.work(0, user=3, iowait=-1)  # the kernel's iowait counter sometimes decreases
     assert percent() == (100.0, 0.0)
 
 
@@ -258,7 +258,7 @@ def test_no_file_is_left_open(proc: Path, identity: ProcessIdentity) -> None:
 def test_a_reading_opens_three_small_files(
     proc: Path, identity: ProcessIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four times a second, for days: not smaps, whose pages the kernel walks, and no folder of threads."""
+    """It runs four times a second for days, so it must not read smaps (slow in the kernel) or the thread folders."""
     read, names = host._read, []
 
     def noted(folder: int, name: str) -> bytes:

@@ -14,13 +14,13 @@ from gpubox.interchange.importing import ImportedProfile, import_text
 from gpubox.interchange.reference_options import long_name, long_names, reference_options
 
 
-def one(text: str, **more: str) -> ImportedProfile:
+def import_one(text: str, **more: str) -> ImportedProfile:
     (imported,) = import_text(text, **more)
     return imported
 
 
 def flags(text: str, **more: str) -> dict[str, object]:
-    return dict(one(text, **more).profile.flags)
+    return dict(import_one(text, **more).profile.flags)
 
 
 def noted(imported: ImportedProfile, *words: str) -> bool:
@@ -65,13 +65,13 @@ def test_values(words: str, expected: dict[str, object]) -> None:
 
 
 def test_where_the_server_is_reached_and_its_model_go_to_the_top() -> None:
-    profile = one("llama-server -hf user/repo:Q4_K_M --host ::1 --port 9000").profile
+    profile = import_one("llama-server -hf user/repo:Q4_K_M --host ::1 --port 9000").profile
     assert (profile.model, profile.host, profile.port, profile.flags) == ("hf:user/repo:Q4_K_M", "::1", 9000, {})
     assert profile.name == "repo-q4_k_m"
 
 
 def test_sampling_and_template_kwargs_have_tables_of_their_own() -> None:
-    profile = one(
+    profile = import_one(
         "llama-server -m a.gguf --temp 0.60 --top-k 20 --seed -1 --chat-template-kwargs '{\"enable_thinking\":false}'"
     ).profile
     assert dict(profile.sampling) == {"temperature": 0.6, "top_k": 20, "seed": -1}
@@ -80,7 +80,9 @@ def test_sampling_and_template_kwargs_have_tables_of_their_own() -> None:
 
 
 def test_the_last_of_a_repeated_option_counts_and_is_noted() -> None:
-    imported = one("llama-server -m a.gguf -m b.gguf -c 1 --ctx-size 2 --temp 1 --temperature 0 -ot a=CPU -ot b=CPU")
+    imported = import_one(
+        "llama-server -m a.gguf -m b.gguf -c 1 --ctx-size 2 --temp 1 --temperature 0 -ot a=CPU -ot b=CPU"
+    )
     assert dict(imported.profile.flags) == {"ctx-size": 2, "override-tensor": ("a=CPU", "b=CPU")}
     assert (imported.profile.model, dict(imported.profile.sampling)) == ("b.gguf", {"temperature": 0})
     for words in [("--ctx-size", "more than once", "2", "1 was dropped"), ("a.gguf was dropped",), ("--temp", "1 was")]:
@@ -89,7 +91,9 @@ def test_the_last_of_a_repeated_option_counts_and_is_noted() -> None:
 
 
 def test_secrets_stay_out_and_are_never_repeated() -> None:
-    imported = one("HF_TOKEN=hush LLAMA_API_KEY=hush llama-server -m a.gguf --api-key hush -hft hush --api-key-file k")
+    imported = import_one(
+        "HF_TOKEN=hush LLAMA_API_KEY=hush llama-server -m a.gguf --api-key hush -hft hush --api-key-file k"
+    )
     assert dict(imported.profile.flags) == {}
     assert imported.profile.env == {}
     assert noted(imported, "--api-key-file k", "left out", "api-key file")
@@ -99,7 +103,7 @@ def test_secrets_stay_out_and_are_never_repeated() -> None:
 
 
 def test_what_cannot_be_carried_is_said() -> None:
-    imported = one("llama-server -m a.gguf stray --control-vector-layer-range 1 2 --draft-max 8 -hf u/r -fa")
+    imported = import_one("llama-server -m a.gguf stray --control-vector-layer-range 1 2 --draft-max 8 -hf u/r -fa")
     assert dict(imported.profile.flags) == {
         "control-vector-layer-range": (1, 2), "spec-draft-n-max": 8, "flash-attn": "on",
     }  # fmt: skip
@@ -110,7 +114,7 @@ def test_what_cannot_be_carried_is_said() -> None:
 
 def test_the_engine_is_a_hint_unless_it_is_a_known_one() -> None:
     text = "CUDA_VISIBLE_DEVICES=0 ~/llama.cpp/build/bin/llama-server -m /a.gguf"
-    imported = one(text)
+    imported = import_one(text)
     assert imported.profile.env == {"CUDA_VISIBLE_DEVICES": "0"}
     assert (imported.profile.engine, len(imported.notes)) == ("", 1)
     assert noted(imported, "~/llama.cpp/build/bin/llama-server", "[engines]")
@@ -119,7 +123,7 @@ def test_the_engine_is_a_hint_unless_it_is_a_known_one() -> None:
 
 
 def test_variables_of_llama_server_itself_are_its_options() -> None:
-    imported = one(
+    imported = import_one(
         "LLAMA_ARG_CTX_SIZE=1 LLAMA_ARG_PORT=9 LLAMA_ARG_MODEL=a.gguf LLAMA_ARG_MLOCK=1 LLAMA_ARG_NO_KV_OFFLOAD=x"
         " LLAMA_ARG_DRAFT_MAX=7 LLAMA_ARG_FUTURE=x llama-server"
     )
@@ -162,11 +166,11 @@ def test_variables_of_llama_server_itself_are_its_options() -> None:
     ],
 )
 def test_the_server_is_found_behind_what_stands_before_it(text: str) -> None:
-    assert one(text).profile.model == "a.gguf"
+    assert import_one(text).profile.model == "a.gguf"
 
 
 def test_a_container_keeps_its_own_environment() -> None:
-    imported = one("A=1 docker run -e B=2 --env=LLAMA_ARG_CTX_SIZE=8 ghcr.io/x/llama.cpp:server -m /m/a.gguf")
+    imported = import_one("A=1 docker run -e B=2 --env=LLAMA_ARG_CTX_SIZE=8 ghcr.io/x/llama.cpp:server -m /m/a.gguf")
     assert (imported.profile.env, dict(imported.profile.flags)) == ({"B": "2"}, {"ctx-size": 8})
     assert noted(imported, "container")
 
@@ -187,7 +191,7 @@ def test_what_starts_no_server_is_an_error_with_a_hint(text: str) -> None:
 
 
 def test_a_shell_script_with_variables_and_an_array() -> None:
-    imported = one(
+    imported = import_one(
         r"""#!/usr/bin/env bash
         set -euo pipefail
         MODELS="$HOME/my models"        # where they are
@@ -223,15 +227,15 @@ def test_a_shell_script_with_variables_and_an_array() -> None:
     ],
 )
 def test_a_variable_set_in_branches_is_said_to_be(text: str) -> None:
-    imported = one(text)
+    imported = import_one(text)
     assert imported.profile.model == "a.gguf"
     assert noted(imported, "sets MODEL in branches")
 
 
 def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -> None:
-    imported = one("if [ -z $X ]; then LOG=/dev/null; fi\nCTX=8\nllama-server -m a.gguf -c $CTX >> $LOG")
+    imported = import_one("if [ -z $X ]; then LOG=/dev/null; fi\nCTX=8\nllama-server -m a.gguf -c $CTX >> $LOG")
     assert imported.notes == ("Left out: >> $LOG (gpubox keeps the log)", "Left out: if [ -z $X ]")
-    assert one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ("Left out: if [ -f a.gguf ]",)
+    assert import_one("if [ -f a.gguf ]; then A=1 llama-server -m a.gguf; fi").notes == ("Left out: if [ -f a.gguf ]",)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,7 @@ def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -
     ],
 )
 def test_what_no_server_is_made_of_is_named_and_what_it_is_made_of_is_not(file: str, text: str) -> None:
-    imported = one(text, file=file)
+    imported = import_one(text, file=file)
     assert dict(imported.profile.flags) == {"ctx-size": 8, "threads": 2}
     assert noted(imported, "/etc/x", "no server here uses it")
     assert noted(imported, "1", "no server here uses it")
@@ -252,12 +256,12 @@ def test_what_no_server_is_made_of_is_named_and_what_it_is_made_of_is_not(file: 
 
 
 def test_both_branches_that_start_a_server_are_profiles() -> None:
-    found = import_text("if true; then llama-server -m a.gguf; else llama-server -m b.gguf; fi")
-    assert [imported.profile.model for imported in found] == ["a.gguf", "b.gguf"]
+    profiles = import_text("if true; then llama-server -m a.gguf; else llama-server -m b.gguf; fi")
+    assert [imported.profile.model for imported in profiles] == ["a.gguf", "b.gguf"]
 
 
 def test_a_batch_file_with_variables_and_quotes() -> None:
-    imported = one(
+    imported = import_one(
         "@echo off\r\nrem llama-server -m old.gguf\r\nset MODEL=D:\\my models\\a.gguf\r\n"
         'set "CUDA_VISIBLE_DEVICES=1"\r\n'
         'cd /d %~dp0\r\nstart "llama" /b C:\\llama\\llama-server.exe ^\r\n  -m "%MODEL%" -c 8192 ^\r\n'
@@ -274,7 +278,7 @@ def test_a_batch_file_with_variables_and_quotes() -> None:
 
 
 def test_a_systemd_unit() -> None:
-    imported = one(
+    imported = import_one(
         r"""[Unit]
 Description=llama
 [Service]
@@ -304,11 +308,11 @@ Restart=always
 
 
 def test_a_port_variable_is_llama_swaps_only_in_its_own_file() -> None:
-    unit = one("[Service]\nExecStart=/usr/bin/llama-server -m /a.gguf --port ${PORT}\n", file="a.service")
+    unit = import_one("[Service]\nExecStart=/usr/bin/llama-server -m /a.gguf --port ${PORT}\n", file="a.service")
     assert not noted(unit, "llama-swap")
     assert noted(unit, "Not resolved", "${PORT}")
     assert noted(unit, "The port is written as ${PORT}; the profile has 8080.")
-    swap = one("models:\n  a: {cmd: 'llama-server -m a.gguf --port ${PORT}'}")
+    swap = import_one("models:\n  a: {cmd: 'llama-server -m a.gguf --port ${PORT}'}")
     assert swap.notes == ("llama-swap chooses the port at each start; the profile has 8080.",)
 
 
@@ -341,28 +345,28 @@ models:
 
 
 def test_a_llama_swap_config_gives_a_profile_for_each_llama_server() -> None:
-    found = {imported.profile.name: imported for imported in import_text(LLAMA_SWAP)}
-    assert list(found) == ["qwen-3.5", "nested", "windows"]
-    qwen = found["qwen-3.5"]
+    profiles = {imported.profile.name: imported for imported in import_text(LLAMA_SWAP)}
+    assert list(profiles) == ["qwen-3.5", "nested", "windows"]
+    qwen = profiles["qwen-3.5"]
     assert (qwen.profile.title, qwen.profile.description) == ("Qwen", "the big one")
     assert (qwen.profile.model, qwen.profile.port) == ("~/models/qwen.gguf", 8080)
     assert dict(qwen.profile.flags) == {"ctx-size": 8192, "alias": "Qwen 3.5"}
     assert qwen.profile.env == {"CUDA_VISIBLE_DEVICES": "0"}
     for words in [("gpt-4o",), ("ttl",), ("llama-swap chooses the port",)]:
         assert noted(qwen, *words)
-    assert found["nested"].profile.model == "~/models/n.gguf"
-    assert found["windows"].profile.model == r"C:\m\w.gguf"
+    assert profiles["nested"].profile.model == "~/models/n.gguf"
+    assert profiles["windows"].profile.model == r"C:\m\w.gguf"
 
 
 def test_a_name_picks_one_of_several() -> None:
-    assert one(LLAMA_SWAP, name="nested").profile.name == "nested"
+    assert import_one(LLAMA_SWAP, name="nested").profile.name == "nested"
     with pytest.raises(UsageError, match="no 'nope'") as error:
         import_text(LLAMA_SWAP, name="nope")
     assert "qwen-3.5, nested, windows" in error.value.hint
 
 
 def test_models_ini() -> None:
-    found = {
+    presets = {
         imported.profile.name: imported
         for imported in import_text(
             """version = 1
@@ -386,7 +390,7 @@ temp = 0.7
             file="models.ini",
         )
     }
-    small = found["small"]
+    small = presets["small"]
     assert small.profile.model == "/m/small.gguf"
     assert dict(small.profile.flags) == {
         "ctx-size": 8192, "jinja": True, "flash-attn": "on", "n-gpu-layers": 99, "no-kv-offload": True,
@@ -395,13 +399,15 @@ temp = 0.7
     assert dict(small.profile.sampling) == {"temperature": 0.7}
     assert noted(small, "load-on-startup")
     assert not noted(small, "more than once")
-    other = found["repo-q8_0"]
+    other = presets["repo-q8_0"]
     assert other.profile.model == "hf:user/repo-GGUF:Q8_0"
     assert other.profile.flags["ctx-size"] == 4096
 
 
 def test_a_key_twice_in_a_section_is_noted() -> None:
-    imported = one("threads = 1\n[a]\nmodel = /a.gguf\nc = 1\nctx-size = 2\njinja = true\njinja = true\n", file="m.ini")
+    imported = import_one(
+        "threads = 1\n[a]\nmodel = /a.gguf\nc = 1\nctx-size = 2\njinja = true\njinja = true\n", file="m.ini"
+    )
     assert imported.profile.flags["ctx-size"] == 2
     assert noted(imported, "threads = 1", "before the first section")
     assert noted(imported, "ctx-size = 1", "the last one")
@@ -467,5 +473,5 @@ def test_hostile_texts_end_quickly(file: str, text: str) -> None:
 def test_nothing_is_run_and_nothing_of_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_OWNER", "hush")
     text = f"llama-server -m a.gguf --alias $(touch {tmp_path}/x)`touch {tmp_path}/y` --x $SECRET_OF_THE_OWNER ${{PWD}}"
-    assert "hush" not in str(one(text))
+    assert "hush" not in str(import_one(text))
     assert not list(tmp_path.iterdir())

@@ -84,7 +84,9 @@ def test_files_of_the_current_folder_are_written_with_their_whole_path(
         "mmproj": str(here / "sub/mm.gguf"), "chat-template-file": str(here / "t.jinja"), "model-draft": "gone.gguf",
         "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf", "spec-type": "draft-simple",
     }  # fmt: skip
-    assert profile["notes"] == ["--spec-type draft-simple was added: a draft model alone drafts nothing today."]
+    assert profile["notes"] == [
+        "--spec-type draft-simple was added: without it, current builds do not use the draft model."
+    ]
     assert run(["import", "llama-server", "--name", "other", "--model", "../x.gguf"]) == 0
     assert f'model = "{here}/x.gguf"' in (paths.profiles / "other.toml").read_text()
 

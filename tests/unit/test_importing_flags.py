@@ -45,7 +45,7 @@ def argv(draft: ProfileDraft) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("args", "held", "given"),
+    ("args", "value", "given"),
     [
         ("-ot a=CPU -ot b=CUDA0,c=CPU", ("a=CPU", "b=CUDA0", "c=CPU"), "--override-tensor a=CPU,b=CUDA0,c=CPU"),
         ("--lora a --lora b", ("a", "b"), "--lora a,b"),
@@ -66,9 +66,9 @@ def argv(draft: ProfileDraft) -> list[str]:
         ("-ts 1,2 -ts 3", 3, "--tensor-split 3"),
     ],
 )  # fmt: skip
-def test_a_flag_given_twice_becomes_what_llama_server_makes_of_it(args: str, held: object, given: str) -> None:
+def test_a_flag_given_twice_becomes_what_llama_server_makes_of_it(args: str, value: object, given: str) -> None:
     draft = read(*args.split())
-    assert list(draft.flags.values()) == [held]
+    assert list(draft.flags.values()) == [value]
     assert argv(draft) == given.split()
     assert argv(read(*argv(draft))) == argv(draft)
 
@@ -80,7 +80,7 @@ def test_several_values_survive_the_profile_and_the_command_line(name: str, item
         items = (*items, "x,y", '"x",y')
     draft = ProfileDraft(model="m")
     draft.flags[name] = items
-    assert tuple(tomllib.loads(profile_toml(draft.profile("p")))["flags"][name]) == items
+    assert tuple(tomllib.loads(profile_toml(draft.finish("p").profile))["flags"][name]) == items
     words = flag_argv(name, items)
     assert [item for at in range(1, len(words), 2) for item in split_values(name, words[at])] == list(items)
 

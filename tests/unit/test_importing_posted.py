@@ -26,8 +26,8 @@ SECRETS = ("hf_abcdefghijklmnop", "sk-abcdefghijklmnop", "YOUR_SECRET_HERE", "co
 everyone = pytest.mark.parametrize("path", READ, ids=lambda path: path.name)
 
 
-def written(found: list[ImportedProfile]) -> str:
-    return "\n".join(profile_toml(imported.profile, imported.profile.name) for imported in found)
+def written(profiles: list[ImportedProfile]) -> str:
+    return "\n".join(profile_toml(imported.profile, imported.profile.name) for imported in profiles)
 
 
 def test_there_are_enough_of_them() -> None:
@@ -47,16 +47,16 @@ def test_no_word_of_it_is_lost_without_a_note(path: Path) -> None:
 
 @everyone
 def test_no_secret_of_it_is_repeated(path: Path) -> None:
-    found = import_source(str(path))
-    said = written(found) + "\n".join(note for imported in found for note in imported.notes)
-    assert not [secret for secret in SECRETS if secret in said]
+    profiles = import_source(str(path))
+    text = written(profiles) + "\n".join(note for imported in profiles for note in imported.notes)
+    assert not [secret for secret in SECRETS if secret in text]
 
 
 @everyone
 def test_its_profiles_come_back_from_their_own_command_line(path: Path) -> None:
     for imported in import_source(str(path)):
         argv = server_argv(imported.profile, model_arguments(imported.profile.model) if imported.profile.model else [])
-        again = draft_from_arguments(argv, {}).profile(imported.profile.name)
+        again = draft_from_arguments(argv, {}).finish(imported.profile.name).profile
         assert server_argv(again, model_arguments(again.model) if again.model else []) == argv
 
 
@@ -77,11 +77,14 @@ def test_what_gpubox_does_not_read_is_refused_in_one_sentence(name: str) -> None
 
 
 def test_the_accounting_finds_what_a_missing_note_would_lose() -> None:
-    """Without the notes of what is left out words are lost, but where that is no word (``...``)."""
+    """Without the notes about omitted lines, words are lost; ``...`` is no word."""
     unseen = []
     for path in READ:
-        found = import_source(str(path))
-        silent = [replace(one, notes=tuple(n for n in one.notes if not n.startswith("Left out: "))) for one in found]
-        if silent != found and not lost_words(path.read_text(), path.suffix, silent, SECRETS):
+        profiles = import_source(str(path))
+        silent = [
+            replace(imported, notes=tuple(note for note in imported.notes if not note.startswith("Left out: ")))
+            for imported in profiles
+        ]
+        if silent != profiles and not lost_words(path.read_text(), path.suffix, silent, SECRETS):
             unseen.append(path.name)
     assert unseen == ["69-llamafile.args"]

@@ -35,15 +35,15 @@ def published(path: Path) -> list[str]:
 
 def pairs(argv: list[str]) -> set[tuple[str, str]]:
     """The options of an argv under one spelling each; none of these commands has a positional word."""
-    found = set()
+    flags = set()
     words = iter([*argv, "--end"])
     word = next(words)
     while word != "--end":
         name, value, word = STOCK.canonical(word), "", next(words)
         if not word.startswith("-"):
             value, word = word, next(words)
-        found.add((name, json.dumps(json.loads(value)) if value.startswith("{") else value))
-    return found
+        flags.add((name, json.dumps(json.loads(value)) if value.startswith("{") else value))
+    return flags
 
 
 def argv_of(profile: Profile) -> list[str]:

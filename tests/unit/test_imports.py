@@ -52,9 +52,9 @@ def test_the_first_paint_imports_nothing_that_is_needed_only_later() -> None:
         "gpubox.agent", "gpubox.hardware", "gpubox.sandbox", "gpubox.server", "gpubox.telemetry", "gpubox.tui.chat",
         "click", "httpx", "markdown_it", "msgspec", "psutil", "pygments", "pynvml", "textual.widgets._markdown",
     ]  # fmt: skip
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", f"{painting}, sys; print(sorted(set({later!r}) & set(sys.modules)))"],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
 
-    assert found.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"

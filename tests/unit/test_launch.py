@@ -33,7 +33,7 @@ def profile(tiny_gguf: Path) -> Profile:
 
 
 @pytest.fixture
-def held() -> Iterator[int]:
+def used_port() -> Iterator[int]:
     """A port that this process listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -41,9 +41,9 @@ def held() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
-def refusal(profile: Profile, paths: Paths, config: Config, **more: Any) -> GpuboxError:
+def refusal(profile: Profile, paths: Paths, config: Config, **options: Any) -> GpuboxError:
     with pytest.raises(GpuboxError) as caught:
-        prepare_launch(profile, paths, config, **more)
+        prepare_launch(profile, paths, config, **options)
     return caught.value
 
 
@@ -75,7 +75,7 @@ def test_an_embedding_server_is_proven_by_an_embedding(
     assert prepare_launch(replace(profile, flags=flags), paths, config).embeddings is proven
 
 
-# -- who can reach it -----------------------------------------------------------------------------------
+# -- exposure -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
@@ -232,10 +232,10 @@ def test_a_disk_without_room_for_the_log(
 # -- the port -------------------------------------------------------------------------------------------
 
 
-def test_a_held_port_names_the_program(held: int, profile: Profile, paths: Paths, config: Config) -> None:
-    error = refusal(replace(profile, port=held), paths, config)
+def test_a_held_port_names_the_program(used_port: int, profile: Profile, paths: Paths, config: Config) -> None:
+    error = refusal(replace(profile, port=used_port), paths, config)
 
-    assert re.fullmatch(rf"Port {held} is used by .+ \(pid {os.getpid()}\)\.", error.message)
+    assert re.fullmatch(rf"Port {used_port} is used by .+ \(pid {os.getpid()}\)\.", error.message)
     assert error.code == 1
 
 
@@ -296,21 +296,21 @@ def test_a_port_below_1024_without_root(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_port_of_the_server_that_will_be_stopped_counts_as_free(
-    held: int, profile: Profile, paths: Paths, config: Config
+    used_port: int, profile: Profile, paths: Paths, config: Config
 ) -> None:
-    old = Launch("old", (), "127.0.0.1", held)
+    old = Launch("old", (), "127.0.0.1", used_port)
 
-    assert prepare_launch(replace(profile, port=held), paths, config, old=old).port == held
+    assert prepare_launch(replace(profile, port=used_port), paths, config, old=old).port == used_port
 
 
 def test_any_free_port_stays_the_same_for_the_same_profile(
-    held: int, profile: Profile, paths: Paths, config: Config
+    used_port: int, profile: Profile, paths: Paths, config: Config
 ) -> None:
     anywhere = replace(profile, port=0)
-    mine, other = Launch("p", (), "127.0.0.1", held), Launch("q", (), "127.0.0.1", held)
+    mine, other = Launch("p", (), "127.0.0.1", used_port), Launch("q", (), "127.0.0.1", used_port)
 
-    assert prepare_launch(anywhere, paths, config, old=mine).port == held
-    assert prepare_launch(anywhere, paths, config, old=other).port not in (0, held)
+    assert prepare_launch(anywhere, paths, config, old=mine).port == used_port
+    assert prepare_launch(anywhere, paths, config, old=other).port not in (0, used_port)
     assert prepare_launch(anywhere, paths, config).argv[6] != "0"
 
 
@@ -318,9 +318,9 @@ def test_any_free_port_stays_the_same_for_the_same_profile(
 
 
 def test_a_preview_looks_at_no_port_and_needs_no_model(
-    held: int, profile: Profile, paths: Paths, config: Config
+    used_port: int, profile: Profile, paths: Paths, config: Config
 ) -> None:
-    shown = preview_launch(replace(profile, port=held, model="hf:u/r:Q4_K_M"), paths, config)
+    shown = preview_launch(replace(profile, port=used_port, model="hf:u/r:Q4_K_M"), paths, config)
 
     assert (shown.model_path, shown.refusal) == (None, None)
     assert shown.argv[1:3] == ("--hf-repo", "u/r:Q4_K_M")

@@ -1,4 +1,4 @@
-"""The server's log: what its lines say, and reading a file that grows, turns over or is cut."""
+"""The server's log: parsing its lines, and reading a file that grows, is rotated or is cut."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_line_without_prefix_is_only_text(line: str) -> None:
 
 
 def test_the_stages_of_a_recorded_load() -> None:
-    more = (
+    lines = (
         "load_tensors: loading model tensors, this can take a while... (load_mode = mmap)",
         "load_tensors:   CPU_Mapped model buffer size =    92.10 MiB",
         "llama_kv_cache:        CPU KV buffer size =    90.00 MiB",
@@ -67,7 +67,7 @@ def test_the_stages_of_a_recorded_load() -> None:
         "loaded",
         "listening",
     ]
-    assert [load_stage(line) for line in more] == [
+    assert [load_stage(line) for line in lines] == [
         "loading weights",
         "loading weights",
         "allocating the KV cache",
@@ -214,13 +214,13 @@ def test_a_line_without_an_end_is_cut_and_reading_goes_on(tmp_path: Path) -> Non
     reader = LogReader(path)
     append(path, b"before\n" + b"x" * LINE_BYTES)
     assert reader.read() == ["before"]
-    found = []
+    lines = []
     for _ in range(5):
         append(path, b"y" * LINE_BYTES)
-        found += reader.read()
+        lines += reader.read()
         assert len(reader._partial) <= LINE_BYTES
-    assert [line[0] for line in found] == ["x"]
-    assert len(found[0]) == LINE_BYTES
+    assert [line[0] for line in lines] == ["x"]
+    assert len(lines[0]) == LINE_BYTES
     append(path, b"its end\nafter\n")
     assert reader.read() == ["after"]
 

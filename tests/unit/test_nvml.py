@@ -1,4 +1,4 @@
-"""The funnel to the NVIDIA driver, with a driver that answers, refuses, lies and hangs."""
+"""Single readings of a fake NVIDIA driver that answers, refuses, answers wrongly or hangs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from gpubox.hardware import nvml, nvml_card
-from gpubox.hardware.nvml import GpuProcess, read_driver, vram_used
+from gpubox.hardware.gpu import GpuProcess
+from gpubox.hardware.nvml import read_driver, vram_used
 from tests.fake_nvml import GIB, LONG, MIB, NOT_AVAILABLE, Driver, process
 
 
 @pytest.fixture(autouse=True)
 def only_nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No card and no process of the machine that runs the tests is seen."""
+    """Hides the cards and processes of the machine that runs the tests."""
     monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: ())
     monkeypatch.setattr(nvml_card, "process_name", lambda pid: None)
 
@@ -155,9 +156,9 @@ def test_a_broken_binding_is_said_and_prints_no_traceback(
         raise OSError("libnvidia-ml.so.1: file too short")
 
     driver.nvmlInit = broken
-    assert read_driver().problem == "the NVIDIA driver cannot be asked: libnvidia-ml.so.1: file too short"
+    assert read_driver().problem == "the NVIDIA driver cannot be queried: libnvidia-ml.so.1: file too short"
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "cannot be asked" in read_driver().problem
+    assert "cannot be queried" in read_driver().problem
     assert capfd.readouterr() == ("", "")
 
 

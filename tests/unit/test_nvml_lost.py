@@ -1,4 +1,4 @@
-"""Watching a driver that is not all there: cards lost and found, fields refused, no driver, a broken one."""
+"""Continuous readings with lost and returned cards, refused fields, no driver or a broken one."""
 
 from __future__ import annotations
 
@@ -134,12 +134,12 @@ def test_a_card_that_refuses_everything_is_lost_with_the_drivers_words(start: St
 
 def test_a_driver_that_appears_later_is_found(start: Start, clock: Clock) -> None:
     driver = Driver()
-    found = driver.nvmlInit
+    working_init = driver.nvmlInit
     driver.refuse("Init", "LibraryNotFound")
     reader = start(driver)
     assert reader.fresh(LONG) == DriverReading((), problem="no NVIDIA driver")
 
-    driver.nvmlInit = found
+    driver.nvmlInit = working_init
     assert reader.fresh(LONG).problem == "no NVIDIA driver"
     clock.now += 6
 
@@ -151,7 +151,7 @@ def test_a_driver_that_goes_away_loses_all_cards_until_it_is_back(start: Start, 
     driver = Driver(cards=2)
     reader = start(driver)
     reader.fresh(LONG)
-    found = driver.nvmlInit
+    working_init = driver.nvmlInit
     driver.refuse("Init", "DriverNotLoaded")
     driver.lost |= {0, 1}
     reader.fresh(LONG)
@@ -161,7 +161,7 @@ def test_a_driver_that_goes_away_loses_all_cards_until_it_is_back(start: Start, 
     assert [(gpu.vram_used_bytes, gpu.lost) for gpu in reading.gpus] == [(GIB, True), (2 * GIB, True)]
     assert reading.problem.startswith("GPU 0, 1 LOST at ")
 
-    driver.nvmlInit = found
+    driver.nvmlInit = working_init
     driver.lost.clear()
     clock.now += 6
     assert reader.fresh(LONG).problem == ""
@@ -192,7 +192,7 @@ def test_a_broken_binding_ends_neither_thread_nor_readings(
     driver.answer("DeviceGetPowerUsage", broken)
     reading = reader.fresh(LONG)
     assert (used(reading), reading.gpus[0].lost) == ([GIB], True)
-    assert reading.problem.endswith(": the NVIDIA driver cannot be asked: file too short")
+    assert reading.problem.endswith(": the NVIDIA driver cannot be queried: file too short")
 
     driver.nvmlDeviceGetPowerUsage = working
     clock.now += 6
@@ -204,4 +204,4 @@ def test_no_binding_at_all_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     with DriverReader(sysfs=tmp_path) as reader:
-        assert reader.fresh(LONG).problem.startswith("the NVIDIA driver cannot be asked: ")
+        assert reader.fresh(LONG).problem.startswith("the NVIDIA driver cannot be queried: ")

@@ -1,4 +1,4 @@
-"""The thread that watches the driver: its paces, a driver that hangs, and its end."""
+"""The thread that reads the driver: its intervals, a driver that hangs, and closing."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def test_slow_fields_and_traffic_have_their_own_pace(start: Start, clock: Clock)
     reader = start(driver)
     reader.fresh(LONG)
 
-    def asked(seconds: float) -> tuple[int, ...]:
+    def queries(seconds: float) -> tuple[int, ...]:
         driver.calls.clear()
         clock.now += seconds
         reader.fresh(LONG)
         return tuple(map(driver.calls.count, ("DeviceGetPowerUsage", "DeviceGetPcieThroughput", "DeviceGetName")))
 
-    assert asked(0.25) == (1, 0, 0)
-    assert asked(0.75) == (1, 2, 0)
-    assert asked(1.0) == (1, 2, 1)
+    assert queries(0.25) == (1, 0, 0)
+    assert queries(0.75) == (1, 2, 0)
+    assert queries(1.0) == (1, 2, 1)
     assert driver.calls.count("Init") == 0, "the driver stays open"
 
 
@@ -142,12 +142,12 @@ def test_cards_of_other_makes_are_behind_and_alone_they_are_enough(
 ) -> None:
     monkeypatch.setattr(nvml_reader, "read_sysfs_gpus", lambda root: (unknown_gpu(0),))
     driver = Driver()
-    found = driver.nvmlInit
+    working_init = driver.nvmlInit
     driver.refuse("Init", "LibraryNotFound")
     reader = start(driver)
     assert reader.fresh(LONG) == DriverReading((unknown_gpu(0),))
 
-    driver.nvmlInit = found
+    driver.nvmlInit = working_init
     clock.now += 6
     reading = reader.fresh(LONG)
     assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, "GPU-0"), (1, None)]

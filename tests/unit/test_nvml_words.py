@@ -1,11 +1,10 @@
-"""Throttle bits in words, and what a PCI Express link carries."""
+"""Throttle reasons, and the bandwidth of a PCI Express link."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpubox.hardware.pcie import link_bytes_per_second
-from gpubox.hardware.throttle import throttle_reasons
+from gpubox.hardware.nvml_card import link_bytes_per_second, throttle_reasons
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Processes by identity, and who holds a port: against real processes and sockets."""
+"""Processes by identity, and the owner of a port, with real processes and sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import until
 
 @pytest.fixture
 def living() -> Iterator[subprocess.Popen[bytes]]:
-    """A living process with a marker."""
+    """A running process with a marker."""
     env = {**os.environ, MARKER_VARIABLE: "/state|main|a|f00d"}
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, bufsize=0)
     assert child.stdin is not None and child.stdout is not None
@@ -129,11 +129,11 @@ def test_activity_of_the_living_and_the_dead(living: subprocess.Popen[bytes]) ->
 
 
 def test_a_listening_port_has_an_owner_and_another_state_has_none() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
         assert process.port_owner(port) is None
-        held.listen()
+        listener.listen()
         owner = process.port_owner(port)
         assert owner is not None
         assert owner.pid == os.getpid()
@@ -145,20 +145,20 @@ def test_a_listening_port_has_an_owner_and_another_state_has_none() -> None:
 
 @pytest.mark.usefixtures("need_ipv6")
 def test_an_ipv6_listener_is_seen() -> None:
-    with socket.socket(socket.AF_INET6) as held:
-        held.bind(("::1", 0))
-        held.listen()
-        owner = process.port_owner(held.getsockname()[1])
+    with socket.socket(socket.AF_INET6) as listener:
+        listener.bind(("::1", 0))
+        listener.listen()
+        owner = process.port_owner(listener.getsockname()[1])
 
     assert owner is not None
     assert owner.pid == os.getpid()
 
 
 def test_a_hidden_owner_is_said_to_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        port = held.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         hidden = [c._replace(pid=None) for c in psutil.net_connections(kind="inet")]
         monkeypatch.setattr(psutil, "net_connections", lambda kind: hidden)
 

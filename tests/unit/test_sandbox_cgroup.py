@@ -28,10 +28,10 @@ def unified(tmp_path: Path) -> Path:
 
 
 def test_the_nearest_folder_above_its_own_that_hands_memory_down(unified: Path, tmp_path: Path) -> None:
-    found = cgroup._candidates(unified, tmp_path / "own", as_root=False)
+    parents = cgroup._candidates(unified, tmp_path / "own", as_root=False)
 
-    assert found[0] == CgroupParent(unified / "user.slice/user-1000.slice/user@1000.service/app.slice", 2)
-    assert unified not in [place.folder for place in found]
+    assert parents[0] == CgroupParent(unified / "user.slice/user-1000.slice/user@1000.service/app.slice", 2)
+    assert unified not in [place.folder for place in parents]
 
 
 def test_the_top_is_only_roots(unified: Path, tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_version_1_is_for_root(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("8:pids:/\n4:memory:/box\n0::/\n")
 
     assert cgroup._candidates(tmp_path, tmp_path / "own", as_root=False) == []
-    found = cgroup._candidates(tmp_path, tmp_path / "own", as_root=True)
-    assert found == [CgroupParent(tmp_path / "memory/box", 1), CgroupParent(tmp_path / "memory", 1)]
+    parents = cgroup._candidates(tmp_path, tmp_path / "own", as_root=True)
+    assert parents == [CgroupParent(tmp_path / "memory/box", 1), CgroupParent(tmp_path / "memory", 1)]
 
 
 def test_no_cgroups_at_all(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""When a load has stopped: only no progress ends it."""
+"""A load is ended only if it makes no progress."""
 
 from __future__ import annotations
 

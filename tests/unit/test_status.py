@@ -1,4 +1,4 @@
-"""`status`: one value from the record, the process and the server, and the JSON that is documented."""
+"""`status`: the value made from record, process and server, and its documented JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from gpubox.cli.commands.status import status_values
 from gpubox.config import Config
-from gpubox.hardware.nvml import DriverReading, Gpu, GpuProcess
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server import client as client_module
-from gpubox.server.client import Health, Slot
+from gpubox.server.responses import Health, Slot
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
 from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign_status, read_status
 from gpubox.telemetry.slot_rates import SlotRates
@@ -59,11 +59,11 @@ DOCUMENTED = {
 
 
 class FakeClient:
-    """Answers health, slots and props as it was told to."""
+    """Answers health, slots and props as the test sets them."""
 
     def __init__(self, health: str, slots: list[Slot] | None, props: dict[str, Any] | None = None) -> None:
         self._health, self._slots, self._props = health, slots, props
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.denied = slots is None and health == "ok"
 
     async def fetch_object(self, path: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class FakeClient:
         return Health(self._health)
 
     async def slots(self) -> list[Slot] | None:
-        self.asked.append("slots")
+        self.requests.append("slots")
         return self._slots
 
     async def props(self) -> dict[str, Any] | None:
@@ -90,7 +90,7 @@ class FakeClient:
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeClient]:
     def start(health: str, slots: list[Slot] | None = None, props: dict[str, Any] | None = None) -> FakeClient:
         client = FakeClient(health, slots, props)
-        monkeypatch.setattr(client_module, "connect", lambda *args, **more: client)
+        monkeypatch.setattr(client_module, "connect", lambda *args, **options: client)
         return client
 
     return start
@@ -144,7 +144,7 @@ async def test_a_sleeping_server_is_not_woken(paths: Paths, serve: Callable[...,
     client = serve("ok", [Slot(0, True, 1, 1, 1)])
 
     assert (await read_status(paths, Config(), "main")).state == "ready"
-    assert client.asked == []
+    assert client.requests == []
 
 
 async def test_what_another_gpubox_does_to_it(paths: Paths, serve: Callable[..., FakeClient]) -> None:

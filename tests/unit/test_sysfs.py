@@ -1,4 +1,4 @@
-"""AMD and Intel cards, from trees like those that kernels show."""
+"""AMD and Intel cards, from trees like a kernel's sysfs."""
 
 from __future__ import annotations
 
@@ -166,18 +166,20 @@ def test_a_host_without_cards_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "kind", "found"),
+    ("vendor", "kind", "present"),
     [
         ("0x10de", "0x030000", True),
         ("0x10de", "0x030200", True),
-        ("0x10de", "0x040300", False),  # the sound of its HDMI socket
+        ("0x10de", "0x040300", False),  # the audio device of its HDMI port
         ("0x1002", "0x030000", False),
     ],
 )
-def test_a_plugged_nvidia_card_is_seen_without_its_driver(tmp_path: Path, vendor: str, kind: str, found: bool) -> None:
+def test_an_nvidia_card_is_seen_without_its_driver(
+    tmp_path: Path, vendor: str, kind: str, present: bool
+) -> None:
     device = tmp_path / "bus/pci/devices/0000:01:00.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text(vendor + "\n")
     (device / "class").write_text(kind + "\n")
 
-    assert has_nvidia_card(tmp_path) is found
+    assert has_nvidia_card(tmp_path) is present

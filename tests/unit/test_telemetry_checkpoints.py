@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpubox.server.log_events import ContextCheckpoint, PromptCleared
 from gpubox.server.log_parsing import parse_event
-from gpubox.telemetry.checkpoints import ContextCheckpoints
+from gpubox.telemetry.log_source import ContextCheckpoints
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 ONE = round(0.111 * 2**20)

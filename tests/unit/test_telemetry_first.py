@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpubox.paths import Paths
+from gpubox.telemetry import http_source, launch_sources, log_source
 from gpubox.telemetry import sampler as sampler_module
-from gpubox.telemetry import sources
 from tests.unit.llama_box import LlamaBox, done, metrics, send, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
 
@@ -99,7 +99,7 @@ async def test_requests_that_wait_for_a_slot_are_counted(box: LlamaBox, make: Ma
     box.answers["/metrics"] = metrics(processing=2, deferred=1)
     for step in range(1, 5):
         box.answers["/slots"] = [slot(n, busy=True, task=n + 1, generated=1 + step) for n in range(2)]
-        ahead.ahead += sources.QUEUE_SECONDS / 2
+        ahead.ahead += http_source.QUEUE_SECONDS / 2
         snapshot = await sampler.sample(wait=True)
     assert snapshot.throughput.queued_requests == 1
     assert box.asked.count("/metrics") == 3  # not at every look: it disturbs other watchers' gauges
@@ -128,9 +128,10 @@ async def test_no_file_is_read_on_the_event_loop(
 
         return call
 
-    for name in ("observe", "truncate_log", "read_process", "LogSource"):
-        monkeypatch.setattr(sampler_module, name, watched(name, getattr(sampler_module, name)))
-    monkeypatch.setattr(sources.LogSource, "read", watched("read", sources.LogSource.read))
+    readers = {name: launch_sources for name in ("truncate_log", "read_process", "LogSource")}
+    for name, module in {"observe": sampler_module, **readers}.items():
+        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
+    monkeypatch.setattr(log_source.LogSource, "read", watched("read", log_source.LogSource.read))
     box.start()
     sampler = make()
     await until(sampler.sample, healthy)

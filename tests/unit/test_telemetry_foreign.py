@@ -179,9 +179,9 @@ async def test_such_a_server_is_never_asked_for_its_slots(
 
 async def test_read_status_asks_no_sleeper_for_its_slots(box: LlamaBox) -> None:
     box.answers["/props"]["is_sleeping"] = True
-    found = await status.read_foreign_status(box.url, None)
+    foreign = await status.read_foreign_status(box.url, None)
 
-    assert (found.state, found.slots, found.model_path) == ("ready", None, "/m.gguf")
+    assert (foreign.state, foreign.slots, foreign.model_path) == ("ready", None, "/m.gguf")
     assert "/slots" not in box.asked
 
 

@@ -38,17 +38,17 @@ def snapshot(
 
 
 def history(*snapshots: Snapshot) -> History:
-    found = History()
-    for one in snapshots:
-        found.push(one)
-    return found
+    graph = History()
+    for item in snapshots:
+        graph.push(item)
+    return graph
 
 
 def test_columns_are_means_oldest_first() -> None:
-    found = history(snapshot(91, 10.0), snapshot(92, 20.0), snapshot(96, 40.0), snapshot(100, 50.0))
+    graph = history(snapshot(91, 10.0), snapshot(92, 20.0), snapshot(96, 40.0), snapshot(100, 50.0))
 
-    assert found.columns(2, 10.0, 100.0) == [15.0, 45.0]
-    assert found.columns(10, 10.0, 100.0) == [None, 10.0, 20.0, None, None, None, 40.0, None, None, 50.0]
+    assert graph.columns(2, 10.0, 100.0) == [15.0, 45.0]
+    assert graph.columns(10, 10.0, 100.0) == [None, 10.0, 20.0, None, None, None, 40.0, None, None, 50.0]
 
 
 def test_this_instant_is_in_the_last_column() -> None:
@@ -62,32 +62,32 @@ def test_what_is_too_old_is_in_no_column() -> None:
 
 @pytest.mark.parametrize(("width", "seconds"), [(0, 60.0), (-1, 60.0), (3, 0.0), (3, -1.0)])
 def test_no_room_no_columns(width: int, seconds: float) -> None:
-    found = history(snapshot(100, 7.0), snapshot(100, 7.0, server="crashed", pid=None))
+    graph = history(snapshot(100, 7.0), snapshot(100, 7.0, server="crashed", pid=None))
 
-    assert found.columns(width, seconds, 100.0) == [None] * max(0, width)
-    assert found.mark_columns(width, seconds, 100.0) == {}
+    assert graph.columns(width, seconds, 100.0) == [None] * max(0, width)
+    assert graph.mark_columns(width, seconds, 100.0) == {}
 
 
 def test_unknown_is_no_point_of_the_curve() -> None:
-    found = history(snapshot(99, None), snapshot(100, 0.0))
+    graph = history(snapshot(99, None), snapshot(100, 0.0))
 
-    assert found.columns(1, 10.0, 100.0) == [0.0]
+    assert graph.columns(1, 10.0, 100.0) == [0.0]
     assert history(snapshot(99, None)).columns(1, 10.0, 100.0) == [None]
 
 
 def test_the_peak_is_of_what_is_kept() -> None:
-    found = history(snapshot(0, 99.0), snapshot(1, 20.0))
-    assert found.peak == 99.0
+    graph = history(snapshot(0, 99.0), snapshot(1, 20.0))
+    assert graph.peak == 99.0
 
-    found.push(snapshot(KEEP_SECONDS + 0.5, 30.0))
-    assert (found.peak, len(found.points)) == (30.0, 2)
+    graph.push(snapshot(KEEP_SECONDS + 0.5, 30.0))
+    assert (graph.peak, len(graph.points)) == (30.0, 2)
     assert History().peak is None
 
 
 def test_the_speed_of_reading_is_kept_only_while_it_reads() -> None:
-    found = history(snapshot(0, pp=900.0, state="prefill"), snapshot(1, pp=900.0, state="idle"))
+    graph = history(snapshot(0, pp=900.0, state="prefill"), snapshot(1, pp=900.0, state="idle"))
 
-    assert [point.pp for point in found.points] == [900.0, None]
+    assert [point.pp for point in graph.points] == [900.0, None]
 
 
 def test_it_never_grows_without_end() -> None:
@@ -95,12 +95,12 @@ def test_it_never_grows_without_end() -> None:
 
 
 def test_a_clock_that_jumps_back_begins_anew() -> None:
-    found = history(snapshot(1000, 50.0), snapshot(1001, server="crashed", pid=None), snapshot(5, 20.0))
+    graph = history(snapshot(1000, 50.0), snapshot(1001, server="crashed", pid=None), snapshot(5, 20.0))
 
-    assert [point.at for point in found.points] == [5]
-    assert found.peak == 20.0
-    assert all(mark.at <= 5 for mark in found.marks)
-    assert found.columns(2, 10.0, 5.0) == [None, 20.0]
+    assert [point.at for point in graph.points] == [5]
+    assert graph.peak == 20.0
+    assert all(mark.at <= 5 for mark in graph.marks)
+    assert graph.columns(2, 10.0, 5.0) == [None, 20.0]
 
 
 # -- marks: the states as a switch, a stop, a crash make them ------------------------------------------
@@ -178,8 +178,8 @@ def test_a_server_that_gpubox_did_not_start_makes_no_marks() -> None:
 
 
 def test_marks_stand_in_their_columns() -> None:
-    found = history(snapshot(90), snapshot(95, pid=2), snapshot(100, pid=2))
-    (mark,) = found.marks
+    graph = history(snapshot(90), snapshot(95, pid=2), snapshot(100, pid=2))
+    (mark,) = graph.marks
 
-    assert found.mark_columns(10, 10.0, 100.0) == {5: mark}
-    assert found.mark_columns(10, 4.0, 100.0) == {}
+    assert graph.mark_columns(10, 10.0, 100.0) == {5: mark}
+    assert graph.mark_columns(10, 4.0, 100.0) == {}

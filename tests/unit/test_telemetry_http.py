@@ -229,14 +229,14 @@ async def test_asking_that_fails_in_a_way_nobody_thought_of_goes_on(
     box.start()
     sampler = make()
     await until(sampler.sample, healthy)
-    launched = sampler._launched
+    launched = sampler._launch
     assert launched is not None
 
     async def broken() -> None:
         raise LookupError
 
     with monkeypatch.context() as patch:
-        patch.setattr(launched.source.client, "slots", broken)
+        patch.setattr(launched.http.client, "slots", broken)
         snapshot = await until(sampler.sample, lambda s: s.problems != ())
     assert snapshot.problems == (f"{box.url} answers with LookupError",)
     await until(sampler.sample, healthy)

@@ -8,18 +8,18 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gpubox.hardware.gpu import Gpu, GpuProcess, unknown_gpu
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.bottleneck import ProcessRates
+from gpubox.telemetry.device_memory import reconcile_devices
 from gpubox.telemetry.offload import offload
 from gpubox.telemetry.snapshot import Offload, Request, SlotReading, Snapshot, Throughput, Totals
 from gpubox.telemetry.throughput import throughput
 from gpubox.telemetry.unknown_reasons import unknown_reasons
 from gpubox.tui.help_screen import WORDS
 from tests.unit.invariants import broken
-from tests.unit.test_telemetry_memory import HOST_NOW, PROCESS, any_card, any_split, reconcile_devices
-from tests.unit.test_telemetry_session import newest_first, request
+from tests.unit.test_telemetry_device_memory import HOST_NOW, PROCESS, any_card, any_split
+from tests.unit.test_telemetry_session_speeds import newest_first, request
 
 STATES = ("down", "loading", "stopping", "sleeping", "stuck", "ready", "idle", "prefill", "answering", "thinking")
 
@@ -79,9 +79,9 @@ def test_each_field_has_a_reason_in_each_state(kind: type, section: str) -> None
             1.0, "", ServerStatus("main", "ready", profile), DriverReading(()), None, None, (),
             Offload(bottleneck_reason="idle"), Throughput(state), (), (), Totals(),
         )  # fmt: skip
-        found = unknown_reasons(snapshot, {section: empty})
-        assert set(found) == {f"{section}.{name}" for name in names}
-        assert all(reason.strip() for reason in found.values())
+        explained = unknown_reasons(snapshot, {section: empty})
+        assert set(explained) == {f"{section}.{name}" for name in names}
+        assert all(reason.strip() for reason in explained.values())
 
 
 def test_a_rule_that_is_broken_is_found() -> None:
@@ -96,12 +96,12 @@ def test_a_rule_that_is_broken_is_found() -> None:
 
 
 def test_the_help_screen_defines_every_speed_and_time_that_is_shown() -> None:
-    told = " ".join(f"{word} {text}" for word, text in WORDS)
+    reported = " ".join(f"{word} {text}" for word, text in WORDS)
 
     for word in ("pp", "tg", "TTFT", "now", "median", "peak", "a request", "effective", "acceptance", "≥", "~", "—"):
-        assert word in told
-    assert "all slots together" in told
-    assert "arrival at the server" in told
+        assert word in reported
+    assert "all slots together" in reported
+    assert "arrival at the server" in reported
 
 
 def test_other_programs_of_a_card_stay_what_the_driver_says() -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import Gpu, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
 from gpubox.hardware.host import ProcessReading
-from gpubox.hardware.nvml import DriverReading
 from gpubox.server.state import Launch
 from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck, process_rates
+from gpubox.telemetry.log_source import LogSource
 from gpubox.telemetry.offload import expert_layers_on_cpu, offload
 from gpubox.telemetry.snapshot import Offload
-from gpubox.telemetry.sources import LogSource
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, layers=40, has_experts=True)
 LOAD = """\
@@ -63,20 +62,20 @@ def judge(
 
 
 def test_what_the_log_tells(log: LogSource) -> None:
-    found = judge(log)
+    result = judge(log)
 
-    assert (found.layers_on_gpu, found.layers_total, found.threads_asked) == (41, 41, 8)
-    assert found.pinned_bytes == 5000 * 2**20
-    assert (found.prompt_cache_bytes, found.prompt_cache_limit_bytes) == (100 * 2**20, 8192 * 2**20)
-    assert found.checkpoints_bytes == 20 * 2**20
+    assert (result.layers_on_gpu, result.layers_total, result.threads_asked) == (41, 41, 8)
+    assert result.pinned_bytes == 5000 * 2**20
+    assert (result.prompt_cache_bytes, result.prompt_cache_limit_bytes) == (100 * 2**20, 8192 * 2**20)
+    assert result.checkpoints_bytes == 20 * 2**20
 
 
 def test_a_server_on_the_cpu_has_no_layer_on_a_gpu_whatever_its_build_says(tmp_path: Path) -> None:
-    found = judge(source(tmp_path, CPU_LOAD), card())
+    result = judge(source(tmp_path, CPU_LOAD), card())
 
-    assert (found.layers_on_gpu, found.layers_total) == (0, 41)
-    assert (found.expert_layers_on_cpu, found.expert_layers_total) == (40, 40)
-    assert found.pinned_bytes is None
+    assert (result.layers_on_gpu, result.layers_total) == (0, 41)
+    assert (result.expert_layers_on_cpu, result.expert_layers_total) == (40, 40)
+    assert result.pinned_bytes is None
 
 
 def test_nothing_is_known_without_a_log() -> None:
@@ -115,31 +114,31 @@ def test_the_number_of_a_flag_stands_where_the_models_layers_are_unknown() -> No
 
 
 def test_a_model_without_experts_has_none_anywhere(log: LogSource) -> None:
-    found = judge(log, launch=replace(LAUNCH, has_experts=False))
+    result = judge(log, launch=replace(LAUNCH, has_experts=False))
 
-    assert (found.expert_layers_on_cpu, found.expert_layers_total) == (None, None)
+    assert (result.expert_layers_on_cpu, result.expert_layers_total) == (None, None)
 
 
 # -- what it waits for -----------------------------------------------------------------------------------
 
 
 def test_gpu_compute(log: LogSource) -> None:
-    found = judge(log, card(util=98, memory_utilization_percent=30), threads_busy=1.0)
+    result = judge(log, card(util=98, memory_utilization_percent=30), threads_busy=1.0)
 
-    assert (found.bottleneck, found.bottleneck_reason) == ("GPU compute", "GPU 98%")
+    assert (result.bottleneck, result.bottleneck_reason) == ("GPU compute", "GPU 98%")
 
 
 def test_gpu_bandwidth(log: LogSource) -> None:
-    found = judge(log, card(util=98, memory_utilization_percent=80))
+    result = judge(log, card(util=98, memory_utilization_percent=80))
 
-    assert (found.bottleneck, found.bottleneck_reason) == ("GPU bandwidth", "GPU 98%, memory controller 80%")
+    assert (result.bottleneck, result.bottleneck_reason) == ("GPU bandwidth", "GPU 98%, memory controller 80%")
 
 
 def test_cpu_experts(log: LogSource) -> None:
     launch = replace(LAUNCH, argv=("llama-server", "--n-cpu-moe", "20"))
-    found = judge(log, card(util=35), launch=launch, threads_busy=7.2)
+    result = judge(log, card(util=35), launch=launch, threads_busy=7.2)
 
-    assert (found.bottleneck, found.bottleneck_reason) == ("CPU experts", "GPU 35%, threads 7.2 of 8")
+    assert (result.bottleneck, result.bottleneck_reason) == ("CPU experts", "GPU 35%, threads 7.2 of 8")
 
 
 def test_cpu(log: LogSource) -> None:
@@ -155,10 +154,10 @@ def test_pcie(log: LogSource) -> None:
 
 
 def test_paging_comes_before_all_else(log: LogSource) -> None:
-    found = judge(log, card(util=99), major_faults_per_second=800.0)
+    result = judge(log, card(util=99), major_faults_per_second=800.0)
 
-    assert found.bottleneck == "paging"
-    assert found.bottleneck_reason == "800 major faults/s: mmap is paging, load-mode none reads it all at once"
+    assert result.bottleneck == "paging"
+    assert result.bottleneck_reason == "800 major faults/s: mmap is paging, load-mode none reads it all at once"
 
 
 def test_the_client_when_the_server_has_just_answered() -> None:
@@ -180,7 +179,7 @@ def test_no_word_without_readings_and_the_reason_is_said(log: LogSource) -> None
     unread = judge(log)
     assert (unread.bottleneck, unread.bottleneck_reason) == (None, "too short: its process was not yet read twice")
     lost = judge(log, threads_busy=1.0)
-    assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not tell its load), threads 1.0 of 8"
+    assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not report its load), threads 1.0 of 8"
     level = judge(log, card(util=40), threads_busy=1.0)
     assert level.bottleneck is None
     assert level.bottleneck_reason == "no part is busy enough to be named: GPU 40%, threads 1.0 of 8"
@@ -238,9 +237,9 @@ def test_a_lost_card_is_no_evidence(log: LogSource) -> None:
 
 
 def test_a_busy_card_says_nothing_of_a_server_on_the_cpu(tmp_path: Path) -> None:
-    found = judge(source(tmp_path, CPU_LOAD), card(util=99), threads_busy=2.0)
+    result = judge(source(tmp_path, CPU_LOAD), card(util=99), threads_busy=2.0)
 
-    assert found.bottleneck is None
+    assert result.bottleneck is None
 
 
 # -- pace ------------------------------------------------------------------------------------------------

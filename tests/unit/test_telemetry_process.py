@@ -13,7 +13,7 @@ from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server import log_truncation
 from gpubox.server.state import InstanceState, Operation, save_state
-from gpubox.telemetry import sources
+from gpubox.telemetry import log_source
 from gpubox.telemetry.sampler import HUNG_SECONDS, STUCK_SECONDS
 from tests.fake_nvml import GIB
 from tests.unit.llama_box import LlamaBox, done, slot, taken
@@ -33,7 +33,7 @@ async def test_kill_minus_9(box: LlamaBox, make: Make) -> None:
     assert (snapshot.server.state, snapshot.throughput.state, snapshot.process) == ("crashed", "down", None)
     assert snapshot.server.message.startswith("a died: ")
     assert (snapshot.slots, snapshot.throughput.tg_tokens_per_second) == ((), None)
-    assert sampler._launched is None
+    assert sampler._launch is None
 
     box.start_serving(launch_id="beef")
     snapshot = await until(sampler.sample, lambda s: s.throughput.slots == 1)
@@ -97,16 +97,16 @@ async def test_a_slow_batch_on_a_busy_cpu_is_reading_not_stuck(box: LlamaBox, ma
     box.answers["/slots"] = [slot(busy=True, used=0)]
     sampler = make()
     await sampler.sample(wait=True)
-    launched = sampler._launched
+    launched = sampler._launch
     assert launched is not None
 
     ahead.ahead += STUCK_SECONDS + 5
-    launched.pace = replace(launched.pace, threads_busy=1.9)
-    launched.before = None
+    launched.process_rates = replace(launched.process_rates, threads_busy=1.9)
+    launched.rated = None
     assert (await sampler.sample(wait=True)).throughput.state == "prefill"
 
     ahead.ahead += HUNG_SECONDS
-    launched.before = None
+    launched.rated = None
     assert (await sampler.sample(wait=True)).throughput.state == "stuck"
 
 
@@ -182,7 +182,7 @@ async def test_the_end_of_a_request_is_lost_with_the_log(box: LlamaBox, make: Ma
     box.write(taken("0.01.000.000", 1))
     sampler = make()
     await sampler.sample(wait=True)
-    launched = sampler._launched
+    launched = sampler._launch
     assert launched is not None
 
     os.truncate(box.log, 0)
@@ -204,7 +204,7 @@ async def test_a_request_that_was_just_taken_is_not_forgotten_for_an_old_answer(
     box.start()
     sampler = make()
     await sampler.sample(wait=True)
-    launched = sampler._launched
+    launched = sampler._launch
     assert launched is not None
     box.write(taken("0.01.000.000", 5))
     for _ in range(5):
@@ -221,7 +221,7 @@ async def test_the_log_is_missing(box: LlamaBox, make: Make) -> None:
     snapshot = await sampler.sample(wait=True)
     assert snapshot.problems == (
         "the log cannot be read (No such file or directory): no new requests",
-        "the log does not tell where the memory went: no split",
+        "the log does not show where the memory went: no memory breakdown",
     )
     assert (snapshot.throughput.slots, snapshot.memory, snapshot.totals.generated_tokens) == (1, (), 6)
 
@@ -239,14 +239,18 @@ async def test_a_log_that_is_a_folder(box: LlamaBox, make: Make) -> None:
     box.log.unlink()
     box.log.mkdir()
 
-    assert (await make().sample(wait=True)).problems == ("the log does not tell where the memory went: no split",)
+    assert (await make().sample(wait=True)).problems == (
+        "the log does not show where the memory went: no memory breakdown",
+    )
 
 
 async def test_a_log_without_any_words_of_memory(box: LlamaBox, make: Make) -> None:
     box.log.write_text("0.00.000.008 I srv  llama_server: listening on http://127.0.0.1:1\n")
     box.start()
 
-    assert (await make().sample(wait=True)).problems == ("the log does not tell where the memory went: no split",)
+    assert (await make().sample(wait=True)).problems == (
+        "the log does not show where the memory went: no memory breakdown",
+    )
 
 
 async def test_the_log_floods(box: LlamaBox, make: Make, ahead: Time, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,10 +266,10 @@ async def test_the_log_floods(box: LlamaBox, make: Make, ahead: Time, monkeypatc
 
     line = "0.02.000.000 D srv  update_slots: a line of a server that was started with -v and a prompt in it\n"
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "parse_event", count)
+        patch.setattr(log_source, "parse_event", count)
         box.write(line * (60 * 2**20 // len(line)))
         snapshot = await sampler.sample(wait=True)
-    assert read <= sources.TICK_BYTES
+    assert read <= log_source.TICK_BYTES
     assert snapshot.problems == ("the log grows too fast: 59 MiB of it were not read",)
     assert snapshot.totals.requests == 0  # what was not read was counted
 
@@ -274,7 +278,7 @@ async def test_the_log_floods(box: LlamaBox, make: Make, ahead: Time, monkeypatc
     snapshot = await sampler.sample(wait=True)
     assert [r.task for r in snapshot.requests] == [2]
 
-    ahead.ahead += sources.FLOOD_SECONDS + 1
+    ahead.ahead += log_source.FLOOD_SECONDS + 1
     assert (await sampler.sample(wait=True)).problems == (
         "the log is long: requests before its last part are not listed",
     )

@@ -14,7 +14,7 @@ import pytest
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.server.client import Slot
+from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recorder import VERSION, Recorder, read_recording
 from gpubox.telemetry.snapshot import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
@@ -144,7 +144,7 @@ def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path)
     os.close(disk)
     os.close(full)
     assert (recorder.problem, recorder.count, recorder.lost) == ("", 2, 2)
-    assert "No space left" in recorder.why_lost
+    assert "No space left" in recorder.last_problem
     assert read_recording(path) == [RICH, later]
 
 

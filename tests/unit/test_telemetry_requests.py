@@ -18,14 +18,14 @@ Lines = list[tuple[float, str]]
 
 def feed(log: RequestLog, lines: Lines) -> list[Request]:
     """Feeds lines with the server's clock before them; the requests that they ended."""
-    found = []
+    items = []
     for at, text in lines:
         seconds, event = parse_event(f"{int(at // 60)}.{at % 60:06.3f}.000 I {text}")
         assert event is not None, text
         request = log.feed(seconds, event)
         if request:
-            found.append(request)
-    return found
+            items.append(request)
+    return items
 
 
 def request_lines(
@@ -74,7 +74,7 @@ def test_the_recorded_requests() -> None:
             log.feed(at, event)
     second, first = log.finished
 
-    assert (log.count, log.generated_tokens, log.in_flight) == (2, 200, {})
+    assert (log.count, sum(r.generated_tokens or 0 for r in log.finished), log.in_flight) == (2, 200, {})
     assert (first.slot, first.task, first.prompt_tokens, first.cached_tokens, first.generated_tokens) == (
         1,
         0,
@@ -104,19 +104,19 @@ def test_what_was_reused_and_what_was_read() -> None:
 
 def test_the_log_of_an_older_build_without_times() -> None:
     log = RequestLog(STARTED)
-    found = None
+    result = None
     for line in (LOGS / "older-builds.log").read_text(encoding="utf-8").splitlines():
         at, event = parse_event(line)
         if event:
-            found = log.feed(at, event, seen=77.0) or found
+            result = log.feed(at, event, seen=77.0) or result
 
-    assert found is not None
-    assert found.at == "2026-01-01T00:01:17.000+00:00"
-    assert (found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (3000, 0, 200)
-    assert (found.slot_ttft_seconds, found.duration_seconds) == (3.0, 13.0)
-    assert (found.pp_tokens_per_second, found.tg_tokens_per_second) == (1000.0, 20.0)
-    assert (found.draft_tokens, found.draft_tokens_accepted, found.mean_accepted_length) == (297, 171, 2.40)
-    assert found.cache_miss is None  # how much of it a slot held is in no line
+    assert result is not None
+    assert result.at == "2026-01-01T00:01:17.000+00:00"
+    assert (result.prompt_tokens, result.cached_tokens, result.generated_tokens) == (3000, 0, 200)
+    assert (result.slot_ttft_seconds, result.duration_seconds) == (3.0, 13.0)
+    assert (result.pp_tokens_per_second, result.tg_tokens_per_second) == (1000.0, 20.0)
+    assert (result.draft_tokens, result.draft_tokens_accepted, result.mean_accepted_length) == (297, 171, 2.40)
+    assert result.cache_miss is None  # how much of it a slot held is in no line
 
 
 def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> None:
@@ -191,7 +191,7 @@ def test_a_client_that_went_away_in_the_middle_of_an_answer() -> None:
     (request,) = feed(log, [*lines[:5], progress, (4.6, "srv stop: cancel task, id_task = 9"), (5.0, lines[-1][1])])
 
     assert (request.stop_reason, request.generated_tokens, request.tg_tokens_per_second) == ("cancelled", 150, None)
-    assert log.generated_tokens == 150
+    assert sum(r.generated_tokens or 0 for r in log.finished) == 150
 
     lines = request_lines(6.0, task=9, generated=150, truncated=1)  # what was shifted out is not known
     (request,) = feed(log, [*lines[:5], (7.5, progress[1]), (7.6, "srv stop: cancel task, id_task = 9"), lines[-1]])
@@ -216,15 +216,15 @@ def test_an_embedding_of_which_no_timings_are_written_is_a_request() -> None:
 
 
 def test_gpuboxs_own_embedding_is_no_request() -> None:
-    log = RequestLog(STARTED, skip_proof=True)
+    log = RequestLog(STARTED, skip_probe=True)
     lines = request_lines(1.0, prompt=2)
 
     assert feed(log, [*lines[:3], lines[-1]]) == []
-    assert (log.count, log.skip_proof) == (0, False)
+    assert (log.count, log.skip_probe) == (0, False)
 
 
 def test_gpuboxs_own_token_is_no_request() -> None:
-    log = RequestLog(STARTED, skip_proof=True)
+    log = RequestLog(STARTED, skip_probe=True)
 
     assert feed(log, request_lines(1.0, task=0, prompt=2, generated=1)) == []
     (request,) = feed(log, request_lines(9.0, task=2))
@@ -233,7 +233,7 @@ def test_gpuboxs_own_token_is_no_request() -> None:
 
 
 def test_clients_that_come_before_gpuboxs_token_are_counted_and_it_is_not() -> None:
-    log = RequestLog(STARTED, skip_proof=True)
+    log = RequestLog(STARTED, skip_probe=True)
 
     assert len(feed(log, request_lines(1.0, task=1))) == 1
     assert len(feed(log, request_lines(20.0, task=2, prompt=500, generated=1))) == 1  # one token of a long prompt
@@ -248,9 +248,9 @@ def test_four_slots_at_once_are_told_apart() -> None:
         (line for slot in range(4) for line in request_lines(1.0, slot=slot, task=10 + slot, prompt=100 * (slot + 1))),
         key=lambda line: line[0],
     )
-    found = feed(log, lines)
+    requests = feed(log, lines)
 
-    assert {r.slot: (r.task, r.prompt_tokens) for r in found} == {s: (10 + s, 100 * (s + 1)) for s in range(4)}
+    assert {r.slot: (r.task, r.prompt_tokens) for r in requests} == {s: (10 + s, 100 * (s + 1)) for s in range(4)}
 
 
 def test_lines_of_a_task_that_the_slot_does_not_have_are_passed_over() -> None:

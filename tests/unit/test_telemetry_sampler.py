@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from gpubox.paths import Paths
-from gpubox.telemetry import sampler as sampler_module
-from gpubox.telemetry import sources
+from gpubox.telemetry import launch_sources, log_source
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, process, watching
 from tests.unit.llama_box import LlamaBox, done, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
@@ -92,7 +91,7 @@ async def test_another_launch_is_followed_and_the_old_one_let_go(box: LlamaBox, 
     box.start()
     sampler = make()
     await until(sampler.sample, healthy)
-    before = sampler._launched
+    before = sampler._launch
     other = LlamaBox(paths)
     try:
         other.start(launch_id="beef")
@@ -101,7 +100,7 @@ async def test_another_launch_is_followed_and_the_old_one_let_go(box: LlamaBox, 
         other.close()
 
     assert before is not None
-    assert before.source._task is None
+    assert before.http._task is None
     assert snapshot.requests == ()
 
 
@@ -186,9 +185,9 @@ async def test_a_driver_that_hangs_is_no_evidence(box: LlamaBox, make: Make, wat
     assert (await sampler.sample(wait=True)).offload.bottleneck == "GPU compute"
 
     driver.hang()
-    with reader._turn:
+    with reader._condition:
         reader._wanted = True
-        reader._turn.notify_all()
+        reader._condition.notify_all()
     assert driver.blocked.wait(LONG)
     clock.now += 10
     snapshot = await sampler.sample(wait=True)
@@ -247,8 +246,8 @@ async def test_the_wall_clock_jumps(
         def now(cls, tz: Any = None) -> Jumped:
             return cls.fromtimestamp((datetime.now(UTC) + jump).timestamp(), tz)
 
-    monkeypatch.setattr(sampler_module, "datetime", Jumped)
-    monkeypatch.setattr(sources, "datetime", Jumped)
+    monkeypatch.setattr(launch_sources, "datetime", Jumped)
+    monkeypatch.setattr(log_source, "datetime", Jumped)
     after = await sampler.sample(wait=True)
 
     assert after.at >= before.at
@@ -268,8 +267,8 @@ async def test_the_wall_clock_jumps(
 
 
 def connections(port: int) -> list[Any]:
-    found = psutil.Process().net_connections(kind="tcp")
-    return [c for c in found if c.raddr and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED]
+    connectionss = psutil.Process().net_connections(kind="tcp")
+    return [c for c in connectionss if c.raddr and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED]
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["own", "by url"])

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubox.server.client import Slot
+from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
 from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session
-from gpubox.telemetry.slot_rates import LEAST_SECONDS, STUCK_SECONDS, SlotRates
+from gpubox.telemetry.slot_rates import MIN_SECONDS, STUCK_SECONDS, SlotRates
 from gpubox.telemetry.snapshot import Request, SlotReading
 from gpubox.telemetry.throughput import read_slots, throughput, totals
 
@@ -48,9 +48,9 @@ def test_the_speed_of_the_last_three_seconds() -> None:
 def test_the_first_moments_say_nothing() -> None:
     rates = SlotRates()
     rates.feed(0.0, (slot(0, 1),))
-    rates.feed(LEAST_SECONDS / 2, (slot(0, 9),))
+    rates.feed(MIN_SECONDS / 2, (slot(0, 9),))
 
-    assert rates.tg(0, LEAST_SECONDS / 2) is None
+    assert rates.tg(0, MIN_SECONDS / 2) is None
 
 
 def test_an_idle_slot_has_no_speed() -> None:
@@ -148,8 +148,8 @@ def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None
 
     rates.feed(36.0, (slot(0, 0, used=2048),))
     assert rates.stuck(36.0)
-    assert rates.unmoved(36.0) == 21.0
-    assert SlotRates().unmoved(36.0) == 0.0
+    assert rates.seconds_unmoved(36.0) == 21.0
+    assert SlotRates().seconds_unmoved(36.0) == 0.0
 
 
 # -- a prompt ----------------------------------------------------------------------------------------
@@ -256,7 +256,8 @@ def test_a_long_pause_begins_a_new_session() -> None:
     evening = request(10 + GAP_SECONDS + 1, 10, 100, 20.0)
     coffee = request(10 + GAP_SECONDS - 1, 10, 100, 20.0)
 
-    assert current_session([evening, morning]) == ([evening], pytest.approx(10))
+    session, wall_seconds = current_session([evening, morning])
+    assert session == [evening] and wall_seconds == pytest.approx(10.0)
     assert current_session([coffee, morning])[0] == [coffee, morning]
     assert throughput("idle", (), [evening, morning]).tg_peak == pytest.approx(20.0)
 
@@ -302,10 +303,10 @@ COUNTERS = {"prompt_tokens_total": 100.0, "prompt_tokens_cached_total": 40.0, "t
 
 def test_totals_are_the_servers_less_gpuboxs_own() -> None:
     log = replace(RequestLog(STARTED), count=7)
-    found = totals(COUNTERS, log, (2, 1))
+    sums = totals(COUNTERS, log, (2, 1))
 
-    assert (found.requests, found.prompt_tokens, found.cached_tokens, found.generated_tokens) == (7, 98, 40, 50)
-    assert (found.draft_tokens, found.draft_tokens_accepted) == (None, None)
+    assert (sums.requests, sums.prompt_tokens, sums.cached_tokens, sums.generated_tokens) == (7, 98, 40, 50)
+    assert (sums.draft_tokens, sums.draft_tokens_accepted) == (None, None)
 
 
 def test_requests_are_not_counted_where_a_part_of_the_log_was_not_read() -> None:
@@ -318,9 +319,9 @@ def test_a_counter_that_is_no_number_is_unknown(value: float) -> None:
 
 
 def test_without_metrics_there_are_no_totals() -> None:
-    found = totals(None, None, (2, 1), "no log")
+    sums = totals(None, None, (2, 1), "no log")
 
-    assert (found.requests, found.prompt_tokens, found.generated_tokens) == (None, None, None)
+    assert (sums.requests, sums.prompt_tokens, sums.generated_tokens) == (None, None, None)
 
 
 def test_a_counter_below_the_proof_is_none_not_less() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from gpubox.server import log_truncation
 from gpubox.server.log_truncation import ENDED, count_ended_requests, truncate_log
-from gpubox.telemetry import sources
-from gpubox.telemetry.sources import LogSource
+from gpubox.telemetry import log_source
+from gpubox.telemetry.log_source import LogSource
 from tests.unit.llama_box import LOADED, done, taken
 
 PROOF = taken("0.00.500.000", 0, prompt=1) + (
@@ -26,9 +26,9 @@ FILLER = "0.02.000.000 I srv  update_slots: all slots are idle\n"
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound in proportion, so that a log of a few KiB is a long one."""
     for module, name, value in (
-        (sources, "HEAD_BYTES", 2000),
-        (sources, "TAIL_BYTES", 3000),
-        (sources, "TICK_BYTES", 1000),
+        (log_source, "HEAD_BYTES", 2000),
+        (log_source, "TAIL_BYTES", 3000),
+        (log_source, "TICK_BYTES", 1000),
         (log_truncation, "MAX_LOG_BYTES", 30_000),
         (log_truncation, "COPY_SECONDS", 0.0),
         (log_truncation, "_CHUNK", 997),
@@ -37,7 +37,7 @@ def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(path: Path) -> LogSource:
-    return LogSource(path, datetime.now(UTC), proof=True)
+    return LogSource(path, datetime.now(UTC), probe=True)
 
 
 def one_request(rng: random.Random, task: int) -> str:
@@ -72,10 +72,10 @@ def test_a_new_gpubox_counts_every_request_of_any_log(tmp_path: Path, seed: int)
         for _ in range(100):
             watching.read()
 
-        for name, found in (("new", source(path)), ("watching", watching)):
-            assert found.uncounted == ""
-            assert found.requests.count == total, name
-            numbers = [request.number for request in found.requests.finished]
+        for name, result in (("new", source(path)), ("watching", watching)):
+            assert result.uncounted == ""
+            assert result.requests.count == total, name
+            numbers = [request.number for request in result.requests.finished]
             assert numbers == sorted(numbers, reverse=True)
             assert not numbers or numbers[0] == total or name == "watching"
 
@@ -84,10 +84,10 @@ def test_a_request_that_runs_over_what_is_not_read_counts(tmp_path: Path) -> Non
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + taken("0.01.000.000", 5) + FILLER * 300 + done("0.09.000.000", 5))
 
-    found = source(path)
+    result = source(path)
 
-    assert not found.complete
-    assert (found.requests.count, found.uncounted) == (1, "")
+    assert not result.complete
+    assert (result.requests.count, result.uncounted) == (1, "")
 
 
 @pytest.mark.parametrize("at", range(0, 120, 7))

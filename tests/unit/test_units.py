@@ -11,10 +11,10 @@ from gpubox import units
 MIB, GIB = 1024**2, 1024**3
 
 
-@pytest.mark.parametrize("words", [units.memory, units.file_size, units.rate, units.duration, units.tokens])
-def test_unknown_is_a_dash_and_zero_is_not(words: Callable[[float | None], str]) -> None:
-    assert words(None) == "—"
-    assert words(0).startswith("0")
+@pytest.mark.parametrize("text", [units.memory, units.file_size, units.rate, units.duration, units.tokens])
+def test_unknown_is_a_dash_and_zero_is_not(text: Callable[[float | None], str]) -> None:
+    assert text(None) == "—"
+    assert text(0).startswith("0")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Chats on disk: one JSONL file each, appended as things happen, read back as a tree of turns."""
+"""Chats on disk: one append-only JSON Lines file each, read back as a tree of turns."""

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,7 @@ from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsCha
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import open_regular, try_lock
+from gpubox.storage import open_regular
 from gpubox.toml_table import closest_match
 
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
@@ -99,7 +98,7 @@ def load_chat(path: Path) -> ChatLog:
 def rename_chat(paths: Paths, name: str, new_name: str) -> None:
     """Renames a chat. Raises GpuboxError if the new name is taken or a gpubox has the chat open."""
     path, target = existing_chat(paths, name), chat_path(paths, new_name)
-    with _locked(path):
+    with contextlib.closing(ChatJournal(path)):  # it holds the lock
         move_chat_file(path, target)
 
 
@@ -117,7 +116,7 @@ def move_chat_file(path: Path, target: Path) -> None:
 def remove_chat(paths: Paths, name: str) -> None:
     """Deletes a chat. Raises GpuboxError if a gpubox has it open."""
     path = existing_chat(paths, name)
-    with _locked(path):
+    with contextlib.closing(ChatJournal(path)):  # it holds the lock
         try:
             path.unlink()
         except OSError as error:
@@ -211,17 +210,3 @@ def _turn_header(line: bytes) -> TurnHeader | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return record if isinstance(record, TurnHeader) else None
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise GpuboxError(f"The chat {path.stem} cannot be opened: {error.strerror}.") from None
-    try:
-        if not try_lock(file):
-            raise GpuboxError(f"Another gpubox has the chat {path.stem} open.", "Close it there first.")
-        yield
-    finally:
-        os.close(file)

@@ -79,22 +79,23 @@ class Turn:
     def messages(self) -> list[Message]:
         """The messages of this turn in order, in full length."""
         conversation = Conversation()
-        self._replay(conversation, [event for event in self.events if not isinstance(event, MessageShortened)])
+        self.replay(conversation, in_full=True)
         return conversation.messages
 
-    def replay(self, conversation: Conversation) -> None:
-        """Repeats this turn's changes of the prompt and completes them if the turn was cut off."""
-        self._replay(conversation, self.events)
+    def replay(self, conversation: Conversation, *, in_full: bool = False) -> None:
+        """Repeats this turn's changes of the prompt and completes them if the turn was cut off.
 
-    def _replay(self, conversation: Conversation, events: list[AgentEvent]) -> None:
-        if not any(isinstance(event, MessageAdded) and event.message.role == "user" for event in events):
+        ``in_full``: no message is shortened.
+        """
+        if not any(isinstance(event, MessageAdded) and event.message.role == "user" for event in self.events):
             conversation.add(Message("user", self.header.text))
-        for event in events:
-            conversation.apply(event)
+        for event in self.events:
+            if not (in_full and isinstance(event, MessageShortened)):
+                conversation.apply(event)
         for call in conversation.unanswered_calls():
             conversation.add(Message("tool", INTERRUPTED_CALL_OUTPUT, tool_call_id=call.id))
-        text = "".join(event.text for event in events if isinstance(event, TextDelta))
-        thinking = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+        text = "".join(event.text for event in self.events if isinstance(event, TextDelta))
+        thinking = "".join(event.text for event in self.events if isinstance(event, ReasoningDelta))
         if text or thinking:
             conversation.add(Message("assistant", text, reasoning_content=thinking, partial=True))
 

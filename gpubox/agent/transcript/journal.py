@@ -46,7 +46,11 @@ class ChatJournal:
         except OSError as error:
             raise GpuboxError(f"The chat {path} cannot be written: {error.strerror}.") from None
         try:
-            self._lock()
+            if not try_lock(self._file):
+                raise GpuboxError(
+                    f"Another gpubox has the chat {path.stem} open.",
+                    "Close it there, or branch it under another name.",
+                )
             size = os.fstat(self._file).st_size
             if size == 0:
                 self.add(ChatHeader(FORMAT, VERSION, __version__, utc_now()))
@@ -55,13 +59,6 @@ class ChatJournal:
         except BaseException:
             os.close(self._file)
             raise
-
-    def _lock(self) -> None:
-        if not try_lock(self._file):
-            raise GpuboxError(
-                f"Another gpubox has the chat {self.path.stem} open.",
-                "Close it there, or branch it under another name.",
-            )
 
     def add(self, record: ChatRecord) -> None:
         """Appends one record after the pending deltas. Never raises; see ``problem``."""

@@ -1,1 +1,1 @@
-"""What a run comes to, and the shapes it is given in."""
+"""Reports of runs, comparisons and leaderboards, for terminals and files."""

@@ -71,11 +71,6 @@ def write_export(text: str, path: Path) -> None:
         raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def values(value: Any) -> Any:
-    """Any of these values as JSON values."""
-    return msgspec.to_builtins(value)
-
-
 # -- a report -------------------------------------------------------------------------------------------------------
 
 
@@ -170,14 +165,14 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
     title = f"{comparison.second} against {comparison.first}"
     sentences = [*comparison_sentences(comparison), *comparison.differs]
     if form == "json":
-        return _json_text({"comparison": values(comparison)})
+        return _json_text({"comparison": msgspec.to_builtins(comparison)})
     if form == "svg":
         return svg(comparison_charts(comparison), title, sentences)
     if form == "csv":
         header = tuple(comparison.rows[0].__dataclass_fields__) if comparison.rows else ()
-        doubt = comparison.doubt.removeprefix(" - ")
+        flags = comparison.validity.removeprefix(" - ")
         return _csv((*header, "flags"), [
-            [*(getattr(row, name) for name in header), doubt] for row in comparison.rows
+            [*(getattr(row, name) for name in header), flags] for row in comparison.rows
         ])  # fmt: skip
     lines = [f"## {title}", ""]
     lines += _table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "", "by"), [
@@ -194,7 +189,7 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
 
 def _leaderboards_text(boards: Sequence[Leaderboard], form: str) -> str:
     if form == "json":
-        return _json_text({"boards": values(boards)})
+        return _json_text({"leaderboards": msgspec.to_builtins(boards)})
     if form == "svg":
         return _leaderboards_svg(boards)
     if form == "csv":

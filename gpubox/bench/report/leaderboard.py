@@ -21,9 +21,8 @@ from gpubox.bench.start_comparison import (
     compare_starts,
     compare_unpaired,
     effective_sample_size,
-    satterthwaite,
 )
-from gpubox.bench.stats import Estimate, t_quantile
+from gpubox.bench.stats import Estimate, satterthwaite, t_quantile
 from gpubox.sanitize import sanitize_line
 
 RANKING_METRICS = {

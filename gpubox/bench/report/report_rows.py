@@ -103,11 +103,12 @@ def reference_rows(references: Sequence[ReferenceComparison]) -> Iterator[Styled
     """The reference figures next to the owner's."""
     yield (("Beside the articles", "head"), ("  (theirs on their hardware, not yours)", "quiet"))
     cells = [("", "THEIRS", "YOURS", "", "THEIR HARDWARE", "")]
-    for one in references:
-        theirs, yours = f"{one.reference:g} {one.unit}", f"{format_number(one.measured)} {one.unit}"
-        cells.append((one.what, theirs, yours, f"{one.ratio:.2f}x" if one.ratio else "", one.hardware, one.note))
+    for pair in references:
+        figure, measured = f"{pair.reference:g} {pair.unit}", f"{format_number(pair.measured)} {pair.unit}"
+        ratio = f"{pair.ratio:.2f}x" if pair.ratio else ""
+        cells.append((pair.what, figure, measured, ratio, pair.hardware, pair.note))
     yield from table_rows(cells)
-    for article in dict.fromkeys(reference.article for reference in references):
+    for article in dict.fromkeys(pair.article for pair in references):
         yield ((f"From: {sanitize_line(article)}", "quiet"),)
 
 

@@ -29,7 +29,6 @@ from gpubox.bench.start_comparison import (
     compare_prompts,
     compare_unpaired,
     effective_sample_size,
-    satterthwaite,
 )
 from gpubox.errors import UsageError
 
@@ -80,7 +79,7 @@ class RunComparison:
     """Rows that only one of the runs has."""
     noise: str = ""
     """The variation between runs and how it is known; empty if no row is a speed."""
-    doubt: str = ""
+    validity: str = ""
     """The suffix for sentences and charts if items were flagged; otherwise empty."""
 
 
@@ -179,7 +178,7 @@ def _test_speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: 
             logs = [math.log(value) for _, value in metric.samples if value > 0]
             if len(logs) > 1:
                 variances.append((statistics.variance(logs) / effective_sample_size(len(logs)), len(logs) - 1))
-    contrast = compare_unpaired(first.estimate.value, second.estimate.value, satterthwaite(variances))
+    contrast = compare_unpaired(first.estimate.value, second.estimate.value, *variances)
     return _row_test(first, second, contrast, BETWEEN_RUNS, tuple(noises))
 
 
@@ -318,7 +317,7 @@ def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
     counts = [outcomes.count(outcome) for outcome in ("better", "regression", "noise")]
     few = outcomes.count("too few")
     untested = f", {few} with too few values to say" if few else ""
-    yield f"{counts[0]} better, {counts[1]} worse, {counts[2]} within noise{untested}{comparison.doubt}."
+    yield f"{counts[0]} better, {counts[1]} worse, {counts[2]} within noise{untested}{comparison.validity}."
     detectable = [
         100 * row.detectable_difference
         for row in comparison.rows
@@ -374,4 +373,4 @@ def comparison_charts(comparison: RunComparison) -> list[Chart]:
         for row in rows[:MAX_BARS]
         if row.ratio is not None
     )
-    return [Chart(f"Second over first, 95 % CI{comparison.doubt}", "ratio", bars=bars, centre=1.0)] if bars else []
+    return [Chart(f"Second over first, 95 % CI{comparison.validity}", "ratio", bars=bars, centre=1.0)] if bars else []

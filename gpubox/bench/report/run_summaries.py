@@ -16,24 +16,7 @@ from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 
 SUMMARY = ".summary.json"
-VERSION = 3
-
-
-@dataclass(frozen=True, slots=True)
-class CachedSummary:
-    """What the results of one run amount to; valid while the results file is unchanged."""
-
-    stamp: tuple[int, int]
-    """Size and modification time (ns) of the results file."""
-    done: int
-    failed: int
-    headline: str
-    title: str
-    flags: tuple[str, ...]
-    """Kinds of flags."""
-    metrics: tuple[Metric, ...]
-    """Without samples."""
-    version: int = VERSION
+VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +31,9 @@ class RunSummary:
     headline: str = ""
     title: str = ""
     flags: tuple[str, ...] = ()
+    """Kinds of flags."""
     metrics: tuple[Metric, ...] = ()
+    """Without samples."""
     problem: str = ""
 
     @property
@@ -56,15 +41,20 @@ class RunSummary:
         return self.info.state if self.info else "damaged"
 
     @property
-    def targets(self) -> str:
-        """The names of its targets, for a list."""
-        plan = self.info.plan if self.info else None
-        return ", ".join(target.name for target in plan.targets if not target.stopped) if plan else ""
-
-    @property
     def restore_pending(self) -> str:
         """The profile that ran before and is still to be restored; empty if there is none."""
         return self.info.previous.profile if self.info and self.info.restore_pending and self.info.previous else ""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSummary:
+    """A summary in its file; valid while the results file is unchanged."""
+
+    stamp: tuple[int, int]
+    """Size and modification time (ns) of the results file."""
+    summary: RunSummary
+    """Without ``info``, which changes while the results stay."""
+    version: int = VERSION
 
 
 def run_summaries(paths: Paths) -> list[RunSummary]:
@@ -84,14 +74,11 @@ def run_summary(run: Run) -> RunSummary:
     except GpuboxError as error:
         return RunSummary(run.id, None, problem=error.message)
     try:
-        cached = _read_cached(run) or _summarise(run, info)
+        return replace(_read_cached(run) or _summarise(run, info), info=info)
     except GpuboxError as error:
         return RunSummary(run.id, info, problem=error.message)
     except Exception as error:  # results of another version of gpubox: the list must still show all other runs
         return RunSummary(run.id, info, problem=f"its results cannot be read ({type(error).__name__})")
-    return RunSummary(
-        run.id, info, cached.done, cached.failed, cached.headline, cached.title, cached.flags, cached.metrics
-    )
 
 
 def active_run(paths: Paths, newest: int = 4) -> Run | None:
@@ -104,21 +91,22 @@ def active_run(paths: Paths, newest: int = 4) -> Run | None:
     return next((run for _, run in saved[:newest] if run.busy), None)
 
 
-def _read_cached(run: Run) -> CachedSummary | None:
+def _read_cached(run: Run) -> RunSummary | None:
     try:
         cached = msgspec.json.decode((run.folder / SUMMARY).read_bytes(), type=CachedSummary)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return cached if cached.version == VERSION and cached.stamp == _stamp(run.folder) else None
+    return cached.summary if cached.version == VERSION and cached.stamp == _stamp(run.folder) else None
 
 
-def _summarise(run: Run, info: RunInfo) -> CachedSummary:
+def _summarise(run: Run, info: RunInfo) -> RunSummary:
     """Reads the results; writes the cache unless the run is in progress."""
     stamp, scored = _stamp(run.folder), run.scored()
     benchmark = make_benchmark(info.plan)
     report = benchmark.summarise(info, scored)
-    summary = CachedSummary(
-        stamp,
+    summary = RunSummary(
+        run.id,
+        None,
         len(scored),
         sum(result.failed for _, result in scored),
         flagged_headline(benchmark, scored),
@@ -128,7 +116,7 @@ def _summarise(run: Run, info: RunInfo) -> CachedSummary:
     )
     if info.state != "running":
         with contextlib.suppress(GpuboxError):
-            run.save_file(SUMMARY, msgspec.json.encode(summary).decode())
+            run.save_file(SUMMARY, msgspec.json.encode(CachedSummary(stamp, summary)).decode())
     return summary
 
 

@@ -225,7 +225,9 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     given["axes"] = [axis.flag for axis in axes]
     own = {axis.flag: flags[axis.flag] for axis in axes if axis.flag in flags}
     if own:
-        given["own"] = {flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()}
+        given["profile_values"] = {
+            flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()
+        }
     return Plan("sweep", tuple(targets), given, seed=_random_seed())
 
 

@@ -95,9 +95,9 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 
     comparison = load_comparison(find_run(context.paths, first), find_run(context.paths, second))
     if as_json:
-        from gpubox.bench.report.formats import values
+        from msgspec import to_builtins
 
-        output.emit_json({"comparison": values(comparison)})
+        output.emit_json({"comparison": to_builtins(comparison)})
         return
     from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
 
@@ -114,9 +114,9 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
 
     leaderboards = load_leaderboards(context.paths, kind)
     if as_json:
-        from gpubox.bench.report.formats import values
+        from msgspec import to_builtins
 
-        output.emit_json({"boards": values(leaderboards)})
+        output.emit_json({"leaderboards": to_builtins(leaderboards)})
         return
     from gpubox.bench.report.leaderboard import leaderboard_rows
 

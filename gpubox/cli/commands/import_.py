@@ -15,9 +15,8 @@ from gpubox.cli.options import json_option
 from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.absolute_paths import with_absolute_paths
 from gpubox.interchange.import_result import ImportSource
-from gpubox.interchange.importing import import_source, import_text
+from gpubox.interchange.importing import import_source, import_text, with_absolute_paths
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile
 from gpubox.interchange.script import MAX_INPUT_CHARS

@@ -54,7 +54,7 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
         output.emit(f"{recorder.count} readings in {units.duration(took)}: {file}")
     if recorder.lost or recorder.problem:
         raise GpuboxError(
-            f"The recording lacks {recorder.lost} readings: {recorder.why_lost}.", "Free some disk space."
+            f"The recording lacks {recorder.lost} readings: {recorder.last_problem}.", "Free some disk space."
         )
 
 

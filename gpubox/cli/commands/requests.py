@@ -13,7 +13,7 @@ from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
 from gpubox.cli.options import json_option, url_option
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.hardware.nvml import DriverReading
+from gpubox.hardware.gpu import DriverReading
 from gpubox.telemetry.sampler import Sampler
 from gpubox.telemetry.snapshot import Request, Snapshot
 

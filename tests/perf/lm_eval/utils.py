@@ -4,29 +4,32 @@
 That is no confinement: run it where the model's code may do what it likes.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 TIMEOUT = 3.0
 RUN = "import sys; exec(compile(sys.stdin.read(), '<program>', 'exec'), {})\nprint('passed: end')"
 
 
-def pass_at_k(references, predictions, k=None):
+def pass_at_k(references: list[str], predictions: list[list[str]], k: list[int] | None = None) -> float:
     """The share of predictions (one for each reference) that pass, as the metric's mean wants it."""
-    assert list(k) == [1]
-    passed = [_passes(f"{found[0]}\n{test}") for test, found in zip(references, predictions, strict=True)]
-    return {"pass@1": sum(passed) / len(passed)}["pass@1"]
+    assert k is not None and list(k) == [1]
+    passed = [_passes(f"{replies[0]}\n{test}") for test, replies in zip(references, predictions, strict=True)]
+    return sum(passed) / len(passed)
 
 
-def build_predictions(resps, docs):
+def build_predictions(resps: list[list[str]], docs: list[dict[str, str]]) -> list[list[str]]:
     """As the original."""
     return [[doc["prompt"] + r for r in resp] for resp, doc in zip(resps, docs, strict=True)]
 
 
-def _passes(program):
-    drop = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+def _passes(program: str) -> bool:
+    drop: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)  # noqa: PTH101
         try:

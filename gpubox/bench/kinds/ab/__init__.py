@@ -1,1 +1,1 @@
-"""Which of two is faster, and whether that can be said at all."""
+"""``ab``: which of two is faster, and whether the difference is significant."""

@@ -18,7 +18,7 @@ from gpubox.bench.kinds.humaneval.options import (
 )
 from gpubox.bench.measured_request import measure_request
 from gpubox.bench.questions import COMPLETIONS
-from gpubox.bench.target_server import TargetServer, wait_for_exit
+from gpubox.bench.target_server import TargetServer
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
@@ -117,7 +117,7 @@ async def ask_agentic(
         ("The model ", "The conversation does not fit")  # the model's fault: a wrong answer, not a failed request
     ):
         target_server.token_count_unknown = True
-        await wait_for_exit(target_server)
+        await target_server.wait_for_exit()
         code = ExitCode.UNHEALTHY if target_server.alive else ExitCode.NOT_RUNNING
         raise GpuboxError(end.message, end.hint, code=code)
     return {"settings": {**msgspec.to_builtins(settings), "tool": tool.description}, "events": stored}

@@ -1,4 +1,4 @@
-"""3.2: what is said of CRDTs and what of operational transformation, each by its own name. Pure."""
+"""3.2: scores a comparison by what it says of CRDTs and what of operational transformation. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _CRDT = r"\bcrdts?\b|conflict-free replicated|yjs|automerge|\brga\b|\bloro\b"
 _OT = r"\bot\b|operational transform\w*|sharedb|google docs"
 _BOTH = re.compile(
     r"\b(?:while|whereas|but|unlike|by contrast|in contrast|compared (?:to|with)|versus|vs\.?"
-r"|on the other hand)\b|;|—|–|, (?=and (?:ot|crdt))"
+    r"|on the other hand)\b|;|—|–|, (?=and (?:ot|crdt))"
     r"|, (?=(?:ot|crdts?)\b)",
     re.IGNORECASE,
-)  # fmt: skip
+)
 _SERVER_NEEDED = (
     r"(?:need|requir|rel(?:y|ies)|depend|want|presuppos|assum|must have|has to have|uses?|insist"
     r"|built around|hinge|with|through|against|on)\b[^.;]{0,40}"
@@ -29,31 +29,41 @@ _SERVER_FREE = (
     r"forward|pass|not (?:need|requir))|(?:relay|broker|store|mailbox|pub/sub)\b|optional"
     r"|any order|any topology|just (?:relay|forward|stor|pass)"
 )
-# fact -> patterns of it, by subject; each is worth a point.
+# subject -> fact -> its pattern; each fact is worth a point.
 _FACTS: dict[str, dict[str, str]] = {
     "crdt": {
-        "how it works": (r"commut|converg|conflict-free|associat|idempot|unique (?:id|identif)|(?:id|identif"
-r"|identity)\w*|merge function|lattice|lamport|vector clock"),
-        "offline": (r"offline|disconnect|reconnect|back online|com\w+ back|hours|later|days|weeks|local(?:ly"
-r"|-first)?|partition|plane|train"),
+        "how it works": (
+            r"commut|converg|conflict-free|associat|idempot|unique (?:id|identif)|(?:id|identif"
+            r"|identity)\w*|merge function|lattice|lamport|vector clock"
+        ),
+        "offline": (
+            r"offline|disconnect|reconnect|back online|com\w+ back|hours|later|days|weeks|local(?:ly"
+            r"|-first)?|partition|plane|train"
+        ),
         "server": _SERVER_FREE,
-        "cost": (r"tombstone|metadata|memory|overhead|garbage|compact|bytes|larger|bigger|size|grow|bloat|heav"
-r"|space|storage"),
+        "cost": (
+            r"tombstone|metadata|memory|overhead|garbage|compact|bytes|larger|bigger|size|grow|bloat|heav"
+            r"|space|storage"
+        ),
     },
     "ot": {
         "how it works": r"transform|rebas|adjust|shift|rewrit|index|offset|position",
-        "offline": (r"offline|disconnect|reconnect|back online|com\w+ back|hours|long (?:absence|gap|branch)|days"
-r"|weeks|partition|away|missed"),
+        "offline": (
+            r"offline|disconnect|reconnect|back online|com\w+ back|hours|long (?:absence|gap|branch)|days"
+            r"|weeks|partition|away|missed"
+        ),
         "server": _SERVER_NEEDED,
-        "cost": (r"complex|hard|difficult|edge case|error.prone|tp2|correct|prove|proof|subtle|tricky|pairs? of"
-r"|quadratic|bugs?\b|notorious|expensive|costl|engineering"),
+        "cost": (
+            r"complex|hard|difficult|edge case|error.prone|tp2|correct|prove|proof|subtle|tricky|pairs? of"
+            r"|quadratic|bugs?\b|notorious|expensive|costl|engineering"
+        ),
     },
-}  # fmt: skip
+}
 _MERGES = (
     r"merg|converg|sync|replay|rebas|diverg|reconcil|transform|catch up|combin|union|apply|applied"
     r"|integrat|exchang|conflict"
 )
-# What is said of the one and true of the other only.
+# subject -> statements that are true of the other one only.
 _FALSE: dict[str, tuple[str, ...]] = {
     "crdt": (
         (
@@ -96,99 +106,85 @@ _REASON = (
     r"because|since|due to|reason|\bas (?:it|they|you|offline|the)|given|so that|for (?:its|the"
     r"|this)|:|—|offline|history|which|\bdecid|\bmatter"
 )
-MOST_WRONG = 3
+MAX_POINTS_IF_WRONG = 3
 
 
 def architecture_points(text: str) -> dict[str, int]:
-    """3.2, ten points in five items of two; a text without sentences has none, one with claims of the one about the
-    other MOST_WRONG at most."""
-    found = sentences(text)
-    told = [(subject, part) for one in found if one.whole for subject, part in _attributed(found, one)]
+    """3.2, ten points by five criteria of two.
+
+    A text without sentences gets none; one that confuses the two approaches gets MAX_POINTS_IF_WRONG at most.
+    """
+    all_sentences = sentences(text)
+    real = [sentence for sentence in all_sentences if sentence.is_real]
+    if not is_prose(all_sentences):
+        return dict.fromkeys(("how it works", "offline", "server", "cost", "recommendation"), 0)
+    clauses = [clause for sentence in real for clause in _attributed(all_sentences, sentence)]
     points = dict.fromkeys(("how it works", "offline", "server", "cost"), 0)
     for subject, facts in _FACTS.items():
-        own = [part for named, part in told if named == subject]
+        own = [clause for named, clause in clauses if named == subject]
         for fact, pattern in facts.items():
-            needs = (pattern, _MERGES) if fact == "offline" else (pattern,)
-            points[fact] += any(_holds(part, needs) for part in own)
-    points["recommendation"] = _recommended([one for one in found if one.whole])
-    if not is_prose(found):
-        return dict.fromkeys(points, 0)
-    wrong = sum(
-        any(claims(part, (pattern,)) for named, part in told if named == subject)
+            patterns = (pattern, _MERGES) if fact == "offline" else (pattern,)
+            points[fact] += any(all(re.search(p, clause, re.IGNORECASE) for p in patterns) for clause in own)
+    points["recommendation"] = _recommendation_points(real)
+    confused = sum(
+        any(claims(clause, (pattern,)) for named, clause in clauses if named == subject)
         for subject, patterns in _FALSE.items()
         for pattern in patterns
     )
-    if wrong > 1:
-        points["said of the other"] = min(0, MOST_WRONG - sum(points.values()))
-    elif wrong:
+    if confused > 1:
+        points["said of the other"] = min(0, MAX_POINTS_IF_WRONG - sum(points.values()))
+    elif confused:
         points["said of the other"] = -min(1, sum(points.values()))
     return points
-
-
-def _holds(part: str, patterns: Sequence[str]) -> bool:
-    return all(re.search(pattern, part, re.IGNORECASE) for pattern in patterns)
 
 
 def _subjects(text: str) -> list[str]:
     return [name for name, pattern in (("crdt", _CRDT), ("ot", _OT)) if re.search(pattern, text, re.IGNORECASE)]
 
 
-def _attributed(found: Sequence[Sentence], one: Sentence) -> Iterator[tuple[str, str]]:
-    """(subject, clause): a clause belongs to whom it names, else to whom the clause, sentence or heading before did."""
-    place = next(index for index, other in enumerate(found) if other is one)
-    before = ""
-    for other in reversed(found[max(0, place - 6) : place]):
-        named = _subjects(other.text)
-        if other.heading == one.heading and len(named) == 1:
-            before = named[0]
-            break
-    heading = _subjects(one.heading)
-    last = heading[0] if len(heading) == 1 else before
-    label = f"{one.heading}: " if not heading else ""
-    if len(_subjects(one.text)) < 2:
-        named = _subjects(one.text)
-        if named or last:
-            yield named[0] if named else last, label + one.text
+def _attributed(all_sentences: Sequence[Sentence], sentence: Sentence) -> Iterator[tuple[str, str]]:
+    """(subject, clause): a clause is about the subject it names, else about the last one named before it."""
+    place = next(index for index, other in enumerate(all_sentences) if other is sentence)
+    heading_subjects = _subjects(sentence.heading)
+    last = heading_subjects[0] if len(heading_subjects) == 1 else ""
+    if not last:
+        for other in reversed(all_sentences[max(0, place - 6) : place]):
+            subjects = _subjects(other.text)
+            if other.heading == sentence.heading and len(subjects) == 1:
+                last = subjects[0]
+                break
+    label = "" if heading_subjects else f"{sentence.heading}: "
+    subjects = _subjects(sentence.text)
+    if len(subjects) < 2:
+        if subjects or last:
+            yield subjects[0] if subjects else last, label + sentence.text
         return
-    for clause in _BOTH.split(one.text):
-        named = _subjects(clause or "")
-        if len(named) == 1:
-            last = named[0]
-            yield last, label + clause
-        elif len(named) == 2:
-            for subject in named:
-                yield subject, label + clause
-        elif last and clause:
-            yield last, label + clause
+    for clause in _BOTH.split(sentence.text):
+        subjects = _subjects(clause or "")
+        if len(subjects) == 1:
+            last = subjects[0]
+        for subject in subjects or ([last] if last and clause else []):
+            yield subject, label + clause
 
 
-def _recommended(whole: Sequence[Sentence]) -> int:
-    """2 with a reason, 1 without, 0 where none or both are recommended."""
-    chosen: set[str] = set()
+def _recommendation_points(real: Sequence[Sentence]) -> int:
+    """2 with a reason, 1 without, 0 if none or both are recommended."""
+    recommended: set[str] = set()
     reasons = False
-    for place, one in enumerate(whole):
-        text = (
-            f"{one.heading}: {one.text}"
-            if re.search(r"recommend|verdict|conclu", one.heading, re.IGNORECASE)
-            else one.text
-        )
+    for place, sentence in enumerate(real):
+        text = sentence.text
+        if re.search(r"recommend|verdict|conclu", sentence.heading, re.IGNORECASE):
+            text = f"{sentence.heading}: {text}"
         match = re.search(_RECOMMENDS, text, re.IGNORECASE)
         if not match:
             continue
-        negated = re.search(
-            r"\b(?:not|n't|never|neither)\b|n't\b", text[max(0, match.start() - 12) : match.end() + 12], re.IGNORECASE
-        )
-        named = _subjects(
-            re.split(
-                r"\b(?:over|than|instead of|rather than|not|unless|if|despite|although|because|since)\b",
-                text[match.start() :],
-            )[0]
-        )
-        if not named:
-            named = _subjects(text[: match.start()])[:1]
-        if negated or not named:
+        around = text[max(0, match.start() - 12) : match.end() + 12]
+        negated = re.search(r"\b(?:not|n't|never|neither)\b|n't\b", around, re.IGNORECASE)
+        rejects = r"\b(?:over|than|instead of|rather than|not|unless|if|despite|although|because|since)\b"
+        subjects = _subjects(re.split(rejects, text[match.start() :])[0]) or _subjects(text[: match.start()])[:1]
+        if negated or not subjects:
             continue
-        chosen.add(named[0])
-        after = whole[place + 1].text if place + 1 < len(whole) else ""
-        reasons |= bool(re.search(_REASON, text[match.end() :] + " " + after, re.IGNORECASE))
-    return (1 + reasons) if len(chosen) == 1 else 0
+        recommended.add(subjects[0])
+        next_text = real[place + 1].text if place + 1 < len(real) else ""
+        reasons |= bool(re.search(_REASON, text[match.end() :] + " " + next_text, re.IGNORECASE))
+    return (1 + reasons) if len(recommended) == 1 else 0

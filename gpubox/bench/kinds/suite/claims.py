@@ -1,15 +1,15 @@
-"""What a text claims: its sentences, whether they are sentences, and what they deny. Pure.
+"""The claims in a text: its sentences, whether they are real sentences, and what they deny. Pure.
 
-Words alone are no claim. A part of a text counts where it reads like a sentence (words of grammar among the words of
-the matter, a verb, no list of terms), and a claim where its sentence does not deny it. This tells statements from
-salad and from their opposites; whether a well-formed statement makes sense is beyond it.
+Keywords alone are no claim. A part of a text counts if it reads like a sentence (grammar words, a verb, no list of
+terms), and it is a claim if the sentence does not deny it. This tells statements from word salad and from their
+opposites, but not whether a well-formed statement makes sense.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,10 +43,11 @@ _NOT = re.compile(
 _INSTEAD = re.compile(
     r"\b(?:rather than|instead of|in place of|avoid\w*|replac\w*|no longer|stop)\b[^,;:.()]{0,40}$", re.IGNORECASE
 )
-"""Names what something else is to take the place of: neither said nor denied."""
-_ENOUGH_GRAMMAR, _ENOUGH_TEXT = 0.14, 0.2
-"""Shares of grammar words: of one sentence (notes have few), and of a whole text."""
-_MOST_JOINED = 4
+"""Precedes what something else should replace: that is neither claimed nor denied."""
+_MIN_GRAMMAR_OF_SENTENCE, _MIN_GRAMMAR_OF_TEXT = 0.14, 0.2
+"""Shares of grammar words. Notes have few."""
+_MAX_REPEATED_PAIRS = 4
+"""A real sentence does not repeat the same two words so often."""
 _LOG_LINE = re.compile(r"^\W*\d\d:\d\d:\d\d\s+(?:INFO|WARN|ERROR|DEBUG)\b")
 
 
@@ -58,21 +59,24 @@ class Sentence:
     heading: str = ""
 
     @property
-    def whole(self) -> bool:
+    def is_real(self) -> bool:
         """Whether it reads like a sentence."""
-        words = re.findall(r"[a-z']+", self.text.lower())
+        words = _words(self.text)
         if len(words) < 3 or not _VERB.search(self.text):
             return False
         grammar = sum(word in _GRAMMAR for word in words)
-        pairs = Counter(pairwise(words))
-        joined = max(pairs.values(), default=0) >= _MOST_JOINED
-        listed = self.text.count(",") > max(3, len(words) / 3.2) and grammar < len(words) / 4
-        return grammar / len(words) >= _ENOUGH_GRAMMAR and not joined and not listed
+        repeats = max(Counter(pairwise(words)).values(), default=0)
+        is_list = self.text.count(",") > max(3, len(words) / 3.2) and grammar < len(words) / 4
+        return grammar / len(words) >= _MIN_GRAMMAR_OF_SENTENCE and repeats < _MAX_REPEATED_PAIRS and not is_list
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z']+", text.lower())
 
 
 def sentences(text: str) -> list[Sentence]:
-    """All of them, log lines that are quoted left aside."""
-    found: list[Sentence] = []
+    """Every sentence, without quoted log lines."""
+    result: list[Sentence] = []
     heading = ""
     columns: list[str] = []
     for line in re.sub(r"__|`", "", text).splitlines():
@@ -85,54 +89,45 @@ def sentences(text: str) -> list[Sentence]:
             if not columns or len(cells) != len(columns):
                 columns = cells
             else:
-                found += [
-                    Sentence(f"{cells[0]}: {cell}.", name) for name, cell in zip(columns[1:], cells[1:], strict=True)
-                ]
+                row = zip(columns[1:], cells[1:], strict=True)
+                result += [Sentence(f"{cells[0]}: {cell}.", column) for column, cell in row]
             continue
         columns = []
         label = re.fullmatch(r"#+\s*(.+?)\s*#*|([^.!?]{2,60}):", plain)
         if (bold or label) and len(plain.split()) <= 9:
-            named = (bold[1] if bold else "") or (label[1] or label[2] if label else "")
-            heading = named.strip(" -*:0123456789.)")
+            title = (bold[1] if bold else "") or (label[1] or label[2] if label else "")
+            heading = title.strip(" -*:0123456789.)")
             continue
         plain = re.sub(r"^(?:[-*+•→>]|\(?\d{1,2}[.)])\s+", "", plain)
-        if len(plain.split()) <= 4 and re.fullmatch(r"[\w /-]{1,40}", plain):  # a list's own heading
+        if len(plain.split()) <= 4 and re.fullmatch(r"[\w /-]{1,40}", plain):  # the heading of a list
             heading = plain
             continue
-        found += [Sentence(part, heading) for part in _parts(plain)]
-    return found
+        parts = re.split(r"(?<=[.!?;])[\"')]?\s+(?=[\w(\"'])", plain)
+        result += [Sentence(part.strip(), heading) for part in parts if part.strip()]
+    return result
 
 
-def _parts(line: str) -> Iterator[str]:
-    return (part.strip() for part in re.split(r"(?<=[.!?;])[\"')]?\s+(?=[\w(\"'])", line) if part.strip())
-
-
-def is_prose(found: Sequence[Sentence]) -> bool:
-    """Whether a text is written in sentences: most of its words stand in some, and no sentence comes twice."""
-    words = [word for one in found for word in re.findall(r"[a-z']+", one.text.lower())]
+def is_prose(text: Sequence[Sentence]) -> bool:
+    """Whether a text is written in sentences: half of it stands in real ones, and few are repeated."""
+    words = [word for sentence in text for word in _words(sentence.text)]
     if not words:
         return False
     grammar = sum(word in _GRAMMAR for word in words) / len(words)
-    inside = sum(len(one.text) for one in found if one.whole) / sum(len(one.text) for one in found)
-    again = 1 - len({one.text.lower() for one in found}) / len(found)
-    return grammar >= _ENOUGH_TEXT and inside >= 0.5 and again <= 0.3
+    real = sum(len(s.text) for s in text if s.is_real) / sum(len(s.text) for s in text)
+    repeated = 1 - len({sentence.text.lower() for sentence in text}) / len(text)
+    return grammar >= _MIN_GRAMMAR_OF_TEXT and real >= 0.5 and repeated <= 0.3
 
 
-def claims(sentence: str, patterns: Sequence[str], instead: bool = False) -> bool | None:
-    """True where all ``patterns`` stand in it, False where it denies the last, ``None`` where it claims nothing.
+def claims(sentence: str, patterns: Sequence[str], replaced: bool = False) -> bool | None:
+    """True if all ``patterns`` are in the sentence, False if it denies the last one, ``None`` if it claims nothing.
 
-    ``instead``: what is to take the place of something is claimed, too.
+    ``replaced``: something that should be replaced ("instead of ...") counts as claimed, too.
     """
     match = None
     for pattern in patterns:
         match = re.search(pattern, sentence, re.IGNORECASE)
         if match is None:
             return None
-    if match is None or (not instead and _INSTEAD.search(sentence[: match.start()])):
+    if match is None or (not replaced and _INSTEAD.search(sentence[: match.start()])):
         return None
-    return not is_negated(sentence, match.start())
-
-
-def is_negated(sentence: str, place: int) -> bool:
-    """Whether what begins at ``place`` is negated in its clause."""
-    return bool(_NOT.search(sentence[:place]))
+    return not _NOT.search(sentence[: match.start()])

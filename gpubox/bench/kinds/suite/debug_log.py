@@ -1,4 +1,4 @@
-"""3.1: what the log of an outage shows, as claims of who did what to whom. Pure."""
+"""3.1: scores an explanation of the outage log by its claims: who did what to whom. Pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _FIXES = (
     r"|process|issue|keep|giv|cap|batch|rewrit|mak|break|short|select|read|do\b|updat|instead"
     r"|collapse|turn|introduc|chang|separat|lower|put|let|can\b|could|mark|one\b|bulk"
 )
-# name -> points, and alternatives, each a set of patterns that one sentence has to hold; the last is what is claimed.
+# name -> points, and alternatives: patterns that one sentence must contain; the last one is what it claims.
 _CAUSES: dict[str, tuple[int, Alternatives]] = {
     "pool exhausted": (2, ((_POOL, _SPENT),)),
     "long transaction": (
@@ -86,7 +86,7 @@ _CAUSES: dict[str, tuple[int, Alternatives]] = {
     "unbounded query": (1, ((r"select|query|fetch|load|read|pull|drag|scan", _ALL_ROWS),)),
     "row by row": (1, ((r"updat|row[- ]by[- ]row|n\+1|one[- ]by[- ]one", _ROW_BY_ROW),)),
     "one led to the other": (1, ((_WORKER + "|" + _LOCKS, _WAITERS, _LINK),)),
-}  # fmt: skip
+}
 _REMEDIES: dict[str, tuple[int, Alternatives]] = {
     "fix: transaction or pool": (
         1,
@@ -134,51 +134,53 @@ _BLAMES = (
 )
 _NOT_BLAMED = r"\b(?:not|never|neither|nor|unrelated|no|hardly)\b|n't\b|symptom|consequence|herring|noise|coinciden"
 _DEEPER = ("unbounded query", "row by row", *_REMEDIES)
-"""Of these a text must have something: who saw only that the worker held locks may have any reason in mind."""
-MOST_WRONG = 3
-"""Points that an answer has at most which does not find the transaction, or blames something else."""
+"""An answer needs at least one of these: the worker's locks alone do not show that it understood the cause."""
+MAX_POINTS_IF_WRONG = 3
+"""For an answer that does not find the transaction, or blames something else."""
 
 
 def debug_log_points(text: str) -> dict[str, int]:
-    """3.1, ten points in eight items; a text without sentences has none, one with another cause MOST_WRONG at most."""
-    found = sentences(text)
-    whole = [one for one in found if one.whole]
+    """3.1, ten points by eight criteria. A text without sentences gets none, a wrong cause MAX_POINTS_IF_WRONG."""
+    all_sentences = sentences(text)
+    real = [sentence for sentence in all_sentences if sentence.is_real]
     points: dict[str, int] = {}
     for name, (worth, alternatives) in {**_CAUSES, **_REMEDIES}.items():
-        instead = name in _REMEDIES  # "replace the loop by one UPDATE" is one
-        told = [claims(one, patterns, instead) for one in _windows(name, whole) for patterns in alternatives]
-        points[name] = worth * (
-            True in told and (name in _REMEDIES or False not in told or told.count(True) > told.count(False))
-        )
-    if not is_prose(found):
+        is_remedy = name in _REMEDIES  # "replace the loop by one UPDATE" names a remedy
+        verdicts = [claims(part, patterns, is_remedy) for part in _parts(name, real) for patterns in alternatives]
+        claimed, denied = verdicts.count(True), verdicts.count(False)
+        points[name] = worth * (claimed > 0 and (is_remedy or not denied or claimed > denied))
+    if not is_prose(all_sentences):
         points = dict.fromkeys(points, 0)
     total = sum(points.values())
-    blamed, right = _blamed(whole)
-    acquitted = any(_ACQUITTED.search(one.text) for one in whole)
-    if acquitted or (blamed and (right < 2 or not points["one led to the other"])):
-        points["another cause"] = min(0, MOST_WRONG - total)
-    elif blamed:
+    understood = any(points[name] for name in _DEEPER)
+    wrong, right = _count_blame(real)
+    acquitted = any(_ACQUITTED.search(sentence.text) for sentence in real)
+    if acquitted or (wrong and (right < 2 or not points["one led to the other"])):
+        points["another cause"] = min(0, MAX_POINTS_IF_WRONG - total)
+    elif wrong:
         points["red herring"] = -min(total, 2)
-    elif not points["long transaction"] or not (set(_DEEPER) & {name for name, value in points.items() if value}):
-        points["no root cause"] = min(0, MOST_WRONG - total)
+    elif not points["long transaction"] or not understood:
+        points["no root cause"] = min(0, MAX_POINTS_IF_WRONG - total)
     return {name: value for name, value in points.items() if name in _CAUSES or name in _REMEDIES or value}
 
 
-def _windows(name: str, whole: Sequence[Sentence]) -> list[str]:
-    """What one claim may stand in: a sentence; of causes two that follow each other, of fixes with their heading."""
-    single = [one.text for one in whole]
+def _parts(name: str, real: Sequence[Sentence]) -> list[str]:
+    """Where one claim may stand: in one sentence; some causes in two consecutive ones; remedies with their heading."""
     if name in _REMEDIES:
-        return [f"{one.heading}: {one.text}" for one in whole]
+        return [f"{sentence.heading}: {sentence.text}" for sentence in real]
+    single = [sentence.text for sentence in real]
     if name in ("long transaction", "one led to the other"):
-        return [*single, *(f"{a} {b}" for a, b in pairwise(single))]
+        return [*single, *(f"{first} {second}" for first, second in pairwise(single))]
     return single
 
 
-def _blamed(whole: Sequence[Sentence]) -> tuple[int, int]:
+def _count_blame(real: Sequence[Sentence]) -> tuple[int, int]:
     """How many sentences blame something innocent, and how many blame the transaction."""
     wrong = right = 0
-    for one in whole:
-        text = f"{one.heading}: {one.text}" if re.search(r"cause|culprit", one.heading, re.IGNORECASE) else one.text
+    for sentence in real:
+        text = sentence.text
+        if re.search(r"cause|culprit", sentence.heading, re.IGNORECASE):
+            text = f"{sentence.heading}: {text}"
         guilty = re.search(_WORKER + "|" + _LOCKS, text, re.IGNORECASE)
         right += bool(guilty and re.search(_LINK, text, re.IGNORECASE))
         if any(re.search(pattern, text, re.IGNORECASE) for pattern in _BLAMES):

@@ -1,4 +1,4 @@
-"""Category 2: what can be read off the changed files of 2.1 and 2.2. Pure."""
+"""Category 2: the points that can be read off the changed files of 2.1 and 2.2. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from gpubox.bench.kinds.shared import parse_python
 from gpubox.bench.kinds.suite.claims import Sentence, sentences
-from gpubox.bench.kinds.suite.coding import strip_comments_and_strings
+from gpubox.bench.kinds.suite.coding import PythonCode, strip_comments_and_strings
 from gpubox.bench.kinds.suite.task_prompts import task_file
 
 MIDDLEWARE, CLIENT = "middleware/auth.js", "client/api.js"
@@ -21,7 +20,7 @@ _MISMATCH = re.compile(
     rf"|(?:middleware|auth\.js|server|read|look|expect|check).{{0,160}}{_READ}.{{0,160}}{_SENT}",
     re.IGNORECASE | re.DOTALL,
 )
-_AT_EASE = re.compile(
+_HEADER_IS_FINE = re.compile(
     rf"{_READ}[^.;]{{0,80}}(?:is correct|is fine|works|is right|matches|correctly)"
     rf"|headers? (?:are|is) (?:fine|correct|right|not the)|not (?:the|a) header|unrelated to (?:the )?header",
     re.IGNORECASE,
@@ -30,83 +29,66 @@ _EFFECT = r"401|undefined|never|always|missing|mismatch|unauthori[sz]ed|not foun
 
 
 def bugfix_points(prose: str, changed: Mapping[str, str], works: bool | None = None) -> dict[str, int]:
-    """2.1, of 100: found 20, fixed 50, minimal 20, explained 10. ``changed`` is of ``changed_files``.
+    """2.1, of 100: found 20, fixed 50, minimal 20, explained 10. ``changed``: see ``changed_files``.
 
-    ``works`` is what running it showed. Where it cannot be run the middleware is read: it must take ``authorization``,
-    without its ``Bearer``, and still refuse with 401.
+    ``works`` is the outcome of running the app. ``None``: the middleware is read instead; it must take the token out of
+    ``Authorization: Bearer`` and still refuse with 401.
     """
-    told = sentences(prose)
-    pairs = [one for one in (*told, *(Sentence(f"{a.text} {b.text}") for a, b in pairwise(told))) if one.whole]
-    named = any(_MISMATCH.search(one.text) for one in pairs) and not any(_AT_EASE.search(one.text) for one in told)
-    effect = any(re.search(_EFFECT, one.text, re.IGNORECASE) for one in pairs)
+    single = sentences(prose)
+    pairs = (Sentence(f"{first.text} {second.text}") for first, second in pairwise(single))
+    parts = [part for part in (*single, *pairs) if part.is_real]
+    dismissed = any(_HEADER_IS_FINE.search(sentence.text) for sentence in single)
+    named = any(_MISMATCH.search(part.text) for part in parts) and not dismissed
+    effect = any(re.search(_EFFECT, part.text, re.IGNORECASE) for part in parts)
     fixed = _reads_bearer(changed.get(MIDDLEWARE, "")) if works is None else works
-    lines = sum(_lines(task_file(f"express/{path}"), code) for path, code in changed.items())
     minimal = 0
     if fixed and set(changed) == {MIDDLEWARE}:
+        lines = _changed_lines(task_file(f"express/{MIDDLEWARE}"), changed[MIDDLEWARE])
         minimal = 20 if lines <= 6 else 10 if lines <= 15 else 0
-    found = {"found": 20 * named, "fixed": 50 * fixed, "minimal": minimal, "explained": 10 * (named and effect)}
-    if _sends_token(changed.get(CLIENT, "")) and not fixed and not found["explained"]:
-        found["minimal"] = 10  # it works, for this client alone
-    return found
+    explained = 10 * (named and effect)
+    if _sends_token(changed.get(CLIENT, "")) and not fixed and not explained:
+        minimal = 10  # it works, but for this client only
+    return {"found": 20 * named, "fixed": 50 * fixed, "minimal": minimal, "explained": explained}
 
 
 def pagination_features(files: Mapping[str, str]) -> dict[str, bool]:
-    """2.2, four of them: parameters, default, metadata, bounds. Its tests are run."""
-    app = files.get("app.py", "")
-    strings, numbers = _constants(app)
-    reads = {"page", "per_page"} <= strings and "args" in _attributes(app)
+    """2.2, four features: parameters, default, metadata, bounds."""
+    app = PythonCode(files.get("app.py", ""))
+    keywords = {node.arg for node in app.nodes if isinstance(node, ast.keyword) and node.arg}
+    reads = {"page", "per_page"} <= app.strings and "args" in app.attributes
     return {
         "parameters": reads,
-        "default of 10": reads and 10 in numbers,
-        "metadata": {"total", "page", "per_page", "pages"} <= (strings | _keywords(app)),
-        "bounds": reads and 100 in numbers and 400 in numbers,
+        "default of 10": reads and 10 in app.numbers,
+        "metadata": {"total", "page", "per_page", "pages"} <= (app.strings | keywords),
+        "bounds": reads and {100, 400} <= app.numbers,
     }
 
 
 def changed_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Files of the app whose content is another than before."""
-    return {path: code for path, code in files.items() if _lines(task_file(f"express/{path}"), code)}
+    """The files of the Express app that differ from the original."""
+    return {path: code for path, code in files.items() if _changed_lines(task_file(f"express/{path}"), code)}
 
 
-def _lines(before: str, after: str) -> int:
-    """Added and removed lines, space at their ends left aside."""
+def _changed_lines(before: str, after: str) -> int:
+    """The number of added or of removed lines, whichever is larger; trailing space is ignored."""
     old, new = ([line.rstrip() for line in text.strip().splitlines()] for text in (before, after))
-    added = removed = 0
-    for line in difflib.ndiff(old, new):
-        added += line.startswith("+ ")
-        removed += line.startswith("- ")
-    return max(added, removed)
+    marks = [line[:2] for line in difflib.ndiff(old, new)]
+    return max(marks.count("+ "), marks.count("- "))
 
 
 def _reads_bearer(code: str) -> bool:
-    """Whether a middleware takes the token out of ``Authorization: Bearer TOKEN`` and refuses others."""
+    """Whether a middleware takes the token out of ``Authorization: Bearer TOKEN`` and refuses all else."""
     live = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.DOTALL)
-    header = re.search(r"headers(?:\[\s*['\"`]authorization['\"`]\s*\]|\.authorization)|"
-                       r"\.(?:get|header)\(\s*['\"`]authorization['\"`]", live, re.IGNORECASE)  # fmt: skip
-    taken = re.search(r"split\(|slice\(\s*7|substr(?:ing)?\(\s*7|replace\(|match\(|\.exec\(|startsWith\(", live)
+    header = re.search(
+        r"headers(?:\[\s*['\"`]authorization['\"`]\s*\]|\.authorization)|\.(?:get|header)\(\s*['\"`]authorization['\"`]",
+        live,
+        re.IGNORECASE,
+    )
+    token = re.search(r"split\(|slice\(\s*7|substr(?:ing)?\(\s*7|replace\(|match\(|\.exec\(|startsWith\(", live)
     bare = strip_comments_and_strings(live)
     balanced = all(bare.count(left) == bare.count(right) for left, right in ("{}", "()", "[]"))
-    return bool(header and taken and balanced and "401" in live and re.search(r"\bnext\s*\(", live))
+    return bool(header and token and balanced and "401" in live and re.search(r"\bnext\s*\(", live))
 
 
 def _sends_token(code: str) -> bool:
     return bool(re.search(r"['\"`]?x-auth-token['\"`]?\s*:\s*\S*token", code, re.IGNORECASE))
-
-
-def _constants(code: str) -> tuple[set[str], set[int]]:
-    tree = parse_python(code)
-    if tree is None:
-        return set(), set()
-    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    numbers = {value for value in values if isinstance(value, int) and not isinstance(value, bool)}
-    return {value for value in values if isinstance(value, str)}, numbers
-
-
-def _keywords(code: str) -> set[str]:
-    tree = parse_python(code)
-    return {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg} if tree else set()
-
-
-def _attributes(code: str) -> set[str]:
-    tree = parse_python(code)
-    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} if tree else set()

@@ -91,7 +91,7 @@ def debug_log_prompt() -> str:
 
 
 def outage_log() -> str:
-    """Sixty lines: a long transaction, an unbounded query, row-by-row updates, a full pool, and two red herrings."""
+    """54 lines: a long transaction, an unbounded query, row-by-row updates, a full pool, and two red herrings."""
     dice = random.Random(34)
     lines = ["14:01:02 INFO  api          started, QueuePool size=20 max_overflow=0 timeout=30s"]
     for second in range(8, 56, 6):

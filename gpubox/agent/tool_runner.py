@@ -1,0 +1,112 @@
+"""The tool calls of one round: approved, run (in parallel where that is safe), each answered with an output."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gpubox.agent.events import ApprovalRequested, Emit, Notice, ToolFinished, ToolRequested
+from gpubox.agent.tool_calls import PlannedCall
+from gpubox.agent.tools import Approve, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.errors import GpuboxError
+from gpubox.threads import run_in_thread
+
+REPEATED_CALL_OUTPUT = (
+    "You made the same call before; it was not run again. Its result was:\n{}\nDo something else, or answer."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCall:
+    """One call and its output. ``repeated``: the round before made the same call, and this one did not run."""
+
+    call: ToolCall
+    output: ToolOutput
+    repeated: bool = False
+
+
+class ToolRunner:
+    """Runs the tool calls of one turn. It remembers the calls of the round before, to notice repetition."""
+
+    def __init__(self, tools: Sequence[Tool], approve: Approve, emit: Emit, max_characters: int) -> None:
+        """``max_characters``: how much of one output the model reads."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._approve, self._emit = approve, emit
+        self.max_characters = max_characters
+        self.calls = self.failed_calls = 0
+        self._previous_outputs: dict[bytes, ToolOutput] = {}
+
+    def repeats_success(self, planned: Sequence[PlannedCall]) -> bool:
+        """Whether the round before made the same calls and all of them succeeded."""
+        outputs = [self._previous_outputs.get(_call_key(item.call)) for item in planned]
+        return bool(outputs) and all(output is not None and output.ok for output in outputs)
+
+    async def run(self, planned: Sequence[PlannedCall]) -> list[CompletedCall]:
+        """The completed calls in the order of ``planned``. Only cancellation raises; it ends the running tools."""
+        completed: list[CompletedCall] = []
+        parallel: list[PlannedCall] = []
+        for item in planned:
+            tool = self._tools.get(item.call.name)
+            if tool is not None and not item.error and tool.parallel_safe:
+                parallel.append(item)
+                continue
+            completed += await self._run_parallel(parallel)
+            parallel = []
+            completed.append(await self._run_call(item))
+        completed += await self._run_parallel(parallel)
+        new_outputs = {_call_key(done.call): done.output for done in completed if not done.repeated}
+        self._previous_outputs = new_outputs or self._previous_outputs
+        return completed
+
+    async def _run_parallel(self, planned: list[PlannedCall]) -> list[CompletedCall]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_call(item)) for item in planned]
+        return [task.result() for task in tasks]
+
+    async def _run_call(self, item: PlannedCall) -> CompletedCall:
+        call, tool = item.call, self._tools.get(item.call.name)
+        if item.notice:
+            self._emit(item.notice)
+        self._emit(ToolRequested(call))
+        previous = self._previous_outputs.get(_call_key(call))
+        repeated = False
+        if item.error or tool is None:
+            output = ToolOutput(item.error, ok=False, ended_by="refused")
+        elif previous is not None:
+            repeated = True
+            output = msgspec.structs.replace(previous, text=REPEATED_CALL_OUTPUT.format(previous.text), seconds=0.0)
+            self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run."))
+        else:
+            output = await self._approve_and_run(call, tool)
+            text, dropped = truncate_output(output.text, self.max_characters)
+            output = msgspec.structs.replace(output, text=text, dropped_bytes=output.dropped_bytes + dropped)
+        self.calls += 1
+        self.failed_calls += not output.ok
+        self._emit(ToolFinished(call, output))
+        return CompletedCall(call, output, repeated)
+
+    async def _approve_and_run(self, call: ToolCall, tool: Tool) -> ToolOutput:
+        try:
+            diff = await run_in_thread(tool.diff, call)  # it reads the file
+            if diff:
+                self._emit(ApprovalRequested(call, diff))
+                if not await self._approve(call, diff):
+                    return ToolOutput("The owner did not allow this.", ok=False, ended_by="denied")
+            return await tool.run(call)
+        except GpuboxError as error:
+            self._emit(Notice("refused", str(error)))
+            return ToolOutput(f"Not run: {error.message}", ok=False, ended_by="refused")
+        except OSError as error:
+            return ToolOutput(f"Failed: {error.strerror or type(error).__name__}.", ok=False, ended_by="refused")
+        except Exception as error:  # a bug in a tool must not end the turn
+            return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
+
+
+def _call_key(call: ToolCall) -> bytes:
+    """Equal for calls that do the same: white space around arguments does not count."""
+    arguments: dict[str, Any] = {k: v.strip() if isinstance(v, str) else v for k, v in call.arguments.items()}
+    return msgspec.json.encode([call.name, arguments], order="sorted")

@@ -1,0 +1,172 @@
+"""Profiles as files: read strictly, written whole, the owner's before the shipped."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.errors import UsageError
+from gpubox.paths import Paths, shipped_profiles
+from gpubox.profiles.loader import load_catalog, load_profile, parse_profile
+from gpubox.profiles.profile import ChatDefaults, HardwareNeeds, Profile, ReferenceFigure
+from gpubox.profiles.writer import profile_toml, save_profile
+
+FULL = Profile(
+    name="full",
+    model=r"C:\models\it's.gguf",
+    title='A "title"',
+    description="two\nlines",
+    engine="fork",
+    host="::1",
+    port=0,
+    companion=True,
+    env={"CUDA_VISIBLE_DEVICES": "0", "odd name": ""},
+    flags={
+        "override-tensor": r"\.ffn_(up|down)_exps=CPU",
+        "no-mmap": True,
+        "warmup": False,
+        "tensor-split": (3, 1.5, "x"),
+        "yarn-ext-factor": -1.5,
+        "ctx-size": 4096,
+        "odd.key": "é \x7f '",
+    },
+    sampling={"temperature": 0.0, "min_p": 0.05},
+    chat=ChatDefaults("Be brief.", {"enable_thinking": False, "effort": "low"}),
+    needs=HardwareNeeds(16, 32.5, "a fork"),
+    source="me",
+    references=(
+        ReferenceFigure("speed", 70.0, "tok/s", "box", "blog"),
+        ReferenceFigure("share", 0.5, "%", "box", "blog", "~"),
+    ),
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+
+
+def reloaded(profile: Profile, header: str = "") -> Profile:
+    return parse_profile(Path(f"{profile.name}.toml"), tomllib.loads(profile_toml(profile, header)))
+
+
+def without_path(profile: Profile) -> Profile:
+    return replace(profile, path=None, shipped=False)
+
+
+@pytest.mark.parametrize("profile", [FULL, Profile("small", "m.gguf")], ids=lambda profile: profile.name)
+def test_what_is_written_loads_as_the_same_profile(profile: Profile) -> None:
+    again = reloaded(profile, "a comment\n\nof # lines\x00\r and more")
+    assert without_path(again) == profile
+    assert list(again.flags) == list(profile.flags)
+
+
+@pytest.mark.parametrize("path", sorted(shipped_profiles().glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_profiles_survive_being_written(path: Path) -> None:
+    profile = load_profile(path)
+    assert without_path(reloaded(profile)) == without_path(profile)
+
+
+def test_a_small_profile_is_a_small_file() -> None:
+    text = profile_toml(Profile("a", "~/m.gguf", flags={"ctx-size": 4096, "no-mmap": True}), "Mine.")
+    assert text == '# Mine.\n\nmodel = "~/m.gguf"\n\n[flags]\nctx-size = 4096\nno-mmap = true\n'
+
+
+def test_saving_makes_the_folder_and_leaves_nothing_else(paths: Paths) -> None:
+    path = save_profile(Profile("mine", "m.gguf"), paths, header="Mine.")
+    assert path == paths.profiles / "mine.toml"
+    assert [entry.name for entry in paths.profiles.iterdir()] == ["mine.toml"]
+    assert load_profile(path).model == "m.gguf"
+
+
+def test_saving_does_not_replace_unasked(paths: Paths) -> None:
+    save_profile(Profile("mine", "old.gguf"), paths)
+    with pytest.raises(UsageError, match="already"):
+        save_profile(Profile("mine", "new.gguf"), paths)
+    assert load_profile(paths.profiles / "mine.toml").model == "old.gguf"
+    save_profile(Profile("mine", "new.gguf"), paths, overwrite=True)
+    assert load_profile(paths.profiles / "mine.toml").model == "new.gguf"
+
+
+@pytest.mark.parametrize("name", ["../up", "a b", "", "-x", "a/b", "x" * 65])
+def test_a_name_that_is_no_file_name_is_refused(paths: Paths, name: str) -> None:
+    with pytest.raises(UsageError, match="name"):
+        save_profile(Profile(name, "m.gguf"), paths)
+    assert not paths.profiles.exists()
+
+
+def test_what_would_not_load_is_not_written(paths: Paths) -> None:
+    with pytest.raises(UsageError, match="model"):
+        save_profile(Profile("mine", ""), paths)
+    with pytest.raises(UsageError, match="secret"):
+        save_profile(Profile("mine", "m.gguf", flags={"api-key": "x"}), paths)
+    with pytest.raises(UsageError, match="text"):
+        save_profile(Profile("mine", "m\ud800.gguf"), paths)
+    assert not paths.profiles.exists()
+
+
+def test_the_shipped_folder_is_never_written(paths: Paths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    paths.config.mkdir()
+    (tmp_path / "shipped").mkdir()
+    paths.profiles.symlink_to(tmp_path / "shipped")
+    monkeypatch.setattr("gpubox.profiles.writer.shipped_profiles", lambda: tmp_path / "shipped")
+    with pytest.raises(UsageError, match="come with gpubox"):
+        save_profile(Profile("demo", "m.gguf"), paths, overwrite=True)
+    assert not list((tmp_path / "shipped").iterdir())
+
+
+def test_a_link_of_the_owners_is_written_through(paths: Paths, tmp_path: Path) -> None:
+    paths.profiles.mkdir(parents=True)
+    (tmp_path / "dotfile.toml").write_text('model = "old"\n')
+    (paths.profiles / "mine.toml").symlink_to(tmp_path / "dotfile.toml")
+    save_profile(Profile("mine", "new"), paths, overwrite=True)
+    assert (paths.profiles / "mine.toml").is_symlink()
+    assert "new" in (tmp_path / "dotfile.toml").read_text()
+
+
+def test_the_owners_file_wins_by_name(paths: Paths) -> None:
+    assert load_catalog(paths).get("demo").shipped
+    save_profile(Profile("demo", "mine.gguf"), paths)
+    mine = load_catalog(paths).get("demo")
+    assert (mine.model, mine.shipped) == ("mine.gguf", False)
+
+
+def test_a_broken_file_of_the_owners_does_not_fall_back_to_the_shipped_one(paths: Paths) -> None:
+    paths.profiles.mkdir(parents=True)
+    (paths.profiles / "demo.toml").write_text('model = "x"\n[flags\n')
+    catalog = load_catalog(paths)
+    assert "demo" not in catalog.profiles
+    with pytest.raises(UsageError, match="line 2") as error:
+        catalog.get("demo")
+    assert str(paths.profiles / "demo.toml") in error.value.message
+    assert catalog.get("qwen35-24gb").shipped
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('model = "m"\ndescripton = "x"\n', ["descripton", "'description'"]),
+        ('model = "m"\n[chat]\nsistem = "x"\n', ["[chat]", "sistem", "'system'"]),
+        ('model = "m"\n[sampling]\ntop_pp = 1\n', ["[sampling]", "top_pp", "'top_p'"]),
+        ('model = "m"\n[needs]\nvram_gib = 1\n', ["[needs]", "vram_gib", "'vram-gib'"]),
+        ('model = "m"\nport = "8080"\n', ["port", "whole number"]),
+        ('model = "m"\n[flags]\nmodel = "x"\n', ["[flags]", "top of the file"]),
+        ('model = "m"\n[flags]\n--ctx-size = 1\n', ["leading dashes"]),
+        ('title = "m"\n', ["model", "missing"]),
+    ],
+)
+def test_a_typo_is_named_with_file_key_and_nearest(tmp_path: Path, text: str, problem: list[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        load_profile(path)
+    for word in [str(path), *problem]:
+        assert word in str(error.value)
+
+
+def test_an_unknown_profile_names_the_nearest(paths: Paths) -> None:
+    with pytest.raises(UsageError, match="qwen36-mtp-24gb"):
+        load_catalog(paths).get("qwen36-mtp-24g")

@@ -1,0 +1,193 @@
+"""What the sandbox asks of bwrap, which interpreter it takes, and what it tells the owner."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpubox.config import Config, load_config
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import Paths
+from gpubox.sandbox import bubblewrap, remedies, spawn, workspace_scan
+from gpubox.sandbox.interpreter import Interpreter, find_interpreter, system_interpreter
+from gpubox.sandbox.policy import Policy
+
+PYTHON = Interpreter("/usr/bin/python3.11", "3.11", masked=("/usr/lib/python3/dist-packages",))
+FDS = bubblewrap.BwrapFiles(boot=7, main=8)
+
+
+def words(policy: Policy | None = None, *, as_root: bool = False, masked: tuple[str, ...] = ()) -> str:
+    argv = bubblewrap.arguments(policy or Policy(), PYTHON, FDS, as_root=as_root, masked=masked)
+    return " ".join(argv) + " "
+
+
+def test_every_namespace_and_no_capability() -> None:
+    asked = words()
+
+    for name in ("user", "pid", "net", "ipc", "uts", "cgroup-try"):
+        assert f"--unshare-{name} " in asked
+    for word in ("--cap-drop ALL ", "--disable-userns ", "--die-with-parent ", "--new-session ", "--clearenv "):
+        assert word in asked
+    assert "--cap-add" not in asked
+
+
+def test_root_keeps_what_it_needs_to_become_another_user() -> None:
+    asked = words(as_root=True)
+
+    assert asked.count("--cap-add") == 2
+    assert "--cap-add CAP_SETUID --cap-add CAP_SETGID " in asked
+    assert "--unshare-user" not in asked
+
+
+def test_only_the_workspace_is_writable_for_good(own_home: Path) -> None:
+    asked = words(Policy(workspace=Path("/home/o/project")))
+
+    assert asked.count(" --bind ") == 1
+    assert " --bind /home/o/project /workspace " in asked
+    assert f" {own_home}" not in asked
+    for folder in ("/usr/local", "/opt ", "/home ", "/sys", "/etc/passwd"):
+        assert f"bind {folder}" not in asked
+
+
+def test_without_a_workspace_there_is_an_empty_one_of_bounded_size() -> None:
+    asked = words(Policy(scratch_bytes=4096))
+
+    for folder in ("/workspace", "/tmp", "/dev/shm"):
+        assert f"--size 4096 --tmpfs {folder} " in asked
+    assert " --bind " not in asked
+
+
+def test_the_root_of_the_sandbox_is_closed_last() -> None:
+    asked = words(Policy(workspace=Path("/w")), masked=("a/sock", "fifo"))
+    closing = asked.index("--remount-ro / ")
+
+    assert asked.rindex("--tmpfs") < closing
+    assert asked.index("--ro-bind /dev/null /workspace/a/sock ") < closing
+    assert "--ro-bind /dev/null /workspace/fifo " in asked
+    assert "--remount-ro /proc " in asked
+
+
+def test_limits_have_no_way_back_up() -> None:
+    bounds = spawn.limits(Policy(memory_bytes=5, processes=6, cpu_seconds=7))
+
+    assert bounds["RLIMIT_AS"] == (5, 5)
+    assert bounds["RLIMIT_NPROC"] == (6, 6)
+    assert bounds["RLIMIT_CPU"] == (7, 8)
+    assert bounds["RLIMIT_CORE"] == (1, 1)  # 0 would still call the host's core handler
+
+
+def fake_usr(root: Path, version: str, *parts: str) -> Path:
+    (root / "bin").mkdir()
+    (root / f"bin/python{version}").touch()
+    (root / "bin/python3").symlink_to(f"python{version}")
+    for part in parts:
+        (root / f"lib/python{version}/{part}").mkdir(parents=True)
+        (root / f"lib/python{version}/{part}/__init__.py").touch()
+    (root / "lib/python3/dist-packages").mkdir(parents=True)
+    return root
+
+
+def test_the_systems_python_where_it_is_whole_and_new(tmp_path: Path) -> None:
+    interpreter = system_interpreter(fake_usr(tmp_path, "3.12", "asyncio", "unittest", "sqlite3"))
+
+    assert interpreter is not None
+    assert (interpreter.version, interpreter.prefix) == ("3.12", None)
+    assert interpreter.masked == (str(tmp_path / "lib/python3/dist-packages"),)
+
+
+@pytest.mark.parametrize(("version", "parts"), [("3.9", ("asyncio", "unittest", "sqlite3")), ("3.12", ("asyncio",))])
+def test_an_old_or_minimal_python_is_not_taken(tmp_path: Path, version: str, parts: tuple[str, ...]) -> None:
+    assert system_interpreter(fake_usr(tmp_path, version, *parts)) is None
+
+
+def test_a_python_from_elsewhere_stands_at_a_path_of_its_own() -> None:
+    python = Interpreter("/opt/python/bin/python3.13", "3.13", Path("/home/o/.pyenv/v"), ("/opt/python/lib/x",))
+    asked = " ".join(bubblewrap.arguments(Policy(), python, FDS, as_root=False))
+
+    assert "--ro-bind /home/o/.pyenv/v/lib /opt/python/lib " in asked
+    assert "--tmpfs /opt/python/lib/x " in asked
+    assert "/home/o/.pyenv/v /" not in asked
+    assert python.command("b.py", on_host=True)[0] == "/home/o/.pyenv/v/bin/python3.13"
+
+
+def test_this_machine_has_an_interpreter() -> None:
+    assert find_interpreter().version >= "3.1"
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "hint"),
+    [
+        ("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", remedies.APPARMOR),
+        ("proc/sys/kernel/unprivileged_userns_clone", "0", remedies.CLONE),
+        ("proc/sys/user/max_user_namespaces", "0", remedies.NONE_ALLOWED),
+        (".dockerenv", "", remedies.CONTAINER),
+        ("etc/hostname", "box", remedies.OTHERWISE),
+    ],
+)
+def test_the_cure_depends_on_who_refuses(tmp_path: Path, file: str, value: str, hint: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(value)
+
+    assert remedies.remedy(["bwrap: setting up uid map: Permission denied"], tmp_path).startswith(hint)
+
+
+def test_a_missing_bubblewrap_is_to_be_installed(tmp_path: Path) -> None:
+    assert remedies.remedy(["bubblewrap is not installed"], tmp_path).startswith(remedies.MISSING)
+
+
+@pytest.mark.parametrize("value", ["bubblewrap", "landlock", "none"])
+def test_weaker_confinement_is_accepted_by_name(paths: Paths, value: str) -> None:
+    paths.config_file.parent.mkdir(parents=True)
+    paths.config_file.write_text(f'weakest-isolation = "{value}"\n')
+
+    assert load_config(paths).weakest_isolation == value
+    assert Config().weakest_isolation == "bubblewrap"
+
+
+@pytest.mark.parametrize(
+    "text", ['weakest-isolation = "off"', "weakest-isolation = false", 'weakest-isoation = "none"']
+)
+def test_a_confinement_that_is_none_of_them_is_an_error(paths: Paths, text: str) -> None:
+    paths.config_file.parent.mkdir(parents=True)
+    paths.config_file.write_text(f"{text}\n")
+
+    with pytest.raises(UsageError, match=r"weakest-isol?ation"):
+        load_config(paths)
+
+
+@pytest.mark.parametrize("folder", ["/", "/nowhere/at/all", "/etc/hostname"])
+def test_a_workspace_is_a_folder_and_not_everything(folder: str) -> None:
+    with pytest.raises(UsageError, match="cannot be used"):
+        workspace_scan.check_workspace(Path(folder))
+
+
+def test_files_made_are_new_or_changed_and_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "same").write_text("1")
+    (tmp_path / "changed").write_text("1")
+    before = workspace_scan.scan(tmp_path)
+    (tmp_path / "changed").write_text("22")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/new").write_text("3")
+    (tmp_path / "link").symlink_to("/etc")
+    (tmp_path / b"\xff".decode("utf-8", "surrogateescape")).write_text("4")
+
+    assert workspace_scan.changed_files(before, workspace_scan.scan(tmp_path)) == ("changed", "d/new", "\ufffd")
+
+
+def test_a_workspace_that_became_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    assert workspace_scan.check_workspace(tmp_path / "real") == tmp_path / "real"
+    with pytest.raises(UsageError, match="through a link"):
+        workspace_scan.check_workspace(tmp_path / "link")
+
+
+def test_a_workspace_of_doors_is_refused(tmp_path: Path) -> None:
+    for number in range(workspace_scan.MAX_SPECIAL_FILES + 1):
+        os.mkfifo(tmp_path / str(number))
+
+    with pytest.raises(GpuboxError, match="holds 101 sockets"):
+        workspace_scan.scan_at_start(tmp_path)

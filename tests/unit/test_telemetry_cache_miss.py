@@ -1,0 +1,198 @@
+"""Why a prompt was read from its start: what recorded logs say, line by line, and no more than that."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpubox.server.log_parsing import parse_event
+from gpubox.telemetry.cache_miss import (
+    AFTER_RESTART,
+    AFTER_SLEEP,
+    NAMED_SLOT_CHANGED,
+    NO_CHECKPOINT,
+    PREFIX_CHANGED,
+    PromptCacheState,
+)
+from gpubox.telemetry.log_source import LogSource
+from gpubox.telemetry.requests import RequestLog
+from tests.unit.llama_box import LOADED
+
+LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+LRU = "selected slot by LRU, t_last = {}"
+LCP = "selected slot by LCP similarity, f_sim_best = {} (> 0.100 thold), f_keep = 0.990"
+FORCED = "forcing full prompt re-processing due to lack of cache data (likely due to SWA or hybrid/recurrent memory, x)"
+
+
+def reasons(log: RequestLog, text: str) -> dict[int, str | None]:
+    """Why, by task, as the lines of ``text`` tell."""
+    result = {}
+    for line in text.splitlines():
+        at, event = parse_event(line)
+        if event and (request := log.feed(at, event)):
+            result[request.task] = request.cache_miss
+    return result
+
+
+def request(task: int, chosen: str, *, slot: int = 0, prompt: int = 4000, cached: int = 0, extra: str = "") -> str:
+    """The lines of a request on a slot that was ``chosen`` so."""
+    of = f"id  {slot} | task {task} |"
+    choice = f"0.01.000.000 I slot get_availabl: id  {slot} | task -1 | {chosen}\n" if chosen else ""
+    return (
+        f"{choice}{extra}"
+        f"0.01.000.000 I slot launch_slot_: {of} processing task, is_child = 0\n"
+        f"0.01.000.000 I slot operator(): {of} new prompt, n_ctx_slot = 8192, n_keep = 0, task.n_tokens = {prompt}\n"
+        f"0.01.000.000 I slot operator(): {of} cached n_tokens = {cached}, memory_seq_rm [{cached}, end)\n"
+        f"0.02.000.000 I slot print_timing: {of} prompt eval time = 2000.00 ms / {prompt - cached} tokens "
+        f"( 2.00 ms per token, 500.00 tokens per second)\n"
+        f"0.02.000.000 I slot release: {of} stop processing: n_tokens = {prompt + 12}, truncated = 0\n"
+    )
+
+
+# -- recorded: the same prompts A, A, A+, A changed, B, C, A, then five new ones, on three servers ---------------
+
+
+def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
+    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-hybrid.log").read_text(encoding="utf-8"))
+
+    assert [reason_by_task[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [
+        None,
+        None,
+        None,
+        NO_CHECKPOINT,
+        None,
+        PREFIX_CHANGED,
+        "the similar prompt of slot 1 (252 tokens) was evicted by task 29",
+    ]
+    assert reason_by_task[44] is None  # forced too, but its slot was a longer prompt's
+
+
+def test_with_a_prompt_cache_nothing_is_evicted() -> None:
+    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-cache.log").read_text(encoding="utf-8"))
+
+    assert [reason_by_task[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [
+        None,
+        None,
+        None,
+        NO_CHECKPOINT,
+        None,
+        None,
+        None,
+    ]
+    assert set(reason_by_task.values()) == {None, NO_CHECKPOINT}
+
+
+def test_a_kv_cache_that_is_too_small() -> None:
+    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-tight.log").read_text(encoding="utf-8"))
+
+    assert [reason_by_task[task] for task in (0, 5, 10, 15, 20)] == [None] * 5
+    assert reason_by_task[25] == "the similar prompt of slot 2 (304 tokens) was evicted to make room"
+
+
+# -- one by one -----------------------------------------------------------------------------------------
+
+
+def test_two_conversations_that_push_each_other_out() -> None:
+    text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=300) + request(3, LRU.format(9), prompt=4200)
+
+    assert reasons(RequestLog(STARTED), text) == {
+        1: None,
+        2: None,
+        3: "the similar prompt of slot 0 (4,012 tokens) was evicted by task 2",
+    }
+
+
+def test_what_went_to_the_prompt_cache_is_not_evicted() -> None:
+    saved = "0.01.000.000 I srv   prompt_save:  - saving prompt with length 4012, total state size = 1.0 MiB\n"
+    text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=300, extra=saved) + request(3, LRU.format(9))
+
+    assert reasons(RequestLog(STARTED), text)[3] == PREFIX_CHANGED
+
+
+SWA = "0.00.100.000 I llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells\n"
+RECURRENT = "0.00.100.000 I llama_memory_recurrent:        CPU RS buffer size =     1.78 MiB\n"
+NO_SWA = "0.00.100.000 I llama_kv_cache_iswa: creating non-SWA KV cache, size = 8192 cells\n"
+
+
+def forced(task: int, chosen: str, *, extra: str = "", prompt: int = 4000) -> str:
+    """The lines of a request of which the server says that it reads all of it again."""
+    lines = request(task, chosen, extra=extra, prompt=prompt).splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if "cached n_tokens" in line)
+    return "".join([*lines[:at], f"0.01.000.000 I slot operator(): id  0 | task {task} | {FORCED}\n", *lines[at:]])
+
+
+@pytest.mark.parametrize("model", [SWA, RECURRENT], ids=["SWA", "hybrid"])
+def test_the_prompt_cache_had_it_and_a_checkpoint_was_missing(model: str) -> None:
+    better = "0.01.000.000 I srv          load:  - found better prompt with f_keep = 0.850, f_sim = 1.000\n"
+    text = model + request(1, LRU.format(-1)) + forced(2, LRU.format(7), extra=better)
+
+    assert reasons(RequestLog(STARTED), text)[2] == NO_CHECKPOINT
+
+
+@pytest.mark.parametrize("prompt", [1, 2, 8, 63, 64, 100, 4000])
+@pytest.mark.parametrize("similarity", [0.11, 0.5, 1.0])
+def test_a_checkpoint_is_missed_only_by_a_model_that_needs_one_and_where_it_would_have_served(
+    prompt: int, similarity: float
+) -> None:
+    text = request(1, LRU.format(-1)) + forced(2, LCP.format(similarity), prompt=prompt)
+    served = prompt * similarity >= 64
+
+    assert reasons(RequestLog(STARTED), text)[2] is None  # a dense model: the server says the same of it
+    assert reasons(RequestLog(STARTED), NO_SWA + text)[2] is None
+    assert reasons(RequestLog(STARTED), SWA + text)[2] == (NO_CHECKPOINT if served else None)
+
+
+def test_how_much_was_alike_is_not_known_where_the_client_names_the_slot() -> None:
+    by_id = "selected slot by id (0)"
+
+    assert reasons(RequestLog(STARTED), SWA + request(1, by_id) + forced(2, by_id))[2] is None
+
+
+@pytest.mark.parametrize("chosen", [LCP.format(0.9), ""], ids=["like it", "no line tells"])
+def test_a_client_that_wants_no_cache_is_told_nothing(chosen: str) -> None:
+    assert reasons(RequestLog(STARTED), request(1, LRU.format(-1)) + request(2, chosen)) == {1: None, 2: None}
+
+
+def test_a_slot_that_the_client_names() -> None:
+    text = request(1, "selected slot by id (0)") + request(2, "selected slot by id (0)")
+
+    assert reasons(RequestLog(STARTED), text) == {1: None, 2: NAMED_SLOT_CHANGED}
+
+
+@pytest.mark.parametrize(("prompt", "cached"), [(63, 0), (4000, 3000), (4000, 201)])
+def test_short_prompts_and_what_was_reused_need_no_reason(prompt: int, cached: int) -> None:
+    text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=prompt, cached=cached)
+
+    assert reasons(RequestLog(STARTED), text)[2] is None
+
+
+def test_after_a_restart_the_first_prompt_is_read_whole() -> None:
+    log = RequestLog(STARTED, prompt_cache=PromptCacheState(restarted=True))
+    text = (
+        request(0, LRU.format(-1), prompt=2) + request(1, LRU.format(-1), slot=1) + request(2, LRU.format(-1), slot=2)
+    )
+
+    assert reasons(log, text) == {0: None, 1: AFTER_RESTART, 2: None}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_there_was_a_launch_before_this_one(before: bool, tmp_path: Path) -> None:
+    path = tmp_path / "main.log"
+    path.write_text(LOADED + request(1, LRU.format(-1)))
+    if before:
+        path.with_name("main.log.1").write_text(LOADED)
+    (result,) = LogSource(path, STARTED).requests.finished
+
+    assert result.cache_miss == (AFTER_RESTART if before else None)
+
+
+def test_a_server_that_slept_has_forgotten_everything(tmp_path: Path) -> None:
+    path = tmp_path / "main.log"
+    words = ("entering", "exiting")
+    sleep = "".join(f"0.10.000.000 I que start_loop: {word} sleeping state\n" for word in words)
+    path.write_text(LOADED + request(1, LRU.format(-1)) + sleep + request(2, LRU.format(-1)))
+
+    assert LogSource(path, STARTED).requests.finished[0].cache_miss == AFTER_SLEEP
