@@ -126,7 +126,7 @@ def test_a_key_that_others_can_read_is_refused_and_not_shown(paths: Paths, mode:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_key_of_the_owner_alone_is_taken(paths: Paths, mode: int) -> None:
+def test_a_key_that_only_the_owner_can_read_is_used(paths: Paths, mode: int) -> None:
     key_file(paths, "sesame", mode)
 
     assert api_key(paths) == "sesame"

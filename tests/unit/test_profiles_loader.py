@@ -1,4 +1,4 @@
-"""Profiles from files: whatever stands in one, it spoils only itself and says why."""
+"""Loading profiles: a broken file is reported and does not affect the others."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_the_owners_file_wins_by_name_and_comes_first(shipped: Path, paths: Path
     assert list(catalog.profiles) == ["demo", "zz", "aa"]
 
 
-def test_the_owners_broken_file_hides_the_shipped_one_and_says_so(
+def test_the_owners_broken_file_hides_the_shipped_one_and_is_reported(
     shipped: Path, paths: Paths, write_profile: Write
 ) -> None:
     mine = write_profile("demo", "oops")
@@ -254,5 +254,5 @@ def test_a_companion_cannot_take_the_active_servers_place(write_profile: Write) 
         ("127.1", False),
     ],
 )
-def test_what_counts_as_this_machine_only(host: str, loopback: bool, write_profile: Write) -> None:
+def test_loopback_addresses(host: str, loopback: bool, write_profile: Write) -> None:
     assert load_profile(write_profile("p", f'model = "m"\nhost = "{host}"')).loopback is loopback

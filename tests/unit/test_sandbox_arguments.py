@@ -1,4 +1,4 @@
-"""What the sandbox asks of bwrap, which interpreter it takes, and what it tells the owner."""
+"""The arguments for bwrap, the interpreter, the limits, and the hints for the owner."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_namespace_and_no_capability() -> None:
     assert "--cap-add" not in asked
 
 
-def test_root_keeps_what_it_needs_to_become_another_user() -> None:
+def test_root_keeps_the_capabilities_to_become_another_user() -> None:
     asked = words(as_root=True)
 
     assert asked.count("--cap-add") == 2
@@ -98,11 +98,11 @@ def test_the_systems_python_where_it_is_whole_and_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "parts"), [("3.9", ("asyncio", "unittest", "sqlite3")), ("3.12", ("asyncio",))])
-def test_an_old_or_minimal_python_is_not_taken(tmp_path: Path, version: str, parts: tuple[str, ...]) -> None:
+def test_an_old_or_minimal_python_is_not_used(tmp_path: Path, version: str, parts: tuple[str, ...]) -> None:
     assert system_interpreter(fake_usr(tmp_path, version, *parts)) is None
 
 
-def test_a_python_from_elsewhere_stands_at_a_path_of_its_own() -> None:
+def test_a_python_from_elsewhere_is_mounted_at_its_own_path() -> None:
     python = Interpreter("/opt/python/bin/python3.13", "3.13", Path("/home/o/.pyenv/v"), ("/opt/python/lib/x",))
     asked = " ".join(bubblewrap.arguments(Policy(), python, FDS, as_root=False))
 
@@ -149,7 +149,7 @@ def test_weaker_confinement_is_accepted_by_name(paths: Paths, value: str) -> Non
 @pytest.mark.parametrize(
     "text", ['weakest-isolation = "off"', "weakest-isolation = false", 'weakest-isoation = "none"']
 )
-def test_a_confinement_that_is_none_of_them_is_an_error(paths: Paths, text: str) -> None:
+def test_an_unknown_isolation_is_an_error(paths: Paths, text: str) -> None:
     paths.config_file.parent.mkdir(parents=True)
     paths.config_file.write_text(f"{text}\n")
 

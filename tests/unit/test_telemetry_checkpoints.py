@@ -1,4 +1,4 @@
-"""Context checkpoints in host memory: a recorded run, and what becomes of them."""
+"""Context checkpoints in host memory, from a recorded run."""
 
 from __future__ import annotations
 
