@@ -82,7 +82,7 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"arms": ARMS, "starts": 0}, "needs a start"),
         ({"arms": ONE, "starts": 4}, "nothing is restarted"),
