@@ -320,7 +320,7 @@ async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
         await shows(pilot, "~/.config")
         await pilot.press("g")
         await shows(pilot, ACTIONS[0].title)
-        await pilot.press("j", "j", "j", "j")
+        await pilot.press(*"jjjjjjjj")
         await until(pilot, lambda: ACTIONS[0].title not in text(pilot))
 
 

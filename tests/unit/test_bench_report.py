@@ -403,7 +403,7 @@ def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
     estimate = stats.estimate([50.0, 51.0, 52.0, 53.0, 54.0])
     metric = Metric("tg", "short", "p", "tok/s", "higher", estimate, ())
     info = RunInfo("id", Plan("speed", (Target("p", profile="p"),)), "t", 5)
-    drawn = formats.report_svg(info, Report("speed", "The served path", (metric,)))
+    drawn = formats.report_svg(info, Report("speed", "Speed over HTTP", (metric,)))
 
     assert "<rect" in drawn and ">tg, tok/s<" in drawn
     assert drawn.count('stroke="#24292f"') == 3  # the interval: a line and its two ends

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import report_flags, unfinished_note
+from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.soak.trends import (
     MIN_WINDOWS,
     TimedAnswer,
@@ -53,9 +53,7 @@ def summarise(window_seconds: float, info: RunInfo, results: Sequence[tuple[Item
         prefix = f"{target.name}: " if len(info.plan.targets) > 1 else ""
         suffix = validity_suffix((*info.flags, *(flag for _, result in windows for flag in result.flags)))
         notes += [f"{prefix}{finding.removesuffix('.')}{suffix}." for finding in findings(windows, window_seconds)]
-    failed = [(item, result) for item, result in results if result.failed]
-    notes += [f"Not measured: {item.id}: {result.error}." for item, result in failed[:3]]
-    notes += unfinished_note(info, results, "windows")
+    notes += closing_notes(info, results)
     flags = report_flags(info, results)
     return Report("soak", "Agent-like load", tuple(metrics), tuple(tables), tuple(series), tuple(notes), flags)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpubox.bench.kinds.shared import Results, report_flags, unfinished_note
+from gpubox.bench.kinds.shared import Results, closing_notes, report_flags
 from gpubox.bench.kinds.suite.aggregate import WEIGHTS, MeanScore, Standing, TaskScore, standings
 from gpubox.bench.kinds.suite.scoring import score_of_values
 from gpubox.bench.kinds.suite.tasks import TASKS, SuiteOptions
@@ -171,7 +171,4 @@ def _notes(
         yield "Points for speed are relative to the fastest profile: measure several, or give --ref-tps."
     if len(set(options.tasks)) < len(TASKS) or options.speed_tokens:
         yield "This is not the whole suite: the points are not comparable with those of a full run."
-    for item, result in counted:
-        if not result.ok:
-            yield f"{item.id} was not measured: {result.error.rstrip('.')}."
-    yield from unfinished_note(info, results)
+    yield from closing_notes(info, results)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
-from gpubox.bench.kinds.shared import Results, report_flags, unfinished_note
+from gpubox.bench.kinds.shared import Results, name_list, report_flags, unfinished_note
 from gpubox.bench.kinds.sweep.grid import SweepGrid, cell_name, format_flag_value
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
 from gpubox.bench.model import RunInfo
@@ -129,7 +129,7 @@ def _notes(
     if best and comparison:
         yield from _recommendation(grid, info, ranking, best)
     for why in dict.fromkeys(cell.why for cell in unmeasured):
-        yield f"Not measured: {_name_list([cell.name for cell in unmeasured if cell.why == why])}: {why}."
+        yield f"Not measured: {name_list([cell.name for cell in unmeasured if cell.why == why])}: {why}."
     if unmeasured and len(unmeasured) == len(ranking.cells):
         yield "No cell could be measured."
     if comparison and len(comparison.ancova.means) > 1:
@@ -166,7 +166,7 @@ def _other_cells(ranking: Ranking, left_out: int, unmeasured: int) -> Iterator[s
     if any(ranked.verdict == "too few" for ranked in others):
         yield "too few starts to tell it from the others"
     elif within_noise:
-        yield f"within noise of it: {_name_list(within_noise)}"
+        yield f"within noise of it: {name_list(within_noise)}"
     elif others:
         yield (
             f"the {len(others)} others compared are slower" if len(others) > 1 else "the other compared cell is slower"
@@ -198,7 +198,3 @@ def _recommendation(grid: SweepGrid, info: RunInfo, ranking: Ranking, best: Swee
         smallest = cell.name != best.name and not lossy
         name = f"{cell.name} (the smallest window as fast as the best)" if smallest else cell.name
         yield f"To keep {name}: gpubox bench save {info.id}"
-
-
-def _name_list(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
