@@ -28,7 +28,7 @@ FORCED = "forcing full prompt re-processing due to lack of cache data (likely du
 
 
 def reasons(log: RequestLog, text: str) -> dict[int, str | None]:
-    """Why, by task, as the lines of ``text`` tell."""
+    """The cache miss reason of each task in the lines of ``text``."""
     result = {}
     for line in text.splitlines():
         at, event = parse_event(line)

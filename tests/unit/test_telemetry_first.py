@@ -68,7 +68,7 @@ async def test_readings_from_the_load_are_dropped_when_the_server_is_ready(
     await until(sampler.sample, lambda _: len(box.asked) > 2)
     assert (await sampler.sample()).throughput.state == "loading"
 
-    box.answers |= {"/slots": hang, "/health": hang}  # it computes somebody's first batch
+    box.answers |= {"/slots": hang, "/health": hang}  # the server computes the first batch of a request
     await until(sampler.sample, lambda _: hanging.is_set())
     box.record(ready_at="t")
     snapshot = await sampler.sample()
@@ -102,7 +102,7 @@ async def test_requests_that_wait_for_a_slot_are_counted(box: LlamaBox, make: Ma
         ahead.ahead += http_source.QUEUE_SECONDS / 2
         snapshot = await sampler.sample(wait=True)
     assert snapshot.throughput.queued_requests == 1
-    assert box.asked.count("/metrics") == 3  # not at every look: it disturbs other watchers' gauges
+    assert box.asked.count("/metrics") == 3  # not at every poll: it resets gauges that other watchers read
 
     box.answers["/slots"] = [slot(0, busy=True, task=1, generated=9), slot(1, task=2)]
     assert (await sampler.sample(wait=True)).throughput.queued_requests == 0

@@ -60,7 +60,7 @@ async def test_slots_are_off(status: int, box: LlamaBox, make: Make) -> None:
     assert (snapshot.server.state, snapshot.throughput.slots, snapshot.totals.generated_tokens) == ("ready", None, 6)
 
     box.write(taken("0.01.000.000", 1))
-    assert (await sampler.sample(wait=True)).throughput.state == "answering"  # the log tells
+    assert (await sampler.sample(wait=True)).throughput.state == "answering"  # from the log
     box.write(done("0.05.000.000", 1))
     assert len((await sampler.sample(wait=True)).requests) == 1
 

@@ -137,7 +137,7 @@ def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path)
     assert (recorder.count, recorder.lost) == (1, 2)
     assert read_recording(path) == [RICH]
 
-    os.dup2(disk, recorder._file.fileno())  # somebody has made room
+    os.dup2(disk, recorder._file.fileno())  # there is space again
     later = replace(RICH, at=9.0)
     recorder.write(later)
     recorder.close()

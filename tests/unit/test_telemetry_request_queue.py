@@ -124,7 +124,7 @@ def test_each_wait_is_the_true_one_whoever_leaves(seed: int, slots: int, leavers
     result = waits(server.lines)
 
     items = [request for request in result.values() if request.queue_seconds is not None]
-    assert len(items) > len(result) / 3  # of two slots done at once, one cannot tell who called whom where others left
+    assert len(items) > len(result) / 3  # if two slots finish at once, the order is unknown where clients left
     for request in items:
         assert request.queue_seconds == pytest.approx(server.truth[request.task], abs=1e-4)
         assert request.ttft_seconds == pytest.approx((request.queue_seconds or 0) + (request.slot_ttft_seconds or 0))
@@ -135,7 +135,7 @@ def test_each_wait_is_the_true_one_whoever_leaves(seed: int, slots: int, leavers
 QUEUE = Path(__file__).parent.parent / "fixtures" / "logs" / "b11434-queue.log"
 SEEN = {8: 7.852, 10: 10.371, 13: 10.740, 15: 11.800, 16: 12.601, 17: 13.989, 131: 0.180, 133: 0.868, 144: 1.799,
         145: 3.237, 149: 3.761, 150: 4.910}  # fmt: skip
-"""By task: what each client's own stopwatch said (tests/perf/ttft.py, one slot), one more leaving in each round."""
+"""By task: what each client measured (tests/perf/ttft.py, one slot), one more leaving in each round."""
 
 
 def test_a_recorded_queue_gives_the_waits_that_the_clients_saw() -> None:

@@ -116,7 +116,7 @@ def test_the_log_of_an_older_build_without_times() -> None:
     assert (result.slot_ttft_seconds, result.duration_seconds) == (3.0, 13.0)
     assert (result.pp_tokens_per_second, result.tg_tokens_per_second) == (1000.0, 20.0)
     assert (result.draft_tokens, result.draft_tokens_accepted, result.mean_accepted_length) == (297, 171, 2.40)
-    assert result.cache_miss is None  # how much of it a slot held is in no line
+    assert result.cache_miss is None  # the log does not show how much of it a slot held
 
 
 def test_timings_without_slot_and_header_are_ignored() -> None:
@@ -167,7 +167,7 @@ def test_why_it_ended(limit: int | None, generated: int, truncated: int, reason:
     log = RequestLog(STARTED)
     lines = request_lines(1.0, generated=generated, truncated=truncated)
     feed(log, lines[:3])
-    log.in_flight[0].predict_limit = limit  # as /slots told
+    log.in_flight[0].predict_limit = limit  # from /slots
 
     assert feed(log, lines[3:])[0].stop_reason == reason
 

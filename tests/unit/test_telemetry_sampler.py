@@ -291,7 +291,7 @@ async def test_close_leaves_no_task_and_no_socket(foreign: bool, hanging: bool, 
 
     assert asyncio.all_tasks() == before
     assert connections(box.port) == []
-    await sampler.close()  # twice is no harm
+    await sampler.close()  # a second time does no harm
 
 
 async def test_closing_without_a_sample(make: Make) -> None:

@@ -158,8 +158,8 @@ def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None
 def reading_prompt(processed: int | None, clock: float = 12.0, *, prompt: int | None = 43_000) -> SlotReading:
     log = RequestLog(STARTED)
     log.in_flight[0] = RequestInFlight(0, 1, 10.0, prompt_tokens=prompt, cached_tokens=41_000)
-    asked = slot(0, 0, used=41_000 + (processed or 0), processed_tokens=processed, predict_limit=64)
-    (reading,) = read_slots((asked,), log, SlotRates(), clock, clock)
+    inputs = slot(0, 0, used=41_000 + (processed or 0), processed_tokens=processed, predict_limit=64)
+    (reading,) = read_slots((inputs,), log, SlotRates(), clock, clock)
     assert log.in_flight[0].predict_limit == 64
     return reading
 
@@ -182,15 +182,15 @@ def test_between_two_batches_the_speed_of_a_prompt_stays_and_its_end_comes_neare
     log.in_flight[0] = RequestInFlight(0, 1, 10.0, prompt_tokens=4000, cached_tokens=0)
     rates = SlotRates()
     for at, processed in ((10.0, 0), (12.0, 1000), (13.5, 1000)):
-        asked = slot(0, 0, used=processed, processed_tokens=processed)
-        rates.feed(at, (asked,))
-    (reading,) = read_slots((asked,), log, rates, 13.5, 13.5)
+        inputs = slot(0, 0, used=processed, processed_tokens=processed)
+        rates.feed(at, (inputs,))
+    (reading,) = read_slots((inputs,), log, rates, 13.5, 13.5)
 
     assert reading.pp_tokens_per_second == pytest.approx(500.0)  # 1000 tokens in the 2 s up to the step
     assert reading.eta_seconds == pytest.approx(6.0 - 1.5)
 
     log.in_flight[0].pp = 512.5
-    (reading,) = read_slots((asked,), log, rates, 13.5, 13.5)
+    (reading,) = read_slots((inputs,), log, rates, 13.5, 13.5)
     assert reading.pp_tokens_per_second == 512.5  # the log's own
 
 
