@@ -156,14 +156,6 @@ main()
 """
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    sandbox = Sandbox(Config())
-    if asyncio.run(sandbox.confinement()).isolation is None:
-        pytest.skip("nothing confines programs on this machine")
-    return sandbox
-
-
 async def test_bug_3_buy_milk_is_one_argument(sandbox: Sandbox) -> None:
     """An app with one positional and one with ``nargs="+"`` both pass all eight; one that tells its argv proves it."""
     single, several = TODO.replace("%NARGS%", ""), TODO.replace("%NARGS%", ', nargs="+"')

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpubox.bench.benchmark import check_numbers
-from gpubox.bench.model import Flag, Item, Result, RunInfo
+from gpubox.bench.model import Flag, RunInfo, ScoredItems
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
 
 Options = TypeVar("Options")
-Results = Sequence[tuple[Item, Result]]
 
 
 def convert_options(values: Mapping[str, Any], options_type: type[Options]) -> Options:
@@ -46,12 +45,12 @@ def parse_python(code: str) -> ast.Module | None:
         return None
 
 
-def report_flags(info: RunInfo, results: Results) -> tuple[Flag, ...]:
+def report_flags(info: RunInfo, results: ScoredItems) -> tuple[Flag, ...]:
     """The flags of the run and of every item but warm-ups."""
     return (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
 
 
-def closing_notes(info: RunInfo, results: Results) -> Iterator[str]:
+def closing_notes(info: RunInfo, results: ScoredItems) -> Iterator[str]:
     """What was not measured, a note for each reason, and how much is left to do."""
     names: dict[str, list[str]] = {}
     for item, result in results:
@@ -63,7 +62,7 @@ def closing_notes(info: RunInfo, results: Results) -> Iterator[str]:
     yield from unfinished_note(info, results)
 
 
-def unfinished_note(info: RunInfo, results: Results) -> Iterator[str]:
+def unfinished_note(info: RunInfo, results: ScoredItems) -> Iterator[str]:
     """How much is left to do, if the run is not complete."""
     if len(results) < info.items:
         yield f"{info.items - len(results)} of {info.items} items are not done yet."

@@ -18,7 +18,7 @@ from gpubox.bench.kinds.soak.trends import (
     max_period,
     memory_growth,
 )
-from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.model import Result, RunInfo, ScoredItems
 from gpubox.bench.report.formatting import validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
@@ -33,7 +33,7 @@ THIRDS = ("first third", "middle third", "last third")
 _MEMORY = (("VRAM", "vram_bytes"), ("RAM of the server", "rss_bytes"))
 
 
-def summarise(window_seconds: float, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+def summarise(window_seconds: float, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far, each target by itself."""
     metrics: list[Metric] = []
     tables: list[ReportTable] = []

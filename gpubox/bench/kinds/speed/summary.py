@@ -12,7 +12,7 @@ import msgspec
 from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
-from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Better, Metric, Report, ReportTable
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import scale_estimate
@@ -32,7 +32,7 @@ _MEASURES: tuple[tuple[str, str, str, Better], ...] = (
 
 
 def summarise(
-    options: SpeedOptions, info: RunInfo, results: Sequence[tuple[Item, Result]], history: NoiseHistory | None = None
+    options: SpeedOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None
 ) -> Report:
     """The metrics of each target and workload; notes say what failed or was skipped."""
     rows: list[Row] = [
@@ -177,7 +177,7 @@ def _one_start_note(
     return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."]
 
 
-def _notes(info: RunInfo, results: Sequence[tuple[Item, Result]], rows: Sequence[Row]) -> Iterator[str]:
+def _notes(info: RunInfo, results: ScoredItems, rows: Sequence[Row]) -> Iterator[str]:
     if any(result.values.get("timed_by") == "client" for _, _, result in rows):
         yield "This server sends no timings: pp and tg are measured by the client and include the network."
     yield from closing_notes(info, results)

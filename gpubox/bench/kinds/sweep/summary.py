@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
-from gpubox.bench.kinds.shared import Results, name_list, report_flags, unfinished_note
+from gpubox.bench.kinds.shared import name_list, report_flags, unfinished_note
 from gpubox.bench.kinds.sweep.grid import SweepGrid, cell_name, format_flag_value
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
-from gpubox.bench.model import RunInfo
+from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import LOSSY_FLAGS
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Better, Metric, Report, ReportTable, Series, Value
@@ -31,7 +31,7 @@ MIN_CORRECTION = 0.0005
 MetricsByCell = dict[str, list[Metric]]
 
 
-def summarise(grid: SweepGrid, info: RunInfo, results: Results, history: NoiseHistory | None = None) -> Report:
+def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None) -> Report:
     """The report so far."""
     noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
     ranking = rank_cells(grid, results, noise)
@@ -117,7 +117,7 @@ def _x_axis(flag: str, values: Sequence[FlagValue]) -> tuple[Callable[[FlagValue
 
 
 def _notes(
-    grid: SweepGrid, info: RunInfo, ranking: Ranking, results: Results, noise: Noise, suffix: str
+    grid: SweepGrid, info: RunInfo, ranking: Ranking, results: ScoredItems, noise: Noise, suffix: str
 ) -> Iterator[str]:
     """The best cell, what to keep and why, what could not be measured, how cells were compared."""
     best, comparison = ranking.best, ranking.comparison
