@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.models import DownloadProgress
 from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
-
-DownloadProgress = Callable[[int, int | None], None]
-"""Called with the bytes downloaded and the total (None: unknown). It may raise to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
