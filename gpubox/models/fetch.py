@@ -73,4 +73,4 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadPr
         from gpubox.models.quants import parse_reference
 
         return fetch_quant(parse_reference(text), on_progress)
-    raise GpuboxError(f"The model {text!r} cannot be downloaded.", 'Only "hf:" and "demo:" models can.')
+    raise GpuboxError(f"The model {text!r} cannot be downloaded.", 'Only "hf:" and "demo:" models can be downloaded.')
