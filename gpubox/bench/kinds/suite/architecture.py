@@ -110,7 +110,7 @@ MAX_POINTS_IF_WRONG = 3
 
 
 def architecture_points(text: str) -> dict[str, int]:
-    """3.2, ten points by five criteria of two.
+    """3.2, ten points: five criteria of two points each.
 
     A text without sentences gets none; one that confuses the two approaches gets MAX_POINTS_IF_WRONG at most.
     """
