@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.import_result import ImportSource
-from gpubox.interchange.importing import ImportedProfile, import_text
+from gpubox.interchange.importing import import_text
+from gpubox.interchange.profile_draft import ImportedProfile
 from gpubox.interchange.reference_options import long_name, long_names, reference_options
 
 
-def import_one(text: str, **more: str) -> ImportedProfile:
-    (imported,) = import_text(text, **more)
+def import_one(text: str, **options: Any) -> ImportedProfile:
+    (imported,) = import_text(text, **options)
     return imported
 
 
-def flags(text: str, **more: str) -> dict[str, object]:
-    return dict(import_one(text, **more).profile.flags)
+def flags(text: str, **options: Any) -> dict[str, object]:
+    return dict(import_one(text, **options).profile.flags)
 
 
 def noted(imported: ImportedProfile, *words: str) -> bool:

@@ -60,7 +60,7 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
         for name in outcome.quarantined:
             diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
         for name in outcome.not_quarantined:
-            diagnostics.note(f"left {name}: your own tools may run it")
+            diagnostics.note(f"kept {name}, which your own tools may run")
         ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         reason = f": {outcome.why}" if outcome.why else ""
         diagnostics.note(f"{ending}{reason}, {outcome.seconds * 1000:.0f} ms, {outcome.isolation}")
