@@ -9,7 +9,7 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import NumberOption, json_option
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
 
 _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
@@ -29,7 +29,7 @@ def command() -> None:
     help="The only writable folder. [default: a new one]",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=NumberOption,
+    "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
     help="Time limit in seconds. [default: 30]",
 )  # fmt: skip
 @json_option
