@@ -78,24 +78,19 @@ async def _stop_and_remove(supervisor: Supervisor) -> None:
 def _locked(paths: Paths, instance: str) -> Iterator[bool]:
     """Locks ``instance`` inside the block and removes the lock file afterwards; ``False`` if it is locked already."""
     path = paths.instance_state(instance).with_suffix(".run")
-    while True:
-        try:
-            descriptor = lock_file(path)
-        except OSError as error:
-            raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
-        if descriptor is None:
-            yield False
-            return
-        try:
-            if not _is_same_file(path, descriptor):
-                continue  # its former owner removed it: a lock on a removed file protects nothing
-            try:
-                yield True
-            finally:
-                path.unlink(missing_ok=True)
-            return
-        finally:
-            os.close(descriptor)
+    try:
+        while (descriptor := lock_file(path)) is not None and not _is_same_file(path, descriptor):
+            os.close(descriptor)  # its former owner removed it: a lock on a removed file protects nothing
+    except OSError as error:
+        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:

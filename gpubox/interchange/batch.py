@@ -19,13 +19,8 @@ def looks_like_batch(text: str) -> bool:
     return bool(re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
 
 
-def read_batch(text: str) -> list[ScriptCommand]:
-    """The commands of ``text`` in order. Raises UsageError if its variables expand to too much text."""
-    return read_batch_file(text)[0]
-
-
-def read_batch_file(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
-    """The commands and the ``set`` lines of ``text``. Raises UsageError like ``read_batch``."""
+def read_batch(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
+    """The commands and the ``set`` lines of ``text``. Raises UsageError if its variables expand to too much text."""
     budget = ExpansionBudget()
     commands: list[ScriptCommand] = []
     variables: dict[str, str] = {}

@@ -8,11 +8,12 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.batch import looks_like_batch, read_batch_file
+from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.compose import is_compose, read_compose
 from gpubox.interchange.import_notes import limit_notes, omitted
 from gpubox.interchange.import_result import ImportResult, ImportSource, import_commands, import_server
@@ -42,6 +43,7 @@ _SUFFIXES = r"bat|cmd|sh|ps1|service|container|ya?ml|ini|gguf|txt|json|kcpps|arg
 _DEFAULT_CONTEXT = 32768
 _EMBEDDING_ARCHITECTURES = {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "modern-bert", "gemma-embedding"}
 _Reader = Callable[[str, ImportSource], ImportResult]
+_ScriptReader = Callable[[str], tuple[list[ScriptCommand], ScriptAssignments]]
 
 
 def import_source(source: str, *, name: str | None = None, known: ImportSource | None = None) -> list[ImportedProfile]:
@@ -165,15 +167,25 @@ def _read(path: Path) -> str:
 
 
 def _reader(text: str, path: Path) -> _Reader:
+    from_shell = partial(_from_script, read_script)
+    from_batch = partial(_from_script, read_batch)
+    from_powershell = partial(_from_script, read_powershell)
+
+    def from_quadlet(text: str, source: ImportSource) -> ImportResult:
+        return _from_containers(*read_quadlet(text), source)
+
+    def from_args(text: str, source: ImportSource) -> ImportResult:
+        return import_commands(read_args_file(text), source)
+
     suffix = path.suffix.lower()
     by_suffix: dict[str, _Reader] = {
-        ".service": _from_unit, ".container": _from_quadlet, ".yaml": _from_yaml, ".yml": _from_yaml,
-        ".ini": _from_ini, ".json": _from_json, ".kcpps": _from_json, ".bat": _from_batch, ".cmd": _from_batch,
-        ".ps1": _from_powershell, ".args": _from_args, ".sh": _from_shell, ".bash": _from_shell,
+        ".service": _from_unit, ".container": from_quadlet, ".yaml": _from_yaml, ".yml": _from_yaml,
+        ".ini": _from_ini, ".json": _from_json, ".kcpps": _from_json, ".bat": from_batch, ".cmd": from_batch,
+        ".ps1": from_powershell, ".args": from_args, ".sh": from_shell, ".bash": from_shell,
         ".modelfile": _from_modelfile,
     }  # fmt: skip
     if re.search(r"^\[Container\]\s*$", text, re.M):
-        return _from_quadlet
+        return from_quadlet
     if re.search(r"^\[(?:Service|Unit)\]\s*$", text, re.M):
         return _from_unit
     if suffix in by_suffix:
@@ -183,11 +195,11 @@ def _reader(text: str, path: Path) -> _Reader:
         (bool(re.search(r"^(?:models|services|apiVersion):", text, re.M)), _from_yaml),
         (text.lstrip().startswith("{"), _from_json),
         (_looks_like_ini(text), _from_ini),
-        (looks_like_args(text), _from_args),
-        (looks_like_powershell(text), _from_powershell),
-        (looks_like_batch(text), _from_batch),
+        (looks_like_args(text), from_args),
+        (looks_like_powershell(text), from_powershell),
+        (looks_like_batch(text), from_batch),
     ]
-    return next((reader for matches, reader in by_text if matches), _from_shell)
+    return next((reader for matches, reader in by_text if matches), from_shell)
 
 
 def _looks_like_ini(text: str) -> bool:
@@ -198,29 +210,13 @@ def _looks_like_ini(text: str) -> bool:
     return False
 
 
-def _from_shell(text: str, source: ImportSource) -> ImportResult:
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("```"))
-    return _from_script(*read_script("\n".join(lines)), source)
-
-
-def _from_batch(text: str, source: ImportSource) -> ImportResult:
-    return _from_script(*read_batch_file(text), source)
-
-
-def _from_powershell(text: str, source: ImportSource) -> ImportResult:
-    return _from_script(*read_powershell(text), source)
-
-
-def _from_script(commands: list[ScriptCommand], assignments: ScriptAssignments, source: ImportSource) -> ImportResult:
+def _from_script(read: _ScriptReader, text: str, source: ImportSource) -> ImportResult:
+    commands, assignments = read(text)
     result = import_commands(commands, source)
     texts = [command.line or command.text for command in result.commands]
     unused = assignments.unused(texts, [name for command in result.commands for name in command.env])
     result.notes += [omitted(assignment, "no server here uses it") for assignment in unused]
     return result
-
-
-def _from_args(text: str, source: ImportSource) -> ImportResult:
-    return import_commands(read_args_file(text), source)
 
 
 def _from_unit(text: str, source: ImportSource) -> ImportResult:
@@ -229,10 +225,6 @@ def _from_unit(text: str, source: ImportSource) -> ImportResult:
     result.profiles = [_with(imported, title=unit.title, restart=unit.restart) for imported in result.profiles]
     result.notes += unit.notes
     return result
-
-
-def _from_quadlet(text: str, source: ImportSource) -> ImportResult:
-    return _from_containers(*read_quadlet(text), source)
 
 
 def _from_yaml(text: str, source: ImportSource) -> ImportResult:

@@ -107,7 +107,7 @@ def _words(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if not line.strip().startswith("#")]
     text = re.sub(r"\\[ \t]*\n", " ", "\n".join(lines))
     if re.search(r"[A-Za-z]:\\", text):
-        return [word for command in read_batch(text) for word in command.words]
+        return [word for command in read_batch(text)[0] for word in command.words]
     return split_words(text)
 
 

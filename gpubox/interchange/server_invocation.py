@@ -87,7 +87,7 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
     for inner in _shell_texts(command.words):
         invocation: ServerInvocation | None = None
         notes: list[str] = []
-        for nested in read_batch(inner) if looks_like_batch(inner) else read_shell(inner, public):
+        for nested in read_batch(inner)[0] if looks_like_batch(inner) else read_shell(inner, public):
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
             if invocation is None and (server := find_server(merged, depth + 1)):

@@ -33,7 +33,8 @@ def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[ScriptCo
 
 def read_script(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
     """The commands and the assignments of ``text``. Raises UsageError like ``read_shell``."""
-    shell = _Shell(text, {}, ExpansionBudget())
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("```"))  # a Markdown code block
+    shell = _Shell("\n".join(lines), {}, ExpansionBudget())
     return shell.commands(), shell.assignments
 
 

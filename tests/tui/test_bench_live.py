@@ -52,11 +52,11 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
         words = ("speed", "--url", server.url, *SMALL, "--repeats", "2000")
         planned = await bench.outline(words)
         assert (planned.items, planned.starts, planned.restored_profile) == (4002, (), None)
-        assert planned.tokens and not planned.fresh
+        assert planned.tokens and not planned.always_restarts
 
         async with begun(bench, *words) as task:
             live = await at_work(bench, task, 3)
-            assert (live.at_work, live.value_name, live.headline) == (True, "tg, tok/s", "tg 50.0 tok/s")
+            assert (live.info.state, live.value_name, live.headline) == ("running", "tg, tok/s", "tg 50.0 tok/s")
             assert live.seconds_left is not None
             assert live.now
             await bench.stop(live)

@@ -58,5 +58,5 @@ async def test_picture(
         elif scene == "at_work":
             await shows(pilot, ", active", "▶ bench")
         else:
-            await shows(pilot, "The served path")
+            await shows(pilot, "Speed over HTTP")
         await pictured(pilot, snapshot)

@@ -64,7 +64,7 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
     speed_run(box, "slow", tg=30.0)
     speed_run(box, "fast", tg=60.0, flags=[Flag("throttling", "power cap")])
     async with benching(box, size=size) as (pilot, _):
-        await shows(pilot, "2 runs", "fast", "slow", "The served path")
+        await shows(pilot, "2 runs", "fast", "slow", "Speed over HTTP")
         assert screen_of(pilot).pane.border_title.endswith("speed-fast")
         await pilot.press("j")
         await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-slow"))
@@ -80,13 +80,13 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
 async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths) -> None:
     speed_run(box, "fast", tg=60.0)
     async with benching(box, size=(200, 50)) as (pilot, _):
-        await shows(pilot, "The served path")
+        await shows(pilot, "Speed over HTTP")
         await settled(pilot)
         pane = screen_of(pilot).pane
         rows = ["".join(part for part, _ in row).rstrip() for row in pane.drawn]
-        await drag(pilot, "served path", "short, cold")
+        await drag(pilot, "over HTTP", "short, cold")
         await pilot.press("ctrl+c")
-        assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("The "), *rows[1:4], "short, cold"])
+        assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("Speed "), *rows[1:4], "short, cold"])
         await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
         assert not screen_of(pilot).get_selected_text()
         await pilot.press("y")
@@ -250,7 +250,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
     speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
         screen, bench = screen_of(pilot), bench_of(services)
-        await shows(pilot, "1 run", "The served path")
+        await shows(pilot, "1 run", "Speed over HTTP")
         await begin_speed(pilot)
         await pilot.press("x")
         await shows(pilot, "The run is being started; x")  # the pane does not show the run under the cursor
@@ -265,7 +265,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         bench.working = None
         bench.ended.set()
         await until(pilot, lambda: screen.pane.shown == run.id, "its report")
-        await shows(pilot, "2 runs", "The served path")
+        await shows(pilot, "2 runs", "Speed over HTTP")
         assert screen.rows.value
         assert screen.rows.value.id == run.id
 

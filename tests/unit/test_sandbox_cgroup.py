@@ -1,4 +1,4 @@
-"""Where a cgroup can be made for a run, from folders as the kernel shows them."""
+"""Where a cgroup can be made, from folders as the kernel shows them."""
 
 from __future__ import annotations
 

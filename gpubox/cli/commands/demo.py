@@ -103,5 +103,5 @@ def _print(question: str, answer: ChatCompletion) -> None:
         output.emit(
             f"pp {units.rate(timings.pp_tokens_per_second)} tok/s ({units.tokens(timings.prompt_tokens)} tokens)   "
             f"tg {units.rate(timings.tg_tokens_per_second)} tok/s ({units.tokens(timings.generated_tokens)} tokens)   "
-            "as the server timed it"
+            "timed by the server"
         )

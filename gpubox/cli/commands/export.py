@@ -27,9 +27,9 @@ _DEFAULT_PORT = 8080
 @click.argument("profile")
 @click.option(
     "--as", "kind", type=click.Choice(KINDS), required=True, metavar="KIND",
-    help=f"Format, required: {', '.join(KINDS[:-1])} or {KINDS[-1]}.",
+    help=f"Format: {', '.join(KINDS[:-1])} or {KINDS[-1]}.",
 )  # fmt: skip
-@click.option("--url", metavar="URL", help="The server's address in a client's settings. [default: its current one]")
+@click.option("--url", metavar="URL", help="Server address for a client. [default: the profile's]")
 @json_option
 @click.pass_obj
 def command(context: Context, profile: str, kind: str, url: str | None, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -69,16 +70,5 @@ def _values(status: ServerStatus) -> dict[str, Any]:
         "base_url": status.base_url,
         "state": status.state,
         "started_at": status.started_at,
-        "slots": None
-        if status.slots is None
-        else [
-            {
-                "id": slot.index,
-                "busy": slot.busy,
-                "context_used_tokens": slot.context_used_tokens,
-                "context_size_tokens": slot.context_size_tokens,
-                "generated_tokens": slot.generated_tokens,
-            }
-            for slot in status.slots
-        ],
+        "slots": None if status.slots is None else [asdict(slot) for slot in status.slots],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -57,10 +58,7 @@ def _values(profile: Profile, preview: LaunchPreview, line: str) -> dict[str, An
         "refusal": _refusal(preview.refusal),
         "sampling": dict(profile.sampling),
         "source": profile.source or None,
-        "references": [
-            {"what": r.what, "value": r.value, "unit": r.unit, "hardware": r.hardware, "article": r.article}
-            for r in profile.references
-        ],
+        "references": [asdict(reference) for reference in profile.references],
     }
 
 

@@ -15,7 +15,7 @@ from gpubox.bench.kinds.speed import llama_bench
 from gpubox.bench.kinds.speed.summary import summarise
 from gpubox.bench.kinds.speed.workloads import Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
-from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.questions import TEMPLATE_TOKENS, context_filler, no_speed_reason, reply_values, unmet_conditions
 from gpubox.bench.report.model import Report
 from gpubox.bench.start_comparison import random_order
@@ -59,7 +59,7 @@ class Speed(Benchmark):
                 items.append(Item(f"{prefix}llama-bench", target.name, values, weight=2000))
         return items
 
-    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
+    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
         if "prompt" not in item.values or server is None or server.target.name != item.target:
             return ""
         load = workload_of(item)
@@ -94,10 +94,10 @@ class Speed(Benchmark):
             return Result(item.id, flags=flags, error=why)
         return Result(item.id, reply_values(raw, reply), flags=flags)
 
-    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.options, info, results, self.history)
 
-    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+    def headline(self, results: ScoredItems) -> str:
         rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
         return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
 

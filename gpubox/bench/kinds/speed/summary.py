@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import TypeVar
 
 import msgspec
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import report_flags, unfinished_note
+from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
-from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Better, Metric, Report, ReportTable
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import scale_estimate
@@ -33,7 +32,7 @@ _MEASURES: tuple[tuple[str, str, str, Better], ...] = (
 
 
 def summarise(
-    options: SpeedOptions, info: RunInfo, results: Sequence[tuple[Item, Result]], history: NoiseHistory | None = None
+    options: SpeedOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None
 ) -> Report:
     """The metrics of each target and workload; notes say what failed or was skipped."""
     rows: list[Row] = [
@@ -49,7 +48,7 @@ def summarise(
     benches = [(item, result) for item, result in results if "prompt" not in item.values and result.ok]
     return Report(
         kind="speed",
-        title=PRESETS[options.preset] if options.preset else "The served path",
+        title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         metrics=tuple(metrics),
         tables=tuple(_llama_bench_table(item, result) for item, result in benches),
         notes=(*_one_start_note(options, info, metrics, history), *_notes(info, results, rows)),
@@ -178,12 +177,7 @@ def _one_start_note(
     return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."]
 
 
-def _notes(info: RunInfo, results: Sequence[tuple[Item, Result]], rows: Sequence[Row]) -> list[str]:
-    notes = []
-    failed = [(item, result) for item, result in results if result.failed and not item.warmup]
-    for why, members in groupby(sorted(failed, key=lambda pair: pair[1].error), key=lambda pair: pair[1].error):
-        names = sorted({item.group or item.id for item, _ in members})
-        notes.append(f"Not measured: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: {why}.")
+def _notes(info: RunInfo, results: ScoredItems, rows: Sequence[Row]) -> Iterator[str]:
     if any(result.values.get("timed_by") == "client" for _, _, result in rows):
-        notes.append("This server sends no timings: pp and tg are measured by the client and include the network.")
-    return [*notes, *unfinished_note(info, results)]
+        yield "This server sends no timings: pp and tg are measured by the client and include the network."
+    yield from closing_notes(info, results)

@@ -101,7 +101,7 @@ def check_shortener() -> dict[str, bool]:
     refusals = [
         app.ask("POST", "/shorten", body, "10.0.0.2")[0] for body in ({"url": "no url at all"}, {"url": ""}, {})
     ]
-    results["refuses what is no URL"] = all(status in (400, 422) for status in refusals)
+    results["refuses invalid URLs"] = all(status in (400, 422) for status in refusals)
     unknown = app.ask("GET", "/" + secrets.token_hex(4))[0], app.ask("GET", "/stats/" + secrets.token_hex(4))[0]
     results["404"] = unknown == (404, 404) and results["redirects"]
     counts = []

@@ -38,7 +38,7 @@ TODO_CHECKS = ("help", "add", "list", "keeps", "edit", "done", "delete", "unknow
 SHORTENER_CHECKS = (
     "shortens",
     "redirects",
-    "refuses what is no URL",
+    "refuses invalid URLs",
     "404",
     "counts visits",
     "10 a minute",
