@@ -37,7 +37,7 @@ class Config:
     load_seconds: float = toml_key("number", "A model load fails after this long.", 3600.0, above=0)
     stop_seconds: float = toml_key("number", "An idle server is killed this long after SIGTERM.", 15.0, above=0)
     wait_seconds: float = toml_key(
-        "number", "A stop or switch is given up after waiting this long for requests in flight.", 600.0, above=0
+        "number", "A switch or restart is given up after waiting this long for running requests.", 600.0, above=0
     )
     shipped_profiles: str = toml_key(
         "text",

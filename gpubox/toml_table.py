@@ -168,7 +168,7 @@ class TomlTable:
             except OverflowError:
                 value = math.inf
             if not math.isfinite(value):
-                raise self.error(name, "must be a number of ordinary size")
+                raise self.error(name, "must be a finite number")
         if key.choices and value not in key.choices:
             *others, last = (f'"{choice}"' for choice in key.choices)
             raise self.error(name, f"must be {', '.join(others)} or {last}, not {value!r}")

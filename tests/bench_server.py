@@ -1,4 +1,4 @@
-"""A server that streams completions as llama-server, vLLM, Ollama and a plain OpenAI server do; one thread, no model.
+"""A server without a model that streams completions like llama-server, vLLM, Ollama or a plain OpenAI server.
 
 The formats are those of llama-server b11434 and of the OpenAI API (``stream_options.include_usage``).
 """
@@ -16,21 +16,21 @@ PROPS = {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 1, "buil
 
 
 class BenchServer:
-    """Answers until the block ends. What it was asked is in ``asked``; the counters are what it has served."""
+    """Answers until the block ends. ``asked`` holds the requests; the counters are those of ``/metrics``."""
 
     def __init__(self, dialect: str = "llama-server", *, tokens: int | None = None, cached: int = 0) -> None:
         self.dialect, self.tokens, self.cached = dialect, tokens, cached
         self.asked: list[dict[str, Any]] = []
         self.counted = [0, 0]
         self.breaks = 0
-        """How many of the next answers are cut off in the middle."""
+        """The number of the next answers that break off in the middle."""
         self.refuses, self.status = "", 400
         self.counts = True
-        """Whether it says how many tokens an answer has."""
+        """Whether it reports how many tokens an answer has."""
         self.words = 1
-        """How many of them come in one piece."""
+        """The number of tokens in one chunk."""
         self.endless = ""
-        """A page that never ends."""
+        """The path of a page that never ends."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -103,7 +103,7 @@ class BenchServer:
         return self.breaks >= 0
 
     def page(self, path: str) -> Any:
-        """What a GET is answered with; ``None``: 404."""
+        """The body of the answer to a GET; ``None``: 404."""
         llama = self.dialect == "llama-server"
         owner = {"owned_by": "vllm"} if self.dialect == "vllm" else {}
         pages: dict[str, Any] = {"/v1/models": {"data": [{"id": "m1", **owner}, {"id": "m2", **owner}]}}
@@ -121,7 +121,7 @@ class BenchServer:
         return pages.get(path)
 
     def lines(self, asked: dict[str, Any]) -> list[Any]:
-        """The events of one answer: a word a token."""
+        """The events of one answer, one word per token."""
         n = self.tokens or asked["max_tokens"]
         prompt = len(asked["messages"][-1]["content"].split())
         cached = self.cached if not asked.get("cache_prompt") else prompt - 1

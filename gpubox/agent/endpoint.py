@@ -51,9 +51,9 @@ class ServerEndpoint:
 
 
 async def find_endpoint(
-    paths: Paths, config: Config, *, url: str | None = None, slot: str = MAIN_INSTANCE
+    paths: Paths, config: Config, *, url: str | None = None, instance: str = MAIN_INSTANCE
 ) -> ServerEndpoint:
-    """The server of ``slot``, or at ``url``, if it is ready. Raises GpuboxError if it is not, and says why."""
+    """The server of ``instance``, or at ``url``, if it is ready. Raises GpuboxError if it is not, and says why."""
     from gpubox.server.api_keys import api_key_for
     from gpubox.server.client import connect
     from gpubox.server.instance import observe
@@ -61,7 +61,7 @@ async def find_endpoint(
     if url is not None:
         endpoint = ServerEndpoint(url, key=await run_in_thread(api_key_for, paths, config, url))
     else:
-        view = observe(paths, slot)
+        view = observe(paths, instance)
         if view.running is None:
             operation = f"{view.operation.kind} {view.operation.profile} is in progress." if view.operation else ""
             raise GpuboxError(

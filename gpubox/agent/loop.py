@@ -26,7 +26,7 @@ from gpubox.agent.repetition import without_repetition
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import ThinkingSplitter
 from gpubox.agent.timing import TurnTimings
-from gpubox.agent.tool_calls import CallIds, ToolCallPlan, plan_tool_calls
+from gpubox.agent.tool_calls import ToolCallPlan, plan_tool_calls
 from gpubox.agent.tool_protocol import choose_protocol, context_size
 from gpubox.agent.tool_runner import CompletedCall, ToolRunner
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
@@ -109,16 +109,13 @@ class RunningTurn:
     _deadline: asyncio.Timeout = field(init=False)
     _timings: TurnTimings = field(init=False)
     _tool_runner: ToolRunner = field(init=False)
-    _call_ids: CallIds = field(init=False)
+    _used_ids: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        messages = self.conversation.messages
         self._deadline = asyncio.timeout(self.settings.max_turn_seconds)
         self._timings = TurnTimings(self.conversation, self.clock)
         self._tool_runner = ToolRunner(self.tools, self._ask_owner, self.emit, self.settings.max_output_characters)
-        self._call_ids = CallIds(
-            (call.id for message in messages for call in message.tool_calls), f"call_{len(messages)}"
-        )
+        self._used_ids = {call.id for message in self.conversation.messages for call in message.tool_calls}
 
     async def run(self) -> None:
         """Runs to the end. Afterwards the conversation is usable in every case; only a cancellation is raised."""
@@ -154,7 +151,7 @@ class RunningTurn:
             reply = await requester.request(self._round, min(settings.max_tokens, remaining_tokens))
             if reply.repetitive:
                 return self._end_repetitive(reply)
-            plan = plan_tool_calls(reply, self.tools, requester.protocol, self._call_ids)
+            plan = plan_tool_calls(reply, self.tools, requester.protocol, self._used_ids)
             self._answer = reply.visible.strip()
             self._add_reply(reply, plan.content, plan)
             if not plan.calls:

@@ -8,10 +8,10 @@ Qwen (``<tool_call>{...}</tool_call>``), Qwen3-Coder (``<function=...>``), Llama
 from __future__ import annotations
 
 import difflib
-import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,29 +46,15 @@ class ToolCallPlan:
     """Whether the history holds the calls as ``tool_calls``; otherwise ``content`` shows them."""
 
 
-class CallIds:
-    """Gives each call of a conversation a unique id: the model's own if it is new."""
-
-    def __init__(self, used: Iterable[str], prefix: str) -> None:
-        self._used, self._prefix = set(used), prefix
-
-    def new(self, wanted: str = "") -> str:
-        """``wanted`` if it is not used yet, else a generated id."""
-        generated = (f"{self._prefix}_{n}" for n in itertools.count(1))
-        call_id = wanted if wanted and wanted not in self._used else next(n for n in generated if n not in self._used)
-        self._used.add(call_id)
-        return call_id
-
-
 def plan_tool_calls(
-    reply: ModelReply, tools: Sequence[Tool], protocol: ToolProtocol, call_ids: CallIds
+    reply: ModelReply, tools: Sequence[Tool], protocol: ToolProtocol, used_ids: set[str]
 ) -> ToolCallPlan:
-    """The calls of a complete reply."""
+    """The calls of a complete reply. ``used_ids``: the call ids of the conversation; those of the plan are added."""
     if not tools or protocol.name == "none":
         return ToolCallPlan((), reply.content)
     truncated = reply.finish_reason == "length"
     if native_calls := [reply.tool_calls[index] for index in sorted(reply.tool_calls)]:
-        return ToolCallPlan(_planned_calls(native_calls, tools, call_ids, truncated), reply.content, True)
+        return ToolCallPlan(_planned_calls(native_calls, tools, used_ids, truncated), reply.content, True)
     visible = reply.visible
     prose, text_calls = text_tool_calls(visible, [tool.name for tool in tools])
     if text_calls:
@@ -77,31 +63,31 @@ def plan_tool_calls(
             item
             if item.notice
             else replace(item, notice=Notice("text_call", f"The model wrote its call of {item.call.name} as text."))
-            for item in _planned_calls(raw_calls, tools, call_ids, truncated)
+            for item in _planned_calls(raw_calls, tools, used_ids, truncated)
         )
         return ToolCallPlan(planned, prose if protocol.native else reply.content, protocol.native)
     if protocol.name == "fenced":
         code, closed = python_program(visible)
         if code:
-            call = ToolCall(call_ids.new(), CODE_TOOL, {"code": code}, code)
+            call = ToolCall(_new_id("", used_ids), CODE_TOOL, {"code": code}, code)
             return ToolCallPlan((_cut_off(call) if truncated and not closed else PlannedCall(call),), reply.content)
     return ToolCallPlan((), reply.content)
 
 
 def _planned_calls(
-    raw_calls: list[RawToolCall], tools: Sequence[Tool], call_ids: CallIds, truncated: bool
+    raw_calls: list[RawToolCall], tools: Sequence[Tool], used_ids: set[str], truncated: bool
 ) -> tuple[PlannedCall, ...]:
     planned: list[PlannedCall] = []
     for index, raw in enumerate(raw_calls[:MAX_CALLS_PER_REPLY]):
         last = index == len(raw_calls) - 1  # only the last call can be cut off
-        new = _planned_call(raw, tools, call_ids, truncated and last)
+        new = _planned_call(raw, tools, used_ids, truncated and last)
         if all((new.call.name, new.call.arguments) != (old.call.name, old.call.arguments) for old in planned):
             planned.append(new)
     return tuple(planned)
 
 
-def _planned_call(raw: RawToolCall, tools: Sequence[Tool], call_ids: CallIds, truncated: bool) -> PlannedCall:
-    call_id = call_ids.new(raw.id)
+def _planned_call(raw: RawToolCall, tools: Sequence[Tool], used_ids: set[str], truncated: bool) -> PlannedCall:
+    call_id = _new_id(raw.id, used_ids)
     tool = _find_tool(raw.name, tools)
     if tool is None:
         name = re.sub(r"\W", "_", raw.name)[:40] or "unknown"
@@ -129,6 +115,13 @@ def _planned_call(raw: RawToolCall, tools: Sequence[Tool], call_ids: CallIds, tr
         notice = Notice("repaired", f"The model's call of {tool.name} was malformed and has been repaired.")
         return PlannedCall(call, notice=notice)
     return PlannedCall(call)
+
+
+def _new_id(wanted: str, used_ids: set[str]) -> str:
+    """The model's id if it is new, else a random one."""
+    call_id = wanted if wanted and wanted not in used_ids else f"call_{secrets.token_hex(4)}"
+    used_ids.add(call_id)
+    return call_id
 
 
 def _cut_off(call: ToolCall) -> PlannedCall:

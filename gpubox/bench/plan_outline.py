@@ -28,7 +28,7 @@ class PlanOutline:
     """The profile that runs again afterwards; ``None``: nothing runs now, nor afterwards."""
     seconds: float | None
     """From the last finished run of the same kind and options; ``None`` if there is none."""
-    fresh: bool = False
+    always_restarts: bool = False
     """Whether each target is started anew even if its server already runs."""
     tokens: float | None = None
     """Tokens to generate, plus the cost of the prompts; ``None`` if the kind does not count tokens."""
@@ -40,7 +40,7 @@ class PlanOutline:
             count = len(self.starts)
             shown = ", ".join(self.starts[:6]) + (f" and {count - 6} more" if count > 6 else "")
             first = f"{self.items} items. {count} {'start' if count == 1 else 'starts'}: {shown}."
-            if not self.fresh:
+            if not self.always_restarts:
                 first += " A server that already runs with the same flags is not restarted."
         sentences = [first]
         if self.starts:
@@ -70,7 +70,7 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         tuple(starts),
         running.launch.profile if running else None,
         _seconds_of_last(plan, paths),
-        fresh=any(item.start for item in items) and bool(starts),
+        always_restarts=any(item.start for item in items) and bool(starts),
         tokens=sum(item.weight for item in items) if plan.kind in TOKEN_WEIGHTED_KINDS else None,
     )
 

@@ -29,7 +29,6 @@ from gpubox.bench.target_server import (
     ProfileLookup,
     TargetServer,
     restore_or_report,
-    target_profiles_of,
 )
 from gpubox.clock import utc_now
 from gpubox.config import Config
@@ -80,7 +79,6 @@ class RunSession:
         self.items = run.items()
         self.results = run.results()
         self._inherited = None if self.info.restore_pending else pending_restore(runner.paths)
-        killed = self._inherited or self.info
         self.target_server = TargetServer(
             runner.paths,
             runner.config,
@@ -89,10 +87,7 @@ class RunSession:
             on_restore_point=lambda previous, applied_argv: self._save(
                 replace(self.info, previous=previous, restore_pending=True, applied_argv=applied_argv)
             ),
-            previous=killed.previous,
-            restore_pending=killed.restore_pending,
-            applied_argv=killed.applied_argv,
-            target_profiles=target_profiles_of(killed.plan),
+            earlier=self._inherited or self.info,
             stop_now=runner.stop_now,
         )
         self._targets = {target.name: target for target in self.info.plan.targets}
@@ -165,8 +160,8 @@ class RunSession:
             if not items:
                 continue
             name = self.benchmark.target_of(items[0], self._scored())
-            fresh, last = bool(start) and last != (name, start), (name, start)
-            if failure := await self._serve_or_explain(self._targets[name], fresh=fresh):
+            force_restart, last = bool(start) and last != (name, start), (name, start)
+            if failure := await self._serve(self._targets[name], force_restart=force_restart):
                 self.emit(Note(f"{name} is left out: {failure}"))
                 for item in items:
                     self._add_result(item, Result(item.id, error=failure, skipped=True))
@@ -239,7 +234,7 @@ class RunSession:
                 self._raise_flag(crashes[-1])  # for the run as well: the item gets no result if the restart fails
                 if attempt < MAX_ATTEMPTS:
                     self.emit(Note("The server died. It is restarted, and the item is repeated."))
-                if failure := await self._serve_or_explain(target):
+                if failure := await self._serve(target):
                     error = GpuboxError(f"{error.message} It does not start again: {failure.rstrip('.')}.")
                 elif attempt < MAX_ATTEMPTS:
                     continue
@@ -254,31 +249,25 @@ class RunSession:
         self.run.add_raw(raw)
         self._add_result(item, await score_record(self.benchmark, item, raw))
 
-    async def _serve_or_explain(self, target: Target, *, fresh: bool = False) -> str:
+    async def _serve(self, target: Target, *, force_restart: bool = False) -> str:
         """Serves a target. Returns why it cannot load, if that is a result; otherwise raises GpuboxError."""
-        try:
-            await self._serve(target, fresh=fresh)
-        except GpuboxError as error:
-            failure = ""
-            if error.code != ExitCode.INTERRUPTED:
-                failure = self.benchmark.load_failure_reason(target, error)
-            if not failure:
-                raise
-            return failure
-        return ""
-
-    async def _serve(self, target: Target, *, fresh: bool) -> None:
         server = self.target_server
-        await server.serve(target, fresh=fresh)
+        try:
+            await server.serve(target, force_restart=force_restart)
+        except GpuboxError as error:
+            if error.code != ExitCode.INTERRUPTED and (failure := self.benchmark.load_failure_reason(target, error)):
+                return failure
+            raise
         await self._monitor.reset_baseline()
         if target.stopped:
-            return
+            return ""
         current = await read_provenance(server.active, server.paths, lambda text: self.emit(Note(text)))
         first = self.info.provenance.get(target.name)
         if first is None:
             self._save(replace(self.info, provenance={**self.info.provenance, target.name: current}))
         elif changes := provenance_changes(first, current):
             self._raise_flag(Flag("setup", f"{target.name} changed since the run began: {', '.join(changes)}"))
+        return ""
 
     def _add_result(self, item: Item, result: Result) -> None:
         self.run.add_result(result)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpubox.bench.events import Emit, ignore_event
 from gpubox.bench.model import RunInfo
 from gpubox.bench.run_store import Run, list_runs
-from gpubox.bench.target_server import TargetServer, started_by_run, target_profiles_of
+from gpubox.bench.target_server import TargetServer, started_by_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -39,17 +39,7 @@ async def restore(info: RunInfo, paths: Paths, config: Config, emit: Emit = igno
 
     Raises GpuboxError.
     """
-    target_server = TargetServer(
-        paths,
-        config,
-        _no_profile,
-        emit,
-        previous=info.previous,
-        restore_pending=info.restore_pending,
-        applied_argv=info.applied_argv,
-        target_profiles=target_profiles_of(info.plan),
-    )
-    await target_server.restore()
+    await TargetServer(paths, config, _no_profile, emit, earlier=info).restore()
     clear_pending_restores(paths)
     running = observe(paths, MAIN_INSTANCE).running
     return running.launch.profile if running else ""
@@ -67,7 +57,7 @@ def _is_in_place(view: InstanceView, info: RunInfo) -> bool:
         return False
     if view.running is None:
         return view.state.operation is not None  # killed between stop and start
-    return started_by_run(view.running, info.applied_argv, target_profiles_of(info.plan))
+    return started_by_run(view.running, info)
 
 
 def _no_profile(name: str) -> Profile:

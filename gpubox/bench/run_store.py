@@ -170,15 +170,13 @@ class Run:
         self._results.close()
         self._results = reopened
 
-    def save(self, info: RunInfo) -> RunInfo:
+    def save(self, info: RunInfo) -> None:
         """Replaces ``run.json``. Raises GpuboxError."""
         _write(self.folder / RUN_FILE, _pretty(info))
-        return info
 
-    def save_file(self, name: str, text: str) -> Path:
+    def save_file(self, name: str, text: str) -> None:
         """Writes another file into the folder (a summary, another tool's output). Raises GpuboxError."""
         _write(self.folder / name, text.encode())
-        return self.folder / name
 
     def remove(self) -> None:
         """Deletes the folder. Raises GpuboxError while a gpubox works on it."""

@@ -27,7 +27,7 @@ def target_to_save(run: Run, name: str = "") -> Target:
             return matches[0]
         names = ", ".join(target.name for target in (matches or targets)[:8])
         count = len(matches) or "None"
-        raise UsageError(f"{count} of this run's targets is called {name!r}.", f"There are: {names}.")
+        raise UsageError(f"{count} of this run's targets match {name!r}.", f"There are: {names}.")
     best = make_benchmark(info.plan).best(run.scored())
     if best is None:
         names = ", ".join(target.name for target in targets[:8])

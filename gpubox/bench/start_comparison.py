@@ -29,13 +29,13 @@ MIN_STARTS = 4
 LEVEL = 0.05
 PRIOR_SD = 0.025
 """Assumed sd (of the log) between starts of one command line if this box has no history of it."""
-ANSWERS_PER_INDEPENDENT_ONE = 10
-"""Consecutive answers of one start are correlated: this many carry the information of one independent answer."""
+CORRELATED_ANSWERS = 10
+"""This many consecutive answers of one start carry the information of one independent answer."""
 
 
 def effective_sample_size(answers: int) -> float:
     """The number of independent answers that ``answers`` consecutive ones of a start are worth."""
-    return max(1.0, answers / ANSWERS_PER_INDEPENDENT_ONE)
+    return max(1.0, answers / CORRELATED_ANSWERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubox.bench.events import Emit, ItemProgress, Note, TargetServerEvent, ignore_event
-from gpubox.bench.model import Plan, Target
+from gpubox.bench.model import RunInfo, Target
 from gpubox.bench.overrides import apply_overrides
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
@@ -62,19 +62,15 @@ class TargetServer:
         emit: Emit = ignore_event,
         *,
         on_restore_point: Callable[[Launch | None, tuple[str, ...]], None] = lambda previous, applied_argv: None,
-        previous: Launch | None = None,
-        restore_pending: bool = False,
-        applied_argv: tuple[str, ...] = (),
-        target_profiles: Collection[str] = (),
+        earlier: RunInfo | None = None,
         stop_now: bool = False,
     ) -> None:
         """``on_restore_point(previous, applied_argv)`` is called before each change, so that a crash can be undone.
 
-        ``previous``, ``restore_pending`` and ``applied_argv`` are what an earlier session of the run stored;
-        ``target_profiles`` are the profiles that the run starts.
+        ``earlier``: a run whose ``restore_pending`` is taken over if it is true.
         """
         self.paths, self.config, self.emit = paths, config, emit
-        self._profiles, self._on_restore_point, self._go_now = profiles, on_restore_point, stop_now
+        self._profiles, self._on_restore_point, self._stop_now = profiles, on_restore_point, stop_now
         self._supervisor = Supervisor(paths, config, MAIN_INSTANCE, self._emit_server_event)
         self._active: ActiveTarget | None = None
         self._client: LlamaClient | None = None
@@ -86,12 +82,13 @@ class TargetServer:
         """Generated tokens beyond ``tokens`` that may still be this run's own."""
         self.token_count_unknown = False
         """A reply broke off, so the number of tokens that the server counts for it is unknown."""
-        self.restore_pending = restore_pending
-        self._previous, self._applied_argv = previous, applied_argv
+        self._applied_argv = earlier.applied_argv if earlier else ()
         running = observe(paths, MAIN_INSTANCE).running
-        # A server that the last session did not start was chosen by the owner since, so it is the one to restore.
-        if not restore_pending or (running and not started_by_run(running, applied_argv, target_profiles)):
-            self._previous = running.launch if running else None
+        self._previous = running.launch if running else None
+        self.restore_pending = bool(earlier and earlier.restore_pending)
+        # If another server runs by now, the owner has started it since, so it is the one to restore.
+        if earlier and earlier.restore_pending and (running is None or started_by_run(running, earlier)):
+            self._previous = earlier.previous
 
     @property
     def active(self) -> ActiveTarget:
@@ -167,29 +164,28 @@ class TargetServer:
             return f"another gpubox is replacing {name}"
         return f"{name} was stopped" if view.state.running is None else ""
 
-    async def serve(self, target: Target, *, fresh: bool = False) -> bool:
-        """Makes ``target`` the active one. Returns whether its server was started anew.
+    async def serve(self, target: Target, *, force_restart: bool = False) -> None:
+        """Makes ``target`` the active one.
 
-        A server that already runs with the same launch is kept, unless ``fresh`` asks for a new start.
+        A server that already runs with the same launch is kept, unless ``force_restart`` is true.
 
         Raises GpuboxError if the target does not start; ``restore_pending`` is then true.
         """
         async with self._switching:
-            if self._active and self._active.target == target and self.alive and not (fresh and self.running):
-                return False
+            if self._active and self._active.target == target and self.alive and not (force_restart and self.running):
+                return
             await self._disconnect()
             self._target_name = target.name
             if target.url:
                 url = server_root(target.url)
                 await self._connect(target, url, api_key_for(self.paths, self.config, url), None)
-                return False
-            if target.stopped:
+            elif target.stopped:
                 if observe(self.paths, MAIN_INSTANCE).running:
                     self._store_restore_point()
                     await self._supervisor.stop()
                 self._active = ActiveTarget(target, "", None, None, "", "", {})
-                return True
-            return await self._switch(target, force_restart=fresh)
+            else:
+                await self._switch(target, force_restart=force_restart)
 
     async def restore(self) -> None:
         """Restores the server that ran before, or none. A server that somebody else started meanwhile stays.
@@ -215,14 +211,13 @@ class TargetServer:
         self.restore_pending = True
         self._on_restore_point(self._previous, self._applied_argv)
 
-    async def _switch(self, target: Target, *, force_restart: bool) -> bool:
+    async def _switch(self, target: Target, *, force_restart: bool) -> None:
         profile = replace(self.profile_of(target), restart=False)  # the run itself restarts a server that dies
         self._applied_argv = SWITCHING
         self._store_restore_point()
-        process_before = observe(self.paths, MAIN_INSTANCE).process
         running = await self._supervisor.switch(
             profile,
-            stop_now=self._go_now,
+            stop_now=self._stop_now,
             allow_exposed=self.config.allow_exposed,
             restore=False,  # the previous server is restored at the end of the run, not between two targets
             force_restart=force_restart,
@@ -230,7 +225,6 @@ class TargetServer:
         self._applied_argv = running.launch.argv
         self._store_restore_point()
         await self._connect(target, running.launch.base_url, api_key(self.paths), running)
-        return running.process != process_before
 
     async def _connect(self, target: Target, url: str, key: str | None, running: RunningServer | None) -> None:
         from gpubox.bench.endpoint import identify_endpoint
@@ -254,16 +248,12 @@ class TargetServer:
         self.emit(TargetServerEvent(self._target_name, event))
 
 
-def started_by_run(running: RunningServer, applied_argv: tuple[str, ...], target_profiles: Collection[str]) -> bool:
-    """Whether a run started this server last; otherwise the owner has started it since."""
-    if applied_argv == SWITCHING:
-        return running.launch.profile in target_profiles
-    return running.ready_at is None or applied_argv == running.launch.argv
-
-
-def target_profiles_of(plan: Plan) -> frozenset[str]:
-    """The profiles that a run of ``plan`` starts."""
-    return frozenset(target.profile for target in plan.targets if target.profile and not target.stopped)
+def started_by_run(running: RunningServer, info: RunInfo) -> bool:
+    """Whether this run started the server last; otherwise the owner has started it since."""
+    if info.applied_argv == SWITCHING:
+        profiles = {target.profile for target in info.plan.targets if target.profile and not target.stopped}
+        return running.launch.profile in profiles
+    return running.ready_at is None or info.applied_argv == running.launch.argv
 
 
 async def restore_or_report(target_server: TargetServer) -> GpuboxError | None:

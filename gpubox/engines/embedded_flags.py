@@ -70,17 +70,17 @@ def _last_n(flag: str) -> Convert:
     return v.bounded(0, error=f"error: invalid {flag} = {{}}\n")
 
 
-def _set_thinking(x: Any, params: Any, value: Any) -> None:
+def _set_thinking(xllamacpp: Any, params: Any, value: Any) -> None:
     if value != -1:
         kwargs = {**params.default_template_kwargs, "enable_thinking": "true" if value else "false"}
         params.default_template_kwargs = kwargs
 
 
-def _set_rank_pooling(x: Any, params: Any, value: Any) -> None:
-    params.pooling_type = x.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+def _set_rank_pooling(xllamacpp: Any, params: Any, value: Any) -> None:
+    params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
 
 
-def _set_explicit_origins(x: Any, params: Any, value: Any) -> None:
+def _set_explicit_origins(xllamacpp: Any, params: Any, value: Any) -> None:
     params.cors_origins_explicit = True
 
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpubox.engines.capabilities import parse_help
 from gpubox.engines.embedded_flags import FLAGS, Setter
 from gpubox.engines.embedded_values import boolean
 
 _HELP = Path(__file__).with_name("embedded_help.txt")
 _NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")
-_ENV = re.compile(r"\(env: (\w+)\)")
 _ENV_PREFIX = "LLAMA_ARG_"
 _BUSY_SECONDS = 2.0
 _IDLE = re.compile(r"requests_processing 0\b.*requests_deferred 0\b", re.S)
@@ -35,22 +35,14 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFlag:
-    """One option of the help text, and what it sets."""
+    """One option of the help text, and what it sets. Names have their dashes."""
 
     names: tuple[str, ...]
-    """With their dashes."""
+    negatives: frozenset[str]
     env: str | None
     usage: str
     setter: Setter | None
     """``None`` for ``--help``, ``--version`` and ``--list-devices``."""
-
-    @property
-    def negatives(self) -> tuple[str, ...]:
-        return tuple(n for n in self.names if n.startswith(("--no-", "-no-", "-nkvo", "-nocb", "-nr")) and self.paired)
-
-    @property
-    def paired(self) -> bool:
-        return any(not n.startswith(("--no-", "-n")) for n in self.names)
 
 
 def read_flags() -> dict[str, EmbeddedFlag]:
@@ -60,19 +52,20 @@ def read_flags() -> dict[str, EmbeddedFlag]:
         if block.startswith("-----"):
             continue
         names = tuple(_NAMES.findall(block.splitlines()[0]))
-        setter = next((FLAGS[bare] for n in names if (bare := n.lstrip("-")) in FLAGS), None)
-        env = _ENV.search(block)
-        flag = EmbeddedFlag(names, env[1] if env else None, block.rstrip() + "\n", setter)
+        (option,) = parse_help(block).options
+        negatives = frozenset(name for name in names if name.lstrip("-") in option.negatives)
+        setter = next((FLAGS[bare] for name in names if (bare := name.lstrip("-")) in FLAGS), None)
+        flag = EmbeddedFlag(names, negatives, option.env, block.rstrip() + "\n", setter)
         flags.update(dict.fromkeys(names, flag))
     return flags
 
 
 class ArgumentReader:
-    """Parses environment and arguments into ``params``. ``x`` is the xllamacpp module."""
+    """Parses environment and arguments into ``params``. ``xllamacpp`` is that module."""
 
-    def __init__(self, x: Any) -> None:
-        self.x = x
-        self.params = x.CommonParams()
+    def __init__(self, xllamacpp: Any) -> None:
+        self.xllamacpp = xllamacpp
+        self.params = xllamacpp.CommonParams()
         self.params.n_parallel = -1  # "auto", llama-server's default: 4 slots that share one KV cache
         self.params.port = 8080
         self.flags = read_flags()
@@ -126,7 +119,7 @@ class ArgumentReader:
             self._set(flag.setter, "")
 
     def _set(self, setter: Setter, text: str, negative: bool = False) -> None:
-        value = setter.convert(self.x, text) if setter.convert else setter.on
+        value = setter.convert(self.xllamacpp, text) if setter.convert else setter.on
         if negative:
             value = not value
         for target in setter.targets:
@@ -141,10 +134,10 @@ class ArgumentReader:
                 value = {**getattr(parent, name), **value}
             setattr(parent, name, value)
         if setter.config_bit:
-            bit = getattr(self.x.common_params_sampling_config, setter.config_bit)
+            bit = getattr(self.xllamacpp.common_params_sampling_config, setter.config_bit)
             self.params.sampling.user_sampling_config |= int(bit)
         if setter.then:
-            setter.then(self.x, self.params, value)
+            setter.then(self.xllamacpp, self.params, value)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -154,12 +147,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(_HELP.read_text(encoding="utf-8"))
         return 0
     try:
-        import xllamacpp as x
+        import xllamacpp
     except ImportError as error:
         problem = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load: {error}"
         print(f"error: xllamacpp {problem}; run: pip install 'gpubox[embedded]'", file=sys.stderr)
         return 1
-    parser = ArgumentReader(x)
+    parser = ArgumentReader(xllamacpp)
     try:
         parser.read_environment(os.environ)
         question = parser.read_arguments(words)
@@ -167,26 +160,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     if question:
-        _answer(x, question)
+        _answer(xllamacpp, question)
         return 0
     if not parser.params.model.path:
         print("error: --model is required", file=sys.stderr)
         return 1
-    return _serve(x, parser.params)
+    return _serve(xllamacpp, parser.params)
 
 
-def _answer(x: Any, name: str) -> None:
+def _answer(xllamacpp: Any, name: str) -> None:
     if name == "--version":
-        build = x.BUILD_INFO
+        build = xllamacpp.BUILD_INFO
         print(
-            f"version: xllamacpp {x.__version__} (build {build['build_number']}, commit {build['commit']})\n"
+            f"version: xllamacpp {xllamacpp.__version__} (build {build['build_number']}, commit {build['commit']})\n"
             f"built with {build['compiler']} for {build['build_target']}",
             file=sys.stderr,
         )
     elif name == "--list-devices":
         lines = [
             f"  {d['name']}: {d['description']} ({d['memory_total'] >> 20} MiB, {d['memory_free'] >> 20} MiB free)"
-            for d in x.get_device_info()
+            for d in xllamacpp.get_device_info()
             if not d["type"].name.endswith("TYPE_CPU")
         ]
         print("\n".join(["Available devices:", *(lines or ["  (none)"])]))
@@ -194,12 +187,12 @@ def _answer(x: Any, name: str) -> None:
         sys.stdout.write(_HELP.read_text(encoding="utf-8"))
 
 
-def _serve(x: Any, params: Any) -> int:
+def _serve(xllamacpp: Any, params: Any) -> int:
     # During the load both signals end the process, as with llama-server.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        server = x.Server(params)
+        server = xllamacpp.Server(params)
     except RuntimeError:
         return 1  # llama.cpp has logged why
     # A signal may arrive on any of llama.cpp's threads; the pipe wakes this one.

@@ -1,7 +1,7 @@
 """Converts the texts of llama-server's flags to values, as the handlers in common/arg.cpp do.
 
 A bad text raises ValueError with the message that llama-server prints after ``error while handling argument``, even if
-that is only the name of C++'s ``std::stoi``. ``x`` is the xllamacpp module, which holds the enums.
+that is only the name of C++'s ``std::stoi``. ``xllamacpp`` is that module, which holds the enums.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def boolean(text: str) -> bool:
     raise ValueError("invalid boolean value")
 
 
-def integer(x: Any, text: str) -> int:
+def integer(xllamacpp: Any, text: str) -> int:
     match = _INTEGER.match(text)
     if not match or not -(2**31) <= int(match[0]) < 2**31:
         raise ValueError("stoi")
@@ -40,8 +40,8 @@ def integer(x: Any, text: str) -> int:
 def bounded(lowest: int, highest: int = 2**31 - 1, error: str = "invalid value") -> Convert:
     """An integer between the two. ``error`` is the message for others; ``{}`` in it is the value."""
 
-    def convert(x: Any, text: str) -> int:
-        value = integer(x, text)
+    def convert(xllamacpp: Any, text: str) -> int:
+        value = integer(xllamacpp, text)
         if not lowest <= value <= highest:
             raise ValueError(error.format(value))
         return value
@@ -52,8 +52,8 @@ def bounded(lowest: int, highest: int = 2**31 - 1, error: str = "invalid value")
 def except_zero(lowest: int, error: str) -> Convert:
     """An integer that is neither 0 nor lower than ``lowest``."""
 
-    def convert(x: Any, text: str) -> int:
-        value = integer(x, text)
+    def convert(xllamacpp: Any, text: str) -> int:
+        value = integer(xllamacpp, text)
         if value == 0 or value < lowest:
             raise ValueError(error)
         return value
@@ -61,23 +61,23 @@ def except_zero(lowest: int, error: str) -> Convert:
     return convert
 
 
-def number(x: Any, text: str) -> float:
+def number(xllamacpp: Any, text: str) -> float:
     match = _NUMBER.match(text)
     if not match:
         raise ValueError("stof")
     return float(match[0])
 
 
-def repeat_penalty(x: Any, text: str) -> float:
-    value = number(x, text)
+def repeat_penalty(xllamacpp: Any, text: str) -> float:
+    value = number(xllamacpp, text)
     if not 0 < value < float("inf"):
         raise ValueError("error: repeat-penalty must be finite and greater than 0\n")
     return value
 
 
-def synth_length(x: Any, text: str) -> float:
+def synth_length(xllamacpp: Any, text: str) -> float:
     try:
-        value = number(x, text)
+        value = number(xllamacpp, text)
     except ValueError:
         raise ValueError("stod") from None
     if value < 0:
@@ -85,42 +85,43 @@ def synth_length(x: Any, text: str) -> float:
     return value
 
 
-def hosts(x: Any, text: str) -> list[str]:
-    if not (names := word_list(x, text)):
+def hosts(xllamacpp: Any, text: str) -> list[str]:
+    if not (names := word_list(xllamacpp, text)):
         raise ValueError("--host requires at least one address")
     return names
 
 
-def text(x: Any, text: str) -> str:
+def text(xllamacpp: Any, text: str) -> str:
     return text
 
 
-def word_set(x: Any, text: str) -> set[str]:
+def word_set(xllamacpp: Any, text: str) -> set[str]:
     return {word.strip() for word in text.split(",") if word.strip()}
 
 
-def word_list(x: Any, text: str) -> list[str]:
+def word_list(xllamacpp: Any, text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def directory(x: Any, text: str) -> str:
+def directory(xllamacpp: Any, text: str) -> str:
     if not text or not Path(text).is_dir():
         raise ValueError(f"not a directory: {text}")
     return text if text.endswith("/") else text + "/"
 
 
-def file_content(x: Any, text: str) -> str:
+def file_content(xllamacpp: Any, text: str) -> str:
     try:
         return Path(text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise ValueError(f"error: failed to open file '{text}'\n") from None
 
 
-def keys_in_file(x: Any, text: str) -> list[str]:
-    return [line.strip() for line in file_content(x, text).splitlines() if line.strip() and not line.startswith("#")]
+def keys_in_file(xllamacpp: Any, text: str) -> list[str]:
+    lines = file_content(xllamacpp, text).splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-def seed(x: Any, text: str) -> int:
+def seed(xllamacpp: Any, text: str) -> int:
     match = _INTEGER.match(text)
     if not match:
         raise ValueError("stoul")
@@ -130,10 +131,10 @@ def seed(x: Any, text: str) -> int:
 def one_of(enum: str, values: Mapping[str, str], error: str = "invalid value") -> Convert:
     """The name of an enum member of xllamacpp. ``error`` is the message for others; ``{}`` in it is the text."""
 
-    def convert(x: Any, text: str) -> Any:
+    def convert(xllamacpp: Any, text: str) -> Any:
         if text not in values:
             raise ValueError(error.format(text))
-        return getattr(getattr(x, enum), values[text])
+        return getattr(getattr(xllamacpp, enum), values[text])
 
     return convert
 
@@ -141,40 +142,40 @@ def one_of(enum: str, values: Mapping[str, str], error: str = "invalid value") -
 def tri_state(flag: str, on: Any, off: Any, auto: Any) -> Convert:
     """``on|off|auto`` in all of llama.cpp's spellings. A callable value is called with xllamacpp."""
 
-    def convert(x: Any, text: str) -> Any:
+    def convert(xllamacpp: Any, text: str) -> Any:
         for spellings, value in ((_TRUE, on), (_FALSE, off), (_AUTO, auto)):
             if text in spellings and value is not None:
-                return value(x) if callable(value) else value
+                return value(xllamacpp) if callable(value) else value
         raise ValueError(f"error: unknown value for --{flag}: '{text}'\n")
 
     return convert
 
 
 def enum_member(enum: str, name: str) -> Callable[[Any], Any]:
-    return lambda x: getattr(getattr(x, enum), name)
+    return lambda xllamacpp: getattr(getattr(xllamacpp, enum), name)
 
 
-def cache_type(x: Any, text: str) -> Any:
+def cache_type(xllamacpp: Any, text: str) -> Any:
     if text not in CACHE_TYPES:
         raise ValueError(f"Unsupported cache type: {text}")
-    return getattr(x.ggml_type, f"GGML_TYPE_{text.upper()}")
+    return getattr(xllamacpp.ggml_type, f"GGML_TYPE_{text.upper()}")
 
 
-def gpu_layers(x: Any, text: str) -> int:
-    return {"auto": -1, "all": -2}.get(text) or integer(x, text)
+def gpu_layers(xllamacpp: Any, text: str) -> int:
+    return {"auto": -1, "all": -2}.get(text) or integer(xllamacpp, text)
 
 
-def spec_types(x: Any, text: str) -> list[Any]:
+def spec_types(xllamacpp: Any, text: str) -> list[Any]:
     types = []
     for word in text.split(","):
         name = f"COMMON_SPECULATIVE_TYPE_{word.upper().replace('-', '_')}"
-        if word == "count" or word != word.lower() or not hasattr(x.common_speculative_type, name):
+        if word == "count" or word != word.lower() or not hasattr(xllamacpp.common_speculative_type, name):
             raise ValueError(f"unknown speculative type: {word}")
-        types.append(getattr(x.common_speculative_type, name))
+        types.append(getattr(xllamacpp.common_speculative_type, name))
     return types
 
 
-def log_colors(x: Any, text: str) -> None:
+def log_colors(xllamacpp: Any, text: str) -> None:
     """xllamacpp has no attribute for it, but llama.cpp's default ``auto`` obeys the variable ``NO_COLOR``."""
     if text in _FALSE:
         os.environ["NO_COLOR"] = "1"
@@ -184,43 +185,43 @@ def log_colors(x: Any, text: str) -> None:
         raise ValueError(f"error: unknown value for --log-colors: '{text}'\n")
 
 
-def draft_sampling(x: Any, text: str) -> bool:
+def draft_sampling(xllamacpp: Any, text: str) -> bool:
     if text not in {"greedy", "probabilistic"}:
         raise ValueError("invalid value, must be one of: greedy, probabilistic")
     return text == "probabilistic"
 
 
-def rates(x: Any, text: str) -> list[float]:
+def rates(xllamacpp: Any, text: str) -> list[float]:
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:
         raise ValueError("stod") from None
 
 
-def fit_target(x: Any, text: str) -> list[int]:
+def fit_target(xllamacpp: Any, text: str) -> list[int]:
     """Margins in MiB -> bytes for each of xllamacpp's 16 devices. A single margin is for all devices."""
     try:
         margins = [int(word) * MIB for word in re.split(r"[,/]", text)]
     except ValueError:
         raise ValueError("stoull") from None
-    size = len(x.CommonParams().fit_params_target)
+    size = len(xllamacpp.CommonParams().fit_params_target)
     if len(margins) > size:
         raise ValueError(f"got {len(margins)} input configs, but system only has {size} devices")
     return margins * size if len(margins) == 1 else margins + [1024 * MIB] * (size - len(margins))
 
 
-def tensor_split(x: Any, text: str) -> list[float]:
-    shares = [number(x, word) for word in re.split(r"[,/]", text)]
-    size = len(x.CommonParams().tensor_split)
+def tensor_split(xllamacpp: Any, text: str) -> list[float]:
+    shares = [number(xllamacpp, word) for word in re.split(r"[,/]", text)]
+    size = len(xllamacpp.CommonParams().tensor_split)
     if len(shares) > size:
         raise ValueError(f"got {len(shares)} input configs, but system only has {size} devices")
     return shares + [0.0] * (size - len(shares))
 
 
-def overrides(x: Any, text: str) -> list[str]:
+def overrides(xllamacpp: Any, text: str) -> list[str]:
     if not text:
         raise ValueError("invalid value")
-    x.CommonParams().tensor_buft_overrides = text  # raises llama.cpp's error for anything but PATTERN=BUFFER
+    xllamacpp.CommonParams().tensor_buft_overrides = text  # raises llama.cpp's error for anything but PATTERN=BUFFER
     return text.split(",")
 
 
@@ -228,16 +229,16 @@ def overrides(x: Any, text: str) -> list[str]:
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
-def all_experts(x: Any, text: str) -> list[str]:
+def all_experts(xllamacpp: Any, text: str) -> list[str]:
     return [f"{_EXPERTS}=CPU"]
 
 
-def first_experts(x: Any, text: str) -> list[str]:
-    count = bounded(0)(x, text)
+def first_experts(xllamacpp: Any, text: str) -> list[str]:
+    count = bounded(0)(xllamacpp, text)
     return [rf"blk\.{layer}{_EXPERTS}=CPU" for layer in range(count)]
 
 
-def template_kwargs(x: Any, text: str) -> dict[str, str]:
+def template_kwargs(xllamacpp: Any, text: str) -> dict[str, str]:
     """A JSON object. Each value stays JSON text, as llama.cpp stores it."""
     try:
         values = json.loads(text)

@@ -49,18 +49,22 @@ def vram_used() -> tuple[int, ...] | None:
     return tuple(size for size in used if size is not None) or None
 
 
-def import_nvml() -> Any:
-    """The pynvml module, imported late so that a machine without the driver does not pay for it. May raise anything."""
+def open_nvml() -> tuple[NvmlBinding | None, str]:
+    """NVML, opened, or why it cannot be opened. A broken binding may raise anything."""
+    if "pynvml" not in sys.modules:
+        try:
+            ctypes.CDLL("libnvidia-ml.so.1")  # 0.5 ms; a box without the driver need not import the binding (8 ms)
+        except OSError:
+            return None, NO_DRIVER
     import pynvml
 
-    return pynvml
-
-
-def init_problem(module: Any, error: Exception) -> str:
-    """Why NVML could not be opened, as a message for the owner."""
-    if isinstance(error, module.NVMLError_LibraryNotFound):
-        return NO_DRIVER
-    return f"the NVIDIA driver fails: {error}"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:
+        return None, NO_DRIVER
+    except pynvml.NVMLError as error:
+        return None, f"the NVIDIA driver fails: {error}"
+    return NvmlBinding(pynvml), ""
 
 
 def lost_problem(cards: list[int], since: str = "", why: str = "") -> str:
@@ -88,26 +92,10 @@ def _read_safely(details: bool, sysfs: Path) -> DriverReading:
     return with_sysfs_gpus(reading, others, bool(others) and has_nvidia_card(sysfs))
 
 
-def _has_library() -> bool:
-    # Takes 0.5 ms. Importing the binding takes 8 ms, which a box without the driver should not pay.
-    if "pynvml" in sys.modules:
-        return True
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return False
-    return True
-
-
 def _read(details: bool) -> DriverReading:
-    if not _has_library():
-        return DriverReading((), problem=NO_DRIVER)
-    module = import_nvml()
-    nvml = NvmlBinding(module)
-    try:
-        module.nvmlInit()
-    except module.NVMLError as error:
-        return DriverReading((), problem=init_problem(module, error))
+    nvml, problem = open_nvml()
+    if nvml is None:
+        return DriverReading((), problem=problem)
     try:
         count = nvml.ask("DeviceGetCount") or 0
         version = nvml.text("SystemGetDriverVersion")

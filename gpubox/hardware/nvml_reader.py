@@ -156,13 +156,11 @@ class DriverReader:
     def _open(self) -> None:
         """Opens NVML again and matches its cards with the known ones. A known card that is missing is lost."""
         self._drop()
-        module = nvml.import_nvml()
-        try:
-            module.nvmlInit()
-        except module.NVMLError as error:
-            self._fail(nvml.init_problem(module, error))
+        binding, problem = nvml.open_nvml()
+        if binding is None:
+            self._fail(problem)
             return
-        self._nvml = binding = NvmlBinding(module)
+        self._nvml = binding
         self._version = binding.text("SystemGetDriverVersion")
         count = binding.ask("DeviceGetCount") or 0
         for index in range(count):

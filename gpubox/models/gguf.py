@@ -178,7 +178,7 @@ def _incomplete(path: Path, has: int, needs: int | None) -> GpuboxError:
         problem = f"it has {has:,} of {needs:,} bytes"
     else:
         problem = f"it has {units.file_size(has)} of {units.file_size(needs)}"
-    return GpuboxError(f"{path} is incomplete: {problem}.", "Is its download still running? Else download it again.")
+    return GpuboxError(f"{path} is incomplete: {problem}.", "Wait for its download to finish, or download it again.")
 
 
 def _why(error: Exception) -> str:

@@ -6,21 +6,20 @@ import errno
 import importlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gpubox import units
 from gpubox.errors import GpuboxError
+from gpubox.models import DownloadProgress
 from gpubox.models.find import hub_cache
 from gpubox.models.quants import HfReference, choose_files
 
 HUB_TIMEOUT_SECONDS = 5.0
-_Progress = Callable[[int, int | None], None]
 
 
-def fetch_quant(reference: HfReference, on_progress: _Progress) -> Path:
+def fetch_quant(reference: HfReference, on_progress: DownloadProgress) -> Path:
     """Downloads all shards of the wanted quant and returns the first. Resumes an interrupted download.
 
     Raises GpuboxError if there is no such repository or quant, no access, no connection, or no space.
@@ -62,7 +61,7 @@ def quant_size(reference: HfReference) -> int | None:
 
 
 def download(
-    repo: str, name: str, on_progress: _Progress, *, revision: str = "main", folder: Path | None = None
+    repo: str, name: str, on_progress: DownloadProgress, *, revision: str = "main", folder: Path | None = None
 ) -> Path:
     """Downloads one file of a repository, into the shared cache or into ``folder``. Raises GpuboxError."""
     hub = _hub()
@@ -81,7 +80,7 @@ def download(
         raise _explain(repo, error) from None
 
 
-def _bar(on_progress: _Progress) -> type:
+def _bar(on_progress: DownloadProgress) -> type:
     """A class with tqdm's interface that only counts."""
     tqdm: Any = importlib.import_module("tqdm").tqdm  # a dependency of huggingface_hub, without type stubs
 

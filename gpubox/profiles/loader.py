@@ -102,7 +102,7 @@ def _check_env(table: TomlTable) -> None:
         if not name or "=" in name or "\0" in name:
             raise table.error(repr(name), "cannot be the name of an environment variable")
         if name == "LLAMA_API_KEY":
-            raise table.error(name, "is a secret, and gpubox has to know it too", "Put it into the api-key file.")
+            raise table.error(name, "is a secret that gpubox needs to know too", "Put it into the api-key file.")
 
 
 def _check_template_kwargs(table: TomlTable) -> None:
@@ -110,7 +110,7 @@ def _check_template_kwargs(table: TomlTable) -> None:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
-            raise table.error(key, f"must be something that JSON can say, not {value!r}") from None
+            raise table.error(key, f"must be a JSON value, not {value!r}") from None
 
 
 def _flags(table: TomlTable) -> dict[str, FlagValue]:

@@ -41,7 +41,7 @@ def check_workspace(folder: Path) -> Path:
     if real != folder.absolute():
         raise UsageError(f"The workspace {folder} is reached through a link.", f"Name {real} itself.")
     if not real.is_dir() or real == Path("/"):
-        raise UsageError(f"The workspace {folder} cannot be used.", "Name the folder the program may write.")
+        raise UsageError(f"The workspace {folder} cannot be used.", "Name the folder that the program may write.")
     return real
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import ExitCode, GpuboxError, UsageError
-from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge, ServerAddress
+from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge
 from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_integer, json_object
 from gpubox.threads import run_in_thread
 
@@ -91,7 +91,7 @@ class LlamaClient:
         headers = {"Accept-Encoding": "identity"}  # so that the received bytes are the sent bytes
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            self._pool = ConnectionPool(ServerAddress(base_url), headers, timeout)
+            self._pool = ConnectionPool(base_url, headers, timeout)
         except ValueError as error:
             raise UsageError(
                 f"{base_url!r} is not the address of a server: {error}.", "Write http://HOST:PORT."

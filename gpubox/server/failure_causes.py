@@ -153,7 +153,7 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
     if exit_code is not None and exit_code < 0 and not (first and -exit_code == signal.SIGABRT):
         return Cause(_CRASH, f"the engine was killed by {_signal_name(-exit_code)}", _signal_hint(-exit_code), first)
     if first:
-        return Cause(_CRASH, f"the engine reported: {_without_function(first)}", _SEE_LOG, first)
+        return Cause(_CRASH, f"the engine reported: {_FUNCTION.sub('', first, count=1) or first}", _SEE_LOG, first)
     if exit_code is None:
         hint = "`kill -9` and the kernel's out-of-memory killer leave no message: see `dmesg`."
         return Cause(_CRASH, "the engine exited without an error message", hint)
@@ -237,11 +237,6 @@ def _last_burst(positions: list[int]) -> list[int]:
             break
         burst.append(position)
     return burst[::-1]
-
-
-def _without_function(text: str) -> str:
-    """An error line without the name of the llama.cpp function that wrote it."""
-    return _FUNCTION.sub("", text, count=1) or text
 
 
 def _line_at(log: str, position: int) -> str:

@@ -29,26 +29,20 @@ class ResponseTooLarge(NoResponse):
         super().__init__(self.sentence)
 
 
-class ServerAddress:
-    """Where a server listens. Raises ValueError if ``base_url`` is not an http address."""
-
-    def __init__(self, base_url: str) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("it names no host")
-        host = parts.hostname
-        self.host = host if host.isascii() else host.encode("idna").decode()
-        self.port = parts.port
-        self.secure = parts.scheme == "https"
-        self.folder = parts.path.rstrip("/")
-
-
 class ConnectionPool:
     """Blocking GET requests to one server. Thread-safe: each request takes a free connection or opens one."""
 
-    def __init__(self, address: ServerAddress, headers: dict[str, str], timeout: float) -> None:
-        """``timeout``: seconds for each read; a whole answer may take twice as long."""
-        self._address = address
+    def __init__(self, base_url: str, headers: dict[str, str], timeout: float) -> None:
+        """``timeout``: seconds for each read; a whole answer may take twice as long.
+
+        Raises ValueError if ``base_url`` is not an http address.
+        """
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it names no host")
+        self._host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+        self._port, self._path = parts.port, parts.path.rstrip("/")
+        self._connection_type = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._headers = headers
         self._timeout = timeout
         self._free: list[http.client.HTTPConnection] = []
@@ -65,8 +59,7 @@ class ConnectionPool:
             except NoResponse as error:
                 if error.kind not in _CLOSED or self._closed:
                     raise
-        connection_type = http.client.HTTPSConnection if self._address.secure else http.client.HTTPConnection
-        connection = connection_type(self._address.host, self._address.port, timeout=self._timeout)
+        connection = self._connection_type(self._host, self._port, timeout=self._timeout)
         return self._get(connection, path, limit, end)
 
     def close(self) -> None:
@@ -89,7 +82,7 @@ class ConnectionPool:
                     raise NoResponse("ConnectTimeout" if isinstance(error, TimeoutError) else "ConnectError") from None
             if self._closed:  # while it connected
                 raise NoResponse("closed")
-            connection.request("GET", self._address.folder + path, headers=self._headers)
+            connection.request("GET", self._path + path, headers=self._headers)
             response = connection.getresponse()
             body = _read(response, path, limit, end)
             keep = not response.will_close

@@ -17,8 +17,9 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import ProcessIdentity, boot_id, find_by_marker, is_alive, process_argv
 from gpubox.paths import Paths
 from gpubox.server.log import tail_text
-from gpubox.server.server_process import exit_code, is_liveness_lock_held, launch_marker
+from gpubox.server.server_process import exit_code
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, recent_restarts
+from gpubox.storage import lock_holder
 
 if TYPE_CHECKING:
     from gpubox.server.failure_causes import Cause
@@ -65,22 +66,22 @@ def instance_names(paths: Paths) -> list[str]:
     return sorted(path.stem for path in paths.instance_state("x").parent.glob("*.json"))
 
 
-def launch_marker_of(paths: Paths, instance: str, running: RunningServer) -> str:
-    """The marker that ``running`` was started with."""
-    return launch_marker(paths.state, instance, running.launch.profile, running.launch_id)
+def launch_marker(paths: Paths, instance: str, running: RunningServer) -> str:
+    """The value of MARKER_VARIABLE in the environment of ``running``."""
+    return f"{paths.state}|{instance}|{running.launch.profile}|{running.launch_id}"
 
 
 def _find_running(paths: Paths, instance: str, state: InstanceState) -> RunningServer | None:
     recorded = state.running
     if recorded and is_alive(recorded.process):
         return recorded
-    if not is_liveness_lock_held(paths.liveness_lock(instance)):
+    if lock_holder(paths.liveness_lock(instance)) is None:
         return None
     # A server holds the lock, but is not on record: gpubox died between the fork and the record, or the disk refused
     # the record. The marker in the server's environment says which launch it is.
     marked = find_by_marker(f"{paths.state}|{instance}|")
     for identity, marker in marked:
-        if recorded and marker == launch_marker_of(paths, instance, recorded):
+        if recorded and marker == launch_marker(paths, instance, recorded):
             return replace(recorded, process=identity)
     for identity, marker in marked:
         _, _, profile, launch_id = marker.rsplit("|", 3)  # from the right: the state folder may contain a bar

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpubox.config import Config, api_key
 from gpubox.engines.capabilities import Capabilities, added_flags, display_version, find_refusals, repeated_flags
-from gpubox.engines.find import choose_engine
+from gpubox.engines.find import Engine, choose_engine
 from gpubox.engines.query import check_arguments, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import port_owner
@@ -55,14 +55,13 @@ def preview_launch(profile: Profile, paths: Paths, config: Config) -> LaunchPrev
         argv = server_argv(profile, model)
         return LaunchPreview(("llama-server", *argv), "", path, error)
     argv = _argv(profile, capabilities, model)
-    shown = LaunchPreview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, None)
+    refusal: GpuboxError | None = None
     try:
         check_flags(profile, capabilities)
-        if refusal := check_arguments(engine, _checkable(argv), profile.env):
-            raise _refused(profile, engine.name, refusal)
+        _check_argv(profile, engine, argv)
     except GpuboxError as error:
-        return replace(shown, refusal=error)
-    return shown
+        refusal = error
+    return LaunchPreview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, refusal)
 
 
 def prepare_launch(
@@ -100,8 +99,7 @@ def prepare_launch(
         check_port(profile.host, port)
     _check_disk(paths)
     argv = _argv(profile, capabilities, source.argv, port)
-    if refusal := check_arguments(engine, _checkable(argv), profile.env):
-        raise _refused(profile, engine.name, refusal)
+    _check_argv(profile, engine, argv)
     on_checked("flags accepted")
     return Launch(
         profile=profile.name,
@@ -128,12 +126,17 @@ def _argv(
     return server_argv(profile, model_argv, port=port, defaults=defaults, repeated=repeated)
 
 
-def _checkable(argv: list[str]) -> list[str]:
-    """``argv`` without RPC devices: parsing ``--rpc`` connects, and would wait for an rpc-server that is in use."""
-    if "--rpc" not in argv:
-        return argv
-    omitted = {"--rpc", "--device", "--tensor-split", "--main-gpu"}  # these name devices of --rpc
-    return [word for i, word in enumerate(argv) if word not in omitted and (i == 0 or argv[i - 1] not in omitted)]
+def _check_argv(profile: Profile, engine: Engine, argv: list[str]) -> None:
+    """Raises UsageError if the engine's own parser refuses ``argv``.
+
+    It gets no RPC devices: parsing ``--rpc`` connects, and would wait for an rpc-server that is in use.
+    """
+    if "--rpc" in argv:
+        omitted = {"--rpc", "--device", "--tensor-split", "--main-gpu"}  # these name devices of --rpc
+        argv = [word for i, word in enumerate(argv) if word not in omitted and (i == 0 or argv[i - 1] not in omitted)]
+    if refusal := check_arguments(engine, argv, profile.env):
+        message = f"{profile.name}: the engine {engine.name} refuses: {refusal}"
+        raise UsageError(message, "Correct [flags] in the profile.")
 
 
 def _layers(model: GgufFile) -> int | None:
@@ -195,10 +198,6 @@ def free_port(host: str) -> int:
 def _absent_model_argv(model: str) -> tuple[str, ...]:
     # llama-server itself can fetch hf: models, so the command works in a shell
     return ("--hf-repo", model.removeprefix("hf:")) if model.startswith("hf:") else ("--model", model)
-
-
-def _refused(profile: Profile, engine: str, refusal: str) -> UsageError:
-    return UsageError(f"{profile.name}: the engine {engine} refuses: {refusal}", "Correct [flags] in the profile.")
 
 
 def expand_paths(profile: Profile, paths: Paths, config: Config) -> Profile:

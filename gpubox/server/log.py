@@ -121,7 +121,8 @@ class LogReader:
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
         self.path = path
         self._inode = 0
-        self._offset = 0
+        self.offset = 0
+        """The position in the file where the next read starts."""
         self._partial = b""
         self._skip_rest = False
         """Whether the next bytes are the rest of a line whose start was dropped."""
@@ -130,23 +131,23 @@ class LogReader:
                 status = path.stat()
             except OSError:
                 return
-            self._inode, self._offset = status.st_ino, status.st_size
+            self._inode, self.offset = status.st_ino, status.st_size
 
     def read(self, limit: int = 1024 * 1024) -> list[str]:
         """The lines written since the last call: at most ``limit`` bytes, each line at most LINE_BYTES."""
         try:
             with open_regular(self.path) as file:
                 status = os.fstat(file.fileno())  # the path may name another file by now
-                if status.st_ino != self._inode or status.st_size < self._offset:
+                if status.st_ino != self._inode or status.st_size < self.offset:
                     was_cut = status.st_ino == self._inode
                     self._inode, self._partial, self._skip_rest = status.st_ino, b"", False
                     # the text before the cut marker was read already
-                    self._offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT_MARKER}".encode()) + 1) if was_cut else 0
-                file.seek(self._offset)
+                    self.offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT_MARKER}".encode()) + 1) if was_cut else 0
+                file.seek(self.offset)
                 data = file.read(limit)
         except OSError:
             return []
-        self._offset += len(data)
+        self.offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         if lines and self._skip_rest:
             self._skip_rest = False
@@ -158,15 +159,10 @@ class LogReader:
             self._partial, self._skip_rest = b"", True
         return [line[:LINE_BYTES].decode("utf-8", errors="replace").rstrip("\r") for line in lines]
 
-    @property
-    def offset(self) -> int:
-        """The position in the file where the next read starts."""
-        return self._offset
-
     def behind(self) -> int:
         """Bytes that are written but not read yet."""
         try:
-            return max(0, self.path.stat().st_size - self._offset)
+            return max(0, self.path.stat().st_size - self.offset)
         except OSError:
             return 0
 
@@ -175,7 +171,7 @@ class LogReader:
         skipped = self.behind() - keep
         if skipped <= 0:
             return 0
-        self._offset += skipped
+        self.offset += skipped
         self._partial, self._skip_rest = b"", True
         return skipped
 

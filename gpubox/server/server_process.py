@@ -16,7 +16,7 @@ from typing import BinaryIO
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, find_by_marker, identity_of, is_alive
 from gpubox.server.state import Launch
-from gpubox.storage import lock_file, lock_holder
+from gpubox.storage import lock_file
 
 POLL_SECONDS = 0.02
 IMMEDIATE_STOP_SECONDS = 1.0
@@ -28,11 +28,6 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 _started: dict[int, ProcessIdentity] = {}
 _exits: dict[ProcessIdentity, int] = {}
 """Exit codes of reaped servers, for the question why they ended."""
-
-
-def launch_marker(state: Path, instance: str, profile: str, launch_id: str) -> str:
-    """The value of the marker variable of a launch. A prefix of it finds all launches of an instance."""
-    return f"{state}|{instance}|{profile}|{launch_id}"
 
 
 def spawn_server(launch: Launch, *, log: Path, liveness_lock: Path, marker: str, key: str | None) -> ProcessIdentity:
@@ -129,11 +124,6 @@ def _append(log: Path) -> BinaryIO:
         return log.open("ab")
     except OSError as error:
         raise GpuboxError(f"The log {log} cannot be written: {error.strerror}.") from None
-
-
-def is_liveness_lock_held(path: Path) -> bool:
-    """Whether some process holds the lock on ``path``."""
-    return lock_holder(path) is not None
 
 
 @contextmanager

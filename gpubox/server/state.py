@@ -195,11 +195,14 @@ def _state(values: dict[str, Any]) -> InstanceState:
 
 def _running(values: dict[str, Any]) -> RunningServer:
     process = values.get("process")
-    vram = tuple((int(index), int(used)) for index, used in values.get("loaded_vram", ()))
-    whole = tuple(int(index) for index in values.get("whole_card_gpus", ()))
-    parts = {"launch": _launch(values["launch"]), "process": ProcessIdentity(**process) if process else None}
-    proof = tuple(int(count) for count in values.get("probe_tokens", (0, 0)))
-    return RunningServer(**{**values, **parts, "loaded_vram": vram, "whole_card_gpus": whole, "probe_tokens": proof})
+    decoded = {
+        "launch": _launch(values["launch"]),
+        "process": ProcessIdentity(**process) if process else None,
+        "loaded_vram": tuple((int(index), int(used)) for index, used in values.get("loaded_vram", ())),
+        "whole_card_gpus": tuple(int(index) for index in values.get("whole_card_gpus", ())),
+        "probe_tokens": tuple(int(count) for count in values.get("probe_tokens", (0, 0))),
+    }
+    return RunningServer(**{**values, **decoded})
 
 
 def _launch(values: dict[str, Any]) -> Launch:

@@ -31,7 +31,7 @@ from gpubox.server.events import (
     WaitingForSlots,
 )
 from gpubox.server.failure_causes import Cause, FailureKind
-from gpubox.server.instance import InstanceView, cause_of, launch_marker_of, observe
+from gpubox.server.instance import InstanceView, cause_of, launch_marker, observe
 from gpubox.server.launch import check_port, prepare_launch
 from gpubox.server.loading import LaunchError, probe_readiness, wait_loaded
 from gpubox.server.log import keep_failed_log, rotate_log
@@ -267,7 +267,7 @@ class Supervisor:
         began = self._step(Step.STOP, name)
         watcher.stop_watcher(self.paths, self.instance)  # the record already says that this stop is intended
         grace = min(IMMEDIATE_STOP_SECONDS, self.config.stop_seconds) if stop_now else self.config.stop_seconds
-        note = await terminate_server(old.process, launch_marker_of(self.paths, self.instance, old), grace)
+        note = await terminate_server(old.process, launch_marker(self.paths, self.instance, old), grace)
         self._save(running=None, message=f"{name} was stopped.")
         self._done(Step.STOP, name, began, note)
         if wait_vram:
@@ -289,7 +289,7 @@ class Supervisor:
         key = api_key(self.paths)
         running = RunningServer(launch, uuid.uuid4().hex, utc_now(), has_api_key=key is not None)
         self._save(running=running, message="")
-        marker = launch_marker_of(self.paths, self.instance, running)
+        marker = launch_marker(self.paths, self.instance, running)
         lock = self.paths.liveness_lock(self.instance)
         process = spawn_server(launch, log=log, liveness_lock=lock, marker=marker, key=key)
         running = replace(running, process=process)

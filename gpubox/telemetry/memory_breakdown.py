@@ -53,7 +53,6 @@ class MemoryBreakdown:
         self.kv: dict[str, int] = {}
         self.recurrent: dict[str, int] = {}
         self.compute: dict[str, int] = {}
-        self.output_bytes = 0
         self.layers: OffloadedLayers | None = None
         self.threads: int | None = None
         self.kv_cells = 0
@@ -149,7 +148,6 @@ class MemoryBreakdown:
         before = 0 if event.kind == "compute" else self._sizes.get(name, 0)
         self._sizes[name] = before + event.size_bytes
         if event.kind == "output":
-            self.output_bytes += event.size_bytes
             return
         self._by_device(event.kind)[key] = sum(
             size

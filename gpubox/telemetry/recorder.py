@@ -62,7 +62,7 @@ class Recorder:
             self._file = path.open("xb", buffering=0)
         except FileExistsError as error:
             if not path.parent.is_dir():
-                raise GpuboxError(f"{path} cannot be written: {path.parent} is no folder.") from error
+                raise GpuboxError(f"{path} cannot be written: {path.parent} is not a folder.") from error
             raise UsageError(f"{path} exists already.", "Name another file.") from None
         except OSError as error:
             raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None

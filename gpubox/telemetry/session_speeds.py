@@ -63,19 +63,17 @@ class FinishedSession:
     request_tg_peak: float | None
 
 
-def current_session(finished: list[Request]) -> tuple[list[Request], float | None]:
-    """The requests of the current session, newest first as in ``finished``, and its wall seconds, gaps included."""
+def current_session(finished: list[Request]) -> list[Request]:
+    """The requests of the current session, newest first as in ``finished``."""
     session: list[Request] = []
-    earliest = latest = None
+    earliest = float("inf")
     for request in finished:
         began, ended = _times(request)
-        if earliest is not None and earliest - ended > GAP_SECONDS:
+        if session and earliest - ended > GAP_SECONDS:
             break
         session.append(request)
-        earliest = min(began, earliest) if earliest is not None else began
-        latest = max(ended, latest) if latest is not None else ended
-    wall = latest - earliest if earliest is not None and latest is not None else None
-    return session, wall or None
+        earliest = min(began, earliest)
+    return session
 
 
 def open_requests(log: RequestLog | None, slots: tuple[SlotReading, ...]) -> list[OpenRequest]:
@@ -94,7 +92,7 @@ def open_requests(log: RequestLog | None, slots: tuple[SlotReading, ...]) -> lis
 
 def finished_session(finished: list[Request]) -> FinishedSession:
     """Sums up the current session of ``finished``, newest first."""
-    session, _ = current_session(finished)
+    session = current_session(finished)
     times = [_times(request) for request in session]
     rates = sorted(
         r.tg_tokens_per_second for r in session if r.tg_tokens_per_second and (r.generated_tokens or 0) >= MIN_TOKENS

@@ -31,8 +31,8 @@ WORDS = (
     ("now", "tg of all slots together over the last 3 s."),
     (
         "median, peak",
-        "tg of all slots together over the stretches of this session in which tokens were generated without a pause. "
-        "`a request`: the median of a single request, if several ran at once.",
+        "the median and the highest tg of all slots together, over the stretches of this session in which tokens were "
+        "generated without a pause. `a request`: the median of a single request, if several ran at once.",
     ),
     ("effective", "all generated tokens / wall time of the turn or session, with tools and pauses."),
     ("acceptance", "accepted / drafted tokens. The mean length is 1 + accepted tokens / verification steps."),
@@ -40,6 +40,7 @@ WORDS = (
     ("—", "not known. Never drawn as 0."),
 )
 """The definitions of the numbers on every screen."""
+LEFT_CELLS, TITLE_CELLS = 8, 42
 TITLES = {Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.BENCH: "Keys on the Bench screen"}
 
 
@@ -57,6 +58,7 @@ class HelpScreen(Dialog[None]):
     HelpScreen Horizontal { height: auto; }
     HelpScreen Horizontal > Static { width: 1fr; }
     HelpScreen Horizontal > .left { width: 15; }
+    HelpScreen .keys { text-wrap: nowrap; text-overflow: ellipsis; }
     """
     BINDINGS = [("escape,q,question_mark,f1", "dismiss", "Close")]  # noqa: RUF012
 
@@ -73,11 +75,12 @@ class HelpScreen(Dialog[None]):
         self.query_one(HelpPage).focus()
 
     def _tables(self) -> Iterable[Widget]:
-        actions: dict[Scope, list[Action]] = {self.first: [], **{scope: [] for scope in TITLES}}
-        for action in ACTIONS:
-            actions[action.scope if action.scope in TITLES else Scope.ANYWHERE].append(action)
-        for scope, scope_actions in actions.items():
-            yield from _table(TITLES[scope], [(a.key_label, _description(a), "$primary") for a in scope_actions])
+        intro = "^p explains the actions and runs them by name.\nThe mouse selects text, ^c copies it.\n"
+        yield Static(intro, markup=False)
+        for scope in dict.fromkeys((self.first, *TITLES)):
+            actions = [a for a in ACTIONS if (a.scope if a.scope in TITLES else Scope.ANYWHERE) is scope]
+            yield Static(Content.styled(TITLES[scope], "bold"), markup=False)
+            yield Static(Content("\n").join([*map(_key_line, actions), Content("")]), markup=False, classes="keys")
         yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in SERVER_STATES.items()]
         yield from _table("State of the server", states)
@@ -85,14 +88,16 @@ class HelpScreen(Dialog[None]):
         yield from _table("Files", [(name, sanitize_line(path), "") for name, path in self.file_locations])
 
 
-def _description(action: Action) -> Content:
-    """Title, help, and the command that does the same."""
-    command = f"  gpubox {action.command}" if action.command else ""
-    return Content.assemble(action.title, (f"  {action.help}".rstrip(), "$secondary"), (command, "$quiet"))
+def _key_line(action: Action) -> Content:
+    """Key, title, and the command that does the same."""
+    command = f"gpubox {action.command}" if action.command else ""
+    return Content.assemble(
+        (action.key_label.ljust(LEFT_CELLS), "$primary"), action.title.ljust(TITLE_CELLS), (command, "$quiet")
+    )
 
 
-def _table(title: str, rows: Iterable[tuple[str, str | Content, str]]) -> Iterable[Widget]:
-    """A heading and (left, right, style of left) rows."""
+def _table(title: str, rows: Iterable[tuple[str, str, str]]) -> Iterable[Widget]:
+    """A heading and (left, right, style of left) rows; the right column wraps within itself."""
     yield Static(Content.styled(title, "bold"), markup=False)
     for left, right, style in rows:
         with Horizontal():

@@ -320,7 +320,7 @@ class LocalServices:
             ("your profiles", str(paths.profiles)),
             ("settings", str(paths.config_file)),
             ("API key (0600)", str(paths.api_key_file)),
-            ("the server's log", str(paths.instance_log(MAIN_INSTANCE))),
+            ("server log", str(paths.instance_log(MAIN_INSTANCE))),
             ("state", str(paths.state)),
             ("cache", str(paths.cache)),
         ]

@@ -37,7 +37,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     assert code == 0, err
     shown = re.sub(r"\d{8}-\d{6}-speed-[\d.-]+", "ID", out.replace(server.url.removeprefix("http://"), "HOST"))
     assert [re.sub(r" {2,}", "  ", line).strip() for line in shown.splitlines() if "TTFT" not in line] == [
-        "The served path  (ID, finished)",
+        "Speed over HTTP  (ID, finished)",
         "",
         "HOST  gpubox  b1-test",
         "MEAN  ± SD  MEDIAN  95 % CI  N",

@@ -265,8 +265,9 @@ def test_kill_9_of_gpubox_the_server_or_the_watcher_in_a_switch_leaves_no_orphan
             switch.wait(timeout=rng.uniform(0.05, 1.0))
         victims = rng.sample(["gpubox", "watcher", "server"], rng.randint(1, 2))
         for victim in victims:
-            pids = {"gpubox": [switch.pid], "watcher": [box.watcher()], "server": box.servers()}[victim]
-            for pid in filter(None, pids):
+            processes: dict[str, list[int | None]]
+            processes = {"gpubox": [switch.pid], "watcher": [box.watcher()], "server": [*box.servers()]}
+            for pid in filter(None, processes[victim]):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         switch.wait()

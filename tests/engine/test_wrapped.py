@@ -59,13 +59,15 @@ def test_a_suspended_server_is_unhealthy_and_well_again_when_it_goes_on(
     box.profile("old")
     assert run(["start", "old"]) == 0
     pid = box.servers()[0]
+    identity = identity_of(pid)
+    assert identity is not None
     os.kill(pid, signal.SIGSTOP)
     try:
-        until(lambda: (reading := read_process(identity_of(pid))) and reading.stopped)
+        until(lambda: (reading := read_process(identity)) and reading.stopped)
         assert run(["status"]) == 4
         assert "SIGSTOP" in capfd.readouterr().out
     finally:
         os.kill(pid, signal.SIGCONT)
-    until(lambda: (reading := read_process(identity_of(pid))) and not reading.stopped)
+    until(lambda: (reading := read_process(identity)) and not reading.stopped)
     until(lambda: run(["status"]) == 0)
     assert run(["stop"]) == 0

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a program is easier to read as the lines it has
-"""Programs that answer wrong and try to pass all the same, or to change somebody else's verdict.
+"""Programs with wrong answers that try to pass anyway, or to change another program's verdict.
 
 Each stands for a whole solution of HumanEval/3 (``below_zero``), whose right answer it does not know: it answers 7.
 Text, to be run by a judge in a sandbox. What could hurt outside asks first whether it is inside.

@@ -86,7 +86,7 @@ async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:
 
 async def test_without_the_seccomp_filter_the_judge_notices(ordinary: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that has no table: limits and signals of others can be touched, and still change no verdict."""
-    monkeypatch.setattr(seccomp_filter, "_TABLES", {})
+    monkeypatch.setattr(seccomp_filter, "TABLES", {})
     monkeypatch.setattr(judge, "LIMITS", {**judge.LIMITS, "most": 2})
     touching = (
         "others' limits",

@@ -95,7 +95,8 @@ def watch(url: str, told: Path, rest: float) -> None:
         turn = app.chat.runner.turn
         assert turn
         values: dict[str, Any] = {
-            "tokens": turn.progress.deltas, "lines": app.chat.transcript.virtual_size.height, "seconds": round(seconds, 1),
+            "tokens": turn.progress.deltas, "lines": app.chat.transcript.virtual_size.height,
+            "seconds": round(seconds, 1),
             "core_at_rest": round(at_rest, 4), "core_streaming": round(share, 4),
             "core_added": round(share - at_rest, 4),
             "late_ms_p50": ms(late, 0.5), "late_ms_p99": ms(late, 0.99), "late_ms_max": ms(late, 1.0),

@@ -71,7 +71,8 @@ async def opened(pilot: Pilot[bool]) -> None:
     screen = pilot.app.dashboard  # type: ignore[attr-defined]
     await until(pilot, lambda: screen.header.overview, "a status")
     await until(
-        pilot, lambda: screen.profiles.entry and all(e.compatibility or not e.profile for e in screen.profiles.shown)
+        pilot,
+        lambda: screen.profiles.entry and all(e.compatibility or not e.profile for e in screen.profiles.rows.values),
     )
     await until(pilot, lambda: not screen.profiles.entry.profile or screen.detail.preview, "the engine's answer")
     await settled(pilot)

@@ -239,7 +239,7 @@ class FakeServices(LocalServices):
         self.kept = text
 
     def file_locations(self) -> list[tuple[str, str]]:
-        return [("your profiles", "~/.config/gpubox/profiles"), ("the server's log", "~/.local/state/gpubox/logs")]
+        return [("your profiles", "~/.config/gpubox/profiles"), ("server log", "~/.local/state/gpubox/logs")]
 
 
 def recorded(count: int = 200) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs made up for tests of the Bench screen: a folder of real run files, and no process."""
+"""Runs for tests of the Bench screen: real run files, but no process."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def sweep_run(paths: Paths, profile: str = "qwen36-mtp-16gb") -> Run:
             tg = 40.0 if item.target.endswith("4") else 20.0
             run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
         run.save(replace(run.info, state="finished", seconds=20.0))
-    renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # the newest, whenever this is
+    renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # later than every other run
     renamed.save(replace(renamed.info, id=renamed.id))
     return renamed
 
 
 class FakeBench(BenchService):
-    """Reads the runs as the real one does; what is to be run is written down in ``asked``."""
+    """Reads the runs as the real service does; records in ``asked`` what it should run."""
 
     def __init__(self, paths: Paths) -> None:
         super().__init__(paths, Config())
         self.asked: list[tuple[str, ...]] = []
         self.working: Run | None = None
-        """The run that somebody works on."""
+        """The active run."""
         self.answered: tuple[str, ...] = ()
         self.planned = PlanOutline(45, ("qwen36-mtp-16gb",), "qwen36-mtp-16gb", 212.0)
         self.ended = asyncio.Event()
         self.end = RunOutcome(True, "")
         self.taken = {"mine"}
-        """Names that profiles have already."""
+        """Names of existing profiles."""
 
     async def summaries(self) -> list[RunSummary]:
         return [self._at_work(head) for head in reversed(run_summaries(self.paths))]
@@ -124,7 +124,7 @@ class FakeBench(BenchService):
 
 
 class BenchServices(FakeServices):
-    """The whole box, with these runs."""
+    """All services, with these runs."""
 
     def __init__(self, paths: Paths) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A chat that answers what a test tells it to: no server, no file, no sandbox."""
+"""A chat that plays a scripted turn, without server, file or sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpubox.tui.chat.service import ChatService, ProfileDefaults, SandboxStatus
 from tests.tui.fake import READY, FakeServices
 
 Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
-"""What a scripted turn is summaries of: an event, a gate to wait at, or something that asks the owner."""
+"""A step of a scripted turn: an event, an asyncio.Event to wait for, or a function that asks for approval."""
 SERVING = ServerEndpoint("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
 
 CODE = 'def parse(text):\n    return int(text[:-1]) * 3600\n\nassert parse("1h30m") == 5400\n'
@@ -80,7 +80,7 @@ def words(text: str) -> list[e.AgentEvent]:
 
 
 def opening(protocol: str = "native") -> list[Step]:
-    """How each turn begins."""
+    """The first events of each turn."""
     return [
         e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("code_execution",), context_size_tokens=131072),
         e.RoundStarted(1, 5),
@@ -231,7 +231,7 @@ class FakeChats(ChatService):
         return f"/tmp/{path}"
 
     def keep(self, name: str, prompts: Sequence[str]) -> None:
-        """A chat from before, with these prompts; each was answered."""
+        """Stores a chat with these prompts and an answer to each."""
         log = ChatLog(name)
         for number, prompt in enumerate(prompts):
             turn = Turn(TurnHeader(f"{name}-{number}", log.head, "2026-11-20T12:00:00Z", prompt, "qwen", "b11434"))
@@ -245,7 +245,7 @@ class FakeChats(ChatService):
 
 
 class ChatServices(FakeServices):
-    """The whole box, with these chats."""
+    """All services, with these chats."""
 
     def __init__(self, chats: FakeChats | None = None) -> None:
         super().__init__(READY)

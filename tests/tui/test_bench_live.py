@@ -30,7 +30,7 @@ async def begun(bench: BenchService, *words: str) -> AsyncIterator[asyncio.Task[
         yield task
     finally:
         if not task.done():
-            with contextlib.suppress(GpuboxError):  # it may end just now
+            with contextlib.suppress(GpuboxError):  # it may have just ended
                 if live := await bench.active():
                     await bench.stop(live)
             await task
@@ -52,11 +52,11 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
         words = ("speed", "--url", server.url, *SMALL, "--repeats", "2000")
         planned = await bench.outline(words)
         assert (planned.items, planned.starts, planned.restored_profile) == (4002, (), None)
-        assert planned.tokens and not planned.fresh
+        assert planned.tokens and not planned.always_restarts
 
         async with begun(bench, *words) as task:
             live = await at_work(bench, task, 3)
-            assert (live.at_work, live.value_name, live.headline) == (True, "tg, tok/s", "tg 50.0 tok/s")
+            assert (live.info.state, live.value_name, live.headline) == ("running", "tg, tok/s", "tg 50.0 tok/s")
             assert live.seconds_left is not None
             assert live.now
             await bench.stop(live)
@@ -71,18 +71,18 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
         async with begun(bench, "resume", head.id) as task:
             live = await at_work(bench, task, head.done + 2)
             await bench.stop(live)
-            await task  # once is enough: it is not stopped again while it stops
+            await task  # a second signal would cut the clean-up short
         assert len(find_run(bench.paths, head.id).results()) >= head.done + 2
 
 
-async def test_what_cannot_be_run_says_why(own_home: Path) -> None:
+async def test_a_run_that_cannot_start_reports_why(own_home: Path) -> None:
     bench = BenchService(Paths.default(), Config())
     ended = await bench.run(("speed", "no-such-profile"), now=False)
     assert not ended.ok
     assert "no-such-profile" in ended.problem
 
 
-async def test_the_best_cell_is_kept_as_a_profile_of_the_owner(own_home: Path) -> None:
+async def test_the_best_cell_is_saved_as_a_profile(own_home: Path) -> None:
     paths = Paths.default()
     bench, run = BenchService(paths, Config()), sweep_run(paths)
     best = await bench.best_cell(run.id)

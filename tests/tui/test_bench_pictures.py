@@ -1,4 +1,4 @@
-"""The Bench screen as pictures: the list with a report, a run at work, a comparison."""
+"""Pictures of the Bench screen: the list with a report, an active run, a comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
 
 def arranged(screen: BenchScreen, name: str) -> bool:
-    """Whether list and pane stand as they do at this width."""
+    """Whether list and pane have the layout of this width."""
     rows, pane = screen.rows.region, screen.pane.region
     beside = pane.x > rows.x if name != "-narrow" else pane.y > rows.y
     return screen.has_class(name) and beside and pane.width > 0
@@ -58,5 +58,5 @@ async def test_picture(
         elif scene == "at_work":
             await shows(pilot, ", active", "▶ bench")
         else:
-            await shows(pilot, "The served path")
+            await shows(pilot, "Speed over HTTP")
         await pictured(pilot, snapshot)

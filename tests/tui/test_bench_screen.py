@@ -1,4 +1,4 @@
-"""The Bench screen: what it shows of runs and of the one at work, and what its keys ask to be done."""
+"""The Bench screen: what it shows of runs, and what its keys do."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
     speed_run(box, "slow", tg=30.0)
     speed_run(box, "fast", tg=60.0, flags=[Flag("throttling", "power cap")])
     async with benching(box, size=size) as (pilot, _):
-        await shows(pilot, "2 runs", "fast", "slow", "The served path")
+        await shows(pilot, "2 runs", "fast", "slow", "Speed over HTTP")
         assert screen_of(pilot).pane.border_title.endswith("speed-fast")
         await pilot.press("j")
         await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-slow"))
@@ -80,13 +80,13 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
 async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths) -> None:
     speed_run(box, "fast", tg=60.0)
     async with benching(box, size=(200, 50)) as (pilot, _):
-        await shows(pilot, "The served path")
+        await shows(pilot, "Speed over HTTP")
         await settled(pilot)
         pane = screen_of(pilot).pane
         rows = ["".join(part for part, _ in row).rstrip() for row in pane.drawn]
-        await drag(pilot, "served path", "short, cold")
+        await drag(pilot, "over HTTP", "short, cold")
         await pilot.press("ctrl+c")
-        assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("The "), *rows[1:4], "short, cold"])
+        assert pilot.app.clipboard == "\n".join([rows[0].removeprefix("Speed "), *rows[1:4], "short, cold"])
         await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
         assert not screen_of(pilot).get_selected_text()
         await pilot.press("y")
@@ -94,7 +94,7 @@ async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths
         await shows(pilot, "Copied the report.")
 
 
-async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:
+async def test_two_marked_runs_are_compared_and_exported(box: Paths) -> None:
     slow, fast = speed_run(box, "slow", tg=30.0), speed_run(box, "fast", tg=60.0)
     async with benching(box) as (pilot, services):
         await shows(pilot, "2 runs")
@@ -110,7 +110,7 @@ async def test_two_marked_runs_are_compared_and_shared(box: Paths) -> None:
         await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-slow"))
 
 
-async def test_runs_that_cannot_be_compared_say_why_and_stay_in_the_list(box: Paths) -> None:
+async def test_runs_that_cannot_be_compared_show_why(box: Paths) -> None:
     sweep_run(box)
     speed_run(box)
     async with benching(box) as (pilot, _):
@@ -129,7 +129,7 @@ async def test_the_leaderboard(box: Paths) -> None:
         await shows(pilot, "Leaderboard", "PROFILE")
         board = [line for line in text(pilot).splitlines() if "1  fast" in line or "2  slow" in line]
         assert len(board) == 2
-        await pilot.press("x", "r")  # whose run that would be is not to be seen
+        await pilot.press("x", "r")  # no run is selected
         await settled(pilot)
         assert "Delete" not in text(pilot)
         bar = text(pilot).splitlines()[-1]
@@ -157,7 +157,7 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         await until(pilot, lambda: "bench speed" not in text(pilot))
 
 
-async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -> None:
+async def test_b_shows_the_outline_before_it_measures_the_running_profile(box: Paths) -> None:
     async with benching(box, open_=False) as (pilot, services):
         await pilot.press("b")
         await shows(
@@ -185,7 +185,7 @@ async def test_b_says_what_it_will_do_before_it_measures_what_runs(box: Paths) -
         await shows(pilot, "only one can run at a time")
 
 
-async def test_b_estimates_from_the_speed_of_what_runs_where_no_run_tells(box: Paths) -> None:
+async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Paths) -> None:
     async with benching(box, open_=False) as (pilot, services):
         planned = bench_of(services).planned
         bench_of(services).planned = replace(planned, seconds=None, tokens=3270.0)
@@ -193,7 +193,7 @@ async def test_b_estimates_from_the_speed_of_what_runs_where_no_run_tells(box: P
         await shows(pilot, "It takes ~1:00: about 3,270 tokens at 54.5 tok/s.")
 
 
-async def test_a_run_that_does_not_begin_says_why(box: Paths) -> None:
+async def test_a_run_that_fails_to_start_shows_why(box: Paths) -> None:
     async with benching(box) as (pilot, services):
         bench = bench_of(services)
         bench.end = type(bench.end)(False, "No sandbox confines here.")
@@ -205,12 +205,12 @@ async def test_a_run_that_does_not_begin_says_why(box: Paths) -> None:
         assert bench.asked == [("speed", "qwen36-mtp-16gb")]
 
 
-async def test_a_plan_is_the_command_that_does_the_same(box: Paths) -> None:
+async def test_the_form_shows_the_equivalent_command(box: Paths) -> None:
     async with benching(box) as (pilot, services):
         await pilot.press("n")
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb")
         await pilot.press("down", "down")
-        # A key goes to what has the keys when it is read: the last arrow may still be on its way.
+        # A key goes to the widget that has the focus when it is handled: wait for the last arrow key.
         await until(pilot, lambda: getattr(pilot.app.focused, "field", "") == "preset")
         await pilot.press("right")
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb --preset quick")
@@ -239,7 +239,7 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
 
 
 async def begin_speed(pilot: Pilot[bool]) -> None:
-    """Begins a run from the form."""
+    """Starts a run from the form."""
     await pilot.press("n")
     await shows(pilot, "Plan a run", "45 items")
     await pilot.press("enter")
@@ -250,10 +250,10 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
     speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
         screen, bench = screen_of(pilot), bench_of(services)
-        await shows(pilot, "1 run", "The served path")
+        await shows(pilot, "1 run", "Speed over HTTP")
         await begin_speed(pilot)
         await pilot.press("x")
-        await shows(pilot, "The run is being started; x")  # what is under the cursor is not what the pane shows
+        await shows(pilot, "The run is being started; x")  # the pane does not show the run under the cursor
         run = speed_run(box, "newer", share=0.5)
         bench.working = run
         await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it")
@@ -265,12 +265,12 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         bench.working = None
         bench.ended.set()
         await until(pilot, lambda: screen.pane.shown == run.id, "its report")
-        await shows(pilot, "2 runs", "The served path")
+        await shows(pilot, "2 runs", "Speed over HTTP")
         assert screen.rows.value
         assert screen.rows.value.id == run.id
 
 
-async def test_who_reads_another_report_keeps_it_while_a_run_ends(box: Paths) -> None:
+async def test_the_end_of_a_run_does_not_replace_another_report(box: Paths) -> None:
     older = speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
         screen, bench = screen_of(pilot), bench_of(services)
@@ -287,7 +287,7 @@ async def test_who_reads_another_report_keeps_it_while_a_run_ends(box: Paths) ->
         assert (screen.pane.shown, screen.rows.value and screen.rows.value.id) == (older.id, older.id)
 
 
-async def test_a_run_over_before_it_was_seen_at_work_is_shown(box: Paths) -> None:
+async def test_a_run_that_ends_before_it_was_seen_active_is_shown(box: Paths) -> None:
     speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
         screen = screen_of(pilot)
@@ -300,7 +300,7 @@ async def test_a_run_over_before_it_was_seen_at_work_is_shown(box: Paths) -> Non
         assert screen.rows.value.id == run.id
 
 
-async def test_a_run_that_never_began_leaves_the_report_that_was_there(box: Paths) -> None:
+async def test_a_run_that_never_started_leaves_the_report_in_place(box: Paths) -> None:
     older = speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
         await shows(pilot, "1 run")
@@ -331,14 +331,14 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await shows(pilot, "Saved as the profile best")
 
 
-async def test_what_a_killed_run_owes_is_given_back(box: Paths) -> None:
+async def test_the_server_before_an_interrupted_run_is_restored(box: Paths) -> None:
     run = speed_run(box, share=0.5, state="interrupted")
     async with benching(box, size=(200, 50)) as (pilot, services):
         await shows(pilot, "1 run", "resume")
         assert "bench_restore" in screen_of(pilot).keys.hidden_actions
         await pilot.press("u")
         await shows(pilot, "No interrupted run has left")
-        run.save(replace(run.info, restore_pending=True))  # the list does not know yet
+        run.save(replace(run.info, restore_pending=True))  # the list has not read this yet
         await pilot.press("u")
         await shows(pilot, "Restore what ran before?", run.id)
         await pilot.press("y")
@@ -359,7 +359,7 @@ async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> N
         await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-oldest"))
 
 
-async def test_the_bar_offers_what_has_something_to_do(box: Paths) -> None:
+async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> None:
     async with benching(box, size=(200, 50)) as (pilot, services):
         await shows(pilot, "No run yet", "new", "measure")
         bar = text(pilot).splitlines()[-1]
@@ -397,7 +397,7 @@ def test_the_arguments_of_a_form(kind: str, chosen: dict[str, str], expected: st
         assert "--url http://x" in bench_command_line(bench_arguments(kind, chosen, "http://x"))
 
 
-def test_a_server_by_its_address_is_measured_by_the_kinds_that_can() -> None:
+def test_with_a_url_only_kinds_that_take_one_are_offered() -> None:
     assert set(plannable_kinds(list(KINDS), url=True)) == URL_KINDS
 
 

@@ -1,4 +1,4 @@
-"""The chat screen as its owner uses it: keys in, text on the screen out."""
+"""The chat screen from the user's side: keys in, text on the screen out."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bar(pilot: Pilot[bool]) -> str:
     return text(pilot).splitlines()[-1]
 
 
-async def test_the_bar_names_the_keys_that_work_where_the_owner_writes_or_reads() -> None:
+async def test_the_key_bar_names_the_keys_of_the_focused_widget() -> None:
     async with chatting(FakeChats(coding_turn())) as (pilot, screen):
         await until(pilot, lambda: "F1 help" in bar(pilot) and "^q quit" in bar(pilot) and "esc back" in bar(pilot))
         assert not [word for word in ("unfold", "retry", "new", "edit last", "copy code") if word in bar(pilot)]
@@ -86,7 +86,7 @@ async def test_the_bar_names_the_keys_that_work_where_the_owner_writes_or_reads(
         await shows(pilot, "Keys in the chat")
 
 
-async def test_esc_is_called_stop_while_the_model_answers() -> None:
+async def test_esc_stops_while_the_model_answers() -> None:
     stays = asyncio.Event()
     chats = FakeChats([*answer("long")[:-1], stays])
     async with chatting(chats) as (pilot, screen):
@@ -95,7 +95,7 @@ async def test_esc_is_called_stop_while_the_model_answers() -> None:
         stays.set()
 
 
-async def test_a_turn_from_prompt_to_waterfall() -> None:
+async def test_a_turn_from_prompt_to_time_summary() -> None:
     chats = FakeChats(coding_turn())
     async with chatting(chats) as (pilot, screen):
         assert "Ask something." in text(pilot) and "▣ bubblewrap" in text(pilot)
@@ -109,7 +109,7 @@ async def test_a_turn_from_prompt_to_waterfall() -> None:
         assert chats.asked == ["parse 1h30m"]
 
 
-async def test_the_running_turn_is_told_and_esc_stops_it() -> None:
+async def test_progress_of_the_running_turn_is_shown_and_esc_stops_it() -> None:
     gate = asyncio.Event()
     begun = [*opening()[:2], e.PrefillProgress(41_200, 66_300, 20_000)]
     chats = FakeChats([*begun, gate, e.GenerationStats(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
@@ -125,7 +125,7 @@ async def test_the_running_turn_is_told_and_esc_stops_it() -> None:
         await shows(pilot, "you stopped it", "Half an ans")
 
 
-async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
+async def test_an_edited_prompt_replaces_the_last_turn() -> None:
     chats = FakeChats(answer("The answer."))
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "first")
@@ -145,7 +145,7 @@ async def test_the_last_prompt_is_edited_and_takes_its_place() -> None:
         assert screen.composer.text == "" and not screen.controller.editing
 
 
-async def test_nobody_answers_and_the_prompt_stays() -> None:
+async def test_without_a_server_the_prompt_stays_in_its_box() -> None:
     chats = FakeChats()
     services = ChatServices(chats)
     services.status, services.last = STOPPED, "qwen36-mtp-16gb"
@@ -156,7 +156,7 @@ async def test_nobody_answers_and_the_prompt_stays() -> None:
         assert screen.composer.text == "hello" and not chats.asked
 
 
-async def test_a_turn_that_fails_gives_the_prompt_back() -> None:
+async def test_the_prompt_of_a_failed_turn_returns_to_its_box() -> None:
     chats = FakeChats()
     chats.error = GpuboxError("The server does not answer [/foo].", "Its log says why.")
     async with chatting(chats) as (pilot, screen):
@@ -165,7 +165,7 @@ async def test_a_turn_that_fails_gives_the_prompt_back() -> None:
         await until(pilot, lambda: screen.composer.text == "hello" and not screen.runner.running)
 
 
-async def test_the_same_words_that_were_not_asked_again_replace_nothing() -> None:
+async def test_a_prompt_repeated_after_a_failure_replaces_no_turn() -> None:
     chats = FakeChats(answer("Yes."))
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "more")
@@ -181,7 +181,7 @@ async def test_the_same_words_that_were_not_asked_again_replace_nothing() -> Non
 
 
 @pytest.mark.parametrize(("key", "allowed"), [("y", True), ("n", False), ("escape", False), ("a", True)])
-async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
+async def test_a_write_needs_approval(key: str, allowed: bool) -> None:
     answers: list[bool] = []
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
@@ -201,7 +201,7 @@ async def test_a_write_is_asked_for(key: str, allowed: bool) -> None:
         assert chats.opened[0].settings.approvals == ("workspace" if key == "a" else "ask")
 
 
-async def test_a_question_is_asked_once_and_not_answered_by_the_middle_of_a_word(
+async def test_an_approval_is_asked_once_and_not_answered_by_the_middle_of_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(approval, "TYPING_PAUSE_SECONDS", 3600)
@@ -213,14 +213,14 @@ async def test_a_question_is_asked_once_and_not_answered_by_the_middle_of_a_word
         question = pilot.app.screen
         assert isinstance(question, ApprovalScreen) and not waiting.done()
         question.dismiss("no")
-        for _ in range(3):  # they come before the task that asked has read the answer
+        for _ in range(3):  # before the asking task has read the answer
             screen.post_message(ScreenResume())
         assert await waiting is False
         await pilot.pause(0)
         assert pilot.app.screen is screen
 
 
-async def test_a_question_waits_until_the_chat_is_in_front() -> None:
+async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
     gate, answers = asyncio.Event(), list[bool]()
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
@@ -244,7 +244,7 @@ async def test_a_question_waits_until_the_chat_is_in_front() -> None:
         assert answers == [True]
 
 
-async def test_chats_are_found_opened_renamed_and_deleted() -> None:
+async def test_chats_are_searched_opened_renamed_and_deleted() -> None:
     chats = FakeChats(answer("More."))
     chats.keep("durations", ["Parse 1h30m"])
     chats.keep("haskell", ["A fizzbuzz, please"])
@@ -305,13 +305,13 @@ async def test_code_is_copied_and_saved() -> None:
         await until(pilot, lambda: chats.saved == [("x.py", CODE)])
 
 
-async def test_settings_are_this_chats() -> None:
+async def test_settings_belong_to_one_chat() -> None:
     chats = FakeChats(answer("Yes."))
     async with chatting(chats) as (pilot, screen):
         await pilot.press("ctrl+t")
         await shows(pilot, "This chat", "‹ as the model does ›", "20, as the profile has it", "You are a careful")
         await pilot.press("enter", *["down"] * 8)
-        # A key goes to what has the keys when it is read: the last arrow may still be on its way.
+        # A key goes to the widget that has the focus when it is handled: wait for the last arrow key.
         await until(pilot, lambda: pilot.app.screen.inputs["temperature"].has_focus)  # type: ignore[attr-defined]
         await pilot.press(*"hot", "ctrl+s")
         await shows(pilot, "temperature must be a number")
@@ -323,7 +323,7 @@ async def test_settings_are_this_chats() -> None:
         await shows(pilot, "thinking on", "temperature 0.2")
 
 
-async def test_what_confines_is_always_said() -> None:
+async def test_the_isolation_is_always_shown() -> None:
     for isolation, words in {
         "": "programs are not run",
         "none": "not confined",
@@ -335,7 +335,7 @@ async def test_what_confines_is_always_said() -> None:
             await shows(pilot, words)
 
 
-async def test_hostile_text_is_shown_not_obeyed() -> None:
+async def test_hostile_text_is_sanitized() -> None:
     spoken: list[e.AgentEvent] = [
         e.ReasoningDelta(HOSTILE),
         e.TextDelta(HOSTILE),
@@ -374,7 +374,7 @@ async def test_keys_of_one_screen_do_nothing_on_the_other() -> None:
         await until(pilot, lambda: screen.is_current)
 
 
-async def test_who_scrolls_up_is_left_there() -> None:
+async def test_the_scroll_position_stays_after_scrolling_up() -> None:
     gate = asyncio.Event()
     chats = FakeChats([*opening(), *[e.TextDelta(f"line {i}\n\n") for i in range(80)], gate, e.TextDelta("the end")])
     async with chatting(chats) as (pilot, screen):
@@ -392,7 +392,7 @@ async def test_who_scrolls_up_is_left_there() -> None:
         await shows(pilot, "the end")
 
 
-async def test_leaving_ends_the_turn_and_closes_the_chat() -> None:
+async def test_quitting_ends_the_turn_and_closes_the_chat() -> None:
     chats = FakeChats([*opening(), asyncio.Event()])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "wait")
@@ -412,7 +412,7 @@ async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
         await until(pilot, lambda: app.dashboard.is_current and app.dashboard.log_pane.view.has_focus)
 
 
-async def test_a_folder_that_cannot_be_a_workspace_is_refused() -> None:
+async def test_an_unusable_workspace_is_refused() -> None:
     chats = FakeChats()
     async with chatting(chats, toasts=True) as (pilot, screen):
         await pilot.press("ctrl+t")
@@ -461,7 +461,7 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
         assert "▸ thought for" in text(pilot)
         x, y = place(pilot, "thought for")
         selected = screen.get_component_rich_style("screen--selection").bgcolor
-        strip = screen.transcript.render_line(y - screen.transcript.region.y).crop(x, x + 5)
+        strip = screen._compositor.render_strips()[y].crop(x, x + 5)
         assert all(segment.style and segment.style.bgcolor == selected for segment in strip)
         await pilot.press("G")
         await shows(pilot, "2. An empty text is 0.")

@@ -1,4 +1,4 @@
-"""Markdown as lines: in any pieces it comes, at any width, whatever it holds."""
+"""Markdown as lines: for any split of the stream, any width and any content."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def texts(rows: list[StyledLine]) -> list[str]:
 
 
 def lines_of(blocks: MarkdownBlocks, width: int = 60) -> list[str]:
-    """All that is closed, drawn."""
+    """The lines of all closed blocks."""
     rows: list[StyledLine] = []
     for block in blocks.closed:
         if rows and not block.tight:
@@ -84,13 +84,13 @@ def built(*pieces: str) -> MarkdownBlocks:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_pieces_make_the_same_blocks(seed: int) -> None:
+def test_blocks_do_not_depend_on_how_the_text_is_split(seed: int) -> None:
     long_code = "```py\n" + "\n".join(f"x{i} = {i}" for i in range(3 * CODE_LINES)) + "\n```\nend\n"
     text = DOCUMENT + long_code
     assert built(*split(text, random.Random(seed))).closed == built(text).closed
 
 
-def test_what_is_closed_stays_but_for_code_put_together() -> None:
+def test_closed_blocks_change_only_when_code_is_joined() -> None:
     blocks = MarkdownBlocks()
     seen: list[MarkdownBlock] = []
     for char in DOCUMENT:
@@ -101,7 +101,7 @@ def test_what_is_closed_stays_but_for_code_put_together() -> None:
         seen = list(blocks.closed)
 
 
-def test_a_long_code_block_is_one_again_at_its_end() -> None:
+def test_the_pieces_of_a_long_code_block_are_joined_at_its_end() -> None:
     blocks = MarkdownBlocks()
     blocks.add('```python\n"""\n' + "text\n" * CODE_LINES)
     assert blocks.closed and blocks.tail and blocks.tail.code
@@ -183,7 +183,7 @@ def test_wrap_keeps_words_and_loses_none() -> None:
         assert "".join("".join(text for text, _ in row) for row in wrap_hard(line, width)).rstrip() == whole.rstrip()
 
 
-def test_clean_lines_of_a_program() -> None:
+def test_output_lines_of_a_program() -> None:
     assert sanitize_line("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B") == "red x"
     assert sanitize_line("a\x07b\u202ec") == "a␇b�c"
     assert output_lines("10%\r50%\r100%\r\nnext\n\n") == ["100%", "next"]
@@ -199,5 +199,5 @@ def test_code_has_colours_and_all_its_lines() -> None:
     assert highlight_code("x = 1", "no-such-language") == [(("x = 1", ""),)]
 
 
-def test_fences_are_found_wherever_they_stand() -> None:
+def test_all_fenced_code_blocks_are_found() -> None:
     assert fences(DOCUMENT) == [("python", "def f(x):\n    return x + 1\n"), ("", "```\nnot the end\n")]

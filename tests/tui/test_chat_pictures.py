@@ -1,4 +1,4 @@
-"""The chat as pictures, at the three sizes it is made for. `--snapshot-update` accepts a change on purpose."""
+"""Pictures of the chat at three terminal sizes. `--snapshot-update` accepts a wanted change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SHOWN = {
 @pytest.mark.parametrize("size", SIZES)
 async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, size: str, state: str) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
-    # How long the turn has been running depends on the machine.
+    # The elapsed time depends on the machine.
     monkeypatch.setattr("gpubox.tui.chat.controller.TurnRunner.seconds", 4.2)
     monkeypatch.setattr(TurnProgress, "deltas_per_second", lambda progress, now: None)
     chats = FakeChats()

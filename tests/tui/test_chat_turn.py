@@ -50,20 +50,20 @@ def test_thinking_unfolds() -> None:
     assert "thought 7 thought 8" in drawn(view)
 
 
-def test_running_thoughts_show_their_last_words() -> None:
+def test_running_thinking_shows_its_last_words() -> None:
     view = played(*opening(), e.ReasoningDelta("first words. "), e.ReasoningDelta("the last words"))
     assert "▸ thinking  ~2 tokens  … first words. the last words" in drawn(view)
     assert view.progress.phase == "thinks"
 
 
-def test_a_program_of_a_fenced_model_is_shown_once() -> None:
+def test_an_executed_code_block_is_shown_once() -> None:
     text = f"I run it.\n\n```python\n{CODE}```\n"
     view = played(*opening("fenced"), e.TextDelta(text), e.ToolRequested(CALL), e.ToolFinished(CALL, OUTPUT))
     assert drawn(view).count("def parse") == 1
     assert [code.text for code in code_snippets(view)] == [CODE]
 
 
-def test_a_round_that_is_asked_again_loses_what_it_said() -> None:
+def test_a_restarted_round_discards_its_text() -> None:
     view = played(
         *opening(), e.TextDelta("Half an ans"), e.RoundRestarted(1, "The connection broke."), e.TextDelta("All")
     )
@@ -71,7 +71,7 @@ def test_a_round_that_is_asked_again_loses_what_it_said() -> None:
     assert "Half" not in shown and "! The connection broke." in shown and shown.endswith("All")
 
 
-def test_what_was_said_stays_where_asking_again_did_not_help() -> None:
+def test_partial_text_stays_if_no_later_attempt_wrote_any() -> None:
     kept = e.MessageAdded(e.Message("assistant", "<think>hm</think>Half an answer", partial=True))
     failed = e.TurnFailed("It went away.", "", 1)
     view = played(*opening(), e.TextDelta("Half an answer"), e.RoundRestarted(1, "It broke."), kept, failed)
@@ -81,7 +81,7 @@ def test_what_was_said_stays_where_asking_again_did_not_help() -> None:
     assert drawn(view).count("Half an answer") == 1
 
 
-def test_a_failure_says_what_to_do_and_keeps_what_was_said() -> None:
+def test_a_failed_turn_shows_a_hint_and_keeps_its_text() -> None:
     failed = e.TurnFailed("It went away [/foo].", "^r asks again.", 1)
     view = played(*opening(), e.TextDelta("Half an answer"), e.ToolRequested(CALL), failed)
     shown = drawn(view)
@@ -89,7 +89,7 @@ def test_a_failure_says_what_to_do_and_keeps_what_was_said() -> None:
     assert "code_execution · stopped" in shown and view.over and view.failed
 
 
-def test_why_a_turn_ended_is_said() -> None:
+def test_the_end_reason_of_a_turn_is_shown() -> None:
     for reason, words in {"repetition": "it repeated itself", "length": "cut at max_tokens"}.items():
         view = played(*opening(), e.TextDelta("x"), e.TurnFinished(TOTALS, reason))  # type: ignore[arg-type]
         assert words in drawn(view)
@@ -102,7 +102,7 @@ def test_the_waterfall_fills_its_width_and_names_every_part() -> None:
     assert time_shares(e.RoundTiming(), 50) == []
 
 
-def test_tokens_read_again_stand_out() -> None:
+def test_reprocessed_tokens_are_highlighted() -> None:
     timing = e.RoundTiming(
         wall_seconds=1, prefill_reprocessed_seconds=1, prefill_new_tokens=5, prefill_reprocessed_tokens=1200
     )
@@ -110,7 +110,7 @@ def test_tokens_read_again_stand_out() -> None:
     assert "1.2k read again" in shown and "■ re-read 1.0 s" in shown
 
 
-def test_a_turn_of_the_file_looks_as_it_did() -> None:
+def test_a_stored_turn_looks_as_it_did_live() -> None:
     live = played(*coding_turn())
     asked = TurnHeader("t1", "", "2026-11-21T13:00:00Z", "Parse 1h30m", "qwen", "b11434", "model")
     stored = Turn(asked)
@@ -129,12 +129,12 @@ def test_a_turn_of_the_file_looks_as_it_did() -> None:
     assert stored_turn_view(stored).id == "t1"
 
 
-def test_a_turn_that_was_cut_off_says_so() -> None:
+def test_an_interrupted_turn_is_marked() -> None:
     cut = Turn(TurnHeader("t1", "", "", "Why?"), [e.RoundStarted(1, 5), e.TextDelta("Beca")])
     assert drawn(stored_turn_view(cut)).endswith("Beca\n■ cut off: gpubox was ended in this turn")
 
 
-def test_cards_fold_long_code_and_output() -> None:
+def test_tool_calls_fold_long_code_and_output() -> None:
     call = ToolCall("c", "code_execution", {}, "\n".join(f"x{i} = {i}" for i in range(100)))
     output = ToolOutput(
         "\n".join(f"line {i}" for i in range(300)), isolation="none", ended_by="memory", dropped_bytes=5000
@@ -148,14 +148,14 @@ def test_cards_fold_long_code_and_output() -> None:
     assert "x50 = 50" in drawn(view) and "line 150" in drawn(view)
 
 
-def test_hostile_output_stays_in_its_card() -> None:
+def test_hostile_output_stays_in_its_frame() -> None:
     text = "[/foo] [b]x\x1b[2J\x1b]0;t\x07\n" + "y" * 1_000_000 + "\n\u202eevil 👩‍💻\r\n"
     call = ToolCall("c", "read_file", {"path": "[/x]\x1b[31m" + "z" * 500, "lines": "1\n2"})
     shown = drawn(played(*opening(), e.ToolRequested(call), e.ToolFinished(call, ToolOutput(text))), 60)
     assert "[/foo] [b]x" in shown and "\x1b" not in shown and "\u202e" not in shown and len(shown) < 20_000
 
 
-def test_an_answer_is_the_same_in_pieces_and_at_another_width() -> None:
+def test_an_answer_does_not_depend_on_how_it_was_streamed() -> None:
     one, many = AnswerPart(), AnswerPart()
     one.add(ANSWER)
     one.end()

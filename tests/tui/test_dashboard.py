@@ -54,13 +54,13 @@ async def test_search_narrows_and_esc_shows_all(fake: FakeServices) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         await pilot.press("slash", *"256k")
-        await until(pilot, lambda: len(app.dashboard.profiles.shown) == 1)
+        await until(pilot, lambda: len(app.dashboard.profiles.rows.values) == 1)
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "qwen36-256k")
         await pilot.press("enter")
         await until(pilot, lambda: app.dashboard.profiles.rows.has_focus)
         assert not fake.asked, "Enter in the search line only chooses the row"
         await pilot.press("escape")
-        await until(pilot, lambda: len(app.dashboard.profiles.shown) == 7)
+        await until(pilot, lambda: len(app.dashboard.profiles.rows.values) == 7)
 
 
 async def test_letters_typed_right_behind_the_slash_reach_the_search(fake: FakeServices) -> None:
@@ -227,7 +227,7 @@ async def test_profile_files_are_read_again_when_they_change(fake: FakeServices)
         await opened(pilot)
         fake.profiles.append(replace(MINE, name="later"))
         fake.version += 1
-        await until(pilot, lambda: any(e.name == "later" for e in app.dashboard.profiles.shown))
+        await until(pilot, lambda: any(e.name == "later" for e in app.dashboard.profiles.rows.values))
         assert app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == READY.profile
 
 
@@ -320,7 +320,7 @@ async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
         await shows(pilot, "~/.config")
         await pilot.press("g")
         await shows(pilot, ACTIONS[0].title)
-        await pilot.press("j", "j", "j", "j")
+        await pilot.press(*"jjjjjjjj")
         await until(pilot, lambda: ACTIONS[0].title not in text(pilot))
 
 

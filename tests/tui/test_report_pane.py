@@ -1,4 +1,4 @@
-"""The pane of reports: its lines and its scroll bar are of one thing."""
+"""The report pane: its scroll bar always matches its lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows(count: int) -> MakeLines:
     return lambda width: [styled_line(f"row {number}") for number in range(count)]
 
 
-async def test_the_bar_is_as_long_as_the_lines_at_once() -> None:
+async def test_the_scroll_bar_has_the_size_of_the_new_lines_at_once() -> None:
     app = OnePane()
     async with app.run_test(size=(60, 20)) as pilot:
         await pilot.pause(0)

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, identity_of
 from gpubox.paths import Paths
-from gpubox.server.server_process import launch_marker
+from gpubox.server.instance import launch_marker
 from gpubox.server.state import InstanceState, Launch, RunningServer, load_state, save_state
 
 _METRICS = """\
@@ -142,7 +142,7 @@ class LlamaBox:
         life.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(life, os.O_RDWR | os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_SH)
-        mark = launch_marker(self.paths.state, "main", self.running.launch.profile, self.running.launch_id)
+        mark = launch_marker(self.paths, "main", self.running)
         with Path(log or self.log).open("ab") as output:
             child = subprocess.Popen(
                 argv,

@@ -54,7 +54,7 @@ def report(opts: Any, results: list[tuple[Item, Result]]) -> Report:
     return summarise(opts, RunInfo("x", plan, "2026-01-01T00:00:00Z", len(results)), results)
 
 
-def test_starts_stand_in_blocks_of_four_and_each_asks_every_prompt(tmp_path: Path) -> None:
+def test_starts_are_randomised_in_blocks_of_four_and_each_asks_every_prompt(tmp_path: Path) -> None:
     opts = options()
     items = items_of(opts, seed=3)
 
@@ -82,7 +82,7 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"arms": ARMS, "starts": 0}, "needs a start"),
         ({"arms": ONE, "starts": 4}, "nothing is restarted"),
@@ -93,7 +93,7 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
         ({"arms": ARMS, "colour": {}, "prompts": "x"}, "are invalid"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_options(values, TWO)
 
@@ -113,7 +113,7 @@ def drawn(opts: Any, seed: int, *, launch: float, effect: float = 0.0, starts: i
     return scored(items, rate)
 
 
-def test_starts_that_differ_by_one_per_cent_make_no_verdict() -> None:
+def test_noise_of_one_per_cent_between_starts_gives_no_verdict() -> None:
     opts = options(prompts=4)
     verdicts = [[row.verdict for row in contrast_rows(opts, drawn(opts, seed, launch=0.01))] for seed in range(40)]
 
@@ -122,7 +122,7 @@ def test_starts_that_differ_by_one_per_cent_make_no_verdict() -> None:
     assert 34 <= sum(low <= 1 <= high for low, high in holds) <= 40
 
 
-def test_five_per_cent_are_found_at_the_first_look_and_the_rest_is_spared() -> None:
+def test_a_difference_of_five_per_cent_is_found_at_the_first_interim_analysis() -> None:
     kind = Ab(Plan("ab", TWO, {"arms": ARMS}))
     early_stops = 0
     for seed in range(20):
@@ -135,7 +135,7 @@ def test_five_per_cent_are_found_at_the_first_look_and_the_rest_is_spared() -> N
     assert kind.unneeded_reason(next(item for item in kind.items() if item.start == 8), results) == ""
 
 
-def test_a_drift_of_ten_per_cent_sides_with_nobody() -> None:
+def test_a_drift_of_ten_per_cent_favours_no_arm() -> None:
     opts = options(prompts=4)
     for seed in range(10):
         items = [item for item in items_of(opts, seed) if not item.warmup]
@@ -146,7 +146,7 @@ def test_a_drift_of_ten_per_cent_sides_with_nobody() -> None:
         assert abs(row.contrast.log_ratio) < 0.005
 
 
-def test_the_report_says_what_may_be_said_and_what_is_in_doubt() -> None:
+def test_the_report_states_verdicts_intervals_and_doubts() -> None:
     opts = options(prompts=4)
     dice = random.Random(1)
     results = scored(items_of(opts), lambda item: (40 if item.values["arm"] == "b" else 50) + dice.random())
@@ -170,7 +170,7 @@ def test_the_report_says_what_may_be_said_and_what_is_in_doubt() -> None:
     assert all(len(metric.starts) == 6 for metric in summary.metrics if metric.name == "tg")
 
 
-def test_fewer_than_four_starts_stand_on_the_history_of_the_box_and_say_so() -> None:
+def test_fewer_than_four_starts_use_the_noise_history_and_say_so() -> None:
     opts = options(prompts=4, starts=2)
     near = report(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4))
 
@@ -187,7 +187,7 @@ def test_fewer_than_four_starts_stand_on_the_history_of_the_box_and_say_so() -> 
     )
 
 
-def test_what_changes_the_answers_is_said_beside_the_verdict() -> None:
+def test_flags_that_change_answers_are_named_with_the_verdict() -> None:
     targets = (Target("a", "p"), Target("b", "p", {"cache-type-k": "q4_0"}))
     opts = parse_options({"arms": ARMS, "prompts": 2}, targets)
     info = RunInfo("x", Plan("ab", targets, {}), "2026-01-01T00:00:00Z", 1)
@@ -197,7 +197,7 @@ def test_what_changes_the_answers_is_said_beside_the_verdict() -> None:
     assert any("differ in cache-type-k, which changes the answers too" in note for note in summary.notes)
 
 
-async def test_two_addresses_from_end_to_end(tmp_path: Path) -> None:
+async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:
     """A run over the wire: every request is uncached, of fixed length, and both servers get the same ones."""
     paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "k")
     with BenchServer() as first, BenchServer() as second:
@@ -224,7 +224,7 @@ HELP = """--spec-draft-n-max N                    window
 """
 
 
-def test_flags_are_spelled_as_the_profile_and_this_engine_do() -> None:
+def test_flags_get_the_names_of_the_profile_and_the_engine() -> None:
     engine, old = parse_help(HELP), parse_help("--draft, --draft-max N    window\n--mmap, --no-mmap    map\n")
     profile = Profile("p", "/m", flags={"c": 512, "spec-type": "draft-mtp", "spec-synth-len": 2.5})
 

@@ -48,7 +48,7 @@ def run_of(*metrics: Metric, kind: str = "speed") -> tuple[RunInfo, Report]:
     return RunInfo("id", Plan(kind, ()), "t", 0), Report(kind, "t", metrics)
 
 
-def test_two_runs_of_one_start_each_are_told_apart_no_finer_than_starts_differ(box: Paths) -> None:
+def test_differences_within_the_noise_between_runs_are_no_verdict(box: Paths) -> None:
     first = speed_run(box, tg=60.0, seed=1)
     again = speed_run(box, tg=62.0, seed=2)
     slower = speed_run(box, tg=48.0, seed=3, argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))
@@ -74,7 +74,7 @@ def test_two_runs_of_one_start_each_are_told_apart_no_finer_than_starts_differ(b
         assert export_text(box, no_profile, ["compare", first.id, slower.id], form)
 
 
-def test_a_box_that_has_repeated_a_run_knows_how_much_runs_differ(box: Paths) -> None:
+def test_repeated_runs_give_the_noise_between_runs(box: Paths) -> None:
     for seed, rate in enumerate((60.0, 60.2, 59.9, 60.1, 60.0)):
         speed_run(box, tg=rate, seed=seed, spread=0.001)
     first, second = speed_run(box, tg=60.0, spread=0.001, seed=9), speed_run(box, tg=63.0, spread=0.001, seed=10)
@@ -90,7 +90,7 @@ def test_a_box_that_has_repeated_a_run_knows_how_much_runs_differ(box: Paths) ->
     assert 0.01 < tg.detectable_difference < 0.05
 
 
-def test_flags_stand_in_every_form_of_a_comparison_a_leaderboard_and_a_picture(box: Paths) -> None:
+def test_flags_show_in_every_form_of_a_comparison_a_leaderboard_and_a_chart(box: Paths) -> None:
     busy = [Flag("busy CPU", "other programs kept 1.2 cores busy"), Flag("throttling", "held back")]
     first, second = speed_run(box, tg=60.0, seed=1), speed_run(box, tg=40.0, seed=2, flags=busy)
 
@@ -108,7 +108,7 @@ def test_flags_stand_in_every_form_of_a_comparison_a_leaderboard_and_a_picture(b
             assert re.search("busy.CPU", export_text(box, no_profile, what, form)), (form, what)
 
 
-def test_another_server_or_model_elsewhere_is_told_of_every_target(box: Paths) -> None:
+def test_differences_of_url_targets_are_listed_for_every_target(box: Paths) -> None:
     infos = []
     for dialect, model, names in (("vllm", "m1", "ab"), ("ollama", "m2", "ac")):
         provenance = {n: Provenance(n, url=f"http://{n}", dialect=dialect if n != "a" else "vllm",
@@ -120,7 +120,7 @@ def test_another_server_or_model_elsewhere_is_told_of_every_target(box: Paths) -
     ]  # fmt: skip
 
 
-def test_a_comparison_tells_no_key(box: Paths) -> None:
+def test_a_comparison_shows_no_key(box: Paths) -> None:
     runs = [
         speed_run(box, argv=("/opt/llama-server", "--api-key", key, "-c", key[-1])) for key in ("s3cret1", "s3cret2")
     ]
@@ -128,7 +128,7 @@ def test_a_comparison_tells_no_key(box: Paths) -> None:
     assert load_comparison(*runs).differs == ("Other flags: -c 1 → 2.",)
 
 
-def test_a_handful_of_prompts_is_not_told_apart() -> None:
+def test_three_prompts_are_too_few_for_a_verdict() -> None:
     some, others = [10.0, 40.0, 60.0], [11.0, 44.0, 66.0]
     row = compare_runs(run_of(metric("acceptance", "", some)), run_of(metric("acceptance", "", others))).rows[0]
 
@@ -136,7 +136,7 @@ def test_a_handful_of_prompts_is_not_told_apart() -> None:
     assert row.ratio == pytest.approx(1.1)
 
 
-def test_runs_that_share_nothing_are_not_compared(box: Paths) -> None:
+def test_runs_without_a_common_row_are_not_compared(box: Paths) -> None:
     first = speed_run(box)
     other = speed_run(box, options={"prompts": ["long"], "depths": [0], "prefixes": ["cold"], "repeats": 2})
 
@@ -144,7 +144,7 @@ def test_runs_that_share_nothing_are_not_compared(box: Paths) -> None:
         load_comparison(first, other)
 
 
-def test_shares_that_passed_are_compared_by_mcnemar() -> None:
+def test_pass_rates_are_compared_by_mcnemar() -> None:
     passed = [100.0] * 40 + [0.0] * 24
     gained = [100.0] * 56 + [0.0] * 8
 
@@ -157,7 +157,7 @@ def test_shares_that_passed_are_compared_by_mcnemar() -> None:
     assert (row.outcome, row.p) == ("noise", 1.0)
 
 
-def test_prompts_are_paired_so_that_their_differences_do_not_hide_a_change() -> None:
+def test_prompts_are_paired() -> None:
     slow = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
     fast = [value * (1.05 + 0.002 * at) for at, value in enumerate(slow)]
 
@@ -169,7 +169,7 @@ def test_prompts_are_paired_so_that_their_differences_do_not_hide_a_change() -> 
     assert lower.outcome == "regression"
 
 
-def test_every_row_of_a_comparison_pays_for_the_others() -> None:
+def test_p_values_are_corrected_for_the_number_of_rows() -> None:
     """2.4 standard errors: alone a verdict, among ten rows none."""
 
     def rows_(count: int, factor: float) -> list[Metric]:
@@ -182,7 +182,7 @@ def test_every_row_of_a_comparison_pays_for_the_others() -> None:
     assert {row.outcome for row in among} == {"noise"}
 
 
-def test_tasks_of_a_suite_are_paired_also_where_one_scored_nothing() -> None:
+def test_tasks_of_a_suite_are_paired_even_if_one_scored_zero() -> None:
     tasks = [100.0, 60.0, 0.0, 80.0, 50.0, 90.0, 70.0, 100.0]
     same = compare_runs(
         run_of(metric("points", "", tasks), kind="suite"), run_of(metric("points", "", tasks), kind="suite")
@@ -190,7 +190,7 @@ def test_tasks_of_a_suite_are_paired_also_where_one_scored_nothing() -> None:
     assert [(row.method, row.outcome) for row in same.rows] == [("McNemar", "noise")]
 
 
-def test_welchs_interval_is_that_of_the_textbook() -> None:
+def test_welchs_interval_is_the_textbooks() -> None:
     # log values 1, 2, 3, 4 against 2, 4, 6, 8: t = 2.5 / sqrt(5/12 + 5/3), 4.41 -> 4 degrees of freedom
     comparison = stats.welch([2.718281828459045**v for v in (1, 2, 3, 4)], [2.718281828459045**v for v in (2, 4, 6, 8)])
     assert comparison.low is not None

@@ -72,7 +72,7 @@ async def watched(monitor: InterferenceMonitor, driver: Driver) -> ItemReadings:
     return watch
 
 
-async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> None:
+async def test_throttling_other_programs_and_clocks_are_flagged(paths: Paths, driver: Driver) -> None:
     monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
     assert monitor.driver.driver_version == "580"
 
@@ -94,7 +94,7 @@ async def test_what_the_card_does_meanwhile(paths: Paths, driver: Driver) -> Non
     monitor.close()
 
 
-async def test_what_was_on_the_card_from_the_start_is_told(paths: Paths, driver: Driver) -> None:
+async def test_programs_on_the_gpu_before_the_run_are_flagged(paths: Paths, driver: Driver) -> None:
     processes = (
         GpuProcess(77, "comfyui", 4 << 30),
         GpuProcess(78, None, None),
@@ -110,7 +110,7 @@ async def test_what_was_on_the_card_from_the_start_is_told(paths: Paths, driver:
     assert "other GPU process" not in {flag.kind for flag in (await watched(monitor, driver)).flags}  # reported once
 
 
-async def test_a_program_that_the_run_started_is_no_stranger(paths: Paths, driver: Driver) -> None:
+async def test_a_program_that_the_run_started_is_not_flagged(paths: Paths, driver: Driver) -> None:
     monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
     process = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)  # in llama-bench's place
     driver.card = replace(CARD, processes=(*CARD.processes, GpuProcess(process.pid, "llama-bench", 2 << 30)))
@@ -184,7 +184,7 @@ def test_a_hash_is_kept_until_its_file_changes(tmp_path: Path, monkeypatch: pyte
     assert hashes.of([model, tmp_path / "gone"]) == ""
 
 
-def test_the_libraries_that_compute_are_part_of_the_engine(tmp_path: Path) -> None:
+def test_llama_and_ggml_libraries_are_part_of_the_engine(tmp_path: Path) -> None:
     for name in ("llama-server", "libllama.so.0.1", "libggml-cuda.so", "libc.so", "notes.txt"):
         (tmp_path / name).touch()
 
@@ -193,7 +193,7 @@ def test_the_libraries_that_compute_are_part_of_the_engine(tmp_path: Path) -> No
     assert names == ["libggml-cuda.so", "libllama.so.0.1", "llama-server"]
 
 
-def test_flags_for_one_run(paths: Paths) -> None:
+def test_overrides_are_parsed_and_applied(paths: Paths) -> None:
     flags = dict([parse_override("--n-cpu-moe=4"), parse_override("mmap=false"), parse_override("spec-type=")])
     flags |= dict([parse_override("cache-type-k=q8_0"), parse_override("tensor-split=[3, 1]")])
 
@@ -210,12 +210,12 @@ def test_flags_for_one_run(paths: Paths) -> None:
 
 
 @pytest.mark.parametrize("name", ["host", "--port", "model", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])
-def test_what_a_profile_may_not_have_among_its_flags_no_run_may(name: str) -> None:
+def test_profile_fields_and_secrets_cannot_be_overridden(name: str) -> None:
     with pytest.raises(UsageError, match=r"field of the profile|secret"):
         apply_overrides(profiles("a"), Target("a", "a", {name: "0.0.0.0"}))
 
 
-def test_a_plan_is_told_before_it_runs(paths: Paths) -> None:
+def test_a_plan_has_an_outline(paths: Paths) -> None:
     plan = Plan("speed", (Target("a", "a"), Target("far", url="http://x")), {"preset": "quick", "repeats": 2})
 
     outline = outline_plan(plan, paths)

@@ -69,7 +69,7 @@ def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
         assert any("71.09" in line for line in lines)  # acceptance: 91 of 128 tokens
 
 
-def test_the_articles_figures_stand_beside_what_was_measured_alike(box: Paths) -> None:
+def test_reference_figures_are_paired_with_the_same_measure(box: Paths) -> None:
     their = (
         ReferenceFigure("time to first token, short", 12.8, "ms", "RTX 5090", "Round 3"),
         ReferenceFigure("generation, short answer", 30.0, "tok/s", "RTX 4080 SUPER", "Round 3", "median of 3"),
@@ -90,7 +90,7 @@ def test_the_articles_figures_stand_beside_what_was_measured_alike(box: Paths) -
     assert load_report(run, no_profile).references == ()
 
 
-def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None:
+def test_a_reference_at_a_context_size_is_not_paired_with_that_depth(box: Paths) -> None:
     their = (
         ReferenceFigure("generation at 32K", 249.3, "tok/s", "RTX 5090", "a", "mean of 10 runs; ctx-size = 32768"),
     )
@@ -112,7 +112,7 @@ def test_a_speed_at_a_context_size_is_no_speed_at_that_depth(box: Paths) -> None
     assert beside(game, 32768) == [249.3]
 
 
-def test_flags_are_told_in_words(box: Paths) -> None:
+def test_flags_are_explained(box: Paths) -> None:
     bundle = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
 
     assert "power cap for 40 % of the time - the GPU could have been faster" in shown(bundle)
@@ -162,7 +162,7 @@ def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.Monke
     ["http://mybox", "http://mybox.lan", "https://my_box.lan/v1", "http://mybox-2.lan:8080/v1",
      f"http://mybox.{'very-long-name.' * 4}lan:8080", "http://[fd00::2:1]:8080"],
 )  # fmt: skip
-def test_a_run_is_named_after_its_server_and_shared_without_it(box: Paths, url: str) -> None:
+def test_exports_hide_the_host_in_a_runs_id(box: Paths, url: str) -> None:
     first, second = (speed_run(box, url.partition("://")[2], url=url) for _ in range(2))
     everything = "".join(export_text(box, no_profile, what, form) for form in FORMS for what in (
         [first.id], ["compare", first.id, second.id], ["leaderboard"],
@@ -172,7 +172,7 @@ def test_a_run_is_named_after_its_server_and_shared_without_it(box: Paths, url: 
     assert first.id[:15] in everything
 
 
-def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(box: Paths) -> None:
+def test_hosts_of_a_command_line_are_redacted_and_similar_texts_are_not(box: Paths) -> None:
     argv = (
         "/opt/llama/llama-server", "--host", "mybox.lan", "--rpc", "worker7:50052,10.0.0.9:50052", "--port", "1",
         "--slot-save-path", "/home/ann", "--api-key", "s3cret",
@@ -190,7 +190,7 @@ def test_the_hosts_of_a_command_line_are_hidden_and_what_looks_like_one_is_not(b
     )
 
 
-def test_what_a_model_said_is_no_markup_in_any_form(box: Paths) -> None:
+def test_untrusted_text_is_no_markup_in_any_form(box: Paths) -> None:
     hostile = "\x1b[31m<img src=x> ![x](http://evil/x.png) | `\x00"
     table = ReportTable(
         "Failed problems", ("why",), ((hostile,), ("`--flag <x>`",)), hostile, (f"{hostile}\n```\n</details>", "")
@@ -231,7 +231,7 @@ def test_every_form_of_an_export(box: Paths) -> None:
     assert "tg, tok/s" in drawn
 
 
-def test_a_suites_points_stand_beside_the_articles(box: Paths) -> None:
+def test_points_of_a_suite_are_paired_with_references(box: Paths) -> None:
     their = (
         ReferenceFigure("weighted total", 65.9, "points", "RTX 5090", "a"),
         ReferenceFigure("tool use", 90, "%", "RTX 5090", "a"),
@@ -328,7 +328,7 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
         load_leaderboards(box, "nonsense")
 
 
-def test_a_list_reads_each_runs_results_once(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summaries_read_the_results_of_each_run_once(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [speed_run(box, f"p{number}") for number in range(3)]
     first = run_summaries(box)
     assert {head.done for head in first} == {len(runs[0].items())}
@@ -341,7 +341,7 @@ def test_a_list_reads_each_runs_results_once(box: Paths, monkeypatch: pytest.Mon
     assert run_summaries(box) == first
 
 
-def test_one_run_that_cannot_be_read_hides_no_other(box: Paths) -> None:
+def test_an_unreadable_run_does_not_hide_the_others(box: Paths) -> None:
     speed_run(box)
     plan = Plan("humaneval", (Target("p", profile="p"),), {"limit": 1})
     run = create_run(box, plan, list(make_benchmark(plan).items()))
@@ -353,7 +353,7 @@ def test_one_run_that_cannot_be_read_hides_no_other(box: Paths) -> None:
     assert list(problems.values()) == [""]
 
 
-def test_what_was_kept_of_a_run_is_not_believed_after_a_change(box: Paths) -> None:
+def test_a_cached_summary_is_renewed_after_a_change(box: Paths) -> None:
     run = speed_run(box, share=0.5, state="interrupted")
     before = run_summaries(box)[0]
     with run.owned():
@@ -367,7 +367,7 @@ def test_what_was_kept_of_a_run_is_not_believed_after_a_change(box: Paths) -> No
     assert run_summaries(box)[0] == after
 
 
-def test_a_damaged_run_is_in_the_list_and_says_so(box: Paths) -> None:
+def test_a_damaged_run_is_listed_as_damaged(box: Paths) -> None:
     run = speed_run(box)
     (run.folder / "run.json").write_text("{")
 
@@ -377,7 +377,7 @@ def test_a_damaged_run_is_in_the_list_and_says_so(box: Paths) -> None:
     assert "damaged" in head.problem
 
 
-def test_the_run_at_work_is_found_among_many(box: Paths) -> None:
+def test_the_active_run_is_found_among_many(box: Paths) -> None:
     runs = [speed_run(box, f"p{number}") for number in range(6)]
     assert active_run(box) is None
     with runs[1].owned():
@@ -389,7 +389,7 @@ def test_the_run_at_work_is_found_among_many(box: Paths) -> None:
     assert runs[1].owner is None
 
 
-def test_sharing_says_what_it_cannot(box: Paths) -> None:
+def test_invalid_exports_are_refused(box: Paths) -> None:
     with pytest.raises(GpuboxError, match="no run"):
         export_text(box, no_profile, ["last"], "md")
     speed_run(box)
@@ -403,13 +403,13 @@ def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
     estimate = stats.estimate([50.0, 51.0, 52.0, 53.0, 54.0])
     metric = Metric("tg", "short", "p", "tok/s", "higher", estimate, ())
     info = RunInfo("id", Plan("speed", (Target("p", profile="p"),)), "t", 5)
-    drawn = formats.report_svg(info, Report("speed", "The served path", (metric,)))
+    drawn = formats.report_svg(info, Report("speed", "Speed over HTTP", (metric,)))
 
     assert "<rect" in drawn and ">tg, tok/s<" in drawn
     assert drawn.count('stroke="#24292f"') == 3  # the interval: a line and its two ends
 
 
-def test_a_flag_of_several_items_says_whose_words_it_gives() -> None:
+def test_a_warning_for_several_items_quotes_the_last_one() -> None:
     flags = [Flag("busy CPU", "0.3 cores", "a"), Flag("busy CPU", "0.6 cores", "b"), Flag("swap", "1 MiB", "a")]
     busy, swap = validity_warnings(flags)
     assert busy.startswith("! busy CPU in 2 items: the last one: 0.6 cores")

@@ -114,7 +114,7 @@ async def test_every_item_is_done_once_and_scored_from_what_is_stored(box: Box, 
     assert box.last.raws()["a/2"].data["request"]["max_tokens"] == 3
 
 
-async def test_cancelled_half_way_goes_on_where_it_was(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+async def test_a_cancelled_run_resumes_at_the_next_item(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     def cancel(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/2":
             asyncio.current_task().cancel()  # type: ignore[union-attr]
@@ -136,7 +136,7 @@ async def test_cancelled_half_way_goes_on_where_it_was(box: Box, server: BenchSe
     assert len(box.last.results()) == 4
 
 
-async def test_a_reply_that_was_stored_is_scored_without_asking_again(box: Box, server: BenchServer) -> None:
+async def test_a_stored_record_is_scored_without_a_request(box: Box, server: BenchServer) -> None:
     await box.runner.run(plan(server))
     results = box.last.folder / "results.jsonl"
     results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:2]))
@@ -148,7 +148,7 @@ async def test_a_reply_that_was_stored_is_scored_without_asking_again(box: Box, 
     assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 4]
 
 
-async def test_scoring_again_is_the_same_or_says_what_changed(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+async def test_rescoring_lists_the_changed_items(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     await box.runner.run(plan(server))
     assert await rescore_run(box.last, Config()) == (4, [])
 
@@ -157,9 +157,7 @@ async def test_scoring_again_is_the_same_or_says_what_changed(box: Box, server: 
     assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 3]
 
 
-async def test_a_reply_that_the_scorer_chokes_on_costs_only_itself(
-    box: Box, server: BenchServer, monkeypatch: Any
-) -> None:
+async def test_a_scorer_error_affects_only_its_item(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     def choke(tokens: int) -> int:
         return 1 // (tokens - 3)
 
@@ -175,7 +173,7 @@ async def test_a_reply_that_the_scorer_chokes_on_costs_only_itself(
     assert box.last.results()["a/2"] == replace(box.last.results()["a/2"], values={"score": 3}, error="")
 
 
-async def test_requests_of_somebody_else_are_seen(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+async def test_requests_of_another_client_are_flagged(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     def intrude(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/1":
             server.counted[0] += 50
@@ -190,9 +188,7 @@ async def test_requests_of_somebody_else_are_seen(box: Box, server: BenchServer,
     assert FlagRaised(box.last.results()["a/1"].flags[0]) in box.events
 
 
-async def test_a_server_elsewhere_that_is_started_again_meanwhile_is_told(
-    box: Box, server: BenchServer, monkeypatch: Any
-) -> None:
+async def test_a_restart_of_a_url_target_is_flagged(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     server.counted[:] = 1000, 1000
 
     def interfere(item: Item, target_server: TargetServer) -> None:
@@ -208,7 +204,7 @@ async def test_a_server_elsewhere_that_is_started_again_meanwhile_is_told(
     assert flagged == [("a/1", ["setup"]), ("a/2", ["foreign request"])]  # counted from there on
 
 
-async def test_a_server_that_refuses_is_a_result_and_one_that_is_gone_an_end(box: Box, server: BenchServer) -> None:
+async def test_a_refusal_is_a_result_and_a_lost_server_ends_the_run(box: Box, server: BenchServer) -> None:
     server.refuses = "prompt of one word"
     await box.runner.run(plan(server))
     assert all("prompt of one word" in r.error for r in box.last.results().values())
@@ -230,7 +226,7 @@ async def test_a_server_that_refuses_is_a_result_and_one_that_is_gone_an_end(box
     assert (run.info.state, run.results()) == ("failed", {})
 
 
-async def test_an_answer_that_breaks_off_is_asked_for_once_more(box: Box, server: BenchServer) -> None:
+async def test_a_broken_reply_is_repeated_once(box: Box, server: BenchServer) -> None:
     server.breaks = 1
 
     await box.runner.run(plan(server))
@@ -239,7 +235,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_once_more(box: Box, server
     assert len(server.asked) == 5
 
 
-async def test_the_tokens_of_a_broken_answer_are_nobody_elses(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+async def test_tokens_of_a_broken_reply_are_not_flagged(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     server.breaks = 1
 
     def intrude(item: Item, target_server: TargetServer) -> None:
@@ -253,7 +249,7 @@ async def test_the_tokens_of_a_broken_answer_are_nobody_elses(box: Box, server: 
     assert flagged == ["a/3"]  # the guard goes on after it
 
 
-async def test_an_answer_that_breaks_off_twice_is_no_number(box: Box, server: BenchServer) -> None:
+async def test_a_reply_that_breaks_twice_has_no_result(box: Box, server: BenchServer) -> None:
     server.breaks = 2
 
     await box.runner.run(plan(server))
@@ -262,7 +258,7 @@ async def test_an_answer_that_breaks_off_twice_is_no_number(box: Box, server: Be
     assert box.last.results()["a/1"].ok
 
 
-async def test_several_at_once(box: Box, server: BenchServer) -> None:
+async def test_items_run_in_parallel(box: Box, server: BenchServer) -> None:
     info = await box.runner.run(plan(server, parallel=3))
 
     assert info.state == "finished"
@@ -270,9 +266,7 @@ async def test_several_at_once(box: Box, server: BenchServer) -> None:
     assert info.flags == ()
 
 
-async def test_what_was_seen_of_a_group_that_is_cut_off_is_kept(
-    box: Box, server: BenchServer, monkeypatch: Any
-) -> None:
+async def test_flags_of_an_interrupted_parallel_group_are_kept(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     class Seen(InterferenceMonitor):
         def _check_gpu(self, watch: ItemReadings, item: str, reasons: Any) -> None:
             watch.flags.append(Flag("swap", "9 MiB were swapped", item))
@@ -289,7 +283,7 @@ async def test_what_was_seen_of_a_group_that_is_cut_off_is_kept(
     assert [flag.kind for flag in box.last.info.flags] == ["swap"]
 
 
-async def test_what_is_skipped_says_why(box: Box, server: BenchServer) -> None:
+async def test_a_skipped_item_has_a_reason(box: Box, server: BenchServer) -> None:
     await box.runner.run(plan(server, options={"skip": "a/2"}))
 
     result = box.last.results()["a/2"]
@@ -297,7 +291,7 @@ async def test_what_is_skipped_says_why(box: Box, server: BenchServer) -> None:
     assert len(server.asked) == 3
 
 
-async def test_a_target_that_cannot_be_had_ends_the_run_or_only_its_cells(
+async def test_a_target_that_cannot_load_ends_the_run_or_only_its_items(
     box: Box, server: BenchServer, monkeypatch: Any
 ) -> None:
     targets = (Target("bad", profile="bad"), Target("a", url=server.url))
@@ -344,7 +338,7 @@ async def test_a_setup_that_changed_between_two_sessions_is_flagged(box: Box, se
     assert [(f.kind, "engine_version" in f.text) for f in info.flags] == [("setup", True)]
 
 
-async def test_another_box_between_two_sessions_is_flagged(box: Box, server: BenchServer) -> None:
+async def test_a_changed_machine_between_two_sessions_is_flagged(box: Box, server: BenchServer) -> None:
     await box.runner.run(plan(server))
     (box.last.folder / "results.jsonl").unlink()
     info = box.last.info
@@ -356,7 +350,7 @@ async def test_another_box_between_two_sessions_is_flagged(box: Box, server: Ben
     assert info.flags == (Flag("setup", "the machine changed since the run began: driver, gpus"),)
 
 
-def test_another_port_is_no_other_setup() -> None:
+def test_another_port_is_no_change_of_the_setup() -> None:
     first = Provenance("a", argv=("llama-server", "--port", "1", "-c", "1"))
 
     assert provenance_changes(first, replace(first, argv=("llama-server", "--port", "2", "-c", "1"))) == []
@@ -371,7 +365,7 @@ def test_another_port_is_no_other_setup() -> None:
     assert provenance_changes(here, replace(here, model_path="/b/m.gguf")) == []  # the same file
 
 
-def test_only_what_has_no_result_is_pending_and_the_warm_up_of_its_group() -> None:
+def test_items_without_a_result_and_their_warm_ups_are_pending() -> None:
     items = [Item("g/w", "t", warmup=True, group="g"), Item("g/1", "t", group="g"), Item("g/2", "t", group="g")]
     items += [Item("h/w", "t", warmup=True, group="h"), Item("h/1", "t", group="h"), Item("alone", "t")]
     done = {name: Result(name) for name in ("g/w", "g/1", "h/w", "h/1")}

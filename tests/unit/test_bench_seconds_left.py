@@ -35,7 +35,7 @@ def test_the_estimate_goes_down_while_an_item_runs_but_never_below_the_items_aft
         assert left_after(20_000) == pytest.approx(long_after)
 
 
-def test_the_estimate_of_a_run_that_was_cut_off_stands_still(paths: Paths) -> None:
+def test_the_estimate_of_an_interrupted_run_does_not_change(paths: Paths) -> None:
     speed_run(paths, "demo", share=0.5, state="interrupted")
     run = list_runs(paths)[0]
     first = RunFollower(run).read().seconds_left

@@ -33,7 +33,7 @@ def start(arm: str, place: int, log: float, spread: float = 0.0, dice: random.Ra
     return Start(arm, place, {name: log + at / 10 + noise.gauss(0, spread) for at, name in enumerate(PROMPTS)})
 
 
-def test_a_straight_drift_is_taken_out_whole() -> None:
+def test_a_linear_drift_is_removed() -> None:
     arms = "abbabaab"
     points = [(arm, float(at), 0.05 * (arm == "b") - 0.01 * at) for at, arm in enumerate(arms)]
 
@@ -46,7 +46,7 @@ def test_a_straight_drift_is_taken_out_whole() -> None:
     assert result.adjusted_mean("b") - result.adjusted_mean("a") == pytest.approx(0.05)
 
 
-def test_a_start_that_answered_little_does_not_count_and_a_missing_prompt_is_missing_in_all() -> None:
+def test_incomplete_starts_and_prompts_are_left_out() -> None:
     starts = [start("ab"[at % 2], at, 0.05 * (at % 2)) for at in range(8)]
     half_done = Start("a", 8.0, {"p0": 99.0})
     without = Start("b", 9.0, {name: log for name, log in start("b", 9, 0.05).log_rates.items() if name != "p3"})
@@ -59,7 +59,7 @@ def test_a_start_that_answered_little_does_not_count_and_a_missing_prompt_is_mis
     assert compare_starts(starts[:1], "a", "b") is None
 
 
-def test_what_prompts_gain_unequally_widens_the_interval() -> None:
+def test_unequal_gains_of_prompts_widen_the_interval() -> None:
     dice = random.Random(1)
     alike = [start("ab"[at % 2], at, 0.05 * (at % 2), 0.005, dice) for at in range(8)]
     gains = {name: 0.05 * at for at, name in enumerate(PROMPTS)}
@@ -75,7 +75,7 @@ def test_what_prompts_gain_unequally_widens_the_interval() -> None:
     assert wide.error == pytest.approx(statistics.stdev(gains.values()) / math.sqrt(len(PROMPTS)), rel=0.15)
 
 
-def test_blocks_of_a_server_that_was_not_restarted_are_one_launch() -> None:
+def test_blocks_without_a_restart_count_as_one_start() -> None:
     blocks = [start("ab"[at % 2], at, 0.03 * (at % 2), 0.001) for at in range(12)]
 
     restarted = compare_starts(blocks, "a", "b")
@@ -89,7 +89,7 @@ def test_blocks_of_a_server_that_was_not_restarted_are_one_launch() -> None:
 
 
 @pytest.mark.parametrize("starts", [1, 4, 5, 6, 7, 10, 20])
-def test_the_looks_share_the_level_and_the_last_one_is_at_the_end(starts: int) -> None:
+def test_interim_analyses_share_the_level_and_the_last_is_at_the_end(starts: int) -> None:
     analyses = interim_analyses(starts)
 
     assert sum(analysis.level for analysis in analyses) == pytest.approx(LEVEL)
@@ -97,7 +97,7 @@ def test_the_looks_share_the_level_and_the_last_one_is_at_the_end(starts: int) -
     assert all(analysis.starts >= 4 and analysis.starts % 2 == 0 for analysis in analyses[:-1])
 
 
-def test_an_order_has_every_arm_equally_often_up_to_each_look() -> None:
+def test_an_order_has_every_arm_equally_often_at_each_interim_analysis() -> None:
     for seed in range(20):
         drawn = random_order(3, 5, seed)
         assert [drawn.count(arm) for arm in range(3)] == [5, 5, 5]
@@ -112,7 +112,7 @@ def test_few_prompts_and_single_runs() -> None:
     assert compare_unpaired(50.0, 60.0, (0.0, math.inf)).verdict(0.0) == "faster"
 
 
-def test_the_best_of_equals_is_drawn_back_to_them_and_a_real_best_is_not() -> None:
+def test_the_mean_of_the_best_of_equals_is_shrunken() -> None:
     dice = random.Random(2)
     equal = ancova([(arm, float(at), dice.gauss(0, 0.01)) for at, arm in enumerate("abcde" * 4)])
     real = ancova([(arm, float(at), 0.3 * (arm == "a") + dice.gauss(0, 0.01)) for at, arm in enumerate("abcde" * 4)])
@@ -135,7 +135,7 @@ def summary(
     return RunSummary(f"r{number}", info, metrics=(metric,))
 
 
-def test_the_noise_of_starts_is_that_of_runs_with_several_of_them_whatever_the_port() -> None:
+def test_noise_between_starts_comes_from_runs_with_several_starts() -> None:
     summaries = [
         summary(1, 50.0, (49.5, 50.0, 50.5), port="7"),
         summary(2, 50.0, (49.0, 51.0), kind="ab"),
@@ -151,7 +151,7 @@ def test_the_noise_of_starts_is_that_of_runs_with_several_of_them_whatever_the_p
     assert target_identity(known) == target_identity(summaries[2].info.provenance["p"] if summaries[2].info else known)
 
 
-def test_the_noise_of_runs_needs_four_of_the_same_row_and_leaves_out_the_compared_ones() -> None:
+def test_noise_between_runs_needs_four_other_runs_of_the_same_row() -> None:
     summaries = [summary(number, 50.0 + number) for number in range(6)]
     info = summaries[0].info
     assert info is not None

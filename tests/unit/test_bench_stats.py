@@ -60,7 +60,7 @@ def test_the_published_pass_rates(passed: int, percent: float, error: float, low
     assert (round(100 * (rate.low or 0), 1), round(100 * (rate.high or 0), 1)) == (low, high)
 
 
-def test_one_value_has_no_interval_and_none_is_refused() -> None:
+def test_one_value_has_no_interval_and_no_value_is_refused() -> None:
     single = estimate([3.0])
 
     assert (single.value, single.sd, single.low, single.high) == (3.0, None, None, None)
@@ -69,7 +69,7 @@ def test_one_value_has_no_interval_and_none_is_refused() -> None:
     assert standard_error([1.0]) is None
 
 
-def test_students_t_is_that_of_the_tables() -> None:
+def test_students_t_agrees_with_tables() -> None:
     assert [round(t95(n), 3) for n in (1, 2, 9, 30, 40, 60, 120)] == [
         12.706, 4.303, 2.262, 2.042, 2.021, 2.000, 1.980,
     ]  # fmt: skip
@@ -94,12 +94,12 @@ def test_mcnemar_is_exact(b: int, c: int, p: float) -> None:
     ("value", "freedom", "p"),
     [(0, 5, 1.0), (2.5706, 5, 0.05), (4.0321, 5, 0.01), (1.96, math.inf, 0.05), (9.0, 2.5, 0.00575)],
 )
-def test_the_tails_of_student_are_those_of_the_tables(value: float, freedom: float, p: float) -> None:
+def test_p_values_of_students_t_agree_with_tables(value: float, freedom: float, p: float) -> None:
     assert t_p_value(value, freedom) == pytest.approx(p, rel=0.03, abs=1e-5)
     assert t_p_value(-value, freedom) == t_p_value(value, freedom)
 
 
-def test_quantile_and_tail_undo_each_other() -> None:
+def test_quantile_and_p_value_are_inverse() -> None:
     for freedom in (1, 2.7, 5, 30, 400, math.inf):
         for p in (0.5, 0.05, 0.002):
             assert t_p_value(t_quantile(p, freedom), freedom) == pytest.approx(p, rel=1e-6)
@@ -113,5 +113,5 @@ def test_many_rows_are_corrected_by_holm() -> None:
     assert holm([]) == []
 
 
-def test_too_few_prompts_of_a_share_get_no_interval() -> None:
+def test_a_ratio_of_two_prompts_has_no_interval() -> None:
     assert pooled_ratio([[RatioSample(3, 4), RatioSample(1, 4)]]).low is None

@@ -44,7 +44,7 @@ def test_a_run_is_read_as_it_was_written(run: Run) -> None:
     assert again.raws()["a"].data == {"text": "<think>é"}
 
 
-def test_a_run_that_nobody_works_on_is_interrupted(run: Run) -> None:
+def test_a_running_run_without_an_owner_is_interrupted(run: Run) -> None:
     run.save(RunInfo(run.id, PLAN, "t", 3, state="running"))
 
     assert run.info.state == "interrupted"
@@ -64,7 +64,7 @@ def test_a_torn_last_line_is_dropped_and_written_over(run: Run) -> None:
         assert list(run.results()) == ["a", "c"]
 
 
-def test_a_damaged_line_in_the_middle_costs_only_itself(run: Run) -> None:
+def test_a_damaged_line_affects_only_itself(run: Run) -> None:
     with run.owned():
         run.add_result(Result("a"))
     path = run.folder / "results.jsonl"
@@ -114,7 +114,7 @@ def test_a_full_disk_while_scoring_again_leaves_the_old_scores_and_the_journal(
     assert run.results() == {"a": Result("a", {"tg": 2.0}), "c": Result("c")}
 
 
-def test_two_owners_are_one_too_many(run: Run) -> None:
+def test_a_run_has_one_owner_at_most(run: Run) -> None:
     with run.owned(), pytest.raises(GpuboxError, match="Another gpubox"), Run(run.folder).owned():
         pass
     assert not run.busy
@@ -136,7 +136,7 @@ with run.owned():
 """
 
 
-def test_killed_between_the_reply_and_its_score(run: Run) -> None:
+def test_a_kill_between_record_and_result_loses_nothing(run: Run) -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED, str(run.folder)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"raw\n"
@@ -150,7 +150,7 @@ def test_killed_between_the_reply_and_its_score(run: Run) -> None:
     assert (list(run.raws()), list(run.results())) == (["a", "b"], ["a"])
 
 
-def test_runs_are_found_by_what_names_one(box: Paths) -> None:
+def test_runs_are_found_by_id_part_or_last(box: Paths) -> None:
     with pytest.raises(UsageError, match="no run yet"):
         find_run(box, "last")
     first, second = create_run(box, PLAN, ITEMS), create_run(box, Plan("soak", PLAN.targets), ITEMS)
@@ -167,12 +167,12 @@ def test_runs_are_found_by_what_names_one(box: Paths) -> None:
     assert [run.id for run in list_runs(box)] == [second.id]
 
 
-def test_a_damaged_head_is_one_sentence(run: Run) -> None:
+def test_a_damaged_run_file_is_one_error(run: Run) -> None:
     (run.folder / "run.json").write_text('{"id": 1}')
 
     with pytest.raises(GpuboxError, match="is damaged"):
         _ = run.info
 
 
-def test_two_runs_of_one_second_have_their_own_folders(box: Paths) -> None:
+def test_runs_of_one_second_have_folders_of_their_own(box: Paths) -> None:
     assert len({create_run(box, PLAN, ITEMS).id for _ in range(3)}) == 3

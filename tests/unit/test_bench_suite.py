@@ -156,14 +156,6 @@ main()
 """
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    sandbox = Sandbox(Config())
-    if asyncio.run(sandbox.confinement()).isolation is None:
-        pytest.skip("nothing confines programs on this machine")
-    return sandbox
-
-
 async def test_bug_3_buy_milk_is_one_argument(sandbox: Sandbox) -> None:
     """An app with one positional and one with ``nargs="+"`` both pass all eight; one that tells its argv proves it."""
     single, several = TODO.replace("%NARGS%", ""), TODO.replace("%NARGS%", ', nargs="+"')
@@ -253,7 +245,7 @@ async def test_the_bug_fix_is_run_where_there_is_node(sandbox: Sandbox) -> None:
     before = await check_express({}, sandbox)
     if before is None:
         pytest.skip("no Node.js in the sandbox")
-    assert [name for name, ok in before.items() if not ok] == ["Bearer is let in", "items"]
+    assert [name for name, ok in before.items() if not ok] == ["accepts Bearer", "items"]
     open_door = "module.exports = (req, res, next) => { req.user = 'ada'; next(); };"
     arrow = FIXED.replace(
         "module.exports = function auth(req, res, next) {", "module.exports = async (req, res, next) => {"
@@ -262,7 +254,7 @@ async def test_the_bug_fix_is_run_where_there_is_node(sandbox: Sandbox) -> None:
                {"middleware/auth.js": "syntax error("}, {"middleware/auth.js": arrow})  # fmt: skip
     fixed, client, opened, broken, other = await asyncio.gather(*(check_express(files, sandbox) for files in several))
     forged = (
-        "console.log(JSON.stringify({'login': true, 'Bearer is let in': true, 'items': true, 'no token: 401': true}));"
+        "console.log(JSON.stringify({'login': true, 'accepts Bearer': true, 'items': true, 'no token: 401': true}));"
     )
     assert not any((await check_express({"middleware/auth.js": forged + "process.exit(0)"}, sandbox) or {}).values())
     assert fixed and all(fixed.values()) and other == fixed
@@ -429,7 +421,7 @@ async def test_a_row_that_was_refused_is_na(tmp_path: Path) -> None:
     _, report, _ = await ran(tmp_path, {"tasks": ["3.3", "4.1"]}, refused, says(json.dumps(USERS)))
     (row,) = table(report, "Leaderboard").rows
     assert row[2:6] == (None, None, "100.0", None) and row[6] == "100.0"
-    assert any("3.3/1 was not measured" in note for note in report.notes)
+    assert any(note.startswith("Not measured: 3.3/1") for note in report.notes)
     assert any("no points for coding, reasoning, speed" in note for note in report.notes)
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.chunks import Timings
-from gpubox.server.client import ChatCompletion, Health, LlamaClient, Reply, Slot, connect
+from gpubox.server.client import ChatCompletion, LlamaClient, Reply, connect
 from gpubox.server.http_get import NoResponse
+from gpubox.server.responses import Health, Slot
 
 Answered = httpx.Response | type[Exception]
 LOADING = httpx.Response(503, json={"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
@@ -208,7 +209,8 @@ async def test_an_answer_comes_with_the_servers_own_timings() -> None:
 
 
 async def test_an_answer_of_another_server_has_unknown_timings() -> None:
-    for timings in (None, [], "fast", {}):
+    other: list[Any] = [None, [], "fast", {}]
+    for timings in other:
         answer = await answering({**CHAT, "timings": timings}).chat([], max_tokens=8)
         assert (answer.text, answer.timings) == ("A GPU is a chip.", None)
 

@@ -58,7 +58,7 @@ def test_everything_is_read(paths: Paths, own_home: Path) -> None:
         ("allow-exposed = 1", "must be true or false"),
         ("stall-seconds = 0", "must be more than 0"),
         ("stop-seconds = -1", "must be more than 0"),
-        ("stall-seconds = nan", "ordinary size"),
+        ("stall-seconds = nan", "must be a finite number"),
         ('stall-seconds = "long"', "must be a number"),
         ("[engines]\nfork = 3", "[engines] fork must be a text"),
         ('[engines]\nfork = "~no-such-user/llama-server"', "[engines] fork names a user"),
@@ -126,7 +126,7 @@ def test_a_key_that_others_can_read_is_refused_and_not_shown(paths: Paths, mode:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_key_of_the_owner_alone_is_taken(paths: Paths, mode: int) -> None:
+def test_a_key_that_only_the_owner_can_read_is_used(paths: Paths, mode: int) -> None:
     key_file(paths, "sesame", mode)
 
     assert api_key(paths) == "sesame"

@@ -8,6 +8,7 @@ import pytest
 
 from gpubox.engines.capabilities import Capabilities, added_flags, find_refusals, parse_help
 from gpubox.engines.replaced_flags import advice_for
+from gpubox.profiles.profile import FlagValue
 
 HELP = Path(__file__).parents[1] / "fixtures" / "llama-server-b11434.help.txt"
 
@@ -48,7 +49,7 @@ def test_canonical_is_one_spelling_for_all_aliases(b11434: Capabilities) -> None
 
 
 def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
-    good = {
+    good: dict[str, FlagValue] = {
         "ctx-size": 4096, "flash-attn": "on", "fa": "1", "jinja": False, "no-slots": True, "metrics": True,
         "spec-type": ("draft-mtp", "ngram-mod"), "tensor-split": (3, 1), "numa": "isolate", "load-mode": "mmap+mlock",
         "override-tensor": ".*=CPU", "n_cpu_moe": 20, "reasoning": "off",

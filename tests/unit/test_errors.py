@@ -25,7 +25,7 @@ def test_an_error_is_a_failure_and_a_usage_error_is_usage() -> None:
     assert UsageError("x", "y").code == 2
 
 
-def test_the_hint_is_said_too_and_markup_and_braces_stay_text() -> None:
+def test_the_hint_is_included_and_markup_and_braces_stay_text() -> None:
     error = UsageError("[red]{0} broke[/red]", "say %s")
 
     assert str(error) == "[red]{0} broke[/red]  say %s"

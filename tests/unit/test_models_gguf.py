@@ -1,4 +1,4 @@
-"""Is a file a whole GGUF: true ones, broken ones, hostile ones."""
+"""Checking GGUF files: complete, broken and hostile ones."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def test_quantised_tensors_have_their_block_size(write) -> None:  # type: ignore
         (b"GGU", "not a GGUF"),
     ],
 )
-def test_what_is_no_gguf(write, data: bytes, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_files_that_are_not_gguf(write, data: bytes, message: str) -> None:  # type: ignore[no-untyped-def]
     assert message in refused(write(data))
 
 
-def test_what_to_do_about_a_file_that_is_no_model(write) -> None:  # type: ignore[no-untyped-def]
+def test_the_hint_for_a_file_that_is_no_model(write) -> None:  # type: ignore[no-untyped-def]
     assert refused(write(b"# Notes\nabout models", "notes.md")).endswith("  Correct `model` in the profile.")
     assert refused(write(b"Not found")).endswith("  Correct `model` in the profile, or download it again.")
     assert refused(write(b"<html>")).endswith("  Download the model again.")

@@ -1,4 +1,4 @@
-"""hf: models from a hub of ours on loopback."""
+"""hf: models from a hub of the test on loopback."""
 
 from __future__ import annotations
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpubox.hardware import nvml, nvml_card
-from gpubox.hardware.gpu import GpuProcess
+from gpubox.hardware.gpu import GpuProcess, unknown_gpu
 from gpubox.hardware.nvml import read_driver, vram_used
 from tests.fake_nvml import GIB, LONG, MIB, NOT_AVAILABLE, Driver, process
+
+RADEON = replace(unknown_gpu(0), name="Radeon", vram_total_bytes=8, vram_used_bytes=2)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +106,7 @@ def test_a_process_name_that_is_no_text_is_unknown(driver: Driver) -> None:
     def undecodable(pid: int) -> str:
         return b"caf\xe9".decode()
 
-    driver.nvmlSystemGetProcessName = undecodable
+    driver.answer("SystemGetProcessName", undecodable)
 
     assert [p.name for p in read_driver().gpus[0].processes] == [None, None]
 
@@ -118,7 +120,7 @@ def test_a_lost_card_is_named_and_the_others_still_read(monkeypatch: pytest.Monk
             raise driver.NVMLError_GpuIsLost("lost")
         return int(handle(index))
 
-    driver.nvmlDeviceGetHandleByIndex = lost
+    driver.answer("DeviceGetHandleByIndex", lost)
     monkeypatch.setitem(sys.modules, "pynvml", driver)
 
     reading = read_driver()
@@ -155,7 +157,7 @@ def test_a_broken_binding_is_said_and_prints_no_traceback(
     def broken() -> None:
         raise OSError("libnvidia-ml.so.1: file too short")
 
-    driver.nvmlInit = broken
+    driver.answer("Init", broken)
     assert read_driver().problem == "the NVIDIA driver cannot be queried: libnvidia-ml.so.1: file too short"
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "cannot be queried" in read_driver().problem
@@ -265,7 +267,7 @@ def test_a_card_lost_between_two_queries_is_marked(driver: Driver) -> None:
 
 
 def test_cards_of_other_makes_come_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (nvml.Gpu(0, "Radeon", 8, 2, *[None] * 6),))
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (RADEON,))
 
     assert [(gpu.index, gpu.name) for gpu in read_driver(sysfs=tmp_path).gpus] == [
         (0, "NVIDIA GeForce RTX 5060 Ti"),
@@ -279,7 +281,7 @@ def test_a_box_without_nvidia_card_lacks_no_driver(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, plugged: bool, problem: str
 ) -> None:
     driver.refuse("Init", "LibraryNotFound")
-    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (nvml.Gpu(0, "Radeon", 8, 2, *[None] * 6),))
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (RADEON,))
     monkeypatch.setattr(nvml, "has_nvidia_card", lambda root: plugged)
 
     reading = read_driver()

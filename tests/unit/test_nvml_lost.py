@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import DriverReading, Gpu
+from gpubox.hardware.gpu import DriverReading, unknown_gpu
 from gpubox.hardware.nvml_reader import DriverReader
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, nvml_memory, used, watching
 
@@ -43,7 +44,7 @@ def test_a_card_that_supports_nothing_is_not_lost(start: Start) -> None:
 
     reading = start(driver).fresh(LONG)
 
-    assert (reading.gpus, reading.problem) == ((Gpu(0, *[None] * 9, processes_known=False),), "")
+    assert (reading.gpus, reading.problem) == ((replace(unknown_gpu(0), processes_known=False),), "")
 
 
 def test_a_lost_card_keeps_its_last_readings_and_the_other_goes_on(start: Start) -> None:
@@ -139,7 +140,7 @@ def test_a_driver_that_appears_later_is_found(start: Start, clock: Clock) -> Non
     reader = start(driver)
     assert reader.fresh(LONG) == DriverReading((), problem="no NVIDIA driver")
 
-    driver.nvmlInit = working_init
+    driver.answer("Init", working_init)
     assert reader.fresh(LONG).problem == "no NVIDIA driver"
     clock.now += 6
 
@@ -161,7 +162,7 @@ def test_a_driver_that_goes_away_loses_all_cards_until_it_is_back(start: Start, 
     assert [(gpu.vram_used_bytes, gpu.lost) for gpu in reading.gpus] == [(GIB, True), (2 * GIB, True)]
     assert reading.problem.startswith("GPU 0, 1 LOST at ")
 
-    driver.nvmlInit = working_init
+    driver.answer("Init", working_init)
     driver.lost.clear()
     clock.now += 6
     assert reader.fresh(LONG).problem == ""
@@ -194,7 +195,7 @@ def test_a_broken_binding_ends_neither_thread_nor_readings(
     assert (used(reading), reading.gpus[0].lost) == ([GIB], True)
     assert reading.problem.endswith(": the NVIDIA driver cannot be queried: file too short")
 
-    driver.nvmlDeviceGetPowerUsage = working
+    driver.answer("DeviceGetPowerUsage", working)
     clock.now += 6
     assert reader.fresh(LONG).problem == ""
     assert capfd.readouterr() == ("", "")

@@ -147,7 +147,7 @@ def test_cards_of_other_makes_are_behind_and_alone_they_are_enough(
     reader = start(driver)
     assert reader.fresh(LONG) == DriverReading((unknown_gpu(0),))
 
-    driver.nvmlInit = working_init
+    driver.answer("Init", working_init)
     clock.now += 6
     reading = reader.fresh(LONG)
     assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, "GPU-0"), (1, None)]

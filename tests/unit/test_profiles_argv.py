@@ -109,6 +109,6 @@ def test_the_command_line_pastes_back_into_the_same_words() -> None:
     assert shlex.split(line)[2:] == arguments
 
 
-def test_secrets_are_shown_to_nobody() -> None:
+def test_secrets_are_redacted() -> None:
     env = {"HF_TOKEN": "x", "DB_PASSWD": "x", "My_Key": "x", "CUDA_VISIBLE_DEVICES": "0"}
     assert redacted_env(env) == {"HF_TOKEN": "***", "DB_PASSWD": "***", "My_Key": "***", "CUDA_VISIBLE_DEVICES": "0"}

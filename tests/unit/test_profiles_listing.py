@@ -1,4 +1,4 @@
-"""The shipped profiles are out of the way of an owner who has profiles of their own."""
+"""Lists hide the shipped profiles once the owner has one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MINE, SHIPPED, RUNS = Profile("mine", "/m.gguf"), Profile("demo", "d", shipped=T
         ((SHIPPED,), "hide", True), ((), "auto", False),
     ],
 )  # fmt: skip
-def test_shipped_profiles_are_hidden_where_the_owner_has_one_or_says_so(
+def test_shipped_profiles_are_hidden_beside_the_owners_or_by_the_setting(
     profiles: tuple[Profile, ...], setting: str, hides: bool
 ) -> None:
     assert hides_shipped(profiles, setting) is hides
 
 
-def test_what_runs_is_listed_always() -> None:
+def test_running_profiles_are_always_listed() -> None:
     assert visible_profiles((SHIPPED, RUNS, MINE), {"qwen"}) == [RUNS, MINE]

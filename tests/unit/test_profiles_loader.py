@@ -1,4 +1,4 @@
-"""Profiles from files: whatever stands in one, it spoils only itself and says why."""
+"""Loading profiles: a broken file is reported and does not affect the others."""
 
 from __future__ import annotations
 
@@ -106,15 +106,15 @@ HOSTILE = {
     "env with NUL": ('model = "m"\n[env]\nX = "a\\u0000"', "[env] X holds a NUL"),
     "sampling nan": (
         'model = "m"\n[sampling]\ntemperature = nan',
-        "[sampling] temperature must be a number of ordinary",
+        "[sampling] temperature must be a finite number",
     ),
-    "sampling inf": ('model = "m"\n[sampling]\ntop_p = -inf', "[sampling] top_p must be a number of ordinary"),
+    "sampling inf": ('model = "m"\n[sampling]\ntop_p = -inf', "[sampling] top_p must be a finite number"),
     "sampling bool": ('model = "m"\n[sampling]\ntop_k = true', "[sampling] top_k must be a number"),
-    "huge number": (f'model = "m"\n[needs]\nvram-gib = {"9" * 400}', "[needs] vram-gib must be a number of ordinary"),
+    "huge number": (f'model = "m"\n[needs]\nvram-gib = {"9" * 400}', "[needs] vram-gib must be a finite number"),
     "reference as a table": ('model = "m"\n[reference]\nwhat = "x"', "must be written as [[reference]]"),
     "reference without a value": ('model = "m"\n[[reference]]\nwhat = "x"', "value is missing"),
-    "kwargs with a date": ('model = "m"\n[chat.template-kwargs]\nd = 1979-05-27', "something that JSON can say"),
-    "kwargs with nan": ('model = "m"\n[chat.template-kwargs]\nd = nan', "something that JSON can say"),
+    "kwargs with a date": ('model = "m"\n[chat.template-kwargs]\nd = 1979-05-27', "must be a JSON value"),
+    "kwargs with nan": ('model = "m"\n[chat.template-kwargs]\nd = nan', "must be a JSON value"),
     "deep lists": (f'model = "m"\n[flags]\na = {"[" * 5000}{"]" * 5000}', "nest too deep"),
     "deep tables": (f'model = "m"\n[{".".join("a" * 3000)}]', "a is not a key gpubox knows"),
     "endless digits": (f'model = "m"\nport = {"9" * 5000}', "too long"),
@@ -193,7 +193,7 @@ def test_the_owners_file_wins_by_name_and_comes_first(shipped: Path, paths: Path
     assert list(catalog.profiles) == ["demo", "zz", "aa"]
 
 
-def test_the_owners_broken_file_hides_the_shipped_one_and_says_so(
+def test_the_owners_broken_file_hides_the_shipped_one_and_is_reported(
     shipped: Path, paths: Paths, write_profile: Write
 ) -> None:
     mine = write_profile("demo", "oops")
@@ -254,5 +254,5 @@ def test_a_companion_cannot_take_the_active_servers_place(write_profile: Write) 
         ("127.1", False),
     ],
 )
-def test_what_counts_as_this_machine_only(host: str, loopback: bool, write_profile: Write) -> None:
+def test_loopback_addresses(host: str, loopback: bool, write_profile: Write) -> None:
     assert load_profile(write_profile("p", f'model = "m"\nhost = "{host}"')).loopback is loopback

@@ -1,4 +1,4 @@
-"""The profiles that come with gpubox: every configuration of the articles, and what current llama.cpp says of it."""
+"""The shipped profiles: every configuration of the articles, checked against current llama.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles as files: read strictly, written whole, the owner's before the shipped."""
+"""Writing profiles: complete files that load again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def without_path(profile: Profile) -> Profile:
 
 
 @pytest.mark.parametrize("profile", [FULL, Profile("small", "m.gguf")], ids=lambda profile: profile.name)
-def test_what_is_written_loads_as_the_same_profile(profile: Profile) -> None:
+def test_a_written_profile_loads_as_the_same_profile(profile: Profile) -> None:
     again = reloaded(profile, "a comment\n\nof # lines\x00\r and more")
     assert without_path(again) == profile
     assert list(again.flags) == list(profile.flags)
@@ -98,7 +98,7 @@ def test_a_name_that_is_no_file_name_is_refused(paths: Paths, name: str) -> None
     assert not paths.profiles.exists()
 
 
-def test_what_would_not_load_is_not_written(paths: Paths) -> None:
+def test_a_profile_that_would_not_load_is_not_written(paths: Paths) -> None:
     with pytest.raises(UsageError, match="model"):
         save_profile(Profile("mine", ""), paths)
     with pytest.raises(UsageError, match="secret"):

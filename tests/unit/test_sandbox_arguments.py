@@ -1,4 +1,4 @@
-"""What the sandbox asks of bwrap, which interpreter it takes, and what it tells the owner."""
+"""The arguments for bwrap, the interpreter, the limits, and the hints for the owner."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ PYTHON = Interpreter("/usr/bin/python3.11", "3.11", masked=("/usr/lib/python3/di
 FDS = bubblewrap.BwrapFiles(boot=7, main=8)
 
 
-def words(policy: Policy | None = None, *, as_root: bool = False, masked: tuple[str, ...] = ()) -> str:
+def bwrap_command(policy: Policy | None = None, *, as_root: bool = False, masked: tuple[str, ...] = ()) -> str:
     argv = bubblewrap.arguments(policy or Policy(), PYTHON, FDS, as_root=as_root, masked=masked)
     return " ".join(argv) + " "
 
 
 def test_every_namespace_and_no_capability() -> None:
-    asked = words()
+    command = bwrap_command()
 
     for name in ("user", "pid", "net", "ipc", "uts", "cgroup-try"):
-        assert f"--unshare-{name} " in asked
+        assert f"--unshare-{name} " in command
     for word in ("--cap-drop ALL ", "--disable-userns ", "--die-with-parent ", "--new-session ", "--clearenv "):
-        assert word in asked
-    assert "--cap-add" not in asked
+        assert word in command
+    assert "--cap-add" not in command
 
 
-def test_root_keeps_what_it_needs_to_become_another_user() -> None:
-    asked = words(as_root=True)
+def test_root_keeps_the_capabilities_to_become_another_user() -> None:
+    command = bwrap_command(as_root=True)
 
-    assert asked.count("--cap-add") == 2
-    assert "--cap-add CAP_SETUID --cap-add CAP_SETGID " in asked
-    assert "--unshare-user" not in asked
+    assert command.count("--cap-add") == 2
+    assert "--cap-add CAP_SETUID --cap-add CAP_SETGID " in command
+    assert "--unshare-user" not in command
 
 
 def test_only_the_workspace_is_writable_for_good(own_home: Path) -> None:
-    asked = words(Policy(workspace=Path("/home/o/project")))
+    command = bwrap_command(Policy(workspace=Path("/home/o/project")))
 
-    assert asked.count(" --bind ") == 1
-    assert " --bind /home/o/project /workspace " in asked
-    assert f" {own_home}" not in asked
+    assert command.count(" --bind ") == 1
+    assert " --bind /home/o/project /workspace " in command
+    assert f" {own_home}" not in command
     for folder in ("/usr/local", "/opt ", "/home ", "/sys", "/etc/passwd"):
-        assert f"bind {folder}" not in asked
+        assert f"bind {folder}" not in command
 
 
 def test_without_a_workspace_there_is_an_empty_one_of_bounded_size() -> None:
-    asked = words(Policy(scratch_bytes=4096))
+    command = bwrap_command(Policy(scratch_bytes=4096))
 
     for folder in ("/workspace", "/tmp", "/dev/shm"):
-        assert f"--size 4096 --tmpfs {folder} " in asked
-    assert " --bind " not in asked
+        assert f"--size 4096 --tmpfs {folder} " in command
+    assert " --bind " not in command
 
 
 def test_the_root_of_the_sandbox_is_closed_last() -> None:
-    asked = words(Policy(workspace=Path("/w")), masked=("a/sock", "fifo"))
-    closing = asked.index("--remount-ro / ")
+    command = bwrap_command(Policy(workspace=Path("/w")), masked=("a/sock", "fifo"))
+    closing = command.index("--remount-ro / ")
 
-    assert asked.rindex("--tmpfs") < closing
-    assert asked.index("--ro-bind /dev/null /workspace/a/sock ") < closing
-    assert "--ro-bind /dev/null /workspace/fifo " in asked
-    assert "--remount-ro /proc " in asked
+    assert command.rindex("--tmpfs") < closing
+    assert command.index("--ro-bind /dev/null /workspace/a/sock ") < closing
+    assert "--ro-bind /dev/null /workspace/fifo " in command
+    assert "--remount-ro /proc " in command
 
 
 def test_limits_have_no_way_back_up() -> None:
@@ -98,17 +98,17 @@ def test_the_systems_python_where_it_is_whole_and_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "parts"), [("3.9", ("asyncio", "unittest", "sqlite3")), ("3.12", ("asyncio",))])
-def test_an_old_or_minimal_python_is_not_taken(tmp_path: Path, version: str, parts: tuple[str, ...]) -> None:
+def test_an_old_or_minimal_python_is_not_used(tmp_path: Path, version: str, parts: tuple[str, ...]) -> None:
     assert system_interpreter(fake_usr(tmp_path, version, *parts)) is None
 
 
-def test_a_python_from_elsewhere_stands_at_a_path_of_its_own() -> None:
+def test_a_python_from_elsewhere_is_mounted_at_its_own_path() -> None:
     python = Interpreter("/opt/python/bin/python3.13", "3.13", Path("/home/o/.pyenv/v"), ("/opt/python/lib/x",))
-    asked = " ".join(bubblewrap.arguments(Policy(), python, FDS, as_root=False))
+    command = " ".join(bubblewrap.arguments(Policy(), python, FDS, as_root=False))
 
-    assert "--ro-bind /home/o/.pyenv/v/lib /opt/python/lib " in asked
-    assert "--tmpfs /opt/python/lib/x " in asked
-    assert "/home/o/.pyenv/v /" not in asked
+    assert "--ro-bind /home/o/.pyenv/v/lib /opt/python/lib " in command
+    assert "--tmpfs /opt/python/lib/x " in command
+    assert "/home/o/.pyenv/v /" not in command
     assert python.command("b.py", on_host=True)[0] == "/home/o/.pyenv/v/bin/python3.13"
 
 
@@ -149,7 +149,7 @@ def test_weaker_confinement_is_accepted_by_name(paths: Paths, value: str) -> Non
 @pytest.mark.parametrize(
     "text", ['weakest-isolation = "off"', "weakest-isolation = false", 'weakest-isoation = "none"']
 )
-def test_a_confinement_that_is_none_of_them_is_an_error(paths: Paths, text: str) -> None:
+def test_an_unknown_isolation_is_an_error(paths: Paths, text: str) -> None:
     paths.config_file.parent.mkdir(parents=True)
     paths.config_file.write_text(f"{text}\n")
 

@@ -50,7 +50,7 @@ def test_other_names_are_left_alone(name: str) -> None:
         (["objects", "refs", "config", "hooks"], False),
     ],
 )
-def test_a_repository_by_what_it_holds(names: list[str], whole: bool) -> None:
+def test_a_bare_repository_by_its_entries(names: list[str], whole: bool) -> None:
     assert is_bare_repository(names) is whole
 
 
@@ -98,7 +98,7 @@ def test_a_change_of_an_unprotected_file_is_reported(tmp_path: Path) -> None:
     assert [file.path for file in quarantine.left] == [".git"]
 
 
-def test_recent_is_what_the_kernel_says_it_is(tmp_path: Path) -> None:
+def test_recent_changes_go_by_the_kernels_clock(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("x" * 10_000)
     time.sleep(0.05)  # the clock of file times ticks every 4 ms
     since = time.time_ns() - 20_000_000

@@ -52,12 +52,12 @@ def asked(request: pytest.FixtureRequest) -> Filter:
 @pytest.mark.parametrize(
     "name", ["ptrace", "bpf", "io_uring_setup", "keyctl", "unshare", "mount", "setns", "mknodat", "process_vm_readv"]
 )
-def test_what_nobody_needs_is_refused(asked: Filter, name: str) -> None:
+def test_dangerous_calls_are_refused(asked: Filter, name: str) -> None:
     assert asked(name) == "EPERM"
 
 
 @pytest.mark.parametrize("name", ["clone3", "openat2", "memfd_create"])
-def test_what_has_an_older_way_is_answered_as_by_an_older_kernel(asked: Filter, name: str) -> None:
+def test_calls_with_an_older_alternative_fail_as_on_an_older_kernel(asked: Filter, name: str) -> None:
     assert asked(name) == "ENOSYS"
 
 
@@ -84,7 +84,7 @@ def test_buffers_of_sockets_and_pipes_stay_as_they_are(asked: Filter) -> None:
     assert asked("vmsplice", 3) == "EPERM"
 
 
-def test_huge_pages_of_the_host_are_not_taken(asked: Filter) -> None:
+def test_huge_pages_are_refused(asked: Filter) -> None:
     assert asked("mmap", 0, 4096, 3, 0x22) == ALLOW
     assert asked("mmap", 0, 4096, 3, 0x40022) == "ENOMEM"
 
@@ -98,7 +98,7 @@ def test_a_process_slows_only_itself(asked: Filter) -> None:
 
 
 @pytest.mark.parametrize("name", ["landlock_add_rule", "inotify_init1", "io_setup"])
-def test_what_the_kernel_keeps_lists_for_is_not_there(asked: Filter, name: str) -> None:
+def test_calls_that_use_kernel_lists_are_refused(asked: Filter, name: str) -> None:
     assert asked(name) == "ENOSYS"
 
 

@@ -54,7 +54,7 @@ def test_one_line_stays_one() -> None:
     assert sanitize_line("two\nlines\r\n\tand\u2028more 👩\u200d💻") == "two lines     and�more 👩💻"
 
 
-def test_what_the_owner_decides_on_shows_the_inside_of_sequences() -> None:
+def test_text_for_approval_shows_the_inside_of_sequences() -> None:
     assert (
         reveal_hidden("echo \x1b]0;rm -rf ~;\x07 done\u200d\n\x1b[8mhidden") == "echo ␛]0;rm -rf ~;␇ done�\n␛[8mhidden"
     )
@@ -78,7 +78,7 @@ def test_pieces_come_out_as_the_whole_does() -> None:
         assert not set("\x1b\x07\x9b\r\u202e") & set(shown)
 
 
-def test_what_is_whole_is_not_held_back() -> None:
+def test_complete_text_is_not_held_back() -> None:
     cleaner = StreamSanitizer()
     assert cleaner.feed("a\x1b]0;never\nb\x1b[31m") == "a␛\nb"
     assert cleaner.feed("c\x1b") == "c"

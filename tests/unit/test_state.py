@@ -159,7 +159,7 @@ def test_a_disk_that_refuses_leaves_the_old_state_whole_and_no_litter(
     def refuse(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(state_module.os, "fsync", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     with pytest.raises(GpuboxError, match=os.strerror(number)):
         save_state(path, InstanceState(message=message))
 

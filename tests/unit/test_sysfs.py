@@ -174,9 +174,7 @@ def test_a_host_without_cards_has_none(tmp_path: Path) -> None:
         ("0x1002", "0x030000", False),
     ],
 )
-def test_an_nvidia_card_is_seen_without_its_driver(
-    tmp_path: Path, vendor: str, kind: str, present: bool
-) -> None:
+def test_an_nvidia_card_is_seen_without_its_driver(tmp_path: Path, vendor: str, kind: str, present: bool) -> None:
     device = tmp_path / "bus/pci/devices/0000:01:00.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text(vendor + "\n")

@@ -1,4 +1,4 @@
-"""Why a prompt was read from its start: what recorded logs say, line by line, and no more than that."""
+"""Cache misses: the reasons that recorded logs show, and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORCED = "forcing full prompt re-processing due to lack of cache data (likely du
 
 
 def reasons(log: RequestLog, text: str) -> dict[int, str | None]:
-    """Why, by task, as the lines of ``text`` tell."""
+    """The cache miss reason of each task in the lines of ``text``."""
     result = {}
     for line in text.splitlines():
         at, event = parse_event(line)
@@ -105,7 +105,7 @@ def test_two_conversations_that_push_each_other_out() -> None:
     }
 
 
-def test_what_went_to_the_prompt_cache_is_not_evicted() -> None:
+def test_a_prompt_in_the_prompt_cache_is_not_evicted() -> None:
     saved = "0.01.000.000 I srv   prompt_save:  - saving prompt with length 4012, total state size = 1.0 MiB\n"
     text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=300, extra=saved) + request(3, LRU.format(9))
 
@@ -152,7 +152,7 @@ def test_how_much_was_alike_is_not_known_where_the_client_names_the_slot() -> No
 
 
 @pytest.mark.parametrize("chosen", [LCP.format(0.9), ""], ids=["like it", "no line tells"])
-def test_a_client_that_wants_no_cache_is_told_nothing(chosen: str) -> None:
+def test_a_client_without_prompt_cache_gets_no_reason(chosen: str) -> None:
     assert reasons(RequestLog(STARTED), request(1, LRU.format(-1)) + request(2, chosen)) == {1: None, 2: None}
 
 
@@ -163,7 +163,7 @@ def test_a_slot_that_the_client_names() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "cached"), [(63, 0), (4000, 3000), (4000, 201)])
-def test_short_prompts_and_what_was_reused_need_no_reason(prompt: int, cached: int) -> None:
+def test_short_or_reused_prompts_need_no_reason(prompt: int, cached: int) -> None:
     text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=prompt, cached=cached)
 
     assert reasons(RequestLog(STARTED), text)[2] is None

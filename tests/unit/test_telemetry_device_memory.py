@@ -1,4 +1,4 @@
-"""The split against the driver: whatever it says, the parts of a card come to its total."""
+"""The log's memory against the driver's: the parts of a device always add up to its total."""
 
 from __future__ import annotations
 
@@ -160,11 +160,11 @@ def test_where_processes_are_hidden_others_are_unknown_and_in_the_rest(hidden: d
     assert total_of(memory) == 16 * GIB
 
 
-def test_an_empty_list_that_the_driver_gave_is_nobody() -> None:
+def test_an_empty_process_list_means_no_other_processes() -> None:
     assert device_of(None, card()).other_processes_bytes == 0
 
 
-def test_two_cards_in_the_drivers_other_order_are_told_apart_by_their_address() -> None:
+def test_two_cards_in_another_order_are_matched_by_address() -> None:
     split = split_of(
         LogDevice("CUDA0", "fast", "0000:41:00.0"), LogDevice("CUDA1", "slow", "0000:01:00.0"),
         *on("CUDA0", 8 * GIB), *on("CUDA1", 2 * GIB),
@@ -183,7 +183,7 @@ def test_the_same_slot_in_another_pci_domain_is_another_card() -> None:
     assert [m.device for m in reconcile_devices(split, cards, None, None, SERVER, {})] == ["GPU 0", "CUDA0"]
 
 
-def test_without_addresses_the_position_tells() -> None:
+def test_without_addresses_the_index_decides() -> None:
     memory = reconcile_devices(split_of(*on("CUDA1")), (card(0), card(1)), None, None, SERVER, {})
 
     assert [m.device for m in memory] == ["GPU 0", "CUDA1"]
@@ -213,7 +213,7 @@ def test_a_card_that_is_lost_keeps_its_last_readings() -> None:
 
 
 @pytest.mark.parametrize(("used", "total"), [(None, 16 * GIB), (GIB, None), (None, None)])
-def test_a_card_that_does_not_tell_its_memory(used: int | None, total: int | None) -> None:
+def test_a_card_without_memory_readings(used: int | None, total: int | None) -> None:
     memory = device_of(split_of(*on("CUDA0")), card(used=used, total=total), {0: GIB})
 
     assert memory.free_bytes is None
@@ -254,7 +254,7 @@ def test_a_process_list_that_is_lost_is_no_growth() -> None:
     assert device_of(split_of(*on("CUDA0")), seen, {0: 9 * GIB}, (0,)).growth_bytes is None
 
 
-def test_growth_is_unknown_where_nobody_looked_at_the_load() -> None:
+def test_growth_is_unknown_without_a_reading_at_the_load() -> None:
     assert device_of(split_of(*on("CUDA0")), card()).growth_bytes is None
 
 
@@ -381,7 +381,7 @@ def test_of_weights_that_are_partly_on_disk_only_the_rest_is_in_ram() -> None:
     ],
     ids=["mlock", "no mmap", "a GGUF in a tmpfs", "huge pages and a ZFS cache beside it"],
 )
-def test_however_the_weights_are_held_all_is_where_it_is(kernel: Kernel, buffer: str) -> None:
+def test_all_parts_add_up_however_the_weights_are_loaded(kernel: Kernel, buffer: str) -> None:
     memory = of_host(split_of(DeviceBuffer(buffer, "model", 8 * GIB)), kernel.host, kernel.process)
 
     assert dict(memory.parts) == {"weights": 8 * GIB}
@@ -391,7 +391,7 @@ def test_however_the_weights_are_held_all_is_where_it_is(kernel: Kernel, buffer:
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["in the resident set", "in none"])
-def test_what_the_driver_pinned_is_the_servers(seen: bool) -> None:
+def test_pinned_memory_belongs_to_the_server(seen: bool) -> None:
     kernel = Kernel(anon=8 * GIB, elsewhere=GIB) if seen else Kernel(pinned=8 * GIB, elsewhere=GIB)
     memory = of_host(split_of(DeviceBuffer("CUDA_Host", "model", 8 * GIB)), kernel.host, kernel.process)
 

@@ -1,4 +1,4 @@
-"""The first look tells the truth, whatever was read by then; the queue; and nothing is read on the event loop."""
+"""The first snapshot is right whatever was read by then; the queue; no file is read on the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.llama_box import LlamaBox, done, metrics, send, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
 
 
-async def test_the_first_snapshot_of_a_server_at_work_says_so(box: LlamaBox, make: Make) -> None:
+async def test_the_first_snapshot_of_a_busy_server_is_busy(box: LlamaBox, make: Make) -> None:
     box.start()
     box.answers["/slots"] = [slot(busy=True, task=1, generated=5)]
     snapshot = await make().sample()  # as the screen asks: nothing is waited for but the first answer
@@ -30,7 +30,7 @@ async def test_the_first_snapshot_of_a_server_at_work_says_so(box: LlamaBox, mak
     assert snapshot.problems == ()
 
 
-async def test_while_the_first_answer_does_not_come_the_log_tells(
+async def test_before_the_first_http_reading_the_log_decides(
     box: LlamaBox, make: Make, ahead: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler_module, "FIRST_SECONDS", 0.05)
@@ -49,7 +49,7 @@ async def test_while_the_first_answer_does_not_come_the_log_tells(
     await until(sampler.sample, healthy)
 
 
-async def test_what_was_said_during_the_load_is_not_said_of_a_server_that_is_loaded(
+async def test_readings_from_the_load_are_dropped_when_the_server_is_ready(
     box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(handler: BaseHTTPRequestHandler) -> None:
@@ -68,7 +68,7 @@ async def test_what_was_said_during_the_load_is_not_said_of_a_server_that_is_loa
     await until(sampler.sample, lambda _: len(box.asked) > 2)
     assert (await sampler.sample()).throughput.state == "loading"
 
-    box.answers |= {"/slots": hang, "/health": hang}  # it computes somebody's first batch
+    box.answers |= {"/slots": hang, "/health": hang}  # the server computes the first batch of a request
     await until(sampler.sample, lambda _: hanging.is_set())
     box.record(ready_at="t")
     snapshot = await sampler.sample()
@@ -76,7 +76,7 @@ async def test_what_was_said_during_the_load_is_not_said_of_a_server_that_is_loa
     assert snapshot.problems == ("the server was not asked yet",)
 
 
-async def test_what_is_taken_while_it_is_asked_is_in_the_one_look(box: LlamaBox, make: Make) -> None:
+async def test_a_request_that_begins_during_the_poll_is_in_the_snapshot(box: LlamaBox, make: Make) -> None:
     def busy(handler: BaseHTTPRequestHandler) -> None:
         box.write(taken("0.01.000.000", 7))
         send(handler, json.dumps([slot(busy=True, task=7, n_prompt_tokens_processed=250)]).encode())
@@ -102,13 +102,13 @@ async def test_requests_that_wait_for_a_slot_are_counted(box: LlamaBox, make: Ma
         ahead.ahead += http_source.QUEUE_SECONDS / 2
         snapshot = await sampler.sample(wait=True)
     assert snapshot.throughput.queued_requests == 1
-    assert box.asked.count("/metrics") == 3  # not at every look: it disturbs other watchers' gauges
+    assert box.asked.count("/metrics") == 3  # not at every poll: it resets gauges that other watchers read
 
     box.answers["/slots"] = [slot(0, busy=True, task=1, generated=9), slot(1, task=2)]
     assert (await sampler.sample(wait=True)).throughput.queued_requests == 0
 
 
-async def test_the_queue_is_unknown_where_nothing_tells(box: LlamaBox, make: Make) -> None:
+async def test_the_queue_is_unknown_without_slots_and_counters(box: LlamaBox, make: Make) -> None:
     box.start()
     box.answers |= {"/slots": [slot(busy=True, generated=1)], "/metrics": 501}
 

@@ -109,7 +109,7 @@ async def test_a_server_by_its_url_without_slots_or_metrics(box: LlamaBox, make:
     assert (snapshot.problems, snapshot.throughput.state) == ((NO_SLOTS,), "ready")
 
 
-async def test_a_server_by_its_url_of_which_nothing_tells_is_not_called_idle(box: LlamaBox, make: Make) -> None:
+async def test_a_foreign_server_without_readings_is_not_called_idle(box: LlamaBox, make: Make) -> None:
     box.answers |= {"/slots": 501, "/metrics": 501}
     sampler = make(url=box.url)
     snapshot = await sampler.sample(wait=True)
@@ -185,7 +185,7 @@ async def test_read_status_asks_no_sleeper_for_its_slots(box: LlamaBox) -> None:
     assert "/slots" not in box.asked
 
 
-async def test_a_server_by_its_url_that_hangs_is_said_to(box: LlamaBox, make: Make, ahead: Time) -> None:
+async def test_a_foreign_server_that_hangs_is_reported(box: LlamaBox, make: Make, ahead: Time) -> None:
     sampler = make(url=box.url)
     await until(sampler.sample, healthy)
     box.answers["/slots"] = box.hang

@@ -55,7 +55,7 @@ def test_this_instant_is_in_the_last_column() -> None:
     assert history(snapshot(100, 7.0)).columns(4, 60.0, 100.0) == [None, None, None, 7.0]
 
 
-def test_what_is_too_old_is_in_no_column() -> None:
+def test_old_points_are_in_no_column() -> None:
     assert history(snapshot(39.9, 7.0)).columns(4, 60.0, 100.0) == [None] * 4
     assert history(snapshot(40.0, 7.0)).columns(4, 60.0, 100.0) == [7.0, None, None, None]
 
@@ -75,7 +75,7 @@ def test_unknown_is_no_point_of_the_curve() -> None:
     assert history(snapshot(99, None)).columns(1, 10.0, 100.0) == [None]
 
 
-def test_the_peak_is_of_what_is_kept() -> None:
+def test_the_peak_covers_the_kept_points() -> None:
     graph = history(snapshot(0, 99.0), snapshot(1, 20.0))
     assert graph.peak == 99.0
 
@@ -164,7 +164,7 @@ def test_running_out_of_memory_is_marked_as_such() -> None:
     assert kinds(snapshot(0), dead) == [("oom", "a died: out of VRAM while running.")]
 
 
-def test_what_was_so_at_the_first_look_did_not_happen_then() -> None:
+def test_the_state_of_the_first_snapshot_is_no_mark() -> None:
     assert kinds(snapshot(0)) == []
     assert kinds(stopped(0)) == []
     assert kinds(snapshot(0, server="crashed", pid=None)) == []

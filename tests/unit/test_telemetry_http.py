@@ -1,4 +1,4 @@
-"""The Sampler and the server's HTTP side: everything that can go wrong with it, and back."""
+"""The Sampler and the server's HTTP side: failures and recoveries."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_slots_are_off(status: int, box: LlamaBox, make: Make) -> None:
     assert (snapshot.server.state, snapshot.throughput.slots, snapshot.totals.generated_tokens) == ("ready", None, 6)
 
     box.write(taken("0.01.000.000", 1))
-    assert (await sampler.sample(wait=True)).throughput.state == "answering"  # the log tells
+    assert (await sampler.sample(wait=True)).throughput.state == "answering"  # from the log
     box.write(done("0.05.000.000", 1))
     assert len((await sampler.sample(wait=True)).requests) == 1
 
@@ -199,7 +199,7 @@ async def test_an_answer_that_never_ends(path: str, how: str, box: LlamaBox, mak
 
 
 @pytest.mark.parametrize("path", ["/slots", "/metrics"])
-async def test_an_answer_that_is_too_long_is_said_to_be(
+async def test_an_answer_that_is_too_long_is_reported(
     path: str, box: LlamaBox, make: Make, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 2**20)
@@ -223,7 +223,7 @@ async def test_a_health_that_is_no_llama_servers(box: LlamaBox, make: Make) -> N
     assert snapshot.throughput.state == "down"
 
 
-async def test_asking_that_fails_in_a_way_nobody_thought_of_goes_on(
+async def test_polling_goes_on_after_an_unexpected_error(
     box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box.start()
@@ -242,7 +242,7 @@ async def test_asking_that_fails_in_a_way_nobody_thought_of_goes_on(
     await until(sampler.sample, healthy)
 
 
-async def test_a_server_that_hangs_delays_no_snapshot_and_is_said_to(box: LlamaBox, make: Make, ahead: Time) -> None:
+async def test_a_server_that_hangs_delays_no_snapshot_and_is_reported(box: LlamaBox, make: Make, ahead: Time) -> None:
     box.start()
     sampler = make()
     await until(sampler.sample, healthy)

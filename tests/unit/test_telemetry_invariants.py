@@ -1,4 +1,4 @@
-"""The rules of every Snapshot over states of a server that stand for all: a made-up one, its log, its HTTP side."""
+"""Rules that hold for every Snapshot, checked over many states of a server."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_help_screen_defines_every_speed_and_time_that_is_shown() -> None:
     assert "arrival at the server" in reported
 
 
-def test_other_programs_of_a_card_stay_what_the_driver_says() -> None:
+def test_other_programs_of_a_card_come_from_the_driver() -> None:
     gpu: Gpu = replace(unknown_gpu(0), vram_total_bytes=100, vram_used_bytes=60, processes=(GpuProcess(7, "X", 20),))
     (card,) = reconcile_devices(None, (gpu,), None, None, 42, {})
 

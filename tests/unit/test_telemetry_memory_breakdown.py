@@ -1,4 +1,4 @@
-"""The memory split of a launch from its log: every buffer on the right device, and on the right model."""
+"""The memory breakdown from the log: every buffer on the right device and model."""
 
 from __future__ import annotations
 

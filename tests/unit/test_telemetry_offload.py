@@ -1,4 +1,4 @@
-"""How the model is spread, and the one word for what is waited for, with its evidence."""
+"""The offload of the model, and the bottleneck with its readings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def judge(
 # -- where it is ---------------------------------------------------------------------------------------
 
 
-def test_what_the_log_tells(log: LogSource) -> None:
+def test_the_values_from_the_log(log: LogSource) -> None:
     result = judge(log)
 
     assert (result.layers_on_gpu, result.layers_total, result.threads_asked) == (41, 41, 8)
@@ -108,7 +108,7 @@ def test_the_flags_say_whose_experts_stay_on_the_cpu(argv: tuple[str, ...], laye
     assert expert_layers_on_cpu(("llama-server", *argv), 40) == layers
 
 
-def test_the_number_of_a_flag_stands_where_the_models_layers_are_unknown() -> None:
+def test_the_flag_decides_if_the_models_layers_are_unknown() -> None:
     assert expert_layers_on_cpu(("--n-cpu-moe", "4"), None) == 4
     assert expert_layers_on_cpu(("--cpu-moe",), None) is None
 
@@ -175,7 +175,7 @@ def test_nothing_is_waited_for_while_nothing_works(state: str, log: LogSource) -
     assert judge(log, card(util=99), state=state).bottleneck is None
 
 
-def test_no_word_without_readings_and_the_reason_is_said(log: LogSource) -> None:
+def test_no_bottleneck_without_readings_but_a_reason(log: LogSource) -> None:
     unread = judge(log)
     assert (unread.bottleneck, unread.bottleneck_reason) == (None, "too short: its process was not yet read twice")
     lost = judge(log, threads_busy=1.0)
@@ -249,7 +249,7 @@ def reading(pid: int = 1, cpu: float = 0.0, faults: int = 0, read: int | None = 
     return ProcessReading(pid, cpu, 8, 0, 0, 0, 0, faults, read)
 
 
-def test_pace_is_what_moved_in_a_second() -> None:
+def test_process_rates_are_per_second() -> None:
     assert process_rates(reading(), reading(cpu=8.0, faults=100, read=4096), 2.0) == ProcessRates(4.0, 50.0, 2048.0)
 
 

@@ -1,4 +1,4 @@
-"""The Sampler and the server's process and log: killed, suspended, cut, rotated, flooding."""
+"""The Sampler and the server's process and log: killed, suspended, cut, rotated, flooded."""
 
 from __future__ import annotations
 
@@ -198,9 +198,7 @@ async def test_the_end_of_a_request_is_lost_with_the_log(box: LlamaBox, make: Ma
     assert launched.log.requests.in_flight == {}
 
 
-async def test_a_request_that_was_just_taken_is_not_forgotten_for_an_old_answer(
-    box: LlamaBox, make: Make, ahead: Time
-) -> None:
+async def test_a_new_request_is_not_dropped_for_an_old_reading(box: LlamaBox, make: Make, ahead: Time) -> None:
     box.start()
     sampler = make()
     await sampler.sample(wait=True)

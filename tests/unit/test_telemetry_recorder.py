@@ -1,4 +1,4 @@
-"""Recordings: what goes in comes out as the same values, whatever the disk does."""
+"""Recordings are read back as the same values, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_name_that_is_no_utf8_is_recorded_with_a_question_mark(path: Path) -> 
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10.0**300])
-def test_a_number_that_is_none_is_unknown(value: float, path: Path) -> None:
+def test_a_value_that_is_not_a_number_is_unknown(value: float, path: Path) -> None:
     (back,) = read_recording(record(path, replace(RICH, kv_bytes_per_token=value)))
 
     assert back.kv_bytes_per_token in (None, 10.0**300)
@@ -137,7 +137,7 @@ def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path)
     assert (recorder.count, recorder.lost) == (1, 2)
     assert read_recording(path) == [RICH]
 
-    os.dup2(disk, recorder._file.fileno())  # somebody has made room
+    os.dup2(disk, recorder._file.fileno())  # there is space again
     later = replace(RICH, at=9.0)
     recorder.write(later)
     recorder.close()
@@ -149,7 +149,7 @@ def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path)
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_line_that_fits_but_in_part_is_taken_back(before: int, path: Path) -> None:
+def test_a_line_that_fits_only_in_part_is_removed(before: int, path: Path) -> None:
     """The file may grow so far and no further: first in the middle of a header, then of a reading."""
     code = (
         "import resource, signal, sys\n"
@@ -209,7 +209,7 @@ def test_a_recording_that_is_damaged_in_the_middle_says_where(path: Path) -> Non
         b'{"x":' * 50_000,
     ],
 )
-def test_what_is_no_recording_is_said_to_be_none(text: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_refused(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(text)
 

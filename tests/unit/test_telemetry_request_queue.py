@@ -1,4 +1,4 @@
-"""How long a request waited for its slot, told from the lines of the server's own queue."""
+"""How long requests waited for their slots, from the log lines of the server's queue."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_each_wait_is_the_true_one_whoever_leaves(seed: int, slots: int, leavers
     result = waits(server.lines)
 
     items = [request for request in result.values() if request.queue_seconds is not None]
-    assert len(items) > len(result) / 3  # of two slots done at once, one cannot tell who called whom where others left
+    assert len(items) > len(result) / 3  # if two slots finish at once, the order is unknown where clients left
     for request in items:
         assert request.queue_seconds == pytest.approx(server.truth[request.task], abs=1e-4)
         assert request.ttft_seconds == pytest.approx((request.queue_seconds or 0) + (request.slot_ttft_seconds or 0))
@@ -135,10 +135,10 @@ def test_each_wait_is_the_true_one_whoever_leaves(seed: int, slots: int, leavers
 QUEUE = Path(__file__).parent.parent / "fixtures" / "logs" / "b11434-queue.log"
 SEEN = {8: 7.852, 10: 10.371, 13: 10.740, 15: 11.800, 16: 12.601, 17: 13.989, 131: 0.180, 133: 0.868, 144: 1.799,
         145: 3.237, 149: 3.761, 150: 4.910}  # fmt: skip
-"""By task: what each client's own stopwatch said (tests/perf/ttft.py, one slot), one more leaving in each round."""
+"""By task: what each client measured (tests/perf/ttft.py, one slot), one more leaving in each round."""
 
 
-def test_a_recorded_queue_gives_what_the_clients_saw() -> None:
+def test_a_recorded_queue_gives_the_waits_that_the_clients_saw() -> None:
     log, result = RequestLog(STARTED, skip_probe=True), {}
     for line in QUEUE.read_text(encoding="utf-8").splitlines():
         at, event = parse_event(line)
@@ -176,14 +176,14 @@ def test_one_that_was_refused_an_hour_ago_is_not_the_one_that_comes_now() -> Non
     assert waits(lines)[7].queue_seconds == pytest.approx(0.1)
 
 
-def test_a_log_without_arrivals_tells_no_wait_and_only_the_least_of_ttft() -> None:
+def test_a_log_without_arrivals_gives_no_wait_and_only_a_bound_of_ttft() -> None:
     request = waits(one(5.0, 7))[7]
 
     assert (request.queue_seconds, request.ttft_seconds, request.slot_ttft_seconds) == (None, None, 0.5)
     assert units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds) == "≥500ms"
 
 
-def test_after_a_gap_in_the_log_nothing_is_told_until_all_slots_are_idle() -> None:
+def test_after_a_gap_in_the_log_waits_are_unknown_until_all_slots_are_idle() -> None:
     log = RequestLog(STARTED)
     log.forget()
     result = {}

@@ -1,4 +1,4 @@
-"""Requests from the server's log: what was reused, how fast, why it ended; and what is no request."""
+"""Requests from the server's log: cached tokens, speeds, stop reasons."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_recorded_requests() -> None:
     assert (first.stop_reason, first.cache_miss, second.cache_miss) == (None, None, None)
 
 
-def test_what_was_reused_and_what_was_read() -> None:
+def test_cached_and_processed_tokens() -> None:
     (request,) = feed(RequestLog(STARTED), request_lines(5.0, prompt=43_000, cached=41_200, pp=900.0))
 
     assert (request.prompt_tokens, request.cached_tokens) == (43_000, 41_200)
@@ -116,10 +116,10 @@ def test_the_log_of_an_older_build_without_times() -> None:
     assert (result.slot_ttft_seconds, result.duration_seconds) == (3.0, 13.0)
     assert (result.pp_tokens_per_second, result.tg_tokens_per_second) == (1000.0, 20.0)
     assert (result.draft_tokens, result.draft_tokens_accepted, result.mean_accepted_length) == (297, 171, 2.40)
-    assert result.cache_miss is None  # how much of it a slot held is in no line
+    assert result.cache_miss is None  # the log does not show how much of it a slot held
 
 
-def test_timings_without_a_slot_and_without_a_word_before_them_are_nobodys() -> None:
+def test_timings_without_slot_and_header_are_ignored() -> None:
     log = RequestLog(STARTED)
     lines = request_lines(1.0)
     stray = (1.5, "prompt eval time =    3000.00 ms /  3000 tokens (    1.00 ms per token,  1000.00 tokens per second)")
@@ -138,7 +138,7 @@ def test_a_forced_reread_of_a_model_that_is_not_known_to_need_checkpoints_is_not
     assert request.cache_miss is None
 
 
-def test_where_no_line_tells_why_nothing_was_reused_nothing_is_said() -> None:
+def test_without_a_line_there_is_no_cache_miss_reason() -> None:
     log = RequestLog(STARTED)
     feed(log, request_lines(1.0, task=1))
 
@@ -167,7 +167,7 @@ def test_why_it_ended(limit: int | None, generated: int, truncated: int, reason:
     log = RequestLog(STARTED)
     lines = request_lines(1.0, generated=generated, truncated=truncated)
     feed(log, lines[:3])
-    log.in_flight[0].predict_limit = limit  # as /slots told
+    log.in_flight[0].predict_limit = limit  # from /slots
 
     assert feed(log, lines[3:])[0].stop_reason == reason
 
@@ -205,7 +205,7 @@ def test_clients_that_left_the_queue_are_forgotten_in_the_end() -> None:
     assert len(log._cancelled) <= MAX_REQUESTS + 1
 
 
-def test_an_embedding_of_which_no_timings_are_written_is_a_request() -> None:
+def test_an_embedding_without_timings_is_a_request() -> None:
     log = RequestLog(STARTED)
     lines = request_lines(1.0, prompt=40)
 
@@ -242,7 +242,7 @@ def test_clients_that_come_before_gpuboxs_token_are_counted_and_it_is_not() -> N
     assert log.count == 3
 
 
-def test_four_slots_at_once_are_told_apart() -> None:
+def test_four_slots_at_once() -> None:
     log = RequestLog(STARTED)
     lines = sorted(
         (line for slot in range(4) for line in request_lines(1.0, slot=slot, task=10 + slot, prompt=100 * (slot + 1))),
@@ -261,7 +261,7 @@ def test_lines_of_a_task_that_the_slot_does_not_have_are_passed_over() -> None:
     assert (log.in_flight[0].task, log.in_flight[0].prompt_tokens) == (1, 1000)
 
 
-def test_an_end_without_a_beginning_counts_and_tells_nothing_more() -> None:
+def test_a_release_without_a_launch_only_counts() -> None:
     log = RequestLog(STARTED)
 
     assert feed(log, request_lines(1.0)[1:]) == []
@@ -276,7 +276,7 @@ def test_a_slot_that_takes_another_request_has_dropped_the_first() -> None:
     assert (request.task, log.count) == (2, 1)
 
 
-def test_progress_tells_how_long_the_prompt_is_where_nothing_else_does() -> None:
+def test_progress_gives_the_prompt_length_if_no_other_line_does() -> None:
     log = RequestLog(STARTED)
     lines = request_lines(1.0)
     line = "id  0 | task 1 | prompt processing, n_tokens = 256, progress = {}, t = 8.69 s / 29.45 tokens per second"

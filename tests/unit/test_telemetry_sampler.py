@@ -1,4 +1,4 @@
-"""The Sampler while all is well, over the clock, the driver and the end of it all."""
+"""The Sampler while all is well; the clock; the driver; closing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_all_is_well(box: LlamaBox, make: Make) -> None:
     assert (snapshot.totals.requests, snapshot.totals.prompt_tokens, snapshot.totals.generated_tokens) == (1, 10, 6)
 
 
-async def test_the_screens_way_of_asking_comes_to_the_same(box: LlamaBox, make: Make) -> None:
+async def test_polling_and_waiting_give_the_same_snapshot(box: LlamaBox, make: Make) -> None:
     box.start()
     snapshot = await until(make().sample, healthy)
 
@@ -87,7 +87,7 @@ async def test_gpuboxs_proof_during_the_load_is_no_request(box: LlamaBox, make: 
     assert snapshot.problems == ()
 
 
-async def test_another_launch_is_followed_and_the_old_one_let_go(box: LlamaBox, make: Make, paths: Paths) -> None:
+async def test_another_launch_replaces_the_old_one(box: LlamaBox, make: Make, paths: Paths) -> None:
     box.start()
     sampler = make()
     await until(sampler.sample, healthy)
@@ -215,7 +215,7 @@ async def test_fields_that_the_card_does_not_support(box: LlamaBox, make: Make, 
     assert parts + (card.unaccounted_bytes or 0) + (card.free_bytes or 0) == card.total_bytes
 
 
-async def test_what_the_driver_says_of_the_servers_process(box: LlamaBox, make: Make, watch: Start) -> None:
+async def test_the_drivers_view_of_the_servers_process(box: LlamaBox, make: Make, watch: Start) -> None:
     driver = Driver()
     pid = box.start(loaded_vram=((0, GIB // 2),)).pid
     driver.answer("DeviceGetComputeRunningProcesses", lambda card: [process(pid, GIB // 2 + 4096)])
@@ -291,8 +291,8 @@ async def test_close_leaves_no_task_and_no_socket(foreign: bool, hanging: bool, 
 
     assert asyncio.all_tasks() == before
     assert connections(box.port) == []
-    await sampler.close()  # twice is no harm
+    await sampler.close()  # a second time does no harm
 
 
-async def test_closing_what_never_sampled(make: Make) -> None:
+async def test_closing_without_a_sample(make: Make) -> None:
     await make().close()

@@ -1,4 +1,4 @@
-"""Speeds of all slots together and of one request: each number has one definition, and they agree with each other."""
+"""Speeds of the session: of all slots together and of single requests."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -
     assert known.effective == pytest.approx(sum(r.generated_tokens or 0 for r in items) / (end - begin))
 
 
-def test_while_three_of_four_still_generate_one_alone_is_not_taken_for_all() -> None:
+def test_one_of_four_generating_requests_is_not_all() -> None:
     still = [OpenRequest(ZERO, ZERO, 100) for _ in range(3)]
 
     speeds = session_speeds([request(10, 10, 100)], still, ZERO + 10)
@@ -124,7 +124,7 @@ def test_a_new_session_begins_with_the_one_in_flight() -> None:
     assert speeds.effective == pytest.approx(101 / 11)
 
 
-def test_now_is_a_sum_only_where_each_slot_tells_its_part() -> None:
+def test_tg_now_is_a_sum_only_if_each_slot_has_a_speed() -> None:
     def answering(index: int, tg: float | None, seconds: float) -> SlotReading:
         return SlotReading(index, "answering", 7 + index, generated_tokens=90, tg_tokens_per_second=tg, seconds=seconds)
 
@@ -136,7 +136,7 @@ def test_now_is_a_sum_only_where_each_slot_tells_its_part() -> None:
     assert throughput("answering", new, []).tg_tokens_per_second == 20.0
 
 
-def test_the_peak_is_never_below_what_is_shown_as_now() -> None:
+def test_the_peak_is_never_below_tg_now() -> None:
     log = RequestLog(STARTED)
     log.in_flight[0] = RequestInFlight(0, 7, 20.0, first_at=20.0)
     slot = SlotReading(0, "answering", 7, generated_tokens=101, tg_tokens_per_second=60.0, seconds=10.0)

@@ -1,4 +1,4 @@
-"""Speeds: what is now, what was, and numbers that each mean one thing."""
+"""Slots, speeds and totals of one moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
-from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session
+from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session, finished_session
 from gpubox.telemetry.slot_rates import MIN_SECONDS, STUCK_SECONDS, SlotRates
 from gpubox.telemetry.snapshot import Request, SlotReading
 from gpubox.telemetry.throughput import read_slots, throughput, totals
@@ -108,7 +108,7 @@ def test_four_slots_are_summed() -> None:
     assert (now.busy_slots, now.slots) == (4, 4)
 
 
-def test_a_standstill_is_zero_not_the_last_speed() -> None:
+def test_a_standstill_is_zero_and_not_the_last_speed() -> None:
     rates, log = SlotRates(), RequestLog(STARTED)
     for quarter in range(17):
         rates.feed(quarter / 4, (slot(0, 50),))
@@ -158,13 +158,13 @@ def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None
 def reading_prompt(processed: int | None, clock: float = 12.0, *, prompt: int | None = 43_000) -> SlotReading:
     log = RequestLog(STARTED)
     log.in_flight[0] = RequestInFlight(0, 1, 10.0, prompt_tokens=prompt, cached_tokens=41_000)
-    asked = slot(0, 0, used=41_000 + (processed or 0), processed_tokens=processed, predict_limit=64)
-    (reading,) = read_slots((asked,), log, SlotRates(), clock, clock)
+    inputs = slot(0, 0, used=41_000 + (processed or 0), processed_tokens=processed, predict_limit=64)
+    (reading,) = read_slots((inputs,), log, SlotRates(), clock, clock)
     assert log.in_flight[0].predict_limit == 64
     return reading
 
 
-def test_the_progress_of_a_prompt_counts_what_was_reused() -> None:
+def test_the_progress_of_a_prompt_includes_cached_tokens() -> None:
     reading = reading_prompt(1000)
 
     assert (reading.state, reading.prompt_done_tokens, reading.cached_tokens) == ("prefill", 42_000, 41_000)
@@ -182,15 +182,15 @@ def test_between_two_batches_the_speed_of_a_prompt_stays_and_its_end_comes_neare
     log.in_flight[0] = RequestInFlight(0, 1, 10.0, prompt_tokens=4000, cached_tokens=0)
     rates = SlotRates()
     for at, processed in ((10.0, 0), (12.0, 1000), (13.5, 1000)):
-        asked = slot(0, 0, used=processed, processed_tokens=processed)
-        rates.feed(at, (asked,))
-    (reading,) = read_slots((asked,), log, rates, 13.5, 13.5)
+        inputs = slot(0, 0, used=processed, processed_tokens=processed)
+        rates.feed(at, (inputs,))
+    (reading,) = read_slots((inputs,), log, rates, 13.5, 13.5)
 
     assert reading.pp_tokens_per_second == pytest.approx(500.0)  # 1000 tokens in the 2 s up to the step
     assert reading.eta_seconds == pytest.approx(6.0 - 1.5)
 
     log.in_flight[0].pp = 512.5
-    (reading,) = read_slots((asked,), log, rates, 13.5, 13.5)
+    (reading,) = read_slots((inputs,), log, rates, 13.5, 13.5)
     assert reading.pp_tokens_per_second == 512.5  # the log's own
 
 
@@ -224,7 +224,7 @@ def test_a_request_that_the_log_does_not_know() -> None:
     assert (reading.seconds, reading.pp_tokens_per_second) == (1.0, 700.0)
 
 
-def test_a_slot_that_tells_nothing_is_unknown_all_over() -> None:
+def test_a_slot_without_values_is_unknown() -> None:
     bare = Slot(0, True, None, None, None)
     (reading,) = read_slots((bare,), None, SlotRates(), 1.0, None)
 
@@ -251,19 +251,25 @@ def test_peak_median_and_effective_are_three_numbers() -> None:
     assert now.tg_tokens_per_second is None
 
 
+def wall_seconds(finished: list[Request]) -> float | None:
+    """From the beginning of the session's first request to the end of its last."""
+    session = finished_session(finished)
+    return session.ended - session.began if session.ended is not None and session.began is not None else None
+
+
 def test_a_long_pause_begins_a_new_session() -> None:
     morning = request(0, 10, 1000, 99.0)
     evening = request(10 + GAP_SECONDS + 1, 10, 100, 20.0)
     coffee = request(10 + GAP_SECONDS - 1, 10, 100, 20.0)
 
-    session, wall_seconds = current_session([evening, morning])
-    assert session == [evening] and wall_seconds == pytest.approx(10.0)
-    assert current_session([coffee, morning])[0] == [coffee, morning]
+    assert current_session([evening, morning]) == [evening]
+    assert wall_seconds([evening, morning]) == pytest.approx(10.0)
+    assert current_session([coffee, morning]) == [coffee, morning]
     assert throughput("idle", (), [evening, morning]).tg_peak == pytest.approx(20.0)
 
 
 def test_requests_side_by_side_share_their_wall_time() -> None:
-    _, wall = current_session([request(2, 10, 100), request(1, 3, 100), request(0, 10, 100)])
+    wall = wall_seconds([request(2, 10, 100), request(1, 3, 100), request(0, 10, 100)])
 
     assert wall == pytest.approx(12)
 
@@ -276,8 +282,8 @@ def test_nothing_done_is_unknown() -> None:
     now = throughput("idle", (), [])
 
     assert (now.tg_peak, now.tg_median, now.effective_tokens_per_second, now.ttft_seconds) == (None, None, None, None)
-    assert current_session([]) == ([], None)
-    assert current_session([request(0, 0, 0)]) == ([request(0, 0, 0)], None)
+    assert (current_session([]), wall_seconds([])) == ([], None)
+    assert (current_session([request(0, 0, 0)]), wall_seconds([request(0, 0, 0)])) == ([request(0, 0, 0)], 0.0)
 
 
 def test_acceptance_is_of_the_last_request_that_drafted() -> None:
@@ -324,5 +330,5 @@ def test_without_metrics_there_are_no_totals() -> None:
     assert (sums.requests, sums.prompt_tokens, sums.generated_tokens) == (None, None, None)
 
 
-def test_a_counter_below_the_proof_is_none_not_less() -> None:
+def test_a_counter_below_the_probe_is_zero() -> None:
     assert totals({"tokens_predicted_total": 0.0}, None, (0, 1)).generated_tokens == 0

@@ -1,4 +1,4 @@
-"""The number of requests is the server's, however long its log is and whatever was cut out of it."""
+"""The number of requests is right however long the log is and whatever was cut out of it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_new_gpubox_counts_every_request_of_any_log(tmp_path: Path, seed: int)
             assert not numbers or numbers[0] == total or name == "watching"
 
 
-def test_a_request_that_runs_over_what_is_not_read_counts(tmp_path: Path) -> None:
+def test_a_request_across_a_skipped_part_counts(tmp_path: Path) -> None:
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + taken("0.01.000.000", 5) + FILLER * 300 + done("0.09.000.000", 5))
 
@@ -117,7 +117,7 @@ def test_a_log_that_an_older_gpubox_cut_says_why_it_is_not_counted(tmp_path: Pat
     assert source(path).uncounted == "the log was cut, and what was cut out was not counted"
 
 
-def test_a_flood_that_is_too_long_to_count_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_that_is_too_long_to_count_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_truncation, "MAX_COUNTED_BYTES", 10_000)
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + FILLER * 500)

@@ -14,7 +14,7 @@ from gpubox.server.vram_release import vram_in_use, wait_vram_released
 GIB = 1024**3
 
 
-def script(monkeypatch: pytest.MonkeyPatch, readings: Iterable[tuple[int, ...] | None]) -> list[object]:
+def script(monkeypatch: pytest.MonkeyPatch, readings: Iterable[tuple[int, ...] | None]) -> list[tuple[int, ...] | None]:
     left = list(readings)
     monkeypatch.setattr(module, "vram_used", lambda: left.pop(0))
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 0)
@@ -51,7 +51,7 @@ async def test_a_card_that_vanishes_is_not_steady(monkeypatch: pytest.MonkeyPatc
 async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     script(monkeypatch, [(n * GIB,) for n in range(100)])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
 
     assert await wait_vram_released() == "still changing after 10 s"
 

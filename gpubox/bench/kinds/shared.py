@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpubox.bench.benchmark import check_numbers
-from gpubox.bench.model import Flag, Item, Result, RunInfo
+from gpubox.bench.model import Flag, RunInfo, ScoredItems
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
 
 Options = TypeVar("Options")
-Results = Sequence[tuple[Item, Result]]
 
 
 def convert_options(values: Mapping[str, Any], options_type: type[Options]) -> Options:
@@ -46,12 +45,29 @@ def parse_python(code: str) -> ast.Module | None:
         return None
 
 
-def report_flags(info: RunInfo, results: Results) -> tuple[Flag, ...]:
+def report_flags(info: RunInfo, results: ScoredItems) -> tuple[Flag, ...]:
     """The flags of the run and of every item but warm-ups."""
     return (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
 
 
-def unfinished_note(info: RunInfo, results: Results, unit: str = "items") -> Iterator[str]:
-    """A note on what is left to do; none if the run is complete."""
+def closing_notes(info: RunInfo, results: ScoredItems) -> Iterator[str]:
+    """What was not measured, a note for each reason, and how much is left to do."""
+    names: dict[str, list[str]] = {}
+    for item, result in results:
+        if result.failed and not item.warmup:
+            name = item.id if item.group in ("", item.target) else item.group
+            names.setdefault(result.error.rstrip("."), []).append(name)
+    for reason, failed in sorted(names.items()):
+        yield f"Not measured: {name_list(list(dict.fromkeys(failed)))}: {reason}."
+    yield from unfinished_note(info, results)
+
+
+def unfinished_note(info: RunInfo, results: ScoredItems) -> Iterator[str]:
+    """How much is left to do, if the run is not complete."""
     if len(results) < info.items:
-        yield f"{info.items - len(results)} of {info.items} {unit} are not done yet."
+        yield f"{info.items - len(results)} of {info.items} items are not done yet."
+
+
+def name_list(names: Sequence[str]) -> str:
+    """Up to six names, and how many more there are."""
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

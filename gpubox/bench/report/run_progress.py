@@ -32,10 +32,6 @@ class RunProgress:
     owner: int | None = None
     """The process that works on it."""
 
-    @property
-    def at_work(self) -> bool:
-        return self.info.state == "running"
-
 
 class RunFollower:
     """Reads one run repeatedly; of its results it reads only the new ones. Raises GpuboxError if it is damaged."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpubox.tui.bench.run_list import RunRows
     from gpubox.tui.bench.service import BenchService
 
-ONE_AT_A_TIME = "Another run is active, and only one can run at a time. x on it stops it."
+ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it and press x to stop it."
 EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))
 """Key, label and file extension."""
 

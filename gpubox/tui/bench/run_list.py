@@ -31,7 +31,7 @@ BESIDE_NAME_CELLS = 38
 class RunRows(CursorRows["RunSummary"]):
     """The rows. Enter shows the report of a run alone."""
 
-    EMPTY_TEXT = "No run yet. n plans one; b runs speed at once."
+    EMPTY_TEXT = "No run yet. n plans one; b measures what runs."
     CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = []
 

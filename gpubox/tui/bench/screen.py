@@ -299,7 +299,7 @@ class BenchScreen(PersistentScreen):
 
     def action_bench_compare(self) -> None:
         if len(self.rows.marked) < 2:
-            self.say("Mark two runs with space, the first one first.")
+            self.say("Mark two runs with space, the baseline first.")
             return
         self._view = COMPARISON
         self._set_pane_only(True)

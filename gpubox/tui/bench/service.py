@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpubox.bench.report.run_comparison import RunComparison
     from gpubox.bench.report.run_progress import RunFollower, RunProgress
     from gpubox.bench.report.run_summaries import RunSummary
+    from gpubox.bench.run_store import Run
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.profiles.profile import Profile
@@ -90,15 +91,13 @@ class BenchService:
 
     async def report(self, run: str) -> ReportBundle:
         from gpubox.bench.report.load import load_report
-        from gpubox.bench.run_store import find_run
 
-        return await run_in_thread(lambda: load_report(find_run(self.paths, run), self._profiles()))
+        return await run_in_thread(lambda: load_report(self._find(run), self._profiles()))
 
     async def comparison(self, first: str, second: str) -> RunComparison:
         from gpubox.bench.report.load import load_comparison
-        from gpubox.bench.run_store import find_run
 
-        return await run_in_thread(lambda: load_comparison(find_run(self.paths, first), find_run(self.paths, second)))
+        return await run_in_thread(lambda: load_comparison(self._find(first), self._find(second)))
 
     async def leaderboards(self) -> list[Leaderboard]:
         from gpubox.bench.report.load import load_leaderboards
@@ -155,29 +154,26 @@ class BenchService:
                 raise GpuboxError("The run belongs to another user.") from None
 
     async def delete(self, run: str) -> None:
-        from gpubox.bench.run_store import find_run
 
-        await run_in_thread(lambda: find_run(self.paths, run).remove())
+        await run_in_thread(lambda: self._find(run).remove())
 
     async def best_cell(self, run: str) -> BestCell:
         """The best cell of a sweep."""
-        from gpubox.bench.run_store import find_run
         from gpubox.bench.saved_profile import default_profile_name, target_to_save
 
         def read() -> BestCell:
-            target = target_to_save(find_run(self.paths, run))
+            target = target_to_save(self._find(run))
             return BestCell(target.name, default_profile_name(self._profiles()(target.profile), target))
 
         return await run_in_thread(read)
 
     async def save_as_profile(self, run: str, name: str) -> None:
         """Saves the best cell of a sweep as a profile. Raises UsageError if the name cannot be used."""
-        from gpubox.bench.run_store import find_run
         from gpubox.bench.saved_profile import profile_of_target, target_to_save
         from gpubox.profiles.writer import save_profile
 
         def save() -> None:
-            target = target_to_save(find_run(self.paths, run))
+            target = target_to_save(self._find(run))
             profile, header = profile_of_target(self._profiles()(target.profile), target, name, run)
             save_profile(profile, self.paths, header=header)
 
@@ -202,6 +198,11 @@ class BenchService:
             return str(path)
 
         return await run_in_thread(write)
+
+    def _find(self, run: str) -> Run:
+        from gpubox.bench.run_store import find_run
+
+        return find_run(self.paths, run)
 
     def _profiles(self) -> Callable[[str], Profile]:
         from gpubox.profiles.loader import load_catalog

@@ -293,7 +293,7 @@ class ChatController:
         old, name = chat.name, await self.service.free_name(chat.name)
         chat.branch(name, turn)
         await self._open(self.service.open(name, self.approve))
-        self.view.say(f"This is {name}; {old} stays as it is.")
+        self.view.say(f"The new chat is {name}; {old} is unchanged.")
 
     async def read_list(self) -> None:
         """Updates the list of chats, if it is shown."""
@@ -337,7 +337,7 @@ class ChatController:
 
     async def _delete(self, name: str) -> None:
         answers = (DialogAnswer("n", "keep it", "no"), DialogAnswer("y", f"delete {sanitize_line(name)}", "yes"))
-        body = "All its turns and branches go. This cannot be undone."
+        body = "All its turns and branches are deleted. This cannot be undone."
         question = QuestionScreen(f"Delete {sanitize_line(name)}?", body, answers)
         if await self.view.app.push_screen_wait(question) != "yes":
             return

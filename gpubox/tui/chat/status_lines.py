@@ -55,7 +55,7 @@ def chat_line(name: str, settings: ChatSettings, sandbox: SandboxStatus | None, 
     if not settings.tools or settings.protocol == "none":
         parts.append((90, styled_line(("no tools", "$quiet"))))
     else:
-        label = ISOLATION_LABELS[sandbox.isolation] if sandbox else ("· trying the sandbox", "$quiet")
+        label = ISOLATION_LABELS[sandbox.isolation] if sandbox else ("· checking the sandbox", "$quiet")
         parts.append((90, styled_line(label)))
         if settings.workdir:
             path = sanitize_to_width(settings.workdir, 400)
@@ -166,7 +166,7 @@ def welcome_lines(sandbox: SandboxStatus | None) -> list[StyledLine]:
     """What an empty chat shows while a model can answer."""
     rows = [
         styled_line(("Ask something.", "bold")),
-        styled_line(("The model writes Python, runs it, looks at what came out, and goes on.", "$quiet")),
+        styled_line(("The model writes Python, runs it and corrects it.", "$quiet")),
     ]
     if sandbox is None:
         return rows
@@ -176,7 +176,7 @@ def welcome_lines(sandbox: SandboxStatus | None) -> list[StyledLine]:
         warning = ("Its programs run under Landlock, which is weaker: ", "$warning")
         rows.append(styled_line(warning, (sanitize_line(sandbox.reason), "$quiet")))
     elif sandbox.isolation == "none":
-        rows.append(styled_line(("Its programs run as you, unconfined, as your config.toml says.", "$error")))
+        rows.append(styled_line(("Its programs run unconfined with your rights: config.toml allows it.", "$error")))
     else:
         warning = ("Its programs are not run: ", "$warning")
         rows.append(styled_line(warning, (sanitize_line(sandbox.reason), "$quiet")))

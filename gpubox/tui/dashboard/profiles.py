@@ -6,24 +6,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from textual import events, on
-from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
-from textual.widgets import Input, OptionList
-from textual.widgets.option_list import Option
+from textual.widgets import Input
 
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.formatting import shorten
+from gpubox.tui.styled_lines import StyledLine, styled_line
+from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
     from gpubox.profiles.loader import ProfileCatalog
@@ -119,14 +117,14 @@ def entry_mark(entry: ProfileEntry, running: frozenset[str], operating_on: str) 
     return "✓" if state.model_present else "↓" if state.fetchable else "?"
 
 
-def entry_row(entry: ProfileEntry, mark: str, step: str, width: int) -> Content:
+def entry_row(entry: ProfileEntry, mark: str, step: str, width: int) -> StyledLine:
     """One row, ``width`` cells wide; ``step`` is the label of the operation's current step, if it is about this row."""
     name_cells = min(NAME_CELLS, max(10, width // 2 - 3))
     name = shorten(sanitize_line(entry.name), name_cells)
     text = step or sanitize_line(entry.summary)
     if text.startswith(MODEL_MISSING):  # the file name says more than the start of its path
         text = f"no {PurePath(text.removeprefix(MODEL_MISSING)).name}"
-    return Content.assemble(
+    return styled_line(
         (mark, PROFILE_MARKS[mark][0]),
         " ",
         (name.ljust(name_cells), "bold" if mark in "●◌" else "$quiet" if mark in "!+?" else ""),
@@ -135,38 +133,27 @@ def entry_row(entry: ProfileEntry, mark: str, step: str, width: int) -> Content:
     )
 
 
-class ProfileRows(OptionList):
-    """One line per entry. Enter or a double click selects; a click only highlights."""
+class ProfileRows(CursorRows[ProfileEntry]):
+    """One line per entry. Enter or a double click opens one; a click only highlights it."""
 
-    DEFAULT_CSS = """
-    ProfileRows {
-        height: 1fr; border: none; padding: 0; background: $background; scrollbar-size-vertical: 1;
-        text-wrap: nowrap; text-overflow: ellipsis;
-        &:focus { border: none; background-tint: $foreground 0%; }
-        & > .option-list--option-highlighted { background: $cursor; text-style: none; }
-        &:focus > .option-list--option-highlighted { background: $line; text-style: none; }
-        & > .option-list--option-hover { background: $panel; }
-    }
-    """
+    DEFAULT_CSS = "ProfileRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
+    CURSOR_RETURNS_TO_TOP = False
+    CURSOR_STYLES = ("on $cursor", "on $line")
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.LIST, Scope.LISTS)]
-    action_down, action_up = OptionList.action_cursor_down, OptionList.action_cursor_up
-    action_top, action_bottom = OptionList.action_first, OptionList.action_last
+    running: frozenset[str] = frozenset()
+    operation = ("", "")
+    """The profile that an operation is about, and the label of its step."""
 
-    class WidthChanged(Message):
-        """The rows must be drawn again for the new width."""
+    def make_row(self, value: ProfileEntry, width: int) -> StyledLine:
+        name, step = self.operation
+        return entry_row(value, entry_mark(value, self.running, name), step if value.name == name else "", width)
 
-    def on_resize(self) -> None:
-        self.post_message(self.WidthChanged())
+    def key(self, value: ProfileEntry) -> Hashable:
+        return value.id
 
-    async def _on_click(self, event: events.Click) -> None:
-        # OptionList selects at the first click, which here would replace a running server.
-        event.prevent_default()
-        clicked = event.style.meta.get("option")
-        if clicked is not None:
-            self.highlighted = clicked
-            if event.chain == 2:
-                self.action_select()
+    def move_cursor(self, index: int) -> None:
+        super().move_cursor(index)
+        self.post_message(ProfilePane.EntryHighlighted(self.value))
 
 
 class ProfilePane(Vertical):
@@ -196,16 +183,14 @@ class ProfilePane(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self.search = Input(placeholder="name, title or text", id="search", compact=True, select_on_focus=False)
-        self.rows = ProfileRows(id="rows", markup=False)
+        self.rows = ProfileRows()
         self.search.display = False
         self.border_title = "Profiles"
-        self.shown: tuple[ProfileEntry, ...] = ()
         self.last_profile = ""
         """The profile that answered last: never hidden."""
         self._shipped_toggled = False
         self._highlight_id: str | None = None
         """The id to highlight as soon as its row exists."""
-        self._drawn: list[tuple[ProfileEntry, str, str]] = []
 
     def mount_content(self) -> None:
         """Mounts rows and search line. Not composed: they are slow to create, and empty at the first paint."""
@@ -216,15 +201,14 @@ class ProfilePane(Vertical):
     @property
     def entry(self) -> ProfileEntry | None:
         """The highlighted entry."""
-        index = self.rows.highlighted
-        return self.shown[index] if index is not None and index < len(self.shown) else None
+        return self.rows.value
 
     def highlight(self, entry_id: str) -> None:
         """Highlights a row, now or as soon as it exists."""
-        index = next((i for i, entry in enumerate(self.shown) if entry.id == entry_id), None)
+        index = next((i for i, entry in enumerate(self.rows.values) if entry.id == entry_id), None)
         self._highlight_id = entry_id if index is None else None
         if index is not None:
-            self.rows.highlighted = index
+            self.rows.move_cursor(index)
 
     def toggle_shipped(self) -> bool:
         """Shows hidden shipped profiles, or hides shown ones. Returns False if the list has none."""
@@ -248,11 +232,6 @@ class ProfilePane(Vertical):
         self.screen.set_focus(self.rows)
         return True
 
-    @on(ProfileRows.WidthChanged)
-    def _redraw(self) -> None:
-        self._drawn = []
-        self._draw_rows()
-
     @on(Input.Submitted, "#search")
     def _search_submitted(self) -> None:
         self.screen.set_focus(self.rows)
@@ -262,16 +241,12 @@ class ProfilePane(Vertical):
     def on_key(self, event: events.Key) -> None:
         if self.search.has_focus and event.key in ("down", "up"):
             event.stop()
-            self.rows.action_cursor_down() if event.key == "down" else self.rows.action_cursor_up()
+            self.rows.action_down() if event.key == "down" else self.rows.action_up()
 
-    @on(OptionList.OptionHighlighted)
-    def _row_highlighted(self) -> None:
-        self.post_message(self.EntryHighlighted(self.entry))
-
-    @on(OptionList.OptionSelected)
-    def _row_selected(self) -> None:
-        if self.entry:
-            self.post_message(self.EntrySelected(self.entry))
+    @on(CursorRows.RowOpened)
+    def _row_opened(self, event: CursorRows.RowOpened) -> None:
+        event.stop()
+        self.post_message(self.EntrySelected(event.value))
 
     def _is_hidden(self, entry: ProfileEntry) -> bool:
         if self.hides_shipped == self._shipped_toggled or not entry.profile or not entry.profile.shipped:
@@ -281,49 +256,32 @@ class ProfilePane(Vertical):
 
     @on(Input.Changed, "#search")
     def _update_rows(self) -> None:
-        """Rebuilds the rows if their number or order changed; the highlight stays on the same entry."""
+        """Shows the entries that match the search; the highlight stays on its entry."""
         if self.entries is None or not self.rows.is_attached:
             return
-        before = self.entry
-        shown = filter_entries(self.entries, self.search.value)
-        if not self.search.value:
+        before, search = self.entry, self.search.value
+        shown = filter_entries(self.entries, search)
+        if not search:
             shown = tuple(entry for entry in shown if not self._is_hidden(entry))
-        same = [entry.id for entry in shown] == [entry.id for entry in self.shown]
-        self.shown = shown
         count = len(self.entries)
         self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
-        if not self.search.value and len(shown) != count:
+        if not search and len(shown) != count:
             self.border_subtitle += ", H shows the shipped"
-        if not same:
-            self._drawn = []
-            self.rows.set_options([Option("", id=entry.id) for entry in shown])
-            wanted = self._highlight_id or (before.id if before else "")
-            index = next((i for i, entry in enumerate(shown) if entry.id == wanted), 0 if shown else None)
-            if index is not None and shown[index].id == self._highlight_id:
-                self._highlight_id = None
-            self.rows.highlighted = index
-        self._draw_rows()
-        self.post_message(self.EntryHighlighted(self.entry))
-
-    def _draw_rows(self) -> None:
-        """Draws the rows that changed."""
-        if not self.rows.is_attached:
-            return
-        width = self.rows.scrollable_content_region.width
-        if width <= 0:
-            return  # before the first layout; WidthChanged follows
-        name, step = self.operation
-        for index, entry in enumerate(self.shown):
-            row = (entry, entry_mark(entry, self.running, name), step if entry.name == name else "")
-            if index >= len(self._drawn):
-                self._drawn.append(row)
-            elif self._drawn[index] == row:
-                continue
-            self._drawn[index] = row
-            self.rows.replace_option_prompt_at_index(index, entry_row(*row, width))
+        self.rows.running, self.rows.operation = self.running, self.operation
+        self.rows.show_values(shown)
+        self.rows.redraw()
+        wanted = self._highlight_id or (before.id if before else "")
+        index = next((i for i, entry in enumerate(shown) if entry.id == wanted), 0)
+        if shown and shown[index].id == self._highlight_id:
+            self._highlight_id = None
+        if index != self.rows.cursor:
+            self.rows.move_cursor(index)
+        else:
+            self.post_message(self.EntryHighlighted(self.entry))
 
     def watch_operation(self) -> None:
-        self._draw_rows()
+        self.rows.operation = self.operation
+        self.rows.redraw()
 
     def watch_entries(self) -> None:
         self._update_rows()

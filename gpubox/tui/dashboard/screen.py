@@ -309,7 +309,7 @@ class DashboardScreen(Screen[None]):
         elif not self.profiles.display:
             self.toggle_zoom("profiles")  # Enter must not switch to a profile that is not visible
         else:
-            self.profiles.rows.action_select()
+            self.profiles.rows.action_open()
 
     def action_toggle_shipped(self) -> None:
         if not self.profiles.toggle_shipped():

@@ -36,6 +36,8 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
     """Shown while the list is empty."""
     CURSOR_RETURNS_TO_TOP: ClassVar[bool] = True
     """Whether the cursor goes to the first row while the list has no focus: for lists with the newest on top."""
+    CURSOR_STYLES: ClassVar[tuple[str, str]] = ("", "on $cursor")
+    """Style under the row of the cursor, without and with the focus; empty: not drawn."""
 
     class RowOpened(Message):
         """Enter was pressed on a row, or it was double-clicked."""
@@ -86,12 +88,13 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
 
     def redraw(self) -> None:
         """Makes the rows that are on the screen."""
-        top, width = self.scroll_offset.y, self.size.width
+        top, (width, height) = self.scroll_offset.y, self.scrollable_content_region.size
+        cursor_style = self.CURSOR_STYLES[self.has_focus]
         rows: list[StyledLine] = []
-        for index in range(top, min(len(self.values), top + self.size.height)):
+        for index in range(top, min(len(self.values), top + height)):
             row = pad_line(self.make_row(self.values[index], width), width)
-            if index == self.cursor and self.has_focus:
-                row = tuple((text, f"{style} on $cursor".strip()) for text, style in row)
+            if index == self.cursor and cursor_style:
+                row = tuple((text, f"{style} {cursor_style}".strip()) for text, style in row)
             rows.append(row)
         if not self.values and self.EMPTY_TEXT:
             rows = [((self.EMPTY_TEXT, "$quiet"),)]

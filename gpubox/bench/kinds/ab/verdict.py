@@ -120,11 +120,11 @@ def current_analysis(options: AbOptions, results: ScoredItems) -> InterimAnalysi
     return next((analysis for analysis in planned if 2 * analysis.starts >= last), planned[-1])
 
 
-def early_stop_reason(options: AbOptions, results: ScoredItems, starts: int, *, restarted: bool = True) -> str:
+def early_stop_reason(options: AbOptions, results: ScoredItems, starts: int) -> str:
     """Why the run may stop after ``starts`` starts of each arm; empty: it continues."""
     if starts not in [analysis.starts for analysis in interim_analyses(options.starts)[:-1]]:
         return ""
-    rows = contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts], restarted=restarted)
+    rows = contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts])
     main = next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
     if main is None or not main.contrast.enough:
         return ""

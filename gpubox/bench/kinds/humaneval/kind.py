@@ -14,7 +14,7 @@ from gpubox.bench.kinds.humaneval.options import MODE_WEIGHTS, parse_options
 from gpubox.bench.kinds.humaneval.replies import ParsedReply, parse_reply
 from gpubox.bench.kinds.humaneval.summary import summarise
 from gpubox.bench.kinds.shared import exceeds_context
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.errors import GpuboxError
@@ -49,7 +49,7 @@ class HumanEval(Benchmark):
             for problem in self.options.problems()
         ]
 
-    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
+    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
         if server is None or server.target.name != item.target or item.values["mode"] == "vanilla":
             return ""
         return exceeds_context(PROMPT_TOKENS, server)
@@ -102,10 +102,10 @@ class HumanEval(Benchmark):
         }
         return Result(item.id, values)
 
-    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.options, info, results)
 
-    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+    def headline(self, results: ScoredItems) -> str:
         measured = [(item, result) for item, result in results if result.ok]
         if not measured:
             return ""

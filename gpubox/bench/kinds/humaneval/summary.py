@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 
 from gpubox import units
@@ -11,8 +11,8 @@ from gpubox.bench import stats
 from gpubox.bench.kinds.humaneval.grader import CPU_SECONDS
 from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
-from gpubox.bench.kinds.shared import report_flags, unfinished_note
-from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.kinds.shared import closing_notes, report_flags
+from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
 from gpubox.bench.stats import Estimate
@@ -22,7 +22,7 @@ Arms = dict[tuple[str, str], Rows]
 """(target, mode) -> its measured items."""
 
 
-def summarise(options: HumanEvalOptions, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+def summarise(options: HumanEvalOptions, info: RunInfo, results: ScoredItems) -> Report:
     """pass@1 by target and mode, the paired comparison of modes, the failures, and the wall time by part."""
     arms: Arms = {}
     for item, result in results:
@@ -166,11 +166,7 @@ def _failures(arms: Arms) -> ReportTable:
     return ReportTable("Failed problems", columns, tuple(rows), note, tuple(codes))
 
 
-def _notes(
-    options: HumanEvalOptions, info: RunInfo, results: Sequence[tuple[Item, Result]], arms: Arms
-) -> Iterator[str]:
-    for why, count in Counter(result.error for _, result in results if not result.ok).items():
-        yield f"{count} problems were not measured and are not counted: {why.rstrip('.')}."
+def _notes(options: HumanEvalOptions, info: RunInfo, results: ScoredItems, arms: Arms) -> Iterator[str]:
     if any(result.values["source"] == "reasoning" for rows in arms.values() for _, result in rows):
         yield "Some code was taken from reasoning_content, because the reply had no other text."
     tokens = options.reply_tokens("vanilla")
@@ -178,4 +174,4 @@ def _notes(
         yield f"vanilla ran with max_tokens {tokens}; lm-eval uses 1,024."
     if info.plan.parallel > 1:
         yield f"{info.plan.parallel} problems ran at a time: times are sums over problems, not the run's wall time."
-    yield from unfinished_note(info, results)
+    yield from closing_notes(info, results)

@@ -14,7 +14,7 @@ from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.soak.agent_load import AgentLoad, window_answers
 from gpubox.bench.kinds.soak.summary import summarise
 from gpubox.bench.measured_request import stored_reply
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Sample
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Sample, ScoredItems
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import TargetServer
 from gpubox.errors import UsageError
@@ -92,10 +92,10 @@ class Soak(Benchmark):
             return Result(item.id, error="no answer could be timed")
         return Result(item.id, {"answers": rows, "rss_bytes": raw.data.get("rss_bytes"), **_readings(raw.samples)})
 
-    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.options.window_seconds, info, results)
 
-    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+    def headline(self, results: ScoredItems) -> str:
         last = next((result for _, result in reversed(results) if result.ok), None)
         if last is None:
             return ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import report_flags, unfinished_note
+from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.soak.trends import (
     MIN_WINDOWS,
     TimedAnswer,
@@ -18,7 +18,7 @@ from gpubox.bench.kinds.soak.trends import (
     max_period,
     memory_growth,
 )
-from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.model import Result, RunInfo, ScoredItems
 from gpubox.bench.report.formatting import validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
@@ -33,7 +33,7 @@ THIRDS = ("first third", "middle third", "last third")
 _MEMORY = (("VRAM", "vram_bytes"), ("RAM of the server", "rss_bytes"))
 
 
-def summarise(window_seconds: float, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+def summarise(window_seconds: float, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far, each target by itself."""
     metrics: list[Metric] = []
     tables: list[ReportTable] = []
@@ -53,9 +53,7 @@ def summarise(window_seconds: float, info: RunInfo, results: Sequence[tuple[Item
         prefix = f"{target.name}: " if len(info.plan.targets) > 1 else ""
         suffix = validity_suffix((*info.flags, *(flag for _, result in windows for flag in result.flags)))
         notes += [f"{prefix}{finding.removesuffix('.')}{suffix}." for finding in findings(windows, window_seconds)]
-    failed = [(item, result) for item, result in results if result.failed]
-    notes += [f"Not measured: {item.id}: {result.error}." for item, result in failed[:3]]
-    notes += unfinished_note(info, results, "windows")
+    notes += closing_notes(info, results)
     flags = report_flags(info, results)
     return Report("soak", "Agent-like load", tuple(metrics), tuple(tables), tuple(series), tuple(notes), flags)
 

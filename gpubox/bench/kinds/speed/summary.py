@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import TypeVar
 
 import msgspec
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import report_flags, unfinished_note
+from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
-from gpubox.bench.model import Item, Result, RunInfo
+from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Better, Metric, Report, ReportTable
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import scale_estimate
@@ -33,7 +32,7 @@ _MEASURES: tuple[tuple[str, str, str, Better], ...] = (
 
 
 def summarise(
-    options: SpeedOptions, info: RunInfo, results: Sequence[tuple[Item, Result]], history: NoiseHistory | None = None
+    options: SpeedOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None
 ) -> Report:
     """The metrics of each target and workload; notes say what failed or was skipped."""
     rows: list[Row] = [
@@ -49,7 +48,7 @@ def summarise(
     benches = [(item, result) for item, result in results if "prompt" not in item.values and result.ok]
     return Report(
         kind="speed",
-        title=PRESETS[options.preset] if options.preset else "The served path",
+        title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         metrics=tuple(metrics),
         tables=tuple(_llama_bench_table(item, result) for item, result in benches),
         notes=(*_one_start_note(options, info, metrics, history), *_notes(info, results, rows)),
@@ -64,8 +63,10 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     if rows and rows[0][1].domain:
         groups["all"] = list(rows)
     for row in rows:
-        load = row[1]
-        groups.setdefault(load.domain or f"{load.prompt}, {load.prefix}, depth {load.depth}", []).append(row)
+        workload = row[1]
+        groups.setdefault(
+            workload.domain or f"{workload.prompt}, {workload.prefix}, depth {workload.depth}", []
+        ).append(row)
     return groups
 
 
@@ -112,16 +113,16 @@ def _start_means(values: Sequence[tuple[Row, float]]) -> tuple[tuple[float, floa
 
 def _sample_name(row: Row) -> str:
     """By what two runs pair their samples: the item's id without its target."""
-    item, load, _ = row
+    item, workload, _ = row
     number = item.id.rpartition("/")[2]
-    return f"{load.id}/{item.start}.{number}" if item.start else f"{load.id}/{number}"
+    return f"{workload.id}/{item.start}.{number}" if item.start else f"{workload.id}/{number}"
 
 
 def _by_prompt(values: Sequence[tuple[Row, T]]) -> list[list[list[T]]]:
     """Domains, in them prompts, in them the value of each seed."""
     domains: dict[str, dict[str, list[T]]] = {}
-    for (_, load, _), value in values:
-        domains.setdefault(load.domain, {}).setdefault(load.prompt.rpartition("-s")[0], []).append(value)
+    for (_, workload, _), value in values:
+        domains.setdefault(workload.domain, {}).setdefault(workload.prompt.rpartition("-s")[0], []).append(value)
     return [list(prompts.values()) for prompts in domains.values()]
 
 
@@ -130,16 +131,16 @@ def _acceptance(target: str, group: str, rows: Sequence[Row]) -> Metric:
         (row, stats.RatioSample(row[2].values["draft_tokens_accepted"] or 0, row[2].values["draft_tokens"]))
         for row in rows
     ]
-    load = rows[0][1]
-    if load.domain:
+    workload = rows[0][1]
+    if workload.domain:
         strata = [[_total(prompt) for prompt in prompts] for prompts in _by_prompt(drafts)]
-    elif load.greedy:  # repeats of one greedy prompt are one observation
+    elif workload.greedy:  # repeats of one greedy prompt are one observation
         strata = [[_total([ratio for _, ratio in drafts])]]
         drafts = [(drafts[0][0], strata[0][0])]
     else:
         strata = [[ratio for _, ratio in drafts]]
     samples = tuple((_sample_name(row), 100 * ratio.numerator / ratio.denominator) for row, ratio in drafts)
-    pooled = scale_estimate(stats.pooled_ratio(strata, units="prompts" if load.domain else "runs"), 100)
+    pooled = scale_estimate(stats.pooled_ratio(strata, units="prompts" if workload.domain else "runs"), 100)
     return Metric("acceptance", group, target, "%", "higher", pooled, samples)
 
 
@@ -178,12 +179,7 @@ def _one_start_note(
     return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."]
 
 
-def _notes(info: RunInfo, results: Sequence[tuple[Item, Result]], rows: Sequence[Row]) -> list[str]:
-    notes = []
-    failed = [(item, result) for item, result in results if result.failed and not item.warmup]
-    for why, members in groupby(sorted(failed, key=lambda pair: pair[1].error), key=lambda pair: pair[1].error):
-        names = sorted({item.group or item.id for item, _ in members})
-        notes.append(f"Not measured: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: {why}.")
+def _notes(info: RunInfo, results: ScoredItems, rows: Sequence[Row]) -> Iterator[str]:
     if any(result.values.get("timed_by") == "client" for _, _, result in rows):
-        notes.append("This server sends no timings: pp and tg are measured by the client and include the network.")
-    return [*notes, *unfinished_note(info, results)]
+        yield "This server sends no timings: pp and tg are measured by the client and include the network."
+    yield from closing_notes(info, results)

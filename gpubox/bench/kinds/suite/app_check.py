@@ -101,7 +101,7 @@ def check_shortener() -> dict[str, bool]:
     refusals = [
         app.ask("POST", "/shorten", body, "10.0.0.2")[0] for body in ({"url": "no url at all"}, {"url": ""}, {})
     ]
-    results["refuses what is no URL"] = all(status in (400, 422) for status in refusals)
+    results["refuses invalid URLs"] = all(status in (400, 422) for status in refusals)
     unknown = app.ask("GET", "/" + secrets.token_hex(4))[0], app.ask("GET", "/stats/" + secrets.token_hex(4))[0]
     results["404"] = unknown == (404, 404) and results["redirects"]
     counts = []
@@ -183,7 +183,7 @@ def check_own_tests(original: str) -> dict[str, bool]:
         file.write(original)
     _, failed_before = _run_tests()
     passes = passed >= 5 and not failed
-    return {"its tests pass": passes, "its tests tell": passes and failed_before > 0}
+    return {"its tests pass": passes, "its tests fail on the original": passes and failed_before > 0}
 
 
 def _run_tests() -> tuple[int, int]:
@@ -221,7 +221,7 @@ def check_express() -> dict[str, bool] | None:
     app.end()
     return {
         "login": True,
-        "Bearer is let in": status == 200,
+        "accepts Bearer": status == 200,
         "items": body.get("user") == user and len(body.get("items") or ()) == 2,
         "no token: 401": refusals[:2] == [401, 401],
         "wrong token: 401": refusals[2] == 401,

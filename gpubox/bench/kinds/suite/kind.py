@@ -12,7 +12,7 @@ from gpubox.bench.kinds.suite.scoring import score_of_values, score_reply
 from gpubox.bench.kinds.suite.summary import summarise
 from gpubox.bench.kinds.suite.tasks import SPEED_RUNS, SYSTEM_PROMPT, TASKS, SuiteTask, parse_options
 from gpubox.bench.measured_request import measure_request, stored_reply
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.questions import no_speed_reason, unmet_conditions
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
@@ -46,7 +46,7 @@ class Suite(Benchmark):
                     items.append(Item(f"{prefix}{name}/{number}", target.name, values, False, group, weight))
         return items
 
-    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
+    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
         if server is None or server.target.name != item.target:
             return ""
         task = TASKS[item.values["task"]]
@@ -87,10 +87,10 @@ class Suite(Benchmark):
         score = await score_reply(name, reply.text, reply.reasoning, reply.finish_reason, self.shared_sandbox)
         return Result(item.id, {**score, **numbers})
 
-    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.options, info, results)
 
-    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+    def headline(self, results: ScoredItems) -> str:
         scores = [score_of_values(r.values).value for _, r in results if r.ok and "features" in r.values]
         points = [value for value in scores if value is not None]
         return f"{statistics.fmean(points):.0f} of 100 points in {len(points)} tasks" if points else ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpubox.bench.kinds.shared import Results, report_flags, unfinished_note
+from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.suite.aggregate import WEIGHTS, MeanScore, Standing, TaskScore, standings
 from gpubox.bench.kinds.suite.scoring import score_of_values
 from gpubox.bench.kinds.suite.tasks import TASKS, SuiteOptions
-from gpubox.bench.model import Result, RunInfo
+from gpubox.bench.model import Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.stats import Estimate
 
@@ -18,7 +18,7 @@ Speeds = dict[str, tuple[float, float | None]]
 """Speed row -> the medians of tg and TTFT over its runs."""
 
 
-def summarise(options: SuiteOptions, info: RunInfo, results: Results) -> Report:
+def summarise(options: SuiteOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far."""
     counted = [(item, result) for item, result in results if not item.warmup]
     measured = [(item, result) for item, result in counted if result.ok]
@@ -53,7 +53,7 @@ def summarise(options: SuiteOptions, info: RunInfo, results: Results) -> Report:
     )
 
 
-def _scores(measured: Results, target: str) -> dict[str, MeanScore]:
+def _scores(measured: ScoredItems, target: str) -> dict[str, MeanScore]:
     """By task."""
     scores: dict[str, list[TaskScore]] = {}
     for item, result in measured:
@@ -62,7 +62,7 @@ def _scores(measured: Results, target: str) -> dict[str, MeanScore]:
     return {task: MeanScore.of(repeats) for task, repeats in scores.items()}
 
 
-def _speeds(measured: Results, target: str) -> Speeds:
+def _speeds(measured: ScoredItems, target: str) -> Speeds:
     rows: dict[str, list[Result]] = {}
     for item, result in measured:
         if item.target == target and TASKS[item.values["task"]].max_tokens:
@@ -107,7 +107,7 @@ def _points(value: float | None) -> str | None:
     return None if value is None else f"{value:.1f}"
 
 
-def _task_table(options: SuiteOptions, names: Sequence[str], measured: Results) -> ReportTable:
+def _task_table(options: SuiteOptions, names: Sequence[str], measured: ScoredItems) -> ReportTable:
     """Each task's points; the details are its code."""
     rows: list[tuple[Value, ...]] = []
     details: list[str] = []
@@ -159,7 +159,7 @@ def _speed_table(speeds: Mapping[str, Speeds]) -> ReportTable:
 
 
 def _notes(
-    options: SuiteOptions, info: RunInfo, results: Results, counted: Results, board: Sequence[Standing]
+    options: SuiteOptions, info: RunInfo, results: ScoredItems, counted: ScoredItems, board: Sequence[Standing]
 ) -> Iterator[str]:
     if any("features" in r.values and score_of_values(r.values).keywords_only for _, r in counted if r.ok):
         yield "A task whose program cannot run here shows keywords only: it has no points and is in no total."
@@ -171,7 +171,4 @@ def _notes(
         yield "Points for speed are relative to the fastest profile: measure several, or give --ref-tps."
     if len(set(options.tasks)) < len(TASKS) or options.speed_tokens:
         yield "This is not the whole suite: the points are not comparable with those of a full run."
-    for item, result in counted:
-        if not result.ok:
-            yield f"{item.id} was not measured: {result.error.rstrip('.')}."
-    yield from unfinished_note(info, results)
+    yield from closing_notes(info, results)

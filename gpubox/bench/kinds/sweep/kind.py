@@ -11,7 +11,7 @@ from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
 from gpubox.bench.kinds.sweep.ranking import cell_to_keep, fastest_cell, rank_cells, select_finalists
 from gpubox.bench.kinds.sweep.summary import summarise
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.questions import ask_question, context_shortfall, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
@@ -41,11 +41,11 @@ class Sweep(Benchmark):
     def items(self) -> Sequence[Item]:
         return self.grid.items(self.plan.seed)
 
-    def target_of(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+    def target_of(self, item: Item, results: ScoredItems) -> str:
         number = finalist_number(item)
         return item.target if number is None else self._finalists_after(results)[number - 1].name
 
-    def unneeded_reason(self, item: Item, results: Sequence[tuple[Item, Result]]) -> str:
+    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
         number = finalist_number(item)
         if number is None:
             return ""
@@ -54,7 +54,7 @@ class Sweep(Benchmark):
             return "fewer than two cells could be measured"
         return "" if number <= len(finalists) else f"only {len(finalists)} cells could be measured"
 
-    def _finalists_after(self, results: Sequence[tuple[Item, Result]]) -> list[Target]:
+    def _finalists_after(self, results: ScoredItems) -> list[Target]:
         """Called once every cell has had its first start: from then on the finalists stay the same."""
         if self._finalists is None:
             self._finalists = select_finalists(self.grid, results)
@@ -65,7 +65,7 @@ class Sweep(Benchmark):
             return error.cause.sentence
         return error.message.rstrip(".") if isinstance(error, UsageError) else ""
 
-    def skip_reason(self, item: Item, results: Sequence[tuple[Item, Result]], server: ActiveTarget | None) -> str:
+    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
         cell = self.target_of(item, results)
         for other, result in results:
             if result.ok or result.unneeded:
@@ -96,14 +96,14 @@ class Sweep(Benchmark):
     async def score(self, item: Item, raw: RawRecord) -> Result:
         return question_result(item, raw, {name: raw.data.get(name) for name in ("load_seconds", "vram_bytes")})
 
-    def summarise(self, info: RunInfo, results: Sequence[tuple[Item, Result]]) -> Report:
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.grid, info, results, self.history)
 
-    def best(self, results: Sequence[tuple[Item, Result]]) -> Target | None:
+    def best(self, results: ScoredItems) -> Target | None:
         cell = cell_to_keep(self.grid, rank_cells(self.grid, results))
         return cell.target if cell else None
 
-    def headline(self, results: Sequence[tuple[Item, Result]]) -> str:
+    def headline(self, results: ScoredItems) -> str:
         best = fastest_cell(self.grid, results)
         if best is None:
             return ""

@@ -8,9 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.kinds.shared import Results
 from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, SweepGrid, finalist_number
-from gpubox.bench.model import Item, Result, Target
+from gpubox.bench.model import Item, Result, ScoredItems, Target
 from gpubox.bench.overrides import lossy_values
 from gpubox.bench.questions import question_of
 from gpubox.bench.start_comparison import ArmsComparison, Contrast, Noise, Start, compare_arms
@@ -99,7 +98,7 @@ class Ranking:
         return best.rate * math.exp(ancova.shrunken_mean(best.name) - ancova.adjusted_mean(best.name))
 
 
-def select_finalists(grid: SweepGrid, results: Results) -> list[Target]:
+def select_finalists(grid: SweepGrid, results: ScoredItems) -> list[Target]:
     """The fastest complete cells of the first round, and the profile's own."""
     rows = _rows_by_target(results)
     rates = {
@@ -113,7 +112,7 @@ def select_finalists(grid: SweepGrid, results: Results) -> list[Target]:
     return [*measured[:count], *(target for target in measured[count:] if target == grid.current)]
 
 
-def cells_of(grid: SweepGrid, results: Results) -> list[SweepCell]:
+def cells_of(grid: SweepGrid, results: ScoredItems) -> list[SweepCell]:
     """Every cell in the order of the grid."""
     by_cell: dict[str, list[tuple[Item, Result]]] = {}
     finalists: list[Target] | None = None
@@ -147,7 +146,7 @@ def cells_of(grid: SweepGrid, results: Results) -> list[SweepCell]:
     return cells
 
 
-def fastest_cell(grid: SweepGrid, results: Results) -> SweepCell | None:
+def fastest_cell(grid: SweepGrid, results: ScoredItems) -> SweepCell | None:
     """The complete cell with the highest rate so far; of the compared cells if there are any."""
     return _fastest(cells_of(grid, results))
 
@@ -158,7 +157,7 @@ def _fastest(cells: Sequence[SweepCell]) -> SweepCell | None:
     return max(complete, key=lambda cell: cell.rate, default=None)
 
 
-def rank_cells(grid: SweepGrid, results: Results, noise: Noise | None = None) -> Ranking:
+def rank_cells(grid: SweepGrid, results: ScoredItems, noise: Noise | None = None) -> Ranking:
     """Every cell against the best. Only fresh starts are compared, because the first ones selected the finalists."""
     cells = cells_of(grid, results)
     starts = [
@@ -231,7 +230,7 @@ def _starts_of(grid: SweepGrid, cell: SweepCell) -> list[Start]:
     return [Start(cell.name, place, by_prompt) for place, by_prompt in sorted(logs.items())]
 
 
-def _rows_by_target(results: Results) -> dict[str, list[tuple[Item, Result]]]:
+def _rows_by_target(results: ScoredItems) -> dict[str, list[tuple[Item, Result]]]:
     rows: dict[str, list[tuple[Item, Result]]] = {}
     for item, result in results:
         if result.ok and not item.warmup:
@@ -239,11 +238,11 @@ def _rows_by_target(results: Results) -> dict[str, list[tuple[Item, Result]]]:
     return rows
 
 
-def _answers_all(grid: SweepGrid, rows: Results) -> bool:
+def _answers_all(grid: SweepGrid, rows: ScoredItems) -> bool:
     return {question_of(item).name for item, _ in rows} == {question.name for question in grid.questions}
 
 
-def _rate(grid: SweepGrid, rows: Results) -> float:
+def _rate(grid: SweepGrid, rows: ScoredItems) -> float:
     by_prompt: dict[str, list[float]] = {}
     for item, result in rows:
         if value := result.values.get(grid.options.by):

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
-from gpubox.bench.kinds.shared import Results, report_flags, unfinished_note
+from gpubox.bench.kinds.shared import name_list, report_flags, unfinished_note
 from gpubox.bench.kinds.sweep.grid import SweepGrid, cell_name, format_flag_value
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
-from gpubox.bench.model import RunInfo
+from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import LOSSY_FLAGS
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Better, Metric, Report, ReportTable, Series, Value
@@ -31,7 +31,7 @@ MIN_CORRECTION = 0.0005
 MetricsByCell = dict[str, list[Metric]]
 
 
-def summarise(grid: SweepGrid, info: RunInfo, results: Results, history: NoiseHistory | None = None) -> Report:
+def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None) -> Report:
     """The report so far."""
     noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
     ranking = rank_cells(grid, results, noise)
@@ -117,7 +117,7 @@ def _x_axis(flag: str, values: Sequence[FlagValue]) -> tuple[Callable[[FlagValue
 
 
 def _notes(
-    grid: SweepGrid, info: RunInfo, ranking: Ranking, results: Results, noise: Noise, suffix: str
+    grid: SweepGrid, info: RunInfo, ranking: Ranking, results: ScoredItems, noise: Noise, suffix: str
 ) -> Iterator[str]:
     """The best cell, what to keep and why, what could not be measured, how cells were compared."""
     best, comparison = ranking.best, ranking.comparison
@@ -129,7 +129,7 @@ def _notes(
     if best and comparison:
         yield from _recommendation(grid, info, ranking, best)
     for why in dict.fromkeys(cell.why for cell in unmeasured):
-        yield f"Not measured: {_name_list([cell.name for cell in unmeasured if cell.why == why])}: {why}."
+        yield f"Not measured: {name_list([cell.name for cell in unmeasured if cell.why == why])}: {why}."
     if unmeasured and len(unmeasured) == len(ranking.cells):
         yield "No cell could be measured."
     if comparison and len(comparison.ancova.means) > 1:
@@ -166,7 +166,7 @@ def _other_cells(ranking: Ranking, left_out: int, unmeasured: int) -> Iterator[s
     if any(ranked.verdict == "too few" for ranked in others):
         yield "too few starts to tell it from the others"
     elif within_noise:
-        yield f"within noise of it: {_name_list(within_noise)}"
+        yield f"within noise of it: {name_list(within_noise)}"
     elif others:
         yield (
             f"the {len(others)} others compared are slower" if len(others) > 1 else "the other compared cell is slower"
@@ -198,7 +198,3 @@ def _recommendation(grid: SweepGrid, info: RunInfo, ranking: Ranking, best: Swee
         smallest = cell.name != best.name and not lossy
         name = f"{cell.name} (the smallest window as fast as the best)" if smallest else cell.name
         yield f"To keep {name}: gpubox bench save {info.id}"
-
-
-def _name_list(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
