@@ -29,8 +29,6 @@ class Context:
     """What every verb gets. Files are read at the first use."""
 
     config_file: Path | None = None
-    dry_run: bool = False
-    """``bench --dry-run``: print what would be done, and do nothing."""
 
     @cached_property
     def paths(self) -> Paths:

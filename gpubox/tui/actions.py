@@ -120,7 +120,7 @@ ACTIONS = (
     Action("bench_open", "enter", "⏎", "Show only the report", "esc returns to the list.",
            Scope.BENCH, 1, "report", "bench show", palette=False),
     Action("bench_plan", "n", "n", "Plan a run", "Kind, profile and options; shows what the run will do before it "
-           "starts.", Scope.BENCH, 2, "new", "bench --dry-run"),
+           "starts.", Scope.BENCH, 2, "new", "bench KIND --dry-run"),
     Action("bench_measure", "b", "b", "Measure what runs", "speed on the active profile, as on the dashboard.",
            Scope.BENCH, 10, "measure", "bench speed", palette=False),
     Action("bench_mark", "space", "space", "Mark a run", "Two marked runs can be compared.", Scope.BENCH, 7, "mark"),

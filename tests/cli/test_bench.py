@@ -221,7 +221,7 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
 
 
 def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
-    code, outline = values(capfd, "bench", "--dry-run", "speed", "a", *QUICK)
+    code, outline = values(capfd, "bench", "speed", "a", "--dry-run", *QUICK)
     assert code == 0
     assert (outline["items"], outline["starts"], outline["restored_profile"], outline["seconds"]) == (
         6,
@@ -229,11 +229,11 @@ def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixt
         None,
         None,
     )
-    code, out, _ = gpubox(capfd, "bench", "--dry-run", "speed", "a", *QUICK)
+    code, out, _ = gpubox(capfd, "bench", "speed", "a", "--dry-run", *QUICK)
     assert out.splitlines() == [
         "speed: 6 items. 1 start: a. A server that already runs with the same flags is not restarted.",
         "Afterwards nothing runs, as now.",
     ]
-    code, _, _ = gpubox(capfd, "bench", "--dry-run", "speed", "nobody")
+    code, _, _ = gpubox(capfd, "bench", "speed", "nobody", "--dry-run")
     assert code == 2
     assert not list((paths.state / "runs").glob("*"))

@@ -56,21 +56,16 @@ def fetch_models(context: Context, targets: Sequence[Target]) -> None:
     """Downloads missing models while the old server still runs."""
     from gpubox.cli.operations import ensure_model
 
-    if context.dry_run:
-        return
     for name in dict.fromkeys(target.profile for target in targets if target.profile):
         ensure_model(context, context.profile(name))
 
 
 def execute_plan(context: Context, plan: Plan, *, now: bool, as_json: bool) -> None:
-    """Runs ``plan`` and prints its report; with ``--dry-run`` prints its outline. Raises GpuboxError."""
+    """Runs ``plan`` and prints its report. Raises GpuboxError."""
     import asyncio
 
     from gpubox.bench.plan_outline import busy_slots
 
-    if context.dry_run:
-        _print_outline(context, plan, as_json=as_json)
-        return
     if not now and (busy := asyncio.run(busy_slots(context.paths, context.config))):
         message = f"A request is running on {'; '.join(busy)}."
         if not diagnostics.stderr_is_terminal() or not click.confirm(f"{message} Start when it is done?", err=True):
@@ -83,7 +78,8 @@ def resume_run(context: Context, run: Run, *, now: bool, as_json: bool) -> None:
     _execute(context, run, now=now, as_json=as_json)
 
 
-def _print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
+def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
+    """Prints what ``plan`` would do."""
     from dataclasses import asdict
 
     from gpubox.bench.plan_outline import outline_plan

@@ -12,7 +12,7 @@ import click
 
 from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
 from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import execute_plan, fetch_models, resolve_targets, target_by_url
+from gpubox.cli.bench.execution import execute_plan, fetch_models, print_outline, resolve_targets, target_by_url
 from gpubox.cli.context import Context
 from gpubox.cli.options import benchmark_option
 from gpubox.errors import UsageError
@@ -40,14 +40,18 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
                 click.Option(["--model"], metavar="NAME", help="The model to ask for; with --url."),
             ]
         options += [
+            click.Option(["--dry-run"], is_flag=True, help="Print what the run would do, and do nothing."),
             click.Option(["--now"], is_flag=True, help="Start even if a request is running; it is cut off."),
             click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
         ]
 
         @click.pass_obj
-        def run(context: Context, /, now: bool, as_json: bool, **values: Any) -> None:
+        def run(context: Context, /, dry_run: bool, now: bool, as_json: bool, **values: Any) -> None:
             given = {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
             plan = make_plan(context, given)
+            if dry_run:
+                print_outline(context, plan, as_json=as_json)
+                return
             if kind in ("ab", "sweep", "soak"):
                 from gpubox.bench.plan_outline import outline_plan
 

@@ -7,7 +7,6 @@ import importlib
 import click
 
 from gpubox.bench.options import KIND_SUMMARIES
-from gpubox.cli.context import Context
 from gpubox.cli.main import VerbGroup
 
 RUN_VERBS = {
@@ -44,12 +43,9 @@ class BenchGroup(VerbGroup):
 
 
 @click.group("bench", cls=BenchGroup)
-@click.option("--dry-run", is_flag=True, help="With a kind: print what the run would do, and do nothing.")
-@click.pass_obj
-def command(context: Context, dry_run: bool) -> None:
+def command() -> None:
     """Measure speed and quality, and read the results.
 
     Every run is a folder with raw replies, results and provenance. Ctrl-C, a crash or kill -9 loses at most the
     current item; `gpubox bench resume` continues. Afterwards the server that ran before runs again.
     """
-    context.dry_run = dry_run

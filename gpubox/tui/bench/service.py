@@ -106,7 +106,7 @@ class BenchService:
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         """What ``gpubox bench ARGUMENTS`` would do."""
-        process = await run_in_thread(self._run_briefly, ["--dry-run", *arguments, "--json"])
+        process = await run_in_thread(self._run_briefly, [*arguments, "--dry-run", "--json"])
         values = _json_object(process.stdout)
         if process.returncode or "items" not in values:
             raise _reported_error(values, process.stderr)
