@@ -87,9 +87,9 @@ class ArgumentReader:
 
     def read_arguments(self, argv: Sequence[str]) -> str | None:
         """Parses ``argv``; returns the first flag that asks for an answer (``--version``). Raises RefusedError."""
-        words = iter(argv)
-        for word in words:
-            name = word.replace("_", "-") if word.startswith("--") else word
+        arguments = iter(argv)
+        for argument in arguments:
+            name = argument.replace("_", "-") if argument.startswith("--") else argument
             flag = self.flags.get(name)
             if flag is None:
                 raise RefusedError(f"error: invalid argument: {name}")
@@ -98,7 +98,7 @@ class ArgumentReader:
             try:
                 if flag.setter.convert is None or flag.setter.on is None:
                     self._set(flag.setter, "", negative=name in flag.negatives)
-                elif (value := next(words, None)) is None:
+                elif (value := next(arguments, None)) is None:
                     raise ValueError("expected value for argument")
                 else:
                     self._set(flag.setter, value)
@@ -142,8 +142,8 @@ class ArgumentReader:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Answers or serves; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["--help"], ["-h"], ["--usage"]):
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] in (["--help"], ["-h"], ["--usage"]):
         sys.stdout.write(_HELP.read_text(encoding="utf-8"))
         return 0
     try:
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentReader(xllamacpp)
     try:
         parser.read_environment(os.environ)
-        question = parser.read_arguments(words)
+        question = parser.read_arguments(arguments)
     except RefusedError as error:
         print(error, file=sys.stderr)
         return 1

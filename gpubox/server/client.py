@@ -140,8 +140,8 @@ class LlamaClient:
             return Health("unreachable", error.kind)
         if reply.status == 200:
             # Other servers answer with nothing, or with a plain word.
-            odd = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
-            return Health("error", "a page or broken JSON") if odd else Health("ok")
+            broken = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
+            return Health("error", "a page or broken JSON") if broken else Health("ok")
         return Health("loading") if reply.status == 503 else Health("error", f"HTTP {reply.status}")
 
     async def slots(self) -> list[Slot] | None:

@@ -341,8 +341,8 @@ class Supervisor:
 
     async def _restore_previous(self, kind: str, name: str, old: RunningServer | None, cause: Cause) -> OperationFailed:
         """Starts the server again that ran before the failed operation. Returns the error to raise."""
-        kept = self._state.failed
-        logged = kept is not None and kept.profile == name and kept.at >= self._since
+        failure = self._state.failed
+        logged = failure is not None and failure.profile == name and failure.at >= self._since
         self.emit(StepFailed(Step.LOAD, name, cause.sentence, cause.hint, cause.line, logged))
         message, hint, answering = f"{name}: {cause.sentence}.", cause.hint, None
         if old and is_alive(old.process):  # it could not even be stopped
