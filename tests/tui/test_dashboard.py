@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.widget import Widget
 from textual.widgets import Input
 
 from gpubox.errors import GpuboxError
@@ -44,7 +45,7 @@ async def test_fits_every_terminal(fake: FakeServices, size: tuple[int, int]) ->
         await shows(pilot, "qwen36-mtp-16gb")
         await settled(pilot)
         assert all(len(line) <= size[0] for line in text(pilot).splitlines())
-        for widget in pilot.app.screen.walk_children():
+        for widget in pilot.app.screen.walk_children(Widget):
             if widget.is_on_screen:
                 assert widget.region.right <= size[0], widget
 
