@@ -49,7 +49,7 @@ class Walk:
         if not self.ended_early and self.stop.is_set():
             self.ended_early = "stopped"
         elif not self.ended_early and time.monotonic() > self.deadline:
-            self.ended_early = f"ended after {MAX_SEARCH_SECONDS:.0f} s"
+            self.ended_early = f"incomplete: stopped after {MAX_SEARCH_SECONDS:.0f} s"
         return not self.ended_early
 
     def report(self, lines: list[str]) -> str:
@@ -84,7 +84,7 @@ def read_lines(workspace: Workspace, path: str, first: int, count: int) -> str:
     if not lines:
         return "(empty)"
     if first > len(lines):
-        raise GpuboxError(f"{printable_path(path)} has {len(lines)} lines.")
+        raise GpuboxError(f"{printable_path(path)} has only {len(lines)} lines.")
     shown: list[str] = []
     remaining = MAX_READ_CHARACTERS
     for line in lines[first - 1 : first - 1 + min(count, MAX_LINES)]:
@@ -115,7 +115,7 @@ def search(workspace: Workspace, text: str, path: str, glob: str, stop: threadin
             if entry.kind != "file" or (glob and not _glob_matches(entry.path, glob)):
                 continue
             if entry.size_bytes > remaining_bytes:
-                walk.ended_early = f"ended after {MAX_SEARCHED_BYTES // 2**20} MiB"
+                walk.ended_early = f"incomplete: stopped after {MAX_SEARCHED_BYTES // 2**20} MiB"
                 break
             try:
                 data, _ = read_at(folder, tuple(entry.path.split("/")))
@@ -139,7 +139,7 @@ def _entries(
     """The entries under the open folder ``folder``, each with the descriptor of its own folder."""
     entries, truncated = list_folder(folder, names, MAX_FOLDER_ENTRIES, workspace.device)
     if truncated:
-        walk.skipped.append(f"{'/'.join(names) or '.'} beyond {MAX_FOLDER_ENTRIES} entries")
+        walk.skipped.append(f"{'/'.join(names) or '.'} after its first {MAX_FOLDER_ENTRIES} entries")
     for entry in entries:
         if not walk.may_continue():
             return

@@ -351,4 +351,4 @@ class Chat:
 
     def _require_idle(self) -> None:
         if self.busy:
-            raise GpuboxError("This chat is being answered.", "Stop the answer first, or wait for it.")
+            raise GpuboxError("The model is still answering in this chat.", "Wait for the answer, or stop it.")

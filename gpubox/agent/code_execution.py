@@ -58,12 +58,12 @@ def _output_text(outcome: Outcome) -> str:
     elif outcome.exit_code:
         parts.append(f"[exit code {outcome.exit_code}]")
     elif not parts:
-        parts.append("[it printed nothing]")
+        parts.append("[the program printed nothing]")
     for note, paths in (
         (f"moved out of the workspace to {outcome.quarantine}, because the owner's tools would run it",
          outcome.quarantined),
-        ("changed, and the owner's tools run it", outcome.not_quarantined),
-        ("files", outcome.files_changed),
+        ("changed, although the owner's tools will run it", outcome.not_quarantined),
+        ("files changed", outcome.files_changed),
     ):  # fmt: skip
         if paths:
             parts.append(f"[{note}: {', '.join(paths[:MAX_NAMED_FILES])}]")

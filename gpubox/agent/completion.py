@@ -78,20 +78,18 @@ class ModelReply:
 
     def problem(self) -> tuple[str, GpuboxError]:
         """Why the reply is empty (as a sentence; "" if it is not), and the error to raise if it stays so."""
-        error = GpuboxError("The model gives an empty answer.", "Ask in other words, or try another model.")
+        error = GpuboxError("The model gave an empty answer twice.", "Rephrase the question, or try another model.")
         if self.visible.strip() or self.tool_calls:
             return "", error
         if not (self.reasoning_content.strip() or split_thinking(self.content)[0].strip()):
-            return "The model gave an empty answer. Asking again.", error
-        error = GpuboxError(
-            "The model only thinks and does not answer.", "Give the chat more max-tokens, or turn thinking off."
-        )
+            return "The model gave an empty answer. The request is repeated.", error
+        error = GpuboxError("The model only thinks and does not answer.", "Raise max-tokens, or turn thinking off.")
         problem = "The model thought but did not answer."
         if self.repetitive:
             problem = "The model repeated itself while thinking."
         elif self.finish_reason == "length":
-            problem = "max_tokens ended while the model was thinking."
-        return f"{problem} Asking again without thinking.", error
+            problem = "max_tokens ended the thinking."
+        return f"{problem} The request is repeated without thinking.", error
 
 
 class ReplyCollector:
@@ -231,7 +229,7 @@ class CompletionRequester:
                 if broken or not error.transient:
                     raise
                 broken = reply
-                self._emit_restart(round_number, f"{error.message} Asking again.", reply)
+                self._emit_restart(round_number, f"{error.message} The request is repeated.", reply)
                 await asyncio.sleep(self.retry_seconds)
                 continue
             problem, error_if_repeated = reply.problem()

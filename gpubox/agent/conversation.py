@@ -91,8 +91,8 @@ def request_messages(
 ) -> list[dict[str, Any]]:
     """The ``messages`` of a request.
 
-    ``native``: the chat template knows tool calls; otherwise calls and outputs are sent as text. ``system_role``: the
-    template knows a system message; otherwise the system text begins the first user message.
+    ``native``: the chat template supports tool calls; otherwise calls and outputs are sent as text.
+    ``system_role``: the template supports a system message; otherwise the system text begins the first user message.
     """
     rendered: list[dict[str, Any]] = []
     if system:

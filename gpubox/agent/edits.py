@@ -64,7 +64,8 @@ def plan_edit(workspace: Workspace, path: str, old: str, new: str) -> FileChange
     if count != 1:
         problem = "is not in the file" if count == 0 else f"is in the file {count} times"
         raise GpuboxError(
-            f"The old text {problem}: {printable_path(path)} was not changed.", "Read the file and give more of it."
+            f"The old text {problem}: {printable_path(path)} was not changed.",
+            "Read the file, and copy the old text with more of the lines around it.",
         )
     return _file_change(names, before, _encode(text.replace(old, new)))
 
@@ -85,7 +86,7 @@ def apply_change(workspace: Workspace, change: FileChange, stop: threading.Event
                 os.fsync(file.fileno())
             _require_unchanged(folder, change)
             if stop.is_set():
-                raise GpuboxError(f"{path} was not written: stopped.")
+                raise GpuboxError(f"{path} was not written: the call was stopped.")
             if change.before is None:
                 _link_new(folder, temporary, name)
             else:
@@ -133,14 +134,14 @@ def _require_unchanged(folder: int, change: FileChange) -> int | None:
     except OSError:
         if change.before is None:
             return None
-        raise GpuboxError(f"{path} is gone: it was not written.") from None
+        raise GpuboxError(f"{path} no longer exists: it was not written.") from None
     if change.before is not None:
         data, state = read_at(folder, change.names)
         if not state.st_mode & stat.S_IWUSR:
             raise GpuboxError(f"{path} is read-only.")
         if data == change.before:
             return stat.S_IMODE(state.st_mode) & 0o777
-    raise GpuboxError(f"{path} has changed since: it was not written.", "Read it again.")
+    raise GpuboxError(f"{path} has changed since the diff was shown: it was not written.", "Read it again.")
 
 
 def _link_new(folder: int, temporary: str, name: str) -> None:
@@ -158,7 +159,9 @@ def _writable_names(workspace: Workspace, path: str) -> tuple[str, ...]:
     if not names or path.endswith("/"):
         raise GpuboxError(f"{printable_path(path) or '.'} is a folder: name a file.")
     if REPOSITORY in auto_run_kinds(path) or _completes_repository(workspace, names):
-        raise GpuboxError(f"{printable_path(path)} belongs to a Git repository: its files may be run later.")
+        raise GpuboxError(
+            f"{printable_path(path)} cannot be written: it would be part of a Git repository, and git could run it."
+        )
     return names
 
 

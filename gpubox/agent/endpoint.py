@@ -95,7 +95,7 @@ async def _query(client: LlamaClient, endpoint: ServerEndpoint) -> ServerEndpoin
         other = await read_other_server(client, dialect) if dialect not in ("", LLAMA) else None
         if other:
             if not other.model:
-                raise GpuboxError(f"{endpoint.base_url} ({other.engine}) lists no model.", code=ExitCode.UNHEALTHY)
+                raise GpuboxError(f"{endpoint.base_url} ({other.engine}) lists no models.", code=ExitCode.UNHEALTHY)
             return replace(endpoint, dialect=other.dialect, build=other.engine, model=other.model)
     if health.status != "ok":
         problem = {"unreachable": "does not answer", "loading": "is still loading its model"}.get(

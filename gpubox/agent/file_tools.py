@@ -143,7 +143,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "List a folder of the workspace.",
             {
                 "path": {**_PATH, "default": "."},
-                "recursive": {"type": "boolean", "description": "Its subfolders too.", "default": False},
+                "recursive": {"type": "boolean", "description": "Also list the subfolders.", "default": False},
             },
             list_files,
         ),
@@ -152,18 +152,22 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "Read a text file of the workspace, all of it or some lines.",
             {
                 "path": _PATH,
-                "first_line": {"type": "integer", "description": "From 1.", "default": 1},
-                "lines": {"type": "integer", "description": "How many.", "default": browse.MAX_LINES},
+                "first_line": {"type": "integer", "description": "First line to read, from 1.", "default": 1},
+                "lines": {"type": "integer", "description": "How many lines to read.", "default": browse.MAX_LINES},
             },
             read_file,
         ),
         FileTool(
             "search_files",
-            "Find the lines of the workspace's text files that contain a text. Plain text, not a regular expression.",
+            "Find the lines of the workspace's text files that contain a given string (no regular expression).",
             {
                 "text": {"type": "string", "description": "What to find; case does not matter."},
                 "path": {**_PATH, "default": "."},
-                "glob": {"type": "string", "description": "Only files like this, such as *.py.", "default": ""},
+                "glob": {
+                    "type": "string",
+                    "description": "Search only files that match this pattern, such as *.py.",
+                    "default": "",
+                },
             },
             search_files,
         ),
@@ -180,8 +184,8 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "Replace a text that occurs exactly once in a file. The owner sees the change and may refuse it.",
             {
                 "path": _PATH,
-                "old": {"type": "string", "description": "The text as it is in the file."},
-                "new": {"type": "string", "description": "Its replacement."},
+                "old": {"type": "string", "description": "The text to replace, exactly as it is in the file."},
+                "new": {"type": "string", "description": "The new text."},
             },
             workspace,
             plan_edit,

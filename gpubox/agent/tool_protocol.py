@@ -1,4 +1,4 @@
-"""How a model calls tools: natively if its chat template knows tool calls, else in a fenced block. Pure."""
+"""How a model calls tools: natively if its chat template supports tool calls, else in a fenced block. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ToolProtocol:
     parallel: bool = False
     """Whether one reply may hold several calls."""
     system_role: bool = True
-    """Whether the template knows a system message."""
+    """Whether the template supports a system message."""
 
     @property
     def native(self) -> bool:
@@ -72,19 +72,23 @@ def choose_protocol(
     if settings.protocol == "native" or (settings.protocol == "auto" and supported and not ignores_tools):
         return protocol(
             "native",
-            "as set" if settings.protocol == "native" else "the chat template knows tool calls",
+            "chosen in the settings" if settings.protocol == "native" else "the chat template supports tool calls",
             NATIVE_PROMPT if has_code else "",
             tools=tuple(_schema(tool) for tool in tools),
             tool_names=names,
             parallel=bool(caps.get("supports_parallel_tool_calls")),
         )
-    why = "the chat template knows no tool calls" if caps else "the server does not say what its template knows"
+    why = (
+        "the chat template does not support tool calls"
+        if caps
+        else "the server does not report what its chat template supports"
+    )
     if not has_code:
         return protocol("none", why)
     if settings.protocol == "fenced":
-        why = "as set"
+        why = "chosen in the settings"
     elif ignores_tools:
-        why = "the model writes programs but calls no tool"
+        why = "the model writes programs instead of calling the tool"
     return protocol("fenced", why, FENCED_PROMPT, tool_names=(CODE_TOOL,))
 
 

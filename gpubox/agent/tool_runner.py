@@ -79,7 +79,7 @@ class ToolRunner:
         elif previous is not None:
             repeated = True
             output = msgspec.structs.replace(previous, text=REPEATED_CALL_OUTPUT.format(previous.text), seconds=0.0)
-            self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run."))
+            self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run again."))
         else:
             output = await self._approve_and_run(call, tool)
             text, dropped = truncate_output(output.text, self.max_characters)

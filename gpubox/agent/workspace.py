@@ -104,7 +104,9 @@ class Workspace:
         try:
             state = os.fstat(descriptor)
             if (state.st_dev, state.st_ino) != (self.device, self._inode):
-                raise GpuboxError("Another folder has taken the workspace's place.", "Open the chat with --workdir.")
+                raise GpuboxError(
+                    "The workspace was replaced by another folder.", "Open the chat again with --workdir."
+                )
             for depth, name in enumerate(names, start=1):
                 with _os_errors_explained(names[:depth], descriptor):
                     if create:
@@ -188,7 +190,7 @@ def _link_target(folder: int, name: str) -> str:
 def _link_error(names: tuple[str, ...], target: str) -> GpuboxError:
     return GpuboxError(
         f"{printable_path('/'.join(names))} is a link to {printable_path(target) or '?'}. "
-        "Links are not followed: name what it points to."
+        "Links are not followed: use the path that it points to."
     )
 
 
@@ -205,7 +207,7 @@ def _os_errors_explained(names: tuple[str, ...], folder: int) -> Iterator[None]:
             raise GpuboxError(f"{path} does not exist.") from error
         if error.errno == errno.ENOTDIR:
             raise GpuboxError(f"{path} is not a folder.") from None
-        raise GpuboxError(f"{path}: {error.strerror}.") from None
+        raise GpuboxError(f"{path} cannot be opened: {error.strerror}.") from None
 
 
 def _too_wide(root: Path, own_folders: tuple[Path, ...]) -> str:

@@ -146,4 +146,6 @@ def check_numbers(options: Mapping[str, Any]) -> None:
 def check_items(count: int) -> None:
     """Raises UsageError if a run would have more than MAX_ITEMS items; called before they are created."""
     if count > MAX_ITEMS:
-        raise UsageError(f"That is {count:,} items.", f"At most {MAX_ITEMS:,} in one run: fewer repeats or minutes.")
+        raise UsageError(
+            f"That is {count:,} items.", f"One run may have at most {MAX_ITEMS:,}: ask for fewer repeats or minutes."
+        )

@@ -26,7 +26,8 @@ async def identify_endpoint(client: LlamaClient, model: str, *, managed: bool) -
     models = _model_ids(await client.get_json("/v1/models"))
     if model and models and model not in models:
         raise GpuboxError(
-            f"{client.base_url} has no model {model!r}.", f"It has: {sanitize_line(', '.join(models[:8]))[:400]}."
+            f"{client.base_url} has no model {model!r}.",
+            f"Its models are: {sanitize_line(', '.join(models[:8]))[:400]}.",
         )
     if not model and not models:
         raise GpuboxError(f"{client.base_url} lists no models.", "Name one: --model NAME.", code=ExitCode.UNHEALTHY)
@@ -42,7 +43,7 @@ def uncontrolled_settings(dialect: str) -> str:
     if not missing:
         return ""
     settings = ", ".join(_CONTROLS[field] for field in missing)
-    return f"{dialect} does not support {', '.join(missing)}; not controlled: {settings}"
+    return f"{dialect} does not support {', '.join(missing)}, so gpubox cannot control {settings}"
 
 
 def _model_ids(models: Any) -> list[str]:

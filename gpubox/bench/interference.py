@@ -64,14 +64,14 @@ class InterferenceMonitor:
     @property
     def other_gpu_processes(self) -> tuple[str, ...]:
         """The names of the programs on the GPUs, without gpubox and the server of the main instance."""
-        return tuple(sorted({process.name or "without a name" for _, process in self._other_processes()}))
+        return tuple(sorted({process.name or "unnamed program" for _, process in self._other_processes()}))
 
     def initial_flags(self) -> list[Flag]:
         """A flag for each program that holds much GPU memory before the run begins."""
         return [
             Flag(
                 "other GPU process",
-                f"{process.name or process.pid} already held {units.memory(process.vram_bytes)} of GPU {index}",
+                f"{process.name or process.pid} used {units.memory(process.vram_bytes)} of GPU {index} before the run",
             )
             for index, process in self._other_processes()
             if (process.vram_bytes or 0) >= MIN_PROCESS_BYTES
@@ -120,13 +120,13 @@ class InterferenceMonitor:
             new_prompt, new_generated = prompt - self._reported_tokens[0], generated - self._reported_tokens[1]
             if max(new_prompt, new_generated) >= 1:
                 self._reported_tokens = (prompt, generated)
-                text = f"{new_prompt:,.0f} prompt and {new_generated:,.0f} generated tokens were another client's"
+                text = f"another client used {new_prompt:,.0f} prompt and {new_generated:,.0f} generated tokens"
                 return Flag("foreign request", text)
         for _ in range(3):  # the run's own slot may need a moment to become idle
             if not await self._has_busy_slot():
                 return None
             await asyncio.sleep(0.1)
-        return Flag("foreign request", "another request is being answered")
+        return Flag("foreign request", "the server is answering another client's request")
 
     async def _has_busy_slot(self) -> bool:
         """False if the server does not list its slots."""
@@ -161,7 +161,7 @@ class InterferenceMonitor:
             self._check_gpu(readings, item, throttling)
             seconds = time.monotonic() - began
             if (swap := _swapped_bytes() - swapped) > MIN_SWAP_BYTES:
-                readings.flags.append(Flag("swap", f"{units.memory(swap)} were swapped", item))
+                readings.flags.append(Flag("swap", f"{units.memory(swap)} of memory were swapped", item))
             self._check_cpu(readings, item, cpu, self._cpu_seconds_of_others(), seconds)
 
     async def _sample(self, readings: ItemReadings, began: float, throttling: list[tuple[str, ...]]) -> None:
@@ -190,7 +190,7 @@ class InterferenceMonitor:
     def _check_gpu(self, readings: ItemReadings, item: str, throttling: list[tuple[str, ...]]) -> None:
         for reason in sorted({reason for reasons in throttling for reason in reasons} & THROTTLE_REASONS):
             share = sum(reason in reasons for reasons in throttling) / len(throttling)
-            text = f"clocks limited by {reason} in {share:.0%} of the readings"
+            text = f"the clocks were limited by {reason} in {share:.0%} of the readings"
             readings.flags.append(Flag("throttling", text, item))
         readings.flags += [Flag("other GPU process", text, item) for text in sorted(self._new_processes)]
         self._new_processes.clear()
@@ -201,7 +201,7 @@ class InterferenceMonitor:
             self._clocks.clear()
             self._first_clock = self._first_clock or median
             if abs(median / self._first_clock - 1) > MAX_CLOCK_DRIFT:
-                text = f"SM clock {median:.0f} MHz, {self._first_clock:.0f} MHz at the beginning"
+                text = f"the SM clock was {median:.0f} MHz; it was {self._first_clock:.0f} MHz at the beginning"
                 readings.flags.append(Flag("clocks", text, item))
 
     def _check_cpu(

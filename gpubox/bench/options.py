@@ -87,7 +87,7 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         _THINKING,
         BenchOption("price", "Price of the machine", "number", "price-dollars of config.toml", "DOLLARS",
                     minimum=0, exclusive=True),
-        BenchOption("no-llama-bench", "Skip rows of llama-bench", "switch", choices=(
+        BenchOption("no-llama-bench", "Do not run llama-bench", "switch", choices=(
             ("", "if installed"), ("--no-llama-bench", "skipped"),
         ), in_form=True),
     ),
@@ -106,11 +106,11 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
                     example="n-cpu-moe=16..28:2", detail="required", in_form=True),
         replace(_SET, help="Changed flag of every cell", detail=""),
-        BenchOption("by", "Number to compare", "choice", "tg", "NUMBER", choices=(
+        BenchOption("by", "Rate that ranks the cells", "choice", "tg", "NUMBER", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),
         ), in_form=True),
         replace(_STARTS, help="Starts of each finalist", default="4"),
-        BenchOption("finalists", "Cells compared in the end", default="4", minimum=2, in_form=True),
+        BenchOption("finalists", "Cells in the final round", default="4", minimum=2, in_form=True),
         replace(_PROMPTS, default="3"),
         _DOMAINS,
         replace(_ANSWER_TOKENS, default="64"),

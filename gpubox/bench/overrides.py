@@ -44,7 +44,7 @@ def parse_override(text: str) -> tuple[str, FlagValue]:
     if isinstance(value, list):
         value = tuple(value)
     if not isinstance(value, bool | int | float | str | tuple):
-        raise UsageError(f"{text!r}: no flag takes such a value.")
+        raise UsageError(f"No flag takes the value of {text!r}.")
     return name, value
 
 
@@ -57,7 +57,7 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
 
     if profile.companion:
-        raise UsageError(f"{profile.name} runs beside the active profile.", "Benchmarks measure the active one.")
+        raise UsageError(f"{profile.name} is a companion profile.", "Benchmarks measure only the active profile.")
     for name in target.overrides:
         flag = name.lstrip("-").replace("_", "-")
         if flag in TOP_LEVEL_FLAGS:
@@ -141,6 +141,6 @@ def lossy_difference(info: RunInfo) -> str:
     if not names:
         return ""
     return (
-        f"They differ in {' and '.join(names)}, which changes the answers too: speed alone recommends neither. "
+        f"The targets differ in {' and '.join(names)}, which also changes the answers: do not choose by speed alone. "
         "`gpubox bench humaneval` and `suite` measure the difference."
     )

@@ -162,7 +162,7 @@ class RunSession:
             name = self.benchmark.target_of(items[0], self._scored())
             force_restart, last = bool(start) and last != (name, start), (name, start)
             if failure := await self._serve(self._targets[name], force_restart=force_restart):
-                self.emit(Note(f"{name} is left out: {failure}"))
+                self.emit(Note(f"{name} is skipped: {failure}"))
                 for item in items:
                     self._add_result(item, Result(item.id, error=failure, skipped=True))
                 continue
@@ -225,7 +225,7 @@ class RunSession:
             seconds = time.monotonic() - began
             if change := self.target_server.outside_change():
                 hint = f"`gpubox bench resume {self.run.id}` continues with {item.id}."
-                raise GpuboxError(f"The run ends here: {change}.", hint)
+                raise GpuboxError(f"The run ends, because {change}.", hint)
             if error and self.target_server.is_gone(error):
                 target = self.target_server.active.target
                 if target.url:
@@ -235,7 +235,7 @@ class RunSession:
                 if attempt < MAX_ATTEMPTS:
                     self.emit(Note("The server died. It is restarted, and the item is repeated."))
                 if failure := await self._serve(target):
-                    error = GpuboxError(f"{error.message} It does not start again: {failure.rstrip('.')}.")
+                    error = GpuboxError(f"{error.message} The server does not start again: {failure.rstrip('.')}.")
                 elif attempt < MAX_ATTEMPTS:
                     continue
             elif isinstance(error, StreamError) and error.transient and attempt < MAX_ATTEMPTS:

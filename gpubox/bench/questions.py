@@ -131,8 +131,8 @@ def no_speed_reason(reply: MeasuredReply) -> str:
     if reply.generated_tokens is None and (reply.text or reply.reasoning):
         return "the server does not report how many tokens it generated"
     if reply.generated_tokens and reply.tg is None and reply.timed_by == "client":
-        return "its answer came in too few chunks for the client to time it"
-    return "" if reply.generated_tokens and reply.tg is not None else "it generated nothing that could be timed"
+        return "the answer came in too few chunks for the client to measure its speed"
+    return "" if reply.generated_tokens and reply.tg is not None else "too few tokens were generated to measure a speed"
 
 
 def unmet_conditions(
@@ -145,7 +145,7 @@ def unmet_conditions(
     if cold and cached > max(8, prompt // 50):
         flags.append(Flag("cache", f"{cached:,} of {prompt:,} prompt tokens came from the cache", item.id))
     if max_tokens is not None and generated is not None and generated != max_tokens:
-        flags.append(Flag("length", f"{generated:,} instead of {max_tokens:,} tokens", item.id))
+        flags.append(Flag("length", f"{generated:,} tokens were generated instead of {max_tokens:,}", item.id))
     return tuple(flags)
 
 

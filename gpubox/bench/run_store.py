@@ -140,7 +140,9 @@ class Run:
         except OSError as error:
             raise write_error(self.folder, error) from None
         if descriptor is None:
-            raise GpuboxError(f"Another gpubox works on the run {self.id}.", "`gpubox bench ls` shows its progress.")
+            raise GpuboxError(
+                f"Another gpubox is working on the run {self.id}.", "`gpubox bench ls` shows its progress."
+            )
         try:
             os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
             self._raw, self._results = JsonLinesFile(self.folder / _RAW), JsonLinesFile(self.folder / RESULTS_FILE)
@@ -211,7 +213,7 @@ def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return run
-    raise GpuboxError(f"{runs_folder(paths)} has too many runs of this second.")
+    raise GpuboxError(f"{runs_folder(paths)} already has 999 runs that began in this second.")
 
 
 def list_runs(paths: Paths) -> list[Run]:

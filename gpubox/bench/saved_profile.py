@@ -31,7 +31,7 @@ def target_to_save(run: Run, name: str = "") -> Target:
     best = make_benchmark(info.plan).best(run.scored())
     if best is None:
         names = ", ".join(target.name for target in targets[:8])
-        raise UsageError(f"{run.id} has no single best target.", f"Choose with --cell, of: {names}.")
+        raise UsageError(f"{run.id} has no single best target.", f"Choose one with --cell: {names}.")
     return best
 
 

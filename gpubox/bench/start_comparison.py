@@ -49,7 +49,11 @@ class Noise:
     """The number of past runs or starts behind ``sd``; 0: it is assumed."""
 
     def __str__(self) -> str:
-        source = f"from {self.runs} past ones on this box" if self.runs else "assumed: this box has no history of it"
+        source = (
+            f"estimated from {self.runs} past ones on this box"
+            if self.runs
+            else "assumed, because this box has no history of it"
+        )
         return f"starts differ with an sd of {100 * self.sd:.1f} %, {source}"
 
 

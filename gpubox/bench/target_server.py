@@ -198,7 +198,7 @@ class TargetServer:
             if not self.restore_pending:
                 return
             if change:
-                self.emit(Note(f"The previous server is not restored: {change}."))
+                self.emit(Note(f"The previous server is not restored, because {change}."))
             elif self._previous:
                 self._target_name = self._previous.profile
                 await self._supervisor.restore_launch(self._previous)
@@ -264,6 +264,6 @@ async def restore_or_report(target_server: TargetServer) -> GpuboxError | None:
     try:
         await target_server.restore()
     except GpuboxError as error:
-        target_server.emit(Note(f"The previous server is not restored: {error.message}"))
+        target_server.emit(Note(f"The previous server could not be restored: {error.message}"))
         return error
     return None

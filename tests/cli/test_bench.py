@@ -50,7 +50,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         "acceptance  25.00  25.00  —  1  %",  # two answers to one greedy prompt are one observation
         "",
         "One start of each server: ranges are of its repeats, intervals of its prompts; starts differ with an sd of "
-        "2.5 %, assumed: this box has no history of it.",
+        "2.5 %, assumed, because this box has no history of it.",
     ]
     assert "run 2" in err
     assert "6/6  tg 50.0 tok/s" in err
@@ -162,7 +162,7 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
 
     code, _, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
 
-    assert (code, f"The run ends here: {message}." in err) == (1, True), err
+    assert (code, f"The run ends, because {message}." in err) == (1, True), err
     assert "The previous server is not restored" in err
     run = find_run(paths, "last")
     assert done[0] not in run.raws()  # another server answered on this port

@@ -74,7 +74,7 @@ def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.
     assert report["tables"][0]["rows"][0][-1] == "too few"
     assert report["notes"][0].startswith("Too few starts to compare b with a in tg: differences under about")
     code, _, err = gpubox(capfd, "bench", "save")
-    assert (code, "Choose with --cell, of: a, b." in err) == (2, True)
+    assert (code, "Choose one with --cell: a, b." in err) == (2, True)
 
 
 def test_speed_over_several_starts_has_its_interval_over_them(box: None, capfd: pytest.CaptureFixture[str]) -> None:

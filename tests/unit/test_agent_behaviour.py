@@ -50,7 +50,7 @@ async def test_empty_answer_is_requested_again_then_fails_the_turn(content: str)
     result = await run_turn(ScriptedServer(says(content), says("Yes.")))
     assert result.finished.text == "Yes."
     result = await run_turn(ScriptedServer(says(content), says(content)))
-    assert result.failed.message == "The model gives an empty answer." and result.failed.hint
+    assert result.failed.message == "The model gave an empty answer twice." and result.failed.hint
 
 
 async def test_content_of_parts_and_null_is_parsed() -> None:

@@ -226,9 +226,9 @@ async def test_one_turn_at_a_time_in_one_gpubox(box: Box) -> None:
         chat = box.chat()
 
         async def meanwhile() -> None:
-            with pytest.raises(GpuboxError, match="being answered"):
+            with pytest.raises(GpuboxError, match="still answering"):
                 await ask(chat)
-            with pytest.raises(GpuboxError, match="being answered"):
+            with pytest.raises(GpuboxError, match="still answering"):
                 chat.rewind()
             with pytest.raises(GpuboxError, match="Another gpubox"):
                 box.chat("tell-me")

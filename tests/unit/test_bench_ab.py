@@ -176,7 +176,7 @@ def test_fewer_than_four_starts_use_the_noise_history_and_say_so() -> None:
 
     assert near.tables[0].rows[0][-1] == "too few"
     assert near.notes[0].startswith("Too few starts to compare b with a in tg: differences under about ")
-    assert "starts differ with an sd of 2.5 %, assumed: this box has no history of it" in near.notes[0]
+    assert "starts differ with an sd of 2.5 %, assumed, because this box has no history of it" in near.notes[0]
     far = drawn(opts, 1, launch=0.0, effect=0.3, starts=4)
     assert contrast_rows(opts, far)[0].verdict == "too few", "an assumption is no ground for a verdict"
     assert contrast_rows(opts, far, noise=Noise(0.02, 20, 21))[0].verdict == "faster"
@@ -194,7 +194,7 @@ def test_flags_that_change_answers_are_named_with_the_verdict() -> None:
 
     summary = summarise(opts, info, scored(items_of(opts), lambda item: 50.0 if item.target == "a" else 60.0))
 
-    assert any("differ in cache-type-k, which changes the answers too" in note for note in summary.notes)
+    assert any("differ in cache-type-k, which also changes the answers" in note for note in summary.notes)
 
 
 async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:

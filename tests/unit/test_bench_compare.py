@@ -58,7 +58,7 @@ def test_differences_within_the_noise_between_runs_are_no_verdict(box: Paths) ->
     assert same.differs == ()
     text = "\n".join(text_of(list(comparison_rows(same))))
     assert re.search(r"differences in speed under about \d+(?: to \d+)? % cannot be detected", text)
-    assert "2.5 % from run to run assumed: this box has no history of them" in text
+    assert "2.5 % from run to run is assumed, because this box has no history of them" in text
     assert "corrected for the" in text
     assert "gpubox bench ab" in text
 
@@ -116,7 +116,7 @@ def test_differences_of_url_targets_are_listed_for_every_target(box: Paths) -> N
         infos.append(RunInfo("id", Plan("ab", ()), "t", 0, provenance=provenance))
 
     assert list(run_differences(*infos)) == [
-        "b and c: Another model file: m1 and m2.", "b and c: Another engine: vllm and ollama.",
+        "b and c: The model files differ: m1 and m2.", "b and c: The engines differ: vllm and ollama.",
     ]  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_comparison_shows_no_key(box: Paths) -> None:
         speed_run(box, argv=("/opt/llama-server", "--api-key", key, "-c", key[-1])) for key in ("s3cret1", "s3cret2")
     ]
 
-    assert load_comparison(*runs).differs == ("Other flags: -c 1 → 2.",)
+    assert load_comparison(*runs).differs == ("The flags differ: -c 1 → 2.",)
 
 
 def test_three_prompts_are_too_few_for_a_verdict() -> None:

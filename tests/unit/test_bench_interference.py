@@ -85,9 +85,9 @@ async def test_throttling_other_programs_and_clocks_are_flagged(paths: Paths, dr
     assert quiet.flags == []
     assert quiet.samples[0].power_watts == 250.0
     assert [flag for flag in loud.flags if flag.kind != "busy CPU"] == [
-        Flag("throttling", "clocks limited by power cap in 100% of the readings", "item"),
+        Flag("throttling", "the clocks were limited by power cap in 100% of the readings", "item"),
         Flag("other GPU process", "blender started to use GPU 0", "item"),
-        Flag("clocks", "SM clock 2100 MHz, 2500 MHz at the beginning", "item"),
+        Flag("clocks", "the SM clock was 2100 MHz; it was 2500 MHz at the beginning", "item"),
     ]
     assert {flag.kind for flag in again.flags} >= {"throttling", "clocks"}
     assert "other GPU process" not in {flag.kind for flag in again.flags}
@@ -103,10 +103,10 @@ async def test_programs_on_the_gpu_before_the_run_are_flagged(paths: Paths, driv
     driver.card = replace(CARD, processes=(*CARD.processes, *processes))
     monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
 
-    assert monitor.other_gpu_processes == ("Xorg", "comfyui", "without a name")
+    assert monitor.other_gpu_processes == ("Xorg", "comfyui", "unnamed program")
     machine = read_machine(monitor.driver, gpu_processes=monitor.other_gpu_processes)
     assert machine.gpu_processes == monitor.other_gpu_processes
-    assert monitor.initial_flags() == [Flag("other GPU process", "comfyui already held 4.0 GiB of GPU 0")]
+    assert monitor.initial_flags() == [Flag("other GPU process", "comfyui used 4.0 GiB of GPU 0 before the run")]
     assert "other GPU process" not in {flag.kind for flag in (await watched(monitor, driver)).flags}  # reported once
 
 

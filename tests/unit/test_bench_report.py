@@ -317,7 +317,7 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
     assert set(names[:2]) == {"as-fast", "old-and-new"}
     assert (names[2], board.entries[2].flagged) == ("slow", ("swap",))
     assert [entry.tied for entry in board.entries] == [True, True, False]
-    assert "2.5 % from run to run assumed" in board.note
+    assert "2.5 % from run to run is assumed" in board.note
     assert "every pair of places (3)" in board.note
     lines = text_of(list(leaderboard_rows(boards, 80)))
     assert max(map(len, lines)) <= 80
@@ -395,7 +395,7 @@ def test_invalid_exports_are_refused(box: Paths) -> None:
     speed_run(box)
     with pytest.raises(UsageError, match="two runs"):
         export_text(box, no_profile, ["compare"], "md")
-    with pytest.raises(UsageError, match="One run"):
+    with pytest.raises(UsageError, match="Export one run"):
         export_text(box, no_profile, ["last", "last"], "md")
 
 

@@ -98,7 +98,7 @@ async def test_answers_of_another_length_are_flagged(tmp_path: Path) -> None:
     with BenchServer(tokens=5) as server:
         _, report = await measured(tmp_path, server)
 
-    assert {(flag.kind, flag.text) for flag in report.flags} == {("length", "5 instead of 8 tokens")}
+    assert {(flag.kind, flag.text) for flag in report.flags} == {("length", "5 tokens were generated instead of 8")}
 
 
 async def test_a_server_that_counts_nothing_has_no_speed_and_it_is_said_why(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_an_answer_in_a_few_large_pieces_has_no_speed(
         _, report = await measured(tmp_path, server, {**SMALL, "depths": [0], "max_tokens": tokens})
 
     assert any(m.name == "tg" for m in report.metrics) == timed
-    assert any("too few chunks for the client to time it" in note for note in report.notes) != timed
+    assert any("too few chunks for the client to measure its speed" in note for note in report.notes) != timed
 
 
 async def test_what_a_server_cannot_be_told_is_said(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ async def test_what_a_server_cannot_be_told_is_said(tmp_path: Path) -> None:
 
     assert notes == {
         "llama-server": [],
-        "vllm": ["box: vllm does not support cache_prompt; not controlled: its cache."],
+        "vllm": ["box: vllm does not support cache_prompt, so gpubox cannot control its cache."],
         "ollama": [
-            "box: ollama does not support cache_prompt, ignore_eos, chat_template_kwargs; "
-            "not controlled: its cache, the length of answers, thinking."
+            "box: ollama does not support cache_prompt, ignore_eos, chat_template_kwargs, "
+            "so gpubox cannot control its cache, the length of answers, thinking."
         ],
     }
 

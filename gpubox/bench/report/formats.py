@@ -54,7 +54,7 @@ def export_text(paths: Paths, profile_of: ProfileLookup, what: Sequence[str], fo
             raise UsageError("leaderboard takes at most one kind.")
         return _leaderboards_text(load_leaderboards(paths, what[1] if len(what) > 1 else ""), form)
     if len(what) > 1:
-        raise UsageError("One run at a time.", "`gpubox bench export compare A B` compares two.")
+        raise UsageError("Export one run at a time.", "`gpubox bench export compare A B` compares two.")
     bundle = load_report(find_run(paths, what[0]), profile_of)
     if form == "md":
         return report_markdown(bundle.info, bundle.report, bundle.references)
@@ -101,7 +101,7 @@ def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceC
                 code = (f"    {sanitize_line(line)}".rstrip() for line in text.splitlines())  # no backtick can end it
                 yield from ("", f"<details><summary>{name}</summary>", "", *code, "", "</details>")
     if references:
-        yield from ("", "### Beside the articles (their hardware, not this one's)", "")
+        yield from ("", "### Compared with published figures (measured on other hardware)", "")
         yield from _table(("", "theirs", "here", "unit", "their hardware", "article"), [
             (r.what, f"{r.reference:g}", format_number(r.measured), r.unit, r.hardware, r.article) for r in references
         ])  # fmt: skip
@@ -180,7 +180,7 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
          format_ratio_interval(row), str(row.n), row.outcome, row.method)
         for row in comparison.rows
     ])  # fmt: skip
-    sentences += [f"In one of them only: {name}" for name in comparison.left_out]
+    sentences += [f"Only in one of the runs: {name}" for name in comparison.left_out]
     return "\n".join([*lines, "", *(f"- {_safe(sentence)}" for sentence in sentences)]).rstrip() + "\n"
 
 

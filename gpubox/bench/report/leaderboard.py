@@ -152,7 +152,7 @@ def _leaderboard(kind: str, runs: Sequence[RunSummary], history: NoiseHistory | 
     note = ""
     if is_speed:
         noise = describe_noise([own.noises[0] for own in candidates if own.ranking])
-        note = f"Intervals: {noise}. Ties are corrected for every pair of places ({pairs})." if pairs else f"{noise}."
+        note = f"Intervals: {noise}. Ties are corrected for all {pairs} pairs of entries." if pairs else f"{noise}."
     return Leaderboard(kind, runs[-1].title, sample.name, sample.unit, tuple(groups), entries, note)
 
 
@@ -216,7 +216,7 @@ def leaderboard_rows(boards: Sequence[Leaderboard], width: int | None = None) ->
                 break
         yield from rows
     if any(entry.tied and entry.rank > 1 for board in boards for entry in board.entries):
-        yield (("≈ not surely behind the first: they may be equal", "quiet"),)
+        yield (("≈ not significantly behind the first", "quiet"),)
     for note in dict.fromkeys(board.note for board in boards if board.note):
         yield from wrapped_rows(note, "quiet", width)
     for board in boards:

@@ -97,7 +97,7 @@ def describe_noise(noises: Sequence[Noise]) -> str:
     """A clause that says how large the noise of a table is and how that is known."""
     known = [noise for noise in noises if noise.runs]
     which = "some of them" if known else "them"
-    assumed = f"{100 * PRIOR_SD:.1f} % from run to run assumed: this box has no history of {which}"
+    assumed = f"{100 * PRIOR_SD:.1f} % from run to run is assumed, because this box has no history of {which}"
     if not known:
         return assumed
     low, high = (f"{100 * pick(noise.sd for noise in known):.1f}" for pick in (min, max))

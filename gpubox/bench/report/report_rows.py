@@ -101,7 +101,7 @@ def metric_table(metrics: Sequence[Metric], width: int | None) -> Iterator[Style
 
 def reference_rows(references: Sequence[ReferenceComparison]) -> Iterator[StyledRow]:
     """The reference figures next to the owner's."""
-    yield (("Beside the articles", "head"), ("  (theirs on their hardware, not yours)", "quiet"))
+    yield (("Compared with published figures", "head"), ("  (measured on other hardware than yours)", "quiet"))
     cells = [("", "THEIRS", "YOURS", "", "THEIR HARDWARE", "")]
     for pair in references:
         figure, measured = f"{pair.reference:g} {pair.unit}", f"{format_number(pair.measured)} {pair.unit}"
@@ -109,7 +109,7 @@ def reference_rows(references: Sequence[ReferenceComparison]) -> Iterator[Styled
         cells.append((pair.what, figure, measured, ratio, pair.hardware, pair.note))
     yield from table_rows(cells)
     for article in dict.fromkeys(pair.article for pair in references):
-        yield ((f"From: {sanitize_line(article)}", "quiet"),)
+        yield ((f"Source: {sanitize_line(article)}", "quiet"),)
 
 
 def table_rows(rows: Sequence[Sequence[str]]) -> Iterator[StyledRow]:

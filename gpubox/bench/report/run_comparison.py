@@ -265,11 +265,11 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
     hashed = first.model_sha256 and second.model_sha256
     if first.model_sha256 != second.model_sha256 or (not hashed and first.model_path != second.model_path):
         names = [side.model_path.rpartition("/")[2] or "—" for side in (first, second)]
-        yield f"Another model file: {names[0]} and {names[1]}."
+        yield f"The model files differ: {names[0]} and {names[1]}."
     engines = [(side.dialect, side.engine_version, side.engine_sha256) for side in (first, second)]
     if engines[0] != engines[1]:
         names = [side.engine_version or side.dialect or "—" for side in (first, second)]
-        yield f"Another engine: {names[0]} and {names[1]}."
+        yield f"The engines differ: {names[0]} and {names[1]}."
     before, after = _flag_values(first.argv), _flag_values(second.argv)
     changed = [
         f"{name} {before.get(name, 'not given')} → {after.get(name, 'not given')}"
@@ -277,7 +277,7 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
         if before.get(name) != after.get(name) and name not in _IGNORED_FLAGS
     ]
     if changed:
-        yield f"Other flags: {'; '.join(changed)}."
+        yield f"The flags differ: {'; '.join(changed)}."
 
 
 def _flag_values(argv: Sequence[str]) -> dict[str, str]:
@@ -296,7 +296,7 @@ def _flag_values(argv: Sequence[str]) -> dict[str, str]:
 
 
 def comparison_rows(comparison: RunComparison, width: int | None = None) -> Iterator[StyledRow]:
-    """The comparison for a terminal. If it is narrow, groups become headings and the interval is left out."""
+    """The comparison for a terminal. On a narrow one, groups become headings and the interval is left out."""
     yield (("Second against first", "head"),)
     yield (("first   ", "quiet"), (comparison.first, ""))
     yield (("second  ", "quiet"), (comparison.second, ""))
@@ -308,7 +308,7 @@ def comparison_rows(comparison: RunComparison, width: int | None = None) -> Iter
     for sentence in comparison.differs:
         yield from wrapped_rows(sentence, "doubt", width)
     if comparison.left_out:
-        yield from wrapped_rows(f"In one of them only: {'; '.join(comparison.left_out[:6])}", "quiet", width)
+        yield from wrapped_rows(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}", "quiet", width)
 
 
 def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
@@ -316,7 +316,7 @@ def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
     outcomes = [row.outcome for row in comparison.rows]
     counts = [outcomes.count(outcome) for outcome in ("better", "regression", "noise")]
     few = outcomes.count("too few")
-    untested = f", {few} with too few values to say" if few else ""
+    untested = f", {few} with too few values for a verdict" if few else ""
     yield f"{counts[0]} better, {counts[1]} worse, {counts[2]} within noise{untested}{comparison.validity}."
     detectable = [
         100 * row.detectable_difference
@@ -332,7 +332,7 @@ def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
         )
     tested = sum(row.p is not None for row in comparison.rows)
     if tested > 1:
-        yield f"Each verdict is corrected for the {tested} rows (Holm); each interval is its row's alone."
+        yield f"Verdicts are corrected for the {tested} rows (Holm); intervals are not."
 
 
 def _outcome_table(comparison: RunComparison, width: int | None) -> Iterator[StyledRow]:
