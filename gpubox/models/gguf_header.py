@@ -182,7 +182,7 @@ class _Reader:
         except (struct.error, OverflowError):
             raise NeedMoreError from None
         self.position = position
-        self.skip(0, "a list of texts")
+        self.skip(0, "an array of strings")
 
     def tensors(self, count: int) -> int:
         """Skips the tensor infos. Returns where the last tensor ends, relative to the start of the data."""

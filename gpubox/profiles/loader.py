@@ -136,7 +136,7 @@ def _flags(table: TomlTable) -> dict[str, FlagValue]:
             raise table.error(key, f"must be a flag's value, not {value!r}")
         if isinstance(value, list):
             if not items or not all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in items):
-                raise table.error(key, "must be a list of texts and numbers")
+                raise table.error(key, "must be a list of strings and numbers")
             value = tuple(items)
         flags[name] = value
     return flags

@@ -66,7 +66,7 @@ class ReferenceFigure:
     """One published figure for this configuration, to compare with the owner's own."""
 
     what: str = toml_key("text", "What was measured.")
-    value: float = toml_key("number", "The figure.")
+    value: float = toml_key("number", "The measured value.")
     unit: str = toml_key("text", "Its unit.", "")
     hardware: str = toml_key("text", "The machine it was measured on.", "")
     article: str = toml_key("text", "Where it was published.", "")

@@ -181,7 +181,7 @@ async def test_the_proof_is_one_token_or_one_embedding() -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (GARBAGE, "HTTP 200 that is not llama-server's ('<html>router</html>')"),
+        (GARBAGE, "HTTP 200 with a body that is not llama-server's ('<html>router</html>')"),
         (LOADING, "HTTP 503: Loading model"),
         (DENIED, "HTTP 401: Invalid API Key"),
         (httpx.Response(200, json=["content"]), "not llama-server's"),

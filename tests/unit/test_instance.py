@@ -176,7 +176,7 @@ def test_a_server_whose_gpubox_died_before_the_proof(paths: Paths, save: Callabl
     view = observe(paths, "main")
 
     assert view.process == process
-    assert view.message == "The gpubox that started it is gone (it was at 'load')."
+    assert view.message == "The gpubox that started it has exited (at the step 'load')."
 
 
 def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(
