@@ -87,10 +87,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file.", "A TOML file is UTF-8 text.") from None
+        raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from None
     except NotRegularFile as error:
-        hint = "A TOML file of gpubox is a short text." if error.errno == errno.EFBIG else ""
-        raise UsageError(f"{path} is not read: {error.strerror}.", hint) from None
+        hint = "gpubox reads only short TOML files." if error.errno == errno.EFBIG else ""
+        raise UsageError(f"{path} cannot be used: {error.strerror}.", hint) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except tomllib.TOMLDecodeError as error:

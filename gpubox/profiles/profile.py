@@ -58,7 +58,7 @@ class HardwareNeeds:
 
     vram_gib: float | None = toml_key("number", "VRAM in GiB.", None)
     ram_gib: float | None = toml_key("number", "RAM in GiB.", None)
-    engine: str = toml_key("text", "The engine in words, such as: a TurboQuant fork of llama.cpp.", "")
+    engine: str = toml_key("text", "A description of the engine, such as: a TurboQuant fork of llama.cpp.", "")
 
 
 @dataclass(frozen=True, slots=True)

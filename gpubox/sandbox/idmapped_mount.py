@@ -61,7 +61,7 @@ class IdmappedMount(Generic[T]):
             self._result.append(self._start())
         except OSError as error:
             self._error = GpuboxError(
-                f"A confined program cannot be given the workspace {self._folder}: {error.strerror}.",
+                f"A confined program cannot get access to the workspace {self._folder}: {error.strerror}.",
                 "Run gpubox as an ordinary user, or choose a folder on ext4, xfs or btrfs.",
             )
         except BaseException as error:

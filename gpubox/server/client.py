@@ -141,7 +141,7 @@ class LlamaClient:
         if reply.status == 200:
             # Other servers answer with nothing, or with a plain word.
             broken = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
-            return Health("error", "a page or broken JSON") if broken else Health("ok")
+            return Health("error", "an HTML page or broken JSON") if broken else Health("ok")
         return Health("loading") if reply.status == 503 else Health("error", f"HTTP {reply.status}")
 
     async def slots(self) -> list[Slot] | None:

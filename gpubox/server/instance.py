@@ -144,7 +144,7 @@ def _why_gone(paths: Paths, instance: str, state: InstanceState, operation: Oper
         hint = f" `gpubox start {state.last_good.profile}` starts it again." if state.last_good else ""
         name = f"{interrupted.kind} {'to' if interrupted.kind == 'switch' else 'of'} {interrupted.profile}"
         name = name if interrupted.profile else interrupted.kind
-        return f"A {name} was interrupted at {interrupted.step!r}; nothing runs.{hint}", False
+        return f"A {name} was interrupted at the step {interrupted.step!r}; nothing runs.{hint}", False
     if state.running is None:
         return state.message, False
     profile = state.running.launch.profile

@@ -115,7 +115,7 @@ def _signal(process: ProcessIdentity, number: int) -> None:
             return
         except PermissionError:
             raise GpuboxError(
-                f"The server (pid {process.pid}) belongs to another user.", "Stop it as the user who started it."
+                f"The server (pid {process.pid}) belongs to another user.", "Stop it as that user."
             ) from None
 
 

@@ -19,7 +19,7 @@ _NOT_WORKING = {
     "stopping": "the server is stopping",
     "sleeping": "the server sleeps and has freed its memory",
     "stuck": "the server makes no progress",
-    "ready": "no reading shows whether the server works on a request",
+    "ready": "no reading shows whether the server processes a request",
 }
 
 
@@ -102,7 +102,7 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
         return "CPU", f"cores {cores:.0f}% busy, {cpu_load}: other programs take the rest"
     remote = [key for key in inputs.devices if key.startswith("RPC ")]
     if share is not None and share <= IDLE_THREADS and inputs.devices and len(remote) == len(inputs.devices):
-        return "RPC device", f"{cpu_load}: the server waits for {' and '.join(remote)}, or for the network between"
+        return "RPC device", f"{cpu_load}: the server waits for {' and '.join(remote)}, or for the network"
     return None, _why_unnamed(inputs, utilization, both_loads)
 
 

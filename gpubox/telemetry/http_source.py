@@ -37,7 +37,7 @@ class HttpReading:
     detail: str = ""
     """Why the server does not answer, in a few words."""
     too_long: str = ""
-    """What it sent too much of, in a sentence."""
+    """Which answer was too long, in a sentence."""
     asleep: bool = False
     """It reports that it sleeps. Nothing was requested that would wake it."""
     other_server: OtherServerReading | None = None

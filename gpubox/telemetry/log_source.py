@@ -139,7 +139,7 @@ class LogSource:
         except OSError as error:
             return f"the log cannot be read ({error.strerror}): no new requests"
         if self._clock() - self._skipped_at < FLOOD_SECONDS:
-            return f"the log grows too fast: {self.skipped_bytes >> 20} MiB of it were not read"
+            return f"the log grows too fast: {self.skipped_bytes >> 20} MiB of it were skipped"
         if self._moved_to:
             return f"the server writes its log to {self._moved_to}: gpubox reads it there, but `gpubox logs` does not"
         return "" if self.complete else "the log is long: requests before its last part are not listed"

@@ -70,12 +70,12 @@ def _throughput(snapshot: Snapshot, key: str) -> str:
     if reason := _not_running(snapshot):
         return reason
     if key in ("busy_slots", "slots", "context_used_tokens", "context_size_tokens"):
-        return NO_SLOTS if not snapshot.slots else "its slots do not report it"
+        return NO_SLOTS if not snapshot.slots else "the slots do not report it"
     if key == "queued_requests":
         return f"only /metrics reports waiting requests; {NO_METRICS}"
     if key == "tg_tokens_per_second":
         working = now.state in ("answering", "thinking")
-        return "a speed needs two readings: use `--watch`" if working else "nothing is generated now"
+        return "a speed needs two readings: use `--watch`" if working else "no slot is generating now"
     if key in _PREFILL_KEYS:
         return "no prompt is being read" if now.state != "prefill" else "the log does not show the prompt's length yet"
     if key == "effective_tokens_per_second":

@@ -296,7 +296,7 @@ async def test_a_long_line_is_text_and_an_endless_one_is_an_error() -> None:
     result = await run_turn(ScriptedServer(says([long_text])))
     assert result.finished.text == long_text.strip()
     endless = Play([b'data: {"choices": [{"delta": {"content": "' + b"x" * (9 << 20)])
-    assert "without an end" in (await run_turn(ScriptedServer(endless))).failed.message
+    assert "that is too long" in (await run_turn(ScriptedServer(endless))).failed.message
 
 
 async def test_ansi_rtl_markup_and_half_an_emoji_stay_text() -> None:

@@ -69,9 +69,9 @@ def answering(values: Any, status: int = 200) -> LlamaClient:
         (httpx.Response(200, json={"status": "ok"}), Health("ok")),
         (httpx.Response(200), Health("ok")),  # as vLLM
         (httpx.Response(200, text="OK"), Health("ok")),
-        (GARBAGE, Health("error", "a page or broken JSON")),
-        (httpx.Response(200, json=["a list"]), Health("error", "a page or broken JSON")),
-        (httpx.Response(200, content=b'{"slots": [[ \xff'), Health("error", "a page or broken JSON")),
+        (GARBAGE, Health("error", "an HTML page or broken JSON")),
+        (httpx.Response(200, json=["a list"]), Health("error", "an HTML page or broken JSON")),
+        (httpx.Response(200, content=b'{"slots": [[ \xff'), Health("error", "an HTML page or broken JSON")),
         (LOADING, Health("loading")),
         (DENIED, Health("error", "HTTP 401")),
         (httpx.Response(500), Health("error", "HTTP 500")),

@@ -195,7 +195,7 @@ def test_an_rpc_device_while_the_threads_rest() -> None:
     word, reason = bottleneck(BottleneckInputs("answering", ProcessRates(0.2), 8, devices=("RPC 10.0.0.2:50052",)))
 
     assert word == "RPC device"
-    assert reason == "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network between"
+    assert reason == "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network"
 
 
 def test_other_programs_that_leave_no_core() -> None:
