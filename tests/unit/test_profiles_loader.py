@@ -168,7 +168,7 @@ def test_a_broken_file_spoils_only_itself(shipped: Path, paths: Paths, write_pro
     assert set(catalog.broken) == {n.replace(" ", "-") for n in HOSTILE} | {"binary", "folder", "dangling", "a b"}
     assert "it is a folder" in str(catalog.broken["folder"])
     assert "does not exist" in str(catalog.broken["dangling"])
-    assert "not a text file" in str(catalog.broken["binary"])
+    assert "not UTF-8 text" in str(catalog.broken["binary"])
     assert "file name holds letters" in str(catalog.broken["a b"])
 
 
