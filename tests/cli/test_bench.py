@@ -147,7 +147,8 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     box: None, capfd: pytest.CaptureFixture[str], paths: Paths, monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...], message: str, profile: str | None,
 ) -> None:  # fmt: skip
-    real, done = Speed.execute, []
+    real = Speed.execute
+    done: list[str] = []
 
     async def execute(self: Speed, item: Item, target_server: TargetServer) -> Any:
         if item.id.endswith("/2") and not done:

@@ -250,7 +250,8 @@ def test_a_home_as_workspace_needs_a_word(
     assert result.code == 2
     assert "is the home folder" in result.err
     assert "--any-workdir" in result.err
-    assert chat_names(paths) == server.bodies == []
+    assert chat_names(paths) == []
+    assert server.bodies == []
     assert chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home), "--any-workdir").code == 0
 
 

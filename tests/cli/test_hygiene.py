@@ -153,7 +153,12 @@ def test_ctrl_c_again_and_again_is_still_130(paths: Paths) -> None:
     with run_gpubox("logs", "-f", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
-        until(lambda: process.send_signal(2) or process.poll() is not None)
+
+        def ended_after_signal() -> bool:
+            process.send_signal(2)
+            return process.poll() is not None
+
+        until(ended_after_signal)
         _, err = process.communicate(timeout=60)
 
     assert (process.returncode, err.strip()) == (130, b"gpubox: interrupted")

@@ -85,7 +85,8 @@ def test_a_cycle_on_a_slope_is_found_and_a_tiny_one_does_not_matter() -> None:
 
 def test_conversations_that_grow_and_begin_anew_are_no_cycle() -> None:
     """tg falls with depth and comes back with each new conversation: at equal depth it is flat."""
-    dice, answers = random.Random(5), []
+    dice = random.Random(5)
+    answers: list[TimedAnswer] = []
     for talk in range(12):
         for turn in range(6):
             depth = 600 + 900 * turn

@@ -23,6 +23,7 @@ from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.profiles.profile import FlagValue
 from tests.bench_server import BenchServer
 
 SMALL: dict[str, Any] = {"prompts": ["short"], "depths": [0, 64], "repeats": 2, "max_tokens": 8}
@@ -236,8 +237,10 @@ def test_energy_is_power_over_the_time_of_generation() -> None:
 
 
 def test_llama_bench_gets_the_profiles_flags() -> None:
-    flags = {"ctx-size": 16384, "n-gpu-layers": 99, "n-cpu-moe": 4, "cache-type-k": "q8_0", "flash-attn": "on"}
-    flags |= {"mmap": False, "jinja": True, "spec-type": "draft-mtp", "tensor-split": (3, 1)}
+    flags: dict[str, FlagValue] = {
+        "ctx-size": 16384, "n-gpu-layers": 99, "n-cpu-moe": 4, "cache-type-k": "q8_0", "flash-attn": "on",
+        "mmap": False, "jinja": True, "spec-type": "draft-mtp", "tensor-split": (3, 1),
+    }  # fmt: skip
 
     argv = llama_bench.llama_bench_argv(Path("/e/llama-bench"), Path("/m.gguf"), flags, (0, 8192, 32768))
 

@@ -10,17 +10,19 @@ import pytest
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.import_result import ImportSource
-from gpubox.interchange.importing import ImportedProfile, import_text
+from gpubox.interchange.importing import import_text
+from gpubox.interchange.profile_draft import ImportedProfile
 from gpubox.interchange.reference_options import long_name, long_names, reference_options
+from gpubox.profiles.profile import FlagValue
 
 
-def import_one(text: str, **more: str) -> ImportedProfile:
-    (imported,) = import_text(text, **more)
+def import_one(text: str, *, name: str | None = None, file: str = "") -> ImportedProfile:
+    (imported,) = import_text(text, name=name, file=file)
     return imported
 
 
-def flags(text: str, **more: str) -> dict[str, object]:
-    return dict(import_one(text, **more).profile.flags)
+def flags(text: str) -> dict[str, FlagValue]:
+    return dict(import_one(text).profile.flags)
 
 
 def noted(imported: ImportedProfile, *words: str) -> bool:
