@@ -31,6 +31,7 @@ from tests.tui.snapshots import (
     READING_SLOT,
     SLOT,
     SPLIT,
+    TOTAL,
     filled,
     session,
 )
@@ -151,7 +152,7 @@ SCENES = {
     "sleeping": Scene(READY, ("○ sleeping",), {
         "throughput": replace(IDLE, state="sleeping", busy_slots=None), "offload": AT_REST, "slots": (), **LISTED,
         "memory": (replace(SPLIT, weights_bytes=None, kv_bytes=None, compute_bytes=None, draft_bytes=None,
-                           unaccounted_bytes=180 * MIB, free_bytes=CARD.vram_total_bytes - 480 * MIB),)}),
+                           unaccounted_bytes=180 * MIB, free_bytes=TOTAL - 480 * MIB),)}),
     "stuck": Scene(BUSY, ("✗ stuck", "has moved for"), {
         "throughput": replace(ANSWERING, state="stuck", tg_tokens_per_second=0.0), **LISTED,
         "slots": (replace(SLOT, tg_tokens_per_second=0.0),),

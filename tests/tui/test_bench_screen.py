@@ -21,7 +21,7 @@ from gpubox.tui.bench.plan_screen import PLAN_FIELDS, bench_arguments, bench_com
 from gpubox.tui.bench.screen import BenchScreen
 from gpubox.tui.bench.service import RunOutcome
 from tests.bench_runs import speed_run
-from tests.tui.conftest import drag, opened, settled, shows, text, until
+from tests.tui.conftest import app_of, drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
 
 
@@ -50,9 +50,15 @@ async def benching(
 
 
 def screen_of(pilot: Pilot[bool]) -> BenchScreen:
-    screen = pilot.app.bench  # type: ignore[attr-defined]
+    screen = app_of(pilot).bench
     assert screen
     return screen
+
+
+def report_title(pilot: Pilot[bool]) -> str:
+    title = screen_of(pilot).pane.border_title
+    assert title is not None
+    return title
 
 
 def bench_of(services: BenchServices) -> FakeBench:
@@ -65,16 +71,16 @@ async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[in
     speed_run(box, "fast", tg=60.0, flags=[Flag("throttling", "power cap")])
     async with benching(box, size=size) as (pilot, _):
         await shows(pilot, "2 runs", "fast", "slow", "Speed over HTTP")
-        assert screen_of(pilot).pane.border_title.endswith("speed-fast")
+        assert report_title(pilot).endswith("speed-fast")
         await pilot.press("j")
-        await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-slow"))
+        await until(pilot, lambda: report_title(pilot).endswith("speed-slow"))
         await pilot.press("enter")
         await until(pilot, lambda: screen_of(pilot).pane.has_focus and screen_of(pilot).pane.drawn)
         assert max(len("".join(t for t, _ in row)) for row in screen_of(pilot).pane.drawn) <= size[0]
         await pilot.press("escape")
         await until(pilot, lambda: screen_of(pilot).rows.has_focus)
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)
+        await until(pilot, lambda: pilot.app.screen is app_of(pilot).dashboard)
 
 
 async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths) -> None:
@@ -107,7 +113,7 @@ async def test_two_marked_runs_are_compared_and_exported(box: Paths) -> None:
         await pilot.press("s")
         await until(pilot, lambda: bench_of(services).asked == [("export", "compare", fast.id, slow.id, "svg")])
         await pilot.press("escape")
-        await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-slow"))
+        await until(pilot, lambda: report_title(pilot).endswith("speed-slow"))
 
 
 async def test_runs_that_cannot_be_compared_show_why(box: Paths) -> None:
@@ -173,7 +179,7 @@ async def test_b_shows_the_outline_before_it_measures_the_running_profile(box: P
         assert bench_of(services).asked == []
         bench_of(services).answered = ("qwen36-mtp-16gb: slot 0 answers",)
         await pilot.press("1")
-        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)
+        await until(pilot, lambda: pilot.app.screen is app_of(pilot).dashboard)
         await pilot.press("b")
         await shows(pilot, "The server is answering a request", "cut off")
         await pilot.press("y")
@@ -259,7 +265,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it")
         await shows(pilot, f"{run.id}, active")
         await pilot.press("j")
-        await until(pilot, lambda: screen.pane.border_title.endswith("speed-older"))
+        await until(pilot, lambda: report_title(pilot).endswith("speed-older"))
         await pilot.press("o")
         await until(pilot, lambda: screen.rows.value and screen.rows.value.id == run.id, "the cursor on it again")
         bench.working = None
@@ -356,7 +362,7 @@ async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> N
         await shows(pilot, "Delete")
         await pilot.press("y")
         await shows(pilot, "2 runs")
-        await until(pilot, lambda: screen_of(pilot).pane.border_title.endswith("speed-oldest"))
+        await until(pilot, lambda: report_title(pilot).endswith("speed-oldest"))
 
 
 async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> None:

@@ -13,7 +13,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import pictured, shows, until
 from tests.tui.fake import STOPPED
-from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
+from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, Step, coding_turn, opening
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
@@ -23,9 +23,9 @@ async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
     return []
 
 
-def script(state: str) -> list[object]:
+def script(state: str) -> list[Step]:
     gate = asyncio.Event()
-    return {
+    scripts: dict[str, list[Step]] = {
         "finished": coding_turn(),
         "streaming": [*coding_turn()[:-30], e.GenerationStats(310, 70.4, 200, 196), gate],
         "prefill": [*opening()[:2], e.PrefillProgress(41_200, 66_300, 20_000), gate],
@@ -37,7 +37,8 @@ def script(state: str) -> list[object]:
             ask,
         ],
         "no_server": [],
-    }[state]
+    }
+    return scripts[state]
 
 
 SHOWN = {
@@ -63,7 +64,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
 
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
-        chats.script = script(state)  # type: ignore[assignment]
+        chats.script = script(state)
         await until(pilot, lambda: app.overview and app.dashboard.header.gpu_readings, "readings")
         app.action_show_chat()
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")

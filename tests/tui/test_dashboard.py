@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import Input
 
 from gpubox.errors import GpuboxError
@@ -15,7 +17,7 @@ from gpubox.tui.actions import ACTIONS
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import screen
 from gpubox.tui.local_services import ATTACHED_READ_ONLY
-from tests.tui.conftest import SIZE, opened, settled, shows, text, until
+from tests.tui.conftest import SIZE, app_of, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_events, switch_events
 
 
@@ -44,7 +46,7 @@ async def test_fits_every_terminal(fake: FakeServices, size: tuple[int, int]) ->
         await shows(pilot, "qwen36-mtp-16gb")
         await settled(pilot)
         assert all(len(line) <= size[0] for line in text(pilot).splitlines())
-        for widget in pilot.app.screen.walk_children():
+        for widget in pilot.app.screen.walk_children(Widget):
             if widget.is_on_screen:
                 assert widget.region.right <= size[0], widget
 
@@ -116,7 +118,7 @@ async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
         await choose(pilot, "mine")
         await until(pilot, lambda: "Slot 0 is answering (512 tokens so far)" in text(pilot))
         await pilot.press("c")
-        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.screen is app_of(pilot).dashboard)
         assert not fake.asked
         await pilot.press("enter")
         await until(pilot, lambda: "is busy" in text(pilot))
@@ -143,7 +145,7 @@ async def test_an_open_port_is_asked_about(fake: FakeServices) -> None:
         await choose(pilot, "lan")
         await until(pilot, lambda: "Open to the network without a key?" in text(pilot))
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.screen is app_of(pilot).dashboard)
         assert not fake.asked
         await pilot.press("enter")
         await until(pilot, lambda: "without a key?" in text(pilot))
@@ -171,7 +173,7 @@ async def test_stop_asks_first(fake: FakeServices) -> None:
         await pilot.press("s")
         await until(pilot, lambda: "Stop qwen36-mtp-16gb?" in text(pilot))
         await pilot.press("enter")  # the first answer is the safe one
-        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.screen is app_of(pilot).dashboard)
         assert not fake.asked
         await pilot.press("s")
         await until(pilot, lambda: "Stop qwen36" in text(pilot))
@@ -260,8 +262,8 @@ async def test_the_result_of_a_successful_operation_disappears(
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
-        await until(pilot, lambda: pilot.app.operation and pilot.app.operation.succeeded)  # type: ignore[attr-defined]
-        await until(pilot, lambda: pilot.app.dashboard._operation is None)  # type: ignore[attr-defined]
+        await until(pilot, lambda: (operation := app_of(pilot).operation) and operation.succeeded)
+        await until(pilot, lambda: app_of(pilot).dashboard._operation is None)
         await until(pilot, lambda: "answers in" not in text(pilot))
 
 
@@ -308,7 +310,7 @@ async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
         await shows(pilot, *(verb.title for verb in ACTIONS))
         await shows(pilot, "pp", "tg", "TTFT", "effective", "acceptance", "crashed", "~/.config")
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.screen is app_of(pilot).dashboard)
 
 
 async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
@@ -335,12 +337,12 @@ async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
         await until(pilot, lambda: fake.asked == [("switch", "mine", False, False)])
 
 
-async def choose(pilot: object, name: str) -> None:
+async def choose(pilot: Pilot[bool], name: str) -> None:
     """Highlights a profile and presses Enter."""
-    app = pilot.app  # type: ignore[attr-defined]
+    app = app_of(pilot)
     if app.size.width < 100:  # the list is a key away
-        await pilot.press("p")  # type: ignore[attr-defined]
+        await pilot.press("p")
     app.dashboard.profiles.highlight(f"profile:{name}")
-    await until(pilot, lambda: app.dashboard.profiles.entry.name == name)  # type: ignore[arg-type]
-    await until(pilot, lambda: app.dashboard.detail.preview)  # type: ignore[arg-type]
-    await pilot.press("enter")  # type: ignore[attr-defined]
+    await until(pilot, lambda: (entry := app.dashboard.profiles.entry) and entry.name == name)
+    await until(pilot, lambda: app.dashboard.detail.preview)
+    await pilot.press("enter")

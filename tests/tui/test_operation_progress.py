@@ -57,9 +57,7 @@ def test_failure_keeps_the_first_reason() -> None:
     shown = shown_text(
         StepFailed(Step.LOAD, "b", "out of VRAM", "Try less.", "cudaMalloc failed"),
         StepFailed(Step.RESTORE, "a", "also broken"),
-        OperationFinished(
-            "switch", "b", False, None, 3.0, "b: out of VRAM. a could not be restored. Nothing runs."
-        ),
+        OperationFinished("switch", "b", False, None, 3.0, "b: out of VRAM. a could not be restored. Nothing runs."),
         OperationAborted(GpuboxError("b: out of VRAM.", "Try less.")),
     )
     assert shown == "✗ b  out of VRAM. a could not be restored. Nothing runs.  Try less.  log cudaMalloc failed"

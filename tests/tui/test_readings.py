@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,12 @@ async def test_readings_that_did_not_change_draw_nothing(fake: FakeServices, mon
         drawn: list[object] = []
         compositor = app.dashboard._compositor
         update = compositor.render_update
-        monkeypatch.setattr(compositor, "render_update", lambda *a, **more: drawn.append(1) or update(*a, **more))
+
+        def render_update(*args: Any, **options: Any) -> Any:
+            drawn.append(1)
+            return update(*args, **options)
+
+        monkeypatch.setattr(compositor, "render_update", render_update)
         rendered = [pane.rendered for pane in app.dashboard.snapshot_panes]
 
         fake.eager, asked = True, len(fake.asked_now)
