@@ -12,7 +12,7 @@ import click
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import NumberOption
+from gpubox.cli.options import PlainHelpOption
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import Profile
@@ -86,7 +86,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     text = f"Wait at most SECONDS for running requests. [default: {Config().wait_seconds:.0f}]"
     now = click.option("--now", "-n", is_flag=True, help="Do not wait for running requests.")
-    wait = click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help=text, cls=NumberOption)
+    wait = click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help=text, cls=PlainHelpOption)
     return now(wait(command))
 
 

@@ -14,7 +14,7 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Allow a non-loopbac
 url_option = click.option("--url", metavar="URL", help="Read a server that gpubox did not start.")
 
 
-class NumberOption(click.Option):
+class PlainHelpOption(click.Option):
     """An option whose help is its text alone: click would append the range of the number."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
@@ -60,7 +60,7 @@ def benchmark_option(option: BenchOption) -> click.Option:
     text += f", such as {option.example}" if option.example else ""
     text += f"; {option.detail}" if option.detail else ""
     text += f". [default: {option.default}]" if option.default else "."
-    return NumberOption(
+    return PlainHelpOption(
         [f"--{option.name}", option.key or option.name.replace("-", "_")], type=types[option.type], help=text,
         metavar=option.metavar, is_flag=option.type == "switch", multiple=option.repeated, required=option.required,
     )  # fmt: skip

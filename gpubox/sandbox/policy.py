@@ -117,7 +117,7 @@ class Confinement:
         return "no cgroup here: memory is watched, and the kernel's own a hundred times a second"
 
     @property
-    def weaker(self) -> str:
+    def weakness(self) -> str:
         """What this isolation does not prevent and bubblewrap does: a sentence for the owner."""
         if self.isolation == "landlock":
             return (

@@ -1,4 +1,4 @@
-"""Each test has a home of its own; and what the tests of ``gpubox bench`` share."""
+"""A home folder for each test, and the profiles that several tests share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _own_home(own_home: Path, patient: None) -> Path:
 
 @pytest.fixture
 def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]) -> Iterator[None]:
-    """Profiles a and b on one engine that answers one token and nothing else, and two that cannot be measured so."""
+    """Profiles a and b on a fake engine, and two profiles that cannot be measured with it."""
     port = free_port("127.0.0.1")
     for name, size in (("a", 2048), ("b", 4096)):
         write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n[flags]\nctx-size = {size}\n')

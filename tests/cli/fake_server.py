@@ -1,4 +1,4 @@
-"""What a fake engine runs when it is really started: a server that answers health, slots and one token at once.
+"""The server of the fake engine: it answers health, slots and one token at once.
 
 It writes what it was started with to the log, as llama-server would, and leaves on SIGTERM. FAKE_CHAT_UNTIL holds an
 answer of the chat back until that file exists, FAKE_STOP_SECONDS makes the leaving take that long; FAKE_BUSY is a

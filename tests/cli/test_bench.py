@@ -1,4 +1,4 @@
-"""``gpubox bench`` as the owner types it: words in, report and exit code out, and the box as it was."""
+"""``gpubox bench``: its report, its exit code, and the server that runs afterwards."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     assert (code, f"The run ends here: {message}." in err) == (1, True), err
     assert "The previous server is not restored" in err
     run = find_run(paths, "last")
-    assert done[0] not in run.raws()  # a port tells no servers apart: what answered there was another
+    assert done[0] not in run.raws()  # another server answered on this port
     assert not run.info.restore_pending
     assert values(capfd, "status")[1]["server"]["profile"] == profile
 

@@ -1,4 +1,4 @@
-"""``gpubox bench ab|sweep|soak|save|restore`` as the owner types them, on an engine that answers at 50 tok/s."""
+"""``gpubox bench ab|sweep|soak|save|restore`` on an engine that answers at 50 tok/s."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.
     assert code == 0, err
     assert re.search(r"28 items\. 4 starts: (?=.*a)(?=.*b)[ab], [ab], [ab], [ab]\.", err)
     assert "Afterwards nothing runs, as now." in err
-    assert err.count("✓ load") == 4  # each start is one, also where the same side comes twice in a row
+    assert err.count("✓ load") == 4  # the server is restarted even if the same side comes twice in a row
     report = json.loads(out)["report"]
     assert report["tables"][0]["title"] == "b over a"
     assert report["tables"][0]["rows"][0][-1] == "too few"

@@ -1,4 +1,4 @@
-"""What a run says on a terminal while it works."""
+"""The progress of a run on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_how_long_it_will_take_stays_while_the_next_item_works(monkeypatch: pyte
     live, first, second = RunProgressOutput(), Item("a", "p"), Item("b", "p")
 
     live(ItemStarted(first, 1, 2))
-    assert "left" not in drawn[-1]  # nothing to tell it by
+    assert "left" not in drawn[-1]  # no item has finished yet
     live(ItemFinished(first, Result("a"), 1, 2, 21.0, "tg 50"))
     assert drawn[-1].strip() == "1/2  tg 50  ~21.0 s left"
     live(ItemStarted(second, 2, 2))

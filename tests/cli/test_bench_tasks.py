@@ -1,4 +1,4 @@
-"""``bench humaneval`` and ``bench suite`` on the command line, against a server by its address."""
+"""``bench humaneval`` and ``bench suite`` on a server by its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpubox chat`` as an owner uses it, against a server that plays a script."""
+"""``gpubox chat`` with a server that plays a script."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Serve = Callable[..., ScriptedServer]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts a ScriptedServer on a loop of its own: the verbs run theirs."""
+    """Starts a ScriptedServer in its own event loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -58,7 +58,7 @@ def serve() -> Iterator[Serve]:
 
 
 async def end_all() -> None:
-    """Ends the answers that still hang."""
+    """Ends answers that still wait."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -67,7 +67,7 @@ async def end_all() -> None:
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Policy]]:
-    """What was run; it printed 42."""
+    """A tool call that printed 42."""
     ran: list[tuple[str, Policy]] = []
 
     async def pretend(self: Sandbox, code: str, policy: Policy) -> Outcome:
@@ -79,7 +79,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Policy]]:
 
 
 class ChatResult:
-    """How one command line ended."""
+    """The result of one command line."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         assert "Traceback" not in out + err
@@ -106,7 +106,7 @@ def chat(capfd: pytest.CaptureFixture[str]) -> Callable[..., ChatResult]:
 
 
 def running(paths: Paths, server: ScriptedServer, profile: str = "coder", build: str = "") -> None:
-    """Has the slot's record say that ``server`` is the active one."""
+    """Records ``server`` as the active server."""
     launch = Launch(profile, ("llama-server",), "127.0.0.1", int(server.url.rpartition(":")[2]), engine_version=build)
     save_state(
         paths.instance_state("main"),
@@ -250,8 +250,7 @@ def test_a_home_as_workspace_needs_a_word(
     assert result.code == 2
     assert "is the home folder" in result.err
     assert "--any-workdir" in result.err
-    assert chat_names(paths) == []
-    assert server.bodies == []
+    assert (chat_names(paths), server.bodies) == ([], [])
     assert chat("-p", "Hi.", "--url", server.url, "--workdir", str(own_home), "--any-workdir").code == 0
 
 
@@ -267,7 +266,7 @@ def test_nobody_answers(chat: Callable[..., ChatResult], paths: Paths) -> None:
 
 
 class Dies(ScriptedServer):
-    """Listens no more once it has answered."""
+    """Stops listening after its first answer."""
 
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await super()._play(reader, writer)
@@ -375,7 +374,7 @@ def test_the_chats_there_are(serve: Serve, chat: Callable[..., ChatResult], path
 
 
 def ask_beside(server: ScriptedServer, *words: str) -> subprocess.Popen[str]:
-    """A chat in a process of its own, whose answer hangs once it has begun."""
+    """A chat in another process; its answer stops after the first part."""
     command = [sys.executable, "-m", "gpubox", "chat", "-p", "Tell me.", "--url", server.url, "--name", "t", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -29,7 +29,7 @@ def interrupted(words: list[str], delay: float) -> tuple[int, str]:
         [sys.executable, "-c", "from gpubox.cli.entry import main; main()", *words],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        time.sleep(delay)  # the moment is the experiment
+        time.sleep(delay)  # Ctrl-C comes at a random moment
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     return process.returncode, stderr

@@ -1,4 +1,4 @@
-"""Start, look, switch, stop with an engine that answers at once; the key goes nowhere it can be read."""
+"""Start, status, switch and stop with a fake engine. The API key is never printed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) -> Iterator[int]:
-    """Profiles a, b and one that opens itself to the LAN, all on one port; whatever runs at the end is killed."""
+    """Profiles a, b and one for the LAN, on one port. Running servers are killed at the end."""
     port = free_port("127.0.0.1")
     for name, more in (
         ("a", ""),

@@ -1,4 +1,4 @@
-"""A state folder that takes nothing any more: on a real tmpfs that is full, and on a real read-only mount."""
+"""A state folder that cannot be written: a full tmpfs and a read-only mount."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Box:
-    """Runs shell lines and verbs with the state folder mounted where only they see it."""
+    """Runs shell lines and verbs in a mount namespace with its own state folder."""
 
     def __init__(self, paths: Paths, answers: Path) -> None:
         self.paths, self.answers = paths, answers
@@ -61,7 +61,7 @@ def box(
     paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Box]:  # fmt: skip
-    monkeypatch.delenv("GPUBOX_WATCHER")  # a watcher must not start again what was stopped without a record
+    monkeypatch.delenv("GPUBOX_WATCHER")  # a watcher would restart a server that was stopped without a record
     port = free_port("127.0.0.1")
     for name in "ab":
         write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\ntitle = "{name}"\n')

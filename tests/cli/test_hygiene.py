@@ -1,4 +1,4 @@
-"""A verb answers at once: what it imports, and how it behaves in a pipe."""
+"""What a verb imports, and how it behaves in a pipe."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ finally:
 
 
 def polled() -> tuple[dict[str, Any], set[str]]:
-    """What `gpubox status --json` answers, and all that it imports for that."""
+    """The output of `gpubox status --json`, and the modules it imports."""
     done = subprocess.run([sys.executable, "-c", POLLED], capture_output=True, text=True, timeout=60)
     return json.loads(done.stdout), set(json.loads(done.stderr.rpartition("MODULES")[2]))
 
 
 def test_what_is_polled_imports_only_what_it_needs(box: None) -> None:
-    """Each of these would be a tenth or more of its time."""
+    """Each of these modules would take a tenth of its time or more."""
     never = {"click", "textual", "httpx", "psutil", "platformdirs", "msgspec", "huggingface_hub", "yaml", "pynvml"}
     never |= {"shutil", "tempfile", "email.message", "gpubox.engines.capabilities", "gpubox.server.supervisor"}
     stopped, modules = polled()
@@ -154,11 +154,11 @@ def test_ctrl_c_again_and_again_is_still_130(paths: Paths) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
 
-        def ended_after_signal() -> bool:
+        def has_ended_after_ctrl_c() -> bool:
             process.send_signal(2)
             return process.poll() is not None
 
-        until(ended_after_signal)
+        until(has_ended_after_ctrl_c)
         _, err = process.communicate(timeout=60)
 
     assert (process.returncode, err.strip()) == (130, b"gpubox: interrupted")

@@ -1,4 +1,4 @@
-"""Waits that end: for busy slots, for a server that does not leave, for a load that never comes to an end."""
+"""Waits have limits: for busy slots, for a server that does not stop, for a load that never ends."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_server_that_does_not_leave_is_gone_within_three_seconds(
     assert code == 0
     assert story["ok"]
     assert old not in [identity for identity, _ in find_by_marker(f"{paths.state}|")]
-    assert time.monotonic() - began < 3 + 2  # of these the new server's start takes some
+    assert time.monotonic() - began < 3 + 2  # the start of the new server takes some of it
 
 
 @pytest.mark.parametrize(("name", "says"), [("pours", "into its log"), ("trickles", "hung")])

@@ -1,4 +1,4 @@
-"""`gpubox logs`: the log that is meant, folded; and that of the start that failed."""
+"""`gpubox logs`: folded repeats, and the log of a failed start."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_log_of_a_failed_switch_is_there_when_what_ran_is_back(
     assert values["failure"].startswith("dies, ")
     assert values["lines"][0]["level"] == "E"
 
-    assert run(["restart", "a", "--now"]) == 0  # what comes after does not take it away
+    assert run(["restart", "a", "--now"]) == 0  # a later start does not replace it
     assert run(["stop"]) == 0
     assert "quantized V cache" in logs(capfd, "--failed")
     assert run(["logs", "--failed", "-f"]) == 2

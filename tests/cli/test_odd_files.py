@@ -1,4 +1,4 @@
-"""What is no file in a place where gpubox looks for one: nothing waits for it, and it spoils only itself."""
+"""FIFOs, sockets and folders in the place of files: no verb waits for them, and other files still work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from gpubox.paths import Paths
 
 SECONDS = 20.0
-"""No verb takes so long on a busy machine; one that waits for a FIFO takes for ever."""
+"""A verb is faster, even on a busy machine; one that waits for a FIFO never ends."""
 
 
 def fifo(path: Path) -> None:
@@ -26,7 +26,7 @@ def fifo(path: Path) -> None:
 
 def a_socket(path: Path) -> None:
     here = Path.cwd()
-    os.chdir(path.parent)  # a socket's path is short
+    os.chdir(path.parent)  # the path of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(path.name)
@@ -101,7 +101,7 @@ def test_an_odd_config_key_state_or_log_is_a_sentence(
     ]
     for path, verb, codes in places:
         if make in (large, sparse) and path.suffix in (".jsonl", ".log"):
-            continue  # these may be as long as they are
+            continue  # these have no limit
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_symlink() and not path.exists():
             make(path)

@@ -1,4 +1,4 @@
-"""``gpubox demo --once``: each run has a slot of its own, and nothing of it stays, however it ends."""
+"""``gpubox demo --once``: each run has its own instance and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def box(
 
 
 def begin(gate: Path) -> subprocess.Popen[str]:
-    """A run whose answer comes when ``gate`` exists."""
+    """A run whose answer waits until ``gate`` exists."""
     env = {**os.environ, "FAKE_CHAT_UNTIL": str(gate)}
     return subprocess.Popen(ONCE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def asking(paths: Paths, count: int = 1) -> Callable[[], bool]:
-    """Whether ``count`` servers are proven: their question is being answered."""
+    """Whether ``count`` servers are ready."""
     return lambda: sum(bool((v := observe(paths, s).running) and v.ready_at) for s in instance_names(paths)) == count
 
 
@@ -79,7 +79,7 @@ def test_an_interrupt_leaves_nothing(
 
     for _ in range(times):
         run.send_signal(number)
-        time.sleep(0.1)  # as fast as a finger is; the run is busy leaving, or has left
+        time.sleep(0.1)  # a fast second Ctrl-C, during clean-up or after it
     out, err = run.communicate(timeout=60)
 
     assert run.returncode == 130
@@ -98,7 +98,7 @@ def test_the_next_run_clears_away_what_a_killed_one_left(paths: Paths, tmp_path:
     run.communicate()
     assert len(find_by_marker(f"{paths.state}|")) == 1
     (state,) = paths.instance_state("x").parent.glob("*once*.json")
-    Path(f"{state}half1234").touch()  # killed while it wrote it anew
+    Path(f"{state}half1234").touch()  # left by a kill during a write
 
     subprocess.run(ONCE, capture_output=True, timeout=60, check=True)
 

@@ -1,4 +1,4 @@
-"""``--url`` of Ollama, vLLM and LM Studio: every verb says what each really tells."""
+"""``--url`` of Ollama, vLLM and LM Studio: what each of them reports."""
 
 from __future__ import annotations
 

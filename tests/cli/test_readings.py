@@ -27,7 +27,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "logs" / "b11434-moe-mtp-rpc.
 def served(
     paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]
 ) -> Iterator[None]:
-    """A server whose log tells of the requests of a real one."""
+    """A server with the log of real requests."""
     write_profile("a", f'model = "{tiny_gguf}"\nport = 0\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     assert run(["start", "a"]) == 0
@@ -85,20 +85,20 @@ def test_a_recording_ends_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture
 
     snapshots = read_recording(file)
     assert (values["path"], values["snapshots"]) == (str(file), len(snapshots))
-    assert 1 <= len(snapshots) <= 4  # fewer where the machine is busy, never more than 4 a second
+    assert 1 <= len(snapshots) <= 4  # fewer on a busy machine, never more than 4 a second
     assert snapshots[-1].server.profile == "a"
     assert run(["record", str(file)]) == 2
     assert "exists already" in capfd.readouterr().err
 
 
 def test_a_recording_on_a_full_disk_says_so_and_goes_on(tmp_path: Path) -> None:
-    """The file may grow so far and no further; it is raised again while the recording runs."""
+    """The size of the file is limited, and the limit is raised again during the recording."""
     file = tmp_path / "r.jsonl"
     command = [sys.executable, "-m", "gpubox", "record", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as record:
         assert record.stderr is not None
         assert "Ctrl-C stops" in record.stderr.readline()
-        until(lambda: file.read_bytes().count(b"\n") >= 2)  # its modules are imported: no bytecode file is cut
+        until(lambda: file.read_bytes().count(b"\n") >= 2)  # its modules are imported, so no bytecode file is truncated
         hard = resource.prlimit(record.pid, resource.RLIMIT_FSIZE)[1]
         resource.prlimit(record.pid, resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
         assert "not recorded" in record.stderr.readline()

@@ -1,4 +1,4 @@
-"""``gpubox sandbox run``, as the owner types it."""
+"""``gpubox sandbox run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verb, in a real terminal, against a world that puts escape codes wherever text can come from."""
+"""Every verb in a real terminal, with escape sequences wherever text can come from."""
 
 # ruff: noqa: E501 - the table is read by verb
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens"
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every verb that does something, with its words."""
+    """Every verb that is no mere group, with its path."""
     if not isinstance(command, click.Group) or command.invoke_without_command:
         yield words, command
     if isinstance(command, click.Group):
@@ -51,7 +51,7 @@ VERBS = {" ".join(words): command for words, command in leaves(cli)}
 
 
 class Terminal:
-    """A pty that is stdout and stderr of the verbs; its other side keeps what arrives."""
+    """A pty for stdout and stderr of the verbs; its other side keeps the output."""
 
     def __init__(self) -> None:
         self.master, slave = pty.openpty()
@@ -73,10 +73,10 @@ class Terminal:
                 self._news.notify_all()
 
     def took(self, work: Callable[[], object]) -> bytes:
-        """What arrives while ``work`` runs."""
+        """The output of ``work``."""
         with self._news:
             self.seen.clear()
-        with pytest.MonkeyPatch.context() as patch:  # not for longer: pytest sets its own between setup and call
+        with pytest.MonkeyPatch.context() as patch:  # only for this call: pytest sets its own streams, too
             patch.setattr(sys, "stdout", self.stream)
             patch.setattr(sys, "stderr", self.stream)
             with Path("/dev/null").open() as nothing:
@@ -112,7 +112,7 @@ def foreign() -> Iterator[HostileServer]:
 
 @pytest.fixture
 def world(paths: Paths, tmp_path: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]) -> Iterator[Path]:
-    """An owner whose engine, profiles, models, runs and folders are full of it. Returns a file to import."""
+    """An engine, profiles, models, runs and folders with hostile text. Returns a file to import."""
     engine = tmp_path / "llama-server"
     words = shlex.quote(ONE_LINE)
     script = Path(hostile_text.__file__)
@@ -156,7 +156,7 @@ def _toml(text: str) -> str:
 
 
 def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str, ...]]]:
-    """What to try of each verb. A verb that is not here fails the test: add it, with all that it prints."""
+    """The arguments to try with each verb. A verb that is missing here fails the test."""
     at = ("--url", url)
     return {
         "": [(), ("--url", ONE_LINE), ("--replay", ONE_LINE), ("--config", ONE_LINE, "ls")],
@@ -226,7 +226,7 @@ def test_wrong_words_come_back_harmless(verb: str, terminal: Terminal) -> None:
 
 
 class Tries:
-    """Runs verbs in a terminal and keeps what was wrong with what arrived."""
+    """Runs verbs in a terminal and keeps the faults of their output."""
 
     def __init__(self, terminal: Terminal) -> None:
         self.terminal, self.wrong = terminal, dict[str, list[str]]()
@@ -268,7 +268,7 @@ def test_whatever_a_server_answers(world: Path, foreign: HostileServer, tries: T
         tries("status", *at)
         tries("chat", "-p", "hi", *at)
         tries("record", str(world.with_name(f"recording{status}")), "--seconds", "0.01", *at)
-    foreign.well = ("/health", "/props", "/slots", "/v1/models")  # only what is asked of the model fails
+    foreign.well = ("/health", "/props", "/slots", "/v1/models")  # only requests to the model fail
     for foreign.status in (500, 429):
         tries("chat", "-p", "hi", *at)
         tries("bench speed", *at, *QUICK)
@@ -313,7 +313,7 @@ def test_the_screen(world: Path, foreign: HostileServer, paths: Paths, watched: 
 
 
 def _screen(words: Sequence[str], shows: bytes, keys: Sequence[str]) -> bytes:
-    """What a terminal gets until gpubox has left it. The next key is pressed when nothing comes, or after a second."""
+    """The output of the screen until it ends. The next key is pressed after a pause of the output, or after a second."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
     end = time.monotonic() + WAIT_SECONDS
@@ -333,7 +333,7 @@ def _screen(words: Sequence[str], shows: bytes, keys: Sequence[str]) -> bytes:
             if waiting and shows in seen and (not ready or time.monotonic() - pressed > 1):
                 pressed = time.monotonic()
                 os.write(master, {"esc": b"\x1b", "enter": b"\r", "^q": b"\x11"}.get(waiting[0], waiting[0].encode()))
-                waiting = waiting[1:] or waiting  # the last one leaves, sooner or later
+                waiting = waiting[1:] or waiting  # the last key quits
         else:
             process.kill()
             raise AssertionError("the screen was not left")

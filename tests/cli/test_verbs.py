@@ -1,4 +1,4 @@
-"""Verbs as the owner types them: what stands on stdout, what on stderr, and the exit code."""
+"""The verbs: stdout, stderr and exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAD = ProcessIdentity(2**22 + 5, 1, "")
 
 
 class Box:
-    """Runs one command line and keeps what it said."""
+    """Runs one command line and returns its exit code, stdout and stderr."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
         self._capfd = capfd
@@ -54,7 +54,7 @@ def gpubox(capfd: pytest.CaptureFixture[str]) -> Box:
 
 @pytest.fixture(autouse=True)
 def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths, fake_engine: Path) -> None:
-    """A machine without a GPU, with one engine, and with two shipped profiles."""
+    """A machine without a GPU, with one engine and two shipped profiles."""
     shipped = tmp_path / "shipped"
     shipped.mkdir()
     (shipped / "big.toml").write_text(
@@ -70,7 +70,7 @@ def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths, fake_engi
 
 @pytest.fixture
 def crashed(paths: Paths) -> None:
-    """A server that died of a lack of VRAM."""
+    """A server that ran out of VRAM."""
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
     save_state(
         paths.instance_state("main"), InstanceState(RunningServer(launch, "f00d", "t", DEAD, "t"), last_good=launch)

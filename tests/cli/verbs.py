@@ -1,4 +1,4 @@
-"""The verbs as the owner types them, in this process."""
+"""Runs command lines in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubox.cli.main import run
 
 
 def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of one command line; no traceback leaves any."""
+    """Exit code, stdout and stderr of one command line. Fails for a traceback."""
     capfd.readouterr()
     code = run(list(words))
     out, err = capfd.readouterr()

@@ -461,7 +461,7 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
         assert "▸ thought for" in text(pilot)
         x, y = place(pilot, "thought for")
         selected = screen.get_component_rich_style("screen--selection").bgcolor
-        strip = screen.transcript.render_line(y - screen.transcript.region.y).crop(x, x + 5)
+        strip = screen._compositor.render_strips()[y].crop(x, x + 5)
         assert all(segment.style and segment.style.bgcolor == selected for segment in strip)
         await pilot.press("G")
         await shows(pilot, "2. An empty text is 0.")

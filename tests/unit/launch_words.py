@@ -1,4 +1,4 @@
-"""Accounting for imports: every word of a source stands in a profile, in a note, or is grammar of its format.
+"""Accounting for imports: every word of a source is in a profile, in a note, or grammar of its format.
 
 Written apart from gpubox's readers: it takes a source apart at every sign that is no part of a word, and knows
 llama-server's own option names, nothing of theirs.
@@ -49,7 +49,7 @@ _FOREIGN = {
     "llm.prediction.reasoning.enablethinking": "enable_thinking", "llm.prediction.systemprompt": "system",
     "llm.prediction.maxtokens": "n-predict",
 }  # fmt: skip
-"""Other programs' names for what llama-server has, as their documentation has them."""
+"""Other programs' names for llama-server's options, from their documentation."""
 _VALUES = {("quantkv", "1"): "q8_0", ("quantkv", "2"): "q4_0"}
 
 
@@ -117,7 +117,7 @@ def _source(text: str, suffix: str) -> str:
 
 
 def _variables(text: str) -> set[str]:
-    """Names that the text gives to values and uses itself."""
+    """Variables that the text sets and uses itself."""
     given = re.findall(r"(?:^|[\s(])(?:set\s+|export\s+)?\$?(\w+)\s*\+?=", text, re.I)
     used = re.findall(r"[$%]\{?(\w+)", text)
     return {name.lower() for name in given if name in used} | {n.lower() for n in re.findall(r"\$\{(\w+):-", text)}

@@ -1,4 +1,4 @@
-"""Export: valid in its own format, without secrets, and the same launch when it is imported again."""
+"""Export: valid in its format, without secrets, and the same launch after an import."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def exported(profile: Profile, kind: str, base_url: str = "http://box:8081") -> 
 
 
 def options(profile: Profile, *, port: bool = True) -> list[list[str]]:
-    """The argv as its options, sorted; ``no-warmup`` and ``warmup = false`` are the same there."""
+    """The sorted options of the argv; ``no-warmup`` and ``warmup = false`` are equal."""
     groups: list[list[str]] = []
     for word in argv_of(profile)[1:]:
         if word.startswith("--"):
@@ -77,7 +77,7 @@ def options(profile: Profile, *, port: bool = True) -> list[list[str]]:
 def test_what_starts_a_server_comes_back_as_the_same_argv(profile: Profile, kind: str) -> None:
     (imported,) = import_text(exported(profile, kind), name=profile.name)
     again = imported.profile
-    fixed = kind != "llama-swap"  # which gives each server a port of its own
+    fixed = kind != "llama-swap"  # llama-swap chooses the port
     assert options(again, port=fixed) == options(profile, port=fixed)
     assert again.env == {name: value for name, value in profile.env.items() if name != "HF_TOKEN"}
     assert not [note for note in imported.notes if "left out" in note or "resolved" in note]

@@ -1,4 +1,4 @@
-"""Import: what people have becomes profiles, nothing of it is run, and what is left out is said."""
+"""Import: foreign files become profiles; nothing in them is run, and omitted lines are noted."""
 
 from __future__ import annotations
 
@@ -54,10 +54,13 @@ def test_every_short_option_of_the_recorded_build_has_a_long_name() -> None:
         ("--new-fork-switch --other value", {"new-fork-switch": True, "other": "value"}),
         ("--ctx-size=8192", {"ctx-size": 8192}),
         ("–ctx-size 8192", {"ctx-size": 8192}),
-        ("--rope-scale 1.0 --prio 01", {"rope-scale": "1.0", "prio": "01"}),  # as typed, or they would change
+        ("--rope-scale 1.0 --prio 01", {"rope-scale": "1.0", "prio": "01"}),  # as typed: numbers would change them
         ("-ot '\\.ffn_.*=CPU,blk\\.1=CUDA0'", {"override-tensor": "\\.ffn_.*=CPU,blk\\.1=CUDA0"}),
         ("-r --foo -c 1", {"reverse-prompt": True, "ctx-size": 1, "foo": True}),
-        ("-r -foo -c 1", {"reverse-prompt": "-foo", "ctx-size": 1}),  # as llama-server: what is no option is a value
+        (
+            "-r -foo -c 1",
+            {"reverse-prompt": "-foo", "ctx-size": 1},
+        ),  # as in llama-server: a word that is no option is a value
         ("--chat-template-kwargs '{\"a\": {}}'", {"chat-template-kwargs": '{"a": {}}'}),
         ("-xyz 1", {"xyz": 1}),
     ],
@@ -134,7 +137,7 @@ def test_variables_of_llama_server_itself_are_its_options() -> None:
     assert dict(profile.flags) == {
         "ctx-size": 1, "load-mode": "mmap+mlock", "no-kv-offload": True, "spec-draft-n-max": 7,
     }  # fmt: skip
-    assert profile.env == {"LLAMA_ARG_FUTURE": "x"}  # an option this build does not have: left to the engine
+    assert profile.env == {"LLAMA_ARG_FUTURE": "x"}  # unknown in this build: left to the engine
     assert noted(imported, "LLAMA_ARG_FUTURE", "no such variable")
 
 
@@ -443,7 +446,7 @@ LAUGHS = "a: &a [x]\n" + "".join(
     f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]\n"
     for before, key in zip("abcdefgh", "bcdefghi", strict=True)
 )  # fmt: skip
-"""A YAML list that is nine times the one before, eight times over."""
+"""A YAML list whose aliases expand to 9 ** 8 items."""
 
 
 @pytest.mark.parametrize(
@@ -466,7 +469,7 @@ LAUGHS = "a: &a [x]\n" + "".join(
     ids=lambda value: value[:12].encode("unicode_escape").decode(),
 )  # fmt: skip
 def test_hostile_texts_end_quickly(file: str, text: str) -> None:
-    begin = time.process_time()  # its own work, however busy the machine is
+    begin = time.process_time()  # CPU time: the machine may be busy
     with contextlib.suppress(GpuboxError):
         import_text(text, file=file)
     assert time.process_time() - begin < 10

@@ -210,7 +210,7 @@ def test_old_spellings_stay_for_an_engine_that_takes_them(
     engine = tmp_path / "old" / "llama-server"
     engine.parent.mkdir()
     options = ["-m, --model FNAME", "-c, --ctx-size N", "--port PORT", "-fa, --flash-attn", "--no-mmap"]
-    lines = [f"echo '{option:<40}help'" for option in [*options, "--draft-max N"]]  # echo is the shell's own
+    lines = [f"echo '{option:<40}help'" for option in [*options, "--draft-max N"]]  # echo is a built-in
     engine.write_text("\n".join(["#!/bin/sh", *lines]))
     engine.chmod(0o755)
     paths.config.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Import: several values of a flag become what the engine makes of them, old spellings what it takes today."""
+"""Import: repeated flags are combined as in the engine, and old spellings are replaced."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_an_engine_that_wants_a_flag_repeated_gets_it_so() -> None:
 
 
 def test_values_are_taken_as_llama_server_takes_them() -> None:
-    # it takes the word after an option whatever it begins with, unless this import can see an option in it
+    # the next word is the value unless it is a known option
     assert read("--grammar", "-x", "--alias", "–y").flags == {"grammar": "-x", "alias": "–y"}
     assert read("-fa", "-ngl", "9").flags == {"flash-attn": "on", "n-gpu-layers": 9}
     assert "ngl" not in long_names()

@@ -1,4 +1,4 @@
-"""Import of containers, PowerShell and other programs' settings; what is hostile ends quickly and in one sentence."""
+"""Import of containers, PowerShell and other programs' settings. Hostile files end quickly with one error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def noted(imported: ImportedProfile, *words: str) -> bool:
         ("-p 127.0.0.1:8000:8080", "127.0.0.1", 8000),
         ("--publish=[::1]:8000:8080/tcp", "::1", 8000),
         ("-p8080", "0.0.0.0", 8080),
-        ("-p 9000:9000", "127.0.0.1", 8080),  # another port than the server's: nobody outside reaches it
+        ("-p 9000:9000", "127.0.0.1", 8080),  # another port than the server's: it is not published
         ("", "127.0.0.1", 8080),
         ("--network host", "0.0.0.0", 8080),
         ("-p 99999:8080", "127.0.0.1", 8080),
@@ -207,7 +207,7 @@ def test_what_is_no_ordinary_file_is_refused_at_once(tmp_path: Path, kind: str, 
 def test_a_huge_file_is_refused_without_reading_it_all(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     with path.open("wb") as file:
-        file.truncate(40 * 2**30)  # a hole: nothing is on the disk
+        file.truncate(40 * 2**30)  # a sparse file
     with pytest.raises(UsageError, match="far too long"):
         import_source(str(path))
 
@@ -238,7 +238,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_end_quickly(name: str) -> None:
     file, text = HOSTILE[name]
-    begin = time.process_time()  # its own work, however busy the machine is
+    begin = time.process_time()  # CPU time: the machine may be busy
     with contextlib.suppress(GpuboxError):
         import_text(text, file=file)
     assert time.process_time() - begin < 5

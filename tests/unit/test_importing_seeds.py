@@ -1,4 +1,4 @@
-"""Every launch command and flag list of the articles, imported and turned back into an argv."""
+"""Every launch command and flag list of the articles, imported and written as an argv again."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 LAUNCHES = sorted(path for path in (FIXTURES / "launches").iterdir() if path.is_file())
 STOCK = parse_help((FIXTURES / "llama-server-b11434.help.txt").read_text())
 DEFAULTS = {("host", "127.0.0.1"), ("port", "8080")}
-"""What llama-server does unasked; a profile says it."""
+"""llama-server's defaults, which a profile states."""
 
 
 def published(path: Path) -> list[str]:
-    """The words of a fixture, by a reader that has nothing in common with gpubox's."""
+    """The words of a fixture, split independently of gpubox."""
     text = path.read_text()
     windows = path.suffix == ".bat"
     words = re.sub(r"\^\n", " ", text).split() if windows else shlex.split(text.replace("\\\n", " "))
@@ -34,7 +34,7 @@ def published(path: Path) -> list[str]:
 
 
 def pairs(argv: list[str]) -> set[tuple[str, str]]:
-    """The options of an argv under one spelling each; none of these commands has a positional word."""
+    """The options of an argv under their canonical names. None of these commands has a positional argument."""
     flags = set()
     words = iter([*argv, "--end"])
     word = next(words)
@@ -81,7 +81,7 @@ def test_nothing_is_lost_on_the_way_but_what_is_said() -> None:
     [
         ("article1-start-server.bat", "qwen36-mtp-16gb", set()),
         ("article2-flags.txt", "qwen35-24gb", set()),
-        ("article3-flags.txt", "qwen36-mtp-24gb", {"ctx-size"}),  # its app ships 262K, its benchmark ran 32K
+        ("article3-flags.txt", "qwen36-mtp-24gb", {"ctx-size"}),  # the app uses 262K, the benchmark 32K
         ("article4-run.sh", "qwen36-hifi-mtp", set()),
         ("article5-qwen.sh", "bench12-qwen35", set()),
     ],

@@ -1,4 +1,4 @@
-"""Import: where a source comes from, and profiles made of model files."""
+"""Import: kinds of sources, and profiles of model files."""
 
 from __future__ import annotations
 

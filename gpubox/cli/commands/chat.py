@@ -10,7 +10,7 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
-from gpubox.cli.options import NumberOption, json_option
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as FOLDER.")
 @click.option("--approve", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
               help="File changes: ask, workspace (allow) or never. [default: ask]")  # fmt: skip
-@click.option("--max-rounds", type=click.IntRange(1, 100), metavar="N", cls=NumberOption,
+@click.option("--max-rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
               help="Allow N requests to the model. [default: 5]")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=NumberOption,
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=PlainHelpOption,
               help="Allow N tokens per answer, thinking included.")  # fmt: skip
 @click.option("--tools/--no-tools", default=None, help="Let the model run code and change files.")
 @click.option("--thinking/--no-thinking", default=None, help="Let the model think. [default: the profile's]")

@@ -133,7 +133,7 @@ def _sandbox(context: Context) -> Finding:
     if probe.isolation is None:
         return Finding("sandbox", "warn", f"the model's programs are not run: {probe.problem}", probe.hint)
     if probe.isolation != "bubblewrap":
-        return Finding("sandbox", "warn", f"weaker: {probe.detail} ({probe.problem}); {probe.weaker}", probe.hint)
+        return Finding("sandbox", "warn", f"weaker: {probe.detail} ({probe.problem}); {probe.weakness}", probe.hint)
     return Finding("sandbox", "ok", f"{probe.detail}; {probe.memory}")
 
 

@@ -13,7 +13,7 @@ from gpubox import __version__, units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context, server_url
 from gpubox.cli.operations import run_cancellable
-from gpubox.cli.options import NumberOption, json_option, url_option
+from gpubox.cli.options import PlainHelpOption, json_option, url_option
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.recorder import Recorder
 from gpubox.telemetry.sampler import Sampler
@@ -28,7 +28,7 @@ PERIOD_SECONDS = 0.25
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    cls=NumberOption,
+    cls=PlainHelpOption,
     help="Stop after N seconds.",
 )
 @url_option

@@ -9,7 +9,7 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import NumberOption, json_option
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
 
 _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
@@ -29,7 +29,7 @@ def command() -> None:
     help="The only writable folder. [default: a new one]",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=NumberOption,
+    "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
     help="Time limit in seconds. [default: 30]",
 )  # fmt: skip
 @json_option
@@ -60,7 +60,7 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
         for name in outcome.quarantined:
             diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
         for name in outcome.not_quarantined:
-            diagnostics.note(f"left {name}: your own tools may run it")
+            diagnostics.note(f"kept {name}, which your own tools may run")
         ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         reason = f": {outcome.why}" if outcome.why else ""
         diagnostics.note(f"{ending}{reason}, {outcome.seconds * 1000:.0f} ms, {outcome.isolation}")

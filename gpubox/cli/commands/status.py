@@ -30,12 +30,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     import click
 
-    from gpubox.cli.options import NumberOption, url_option
+    from gpubox.cli.options import PlainHelpOption, url_option
 
     @click.command("status")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one in each line.")
     @click.option(
-        "--watch", type=click.FloatRange(min=0.1), metavar="S", cls=NumberOption, help="Print again every S seconds."
+        "--watch", type=click.FloatRange(min=0.1), metavar="S", cls=PlainHelpOption, help="Print again every S seconds."
     )
     @url_option
     @click.pass_obj

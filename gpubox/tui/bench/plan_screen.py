@@ -37,9 +37,9 @@ class PlanField:
     label: str
     about: str
     choices: tuple[tuple[str, str], ...] = ()
-    """(value, its words); the first is the default."""
+    """Values and their labels; the first is the default."""
     empty: str = ""
-    """What stands in an empty text field."""
+    """Placeholder of an empty text field."""
     option: BenchOption | None = None
     """The option of the command line; ``None`` for a profile."""
 
@@ -136,7 +136,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments that the form stands for."""
+        """The arguments of ``gpubox bench`` that the form describes."""
         values = {field.field: field.value for field in self.fields.query(CycleField)}
         values |= {field.name or "": field.value for field in self.fields.query(Input)}
         return bench_arguments(self.kind.value, values, self.service.url)

@@ -100,7 +100,7 @@ class ApprovalQueue:
             return await answer
         finally:
             self.pending = [item for item in self.pending if item[2] is not answer]
-            if answer.cancelled():
+            if not answer.done() or answer.cancelled():
                 self._close_shown()
 
     def show_next(self) -> None:

@@ -23,6 +23,7 @@ class StyledLines(Widget):
     """Cells at the left of each strip that are not part of the row."""
 
     _painting = False
+    _painted_selection: Selection | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class StyledLines(Widget):
     # -- painting and selection -----------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        self._painting = True
+        self._painting, self._painted_selection = True, self.text_selection  # looked up once, not for each row
         try:
             return super().render_lines(crop)
         finally:
@@ -83,13 +84,14 @@ class StyledLines(Widget):
         self.rendered += 1
         y += self.scroll_offset.y
         strip = self.row_strip(y)
-        selection = self.text_selection
+        if not self._painting:  # Textual looks for the character under the mouse, which needs offsets
+            return strip.apply_offsets(-self.MARGIN, y)
+        selection = self._painted_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             length = sum(len(text) for text, _ in self.row(y))
             end = length if span[1] < 0 else min(span[1], length)
             strip = self._highlight(strip, self.MARGIN + max(0, span[0]), self.MARGIN + end)
-        # Textual asks for single rows to find the character under the mouse. Painting needs no such offsets.
-        return strip if self._painting else strip.apply_offsets(-self.MARGIN, y)
+        return strip
 
     def _highlight(self, strip: Strip, start: int, end: int) -> Strip:
         """``strip`` with its characters from ``start`` to ``end`` shown as selected."""

@@ -35,7 +35,9 @@ class Speed(Benchmark):
 
     def items(self) -> Sequence[Item]:
         workloads, starts = workloads_of(self.options), self.options.starts
-        check_items(len(self.plan.targets) * starts * sum(load.warmups + load.repeats for load in workloads))
+        check_items(
+            len(self.plan.targets) * starts * sum(workload.warmups + workload.repeats for workload in workloads)
+        )
         several = len(self.plan.targets) > 1
         served = [target for target in self.plan.targets if not target.stopped]
         order = random_order(len(served), starts, self.plan.seed) if starts > 1 else range(len(served))
@@ -46,12 +48,12 @@ class Speed(Benchmark):
             start = 0
             if starts > 1:
                 start, prefix = number, f"{prefix}{number:02d}/"
-            for load in workloads:
-                group, values = f"{prefix}{load.id}", msgspec.to_builtins(load)
-                names = [f"w{n + 1}" for n in range(load.warmups)] + [str(n + 1) for n in range(load.repeats)]
+            for workload in workloads:
+                group, values = f"{prefix}{workload.id}", msgspec.to_builtins(workload)
+                names = [f"w{n + 1}" for n in range(workload.warmups)] + [str(n + 1) for n in range(workload.repeats)]
                 for place_in_group, name in enumerate(names):
-                    warmup = place_in_group < load.warmups
-                    items.append(Item(f"{group}/{name}", target.name, values, warmup, group, load.weight, start))
+                    warmup = place_in_group < workload.warmups
+                    items.append(Item(f"{group}/{name}", target.name, values, warmup, group, workload.weight, start))
         for target in self.plan.targets:
             if target.stopped:
                 prefix = f"{target.name}:" if several else ""
@@ -62,26 +64,26 @@ class Speed(Benchmark):
     def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
         if "prompt" not in item.values or server is None or server.target.name != item.target:
             return ""
-        load = workload_of(item)
-        return exceeds_context(load.depth + load.max_tokens + TEMPLATE_TOKENS, server)
+        workload = workload_of(item)
+        return exceeds_context(workload.depth + workload.max_tokens + TEMPLATE_TOKENS, server)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         if target_server.active.target.stopped:
             return await llama_bench.execute(item, target_server)
-        load = workload_of(item)
-        text = load.text
-        if load.depth:
-            text = f"{await self._context(target_server, load.depth)}\n\nLeave the text above aside. {text}"
-        if target_server.active.dialect != LLAMA and load.prefix == "cold":
+        workload = workload_of(item)
+        text = workload.text
+        if workload.depth:
+            text = f"{await self._context(target_server, workload.depth)}\n\nLeave the text above aside. {text}"
+        if target_server.active.dialect != LLAMA and workload.prefix == "cold":
             text = f"[{item.id}]\n{text}"  # its cache cannot be switched off: a new beginning avoids it
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": text}],
-            "max_tokens": load.max_tokens,
-            **load.sampling,
-            "cache_prompt": load.prefix == "warm",
-            "chat_template_kwargs": {"enable_thinking": load.thinking},
+            "max_tokens": workload.max_tokens,
+            **workload.sampling,
+            "cache_prompt": workload.prefix == "warm",
+            "chat_template_kwargs": {"enable_thinking": workload.thinking},
         }
-        if load.fixed_length:
+        if workload.fixed_length:
             body["ignore_eos"] = True
         return await measure_request(target_server, item.id, body)
 
@@ -114,11 +116,13 @@ def workload_of(item: Item) -> Workload:
     return msgspec.convert(item.values, Workload)
 
 
-def _flags(item: Item, load: Workload, reply: MeasuredReply) -> tuple[Flag, ...]:
+def _flags(item: Item, workload: Workload, reply: MeasuredReply) -> tuple[Flag, ...]:
     """The conditions of the request that the reply does not meet."""
-    flags = unmet_conditions(item, reply, load.max_tokens if load.fixed_length else None, cold=load.prefix == "cold")
+    flags = unmet_conditions(
+        item, reply, workload.max_tokens if workload.fixed_length else None, cold=workload.prefix == "cold"
+    )
     cached = reply.cached_tokens or 0
     prompt = (reply.prompt_tokens or 0) + cached
-    if load.prefix == "warm" and not item.warmup and cached < prompt / 2:
+    if workload.prefix == "warm" and not item.warmup and cached < prompt / 2:
         return Flag("cache", f"only {cached:,} of {prompt:,} prompt tokens were cached", item.id), *flags
     return flags

@@ -63,8 +63,10 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     if rows and rows[0][1].domain:
         groups["all"] = list(rows)
     for row in rows:
-        load = row[1]
-        groups.setdefault(load.domain or f"{load.prompt}, {load.prefix}, depth {load.depth}", []).append(row)
+        workload = row[1]
+        groups.setdefault(
+            workload.domain or f"{workload.prompt}, {workload.prefix}, depth {workload.depth}", []
+        ).append(row)
     return groups
 
 
@@ -111,16 +113,16 @@ def _start_means(values: Sequence[tuple[Row, float]]) -> tuple[tuple[float, floa
 
 def _sample_name(row: Row) -> str:
     """By what two runs pair their samples: the item's id without its target."""
-    item, load, _ = row
+    item, workload, _ = row
     number = item.id.rpartition("/")[2]
-    return f"{load.id}/{item.start}.{number}" if item.start else f"{load.id}/{number}"
+    return f"{workload.id}/{item.start}.{number}" if item.start else f"{workload.id}/{number}"
 
 
 def _by_prompt(values: Sequence[tuple[Row, T]]) -> list[list[list[T]]]:
     """Domains, in them prompts, in them the value of each seed."""
     domains: dict[str, dict[str, list[T]]] = {}
-    for (_, load, _), value in values:
-        domains.setdefault(load.domain, {}).setdefault(load.prompt.rpartition("-s")[0], []).append(value)
+    for (_, workload, _), value in values:
+        domains.setdefault(workload.domain, {}).setdefault(workload.prompt.rpartition("-s")[0], []).append(value)
     return [list(prompts.values()) for prompts in domains.values()]
 
 
@@ -129,16 +131,16 @@ def _acceptance(target: str, group: str, rows: Sequence[Row]) -> Metric:
         (row, stats.RatioSample(row[2].values["draft_tokens_accepted"] or 0, row[2].values["draft_tokens"]))
         for row in rows
     ]
-    load = rows[0][1]
-    if load.domain:
+    workload = rows[0][1]
+    if workload.domain:
         strata = [[_total(prompt) for prompt in prompts] for prompts in _by_prompt(drafts)]
-    elif load.greedy:  # repeats of one greedy prompt are one observation
+    elif workload.greedy:  # repeats of one greedy prompt are one observation
         strata = [[_total([ratio for _, ratio in drafts])]]
         drafts = [(drafts[0][0], strata[0][0])]
     else:
         strata = [[ratio for _, ratio in drafts]]
     samples = tuple((_sample_name(row), 100 * ratio.numerator / ratio.denominator) for row, ratio in drafts)
-    pooled = scale_estimate(stats.pooled_ratio(strata, units="prompts" if load.domain else "runs"), 100)
+    pooled = scale_estimate(stats.pooled_ratio(strata, units="prompts" if workload.domain else "runs"), 100)
     return Metric("acceptance", group, target, "%", "higher", pooled, samples)
 
 

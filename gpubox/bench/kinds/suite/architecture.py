@@ -110,7 +110,7 @@ MAX_POINTS_IF_WRONG = 3
 
 
 def architecture_points(text: str) -> dict[str, int]:
-    """3.2, ten points by five criteria of two.
+    """3.2, ten points: five criteria of two points each.
 
     A text without sentences gets none; one that confuses the two approaches gets MAX_POINTS_IF_WRONG at most.
     """
@@ -132,9 +132,9 @@ def architecture_points(text: str) -> dict[str, int]:
         for pattern in patterns
     )
     if confused > 1:
-        points["said of the other"] = min(0, MAX_POINTS_IF_WRONG - sum(points.values()))
+        points["confuses the two"] = min(0, MAX_POINTS_IF_WRONG - sum(points.values()))
     elif confused:
-        points["said of the other"] = -min(1, sum(points.values()))
+        points["confuses the two"] = -min(1, sum(points.values()))
     return points
 
 

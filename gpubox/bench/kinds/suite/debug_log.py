@@ -85,7 +85,7 @@ _CAUSES: dict[str, tuple[int, Alternatives]] = {
     ),
     "unbounded query": (1, ((r"select|query|fetch|load|read|pull|drag|scan", _ALL_ROWS),)),
     "row by row": (1, ((r"updat|row[- ]by[- ]row|n\+1|one[- ]by[- ]one", _ROW_BY_ROW),)),
-    "one led to the other": (1, ((_WORKER + "|" + _LOCKS, _WAITERS, _LINK),)),
+    "causal chain": (1, ((_WORKER + "|" + _LOCKS, _WAITERS, _LINK),)),
 }
 _REMEDIES: dict[str, tuple[int, Alternatives]] = {
     "fix: transaction or pool": (
@@ -155,7 +155,7 @@ def debug_log_points(text: str) -> dict[str, int]:
     understood = any(points[name] for name in _DEEPER)
     wrong, right = _count_blame(real)
     acquitted = any(_ACQUITTED.search(sentence.text) for sentence in real)
-    if acquitted or (wrong and (right < 2 or not points["one led to the other"])):
+    if acquitted or (wrong and (right < 2 or not points["causal chain"])):
         points["another cause"] = min(0, MAX_POINTS_IF_WRONG - total)
     elif wrong:
         points["red herring"] = -min(total, 2)
@@ -169,7 +169,7 @@ def _parts(name: str, real: Sequence[Sentence]) -> list[str]:
     if name in _REMEDIES:
         return [f"{sentence.heading}: {sentence.text}" for sentence in real]
     single = [sentence.text for sentence in real]
-    if name in ("long transaction", "one led to the other"):
+    if name in ("long transaction", "causal chain"):
         return [*single, *(f"{first} {second}" for first, second in pairwise(single))]
     return single
 

@@ -53,9 +53,9 @@ LRU_CHECKS = (
     "any order",
     "its tests pass",
 )
-EXPRESS_CHECKS = ("login", "Bearer is let in", "items", "no token: 401", "wrong token: 401")
+EXPRESS_CHECKS = ("login", "accepts Bearer", "items", "no token: 401", "wrong token: 401")
 PAGINATION_CHECKS = ("10 by default", "pages", "the last page", "metadata", "400", "at most 100", "other endpoints")
-OWN_TESTS = ("its tests pass", "its tests tell")
+OWN_TESTS = ("its tests pass", "its tests fail on the original")
 _SHIMS = {"shortener": ("pydantic", "fastapi", "driver"), "pagination": ("flask", "pytest", "driver")}
 _PYTHON = Policy(wall_seconds=240, cpu_seconds=60)
 _NODE = Policy(wall_seconds=240, cpu_seconds=60, memory_bytes=4 * units.GIB)
