@@ -85,7 +85,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         (("speed", "--url", "http://box:99999"), 2, "is not the address of a server"),
         (("speed", "--url", "http://box/v1?key=abc"), 2, "question mark"),
         (("speed", "a", "--url", ""), 2, "it takes no profile"),
-        (("speed", "a", "--repeats", "999999"), 2, "At most 20,000 in one run"),
+        (("speed", "a", "--repeats", "999999"), 2, "A run has at most 20,000 items"),
         (("speed", "a", "--repeats", "99999999999"), 2, "repeats must be at most 10,000,000"),
         (("speed", "a", "--depths", "99999999999"), 2, "depths must be at most"),
         (("speed", "a", "--max-tokens", "9" * 30), 2, "max-tokens must be at most"),
