@@ -94,7 +94,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         (("speed", "a", "--preset", "chat", "--prefix", "warm"), 2, "it takes no --prefix"),
         (("humaneval", "a", "--temperature", "nan"), 2, "temperature must be a number"),
         (("humaneval", "a", "--parallel", "1000"), 2, "--parallel"),
-        (("suite", "a", "--repeat", "9999999"), 2, "At most 20,000"),
+        (("suite", "a", "--repeat", "9999999"), 2, "at most 20,000"),
         (("suite", "a", "--ref-tps", "inf"), 2, "ref-tps must be at most"),
         (("show",), 2, "no run yet"),
         (("resume", "x"), 2, "no run yet"),
