@@ -57,7 +57,10 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
 
     if profile.companion:
-        raise UsageError(f"{profile.name} is a companion profile.", "Benchmarks measure only the active profile.")
+        raise UsageError(
+            f"{profile.name} is a companion profile: it runs beside the active one.",
+            "Benchmarks measure only the active profile.",
+        )
     for name in target.overrides:
         flag = name.lstrip("-").replace("_", "-")
         if flag in TOP_LEVEL_FLAGS:
