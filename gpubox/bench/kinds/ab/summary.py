@@ -121,7 +121,7 @@ def _notes(
         order = "".join(letters[arm.name] for arm in start_order(options, info.plan.seed))
         notes.append(f"Order of the starts, randomised in blocks of four: {order}.")
         if not _is_restarted(info):
-            notes.append("gpubox cannot restart a server by its address: each was measured in a single start.")
+            notes.append("gpubox cannot restart a server given by its address: each was measured in a single start.")
     unneeded = [(item, result) for item, result in results if result.unneeded]
     if unneeded:
         count = len({item.start for item, _ in unneeded})
