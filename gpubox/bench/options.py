@@ -104,7 +104,8 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
     ),
     "sweep": (
         BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
-                    example="n-cpu-moe=16..28:2", detail="required", in_form=True),
+                    example="n-cpu-moe=16..28:2", in_form=True,
+                    detail="16 to 28 in steps of 2, or a list: 16,20; required"),
         replace(_SET, help="Changed flag of every cell", detail=""),
         BenchOption("by", "Speed to compare", "choice", "tg", "SPEED", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),
