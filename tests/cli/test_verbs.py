@@ -481,7 +481,9 @@ def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
     save_state(paths.instance_state("main"), InstanceState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
 
-    assert "A switch to big was interrupted at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+    assert (
+        "A switch to big was interrupted at the step 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+    )
 
 
 def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths) -> None:
