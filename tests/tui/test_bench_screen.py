@@ -329,7 +329,7 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await pilot.press("k")
         await shows(pilot, "save as profile")
         await pilot.press("w")
-        await shows(pilot, "The best cell: n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
+        await shows(pilot, "Best cell: n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
         await pilot.press(*"mine", "enter")
         await shows(pilot, "There is a profile 'mine' already")
         await pilot.press(*"best", "enter")
