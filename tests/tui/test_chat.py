@@ -115,7 +115,7 @@ async def test_progress_of_the_running_turn_is_shown_and_esc_stops_it() -> None:
     chats = FakeChats([*begun, gate, e.GenerationStats(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "why")
-        await shows(pilot, "◐ reads", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
+        await shows(pilot, "◐ prefill", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
         gate.set()
         await shows(pilot, "● answers", "tg 70.4 tok/s", "accepted 90%", "Half an ans")
         await pilot.press(*"more", "enter")
@@ -131,7 +131,7 @@ async def test_an_edited_prompt_replaces_the_last_turn() -> None:
         await say(pilot, "first")
         await over(pilot, screen)
         await pilot.press("up")
-        await shows(pilot, "replaces the last turn")
+        await shows(pilot, "sends it as a new branch")
         await say(pilot, " one")
         await until(pilot, lambda: chats.asked == ["first", "first one"])
         await over(pilot, screen)

@@ -29,7 +29,7 @@ def test_a_whole_turn() -> None:
     shown = drawn(played(*coding_turn()))
     for text in (
         "❯ Parse 1h30m",
-        "qwen   b11434   tools in native format",
+        "qwen   b11434   native tool calls",
         "▸ thought for ~412 tokens, 3.1 s",
         "code_execution · bubblewrap · 38 ms · exit 1",
         "│ ValueError: invalid literal",

@@ -246,7 +246,7 @@ class BenchController:
         await self.view.read_summaries()  # the palette can start this action before the list was ever read
         run = next(filter(has_pending_restore, self.view.summaries), None)
         if run is None:
-            self.view.say("There is nothing to restore: no run was interrupted.")
+            self.view.say("No interrupted run has left its server running.")
             return
         body = f"{run.id} was interrupted; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
         restore = ("y", "stop the server of the run and restore what ran before", "yes")

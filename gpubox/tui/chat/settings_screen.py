@@ -27,7 +27,7 @@ CHOICES: dict[str, tuple[tuple[Any, str], ...]] = {
     "thinking": ((None, "the model's default"), (True, "on"), (False, "off")),
     "tools": ((True, "on"), (False, "off")),
     "approvals": (("ask", "ask for each"), ("workspace", "allow in the workspace"), ("never", "never")),
-    "protocol": ((None, "chosen for the model"), ("native", "chat template"), ("fenced", "```python blocks")),
+    "protocol": ((None, "chosen for the model"), ("native", "native (chat template)"), ("fenced", "```python blocks")),
 }
 """Settings with a few values: each value and its label."""
 
@@ -45,7 +45,7 @@ class SettingField:
 
 SETTING_FIELDS = (
     SettingField("thinking", "thinking", "before the answer"),
-    SettingField("thinking_budget_tokens", "thinking tokens", "at most, then it must answer", "no limit"),
+    SettingField("thinking_budget_tokens", "thinking tokens", "at most, then the answer", "no limit"),
     SettingField("tools", "tools", "run code, use files"),
     SettingField("protocol", "tool calls", "format of the calls"),
     SettingField("workdir", "workspace", "folder for its files", "none"),

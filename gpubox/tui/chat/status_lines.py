@@ -34,7 +34,7 @@ ISOLATION_LABELS = {
 APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write in it"}
 PHASE_LABELS = {
     "asks": ("◌", "$quiet", "waits for the server"),
-    "reads": ("◐", "$turn-prefill", "reads"),
+    "reads": ("◐", "$turn-prefill", "prefill"),
     "thinks": ("●", "$turn-thinking", "thinks"),
     "answers": ("●", "$turn-answer", "answers"),
     "runs": ("●", "$turn-tools", "runs"),
