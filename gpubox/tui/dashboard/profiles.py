@@ -33,11 +33,11 @@ PROFILE_MARKS = {
     "◌": ("$accent", "is being started, stopped or downloaded"),
     "✓": ("$quiet", "the engine accepts every flag, and the model is here"),
     "↓": ("$primary", "the engine accepts every flag; Enter downloads the model first"),
-    "?": ("$warning", "the model is missing at the path in the profile"),
+    "?": ("$warning", "the model file of the profile is missing"),
     "!": ("$warning", "the engine does not accept the profile; the row says why"),
     "✗": ("$error", "the profile file is broken; the row says where"),
     "+": ("$primary", "a model without a profile; Enter makes one"),
-    "·": ("$quiet", "not known yet"),
+    "·": ("$quiet", "not checked yet"),
 }
 """Mark of a row -> its colour and meaning."""
 NAME_CELLS = 22
