@@ -231,7 +231,7 @@ def request_fields(request: Request) -> list[tuple[str, str]]:
         ("tg", f"{tg} tok/s over {units.duration(request.generation_seconds)}"),
         ("draft accepted", acceptance),
         ("tokens per step", f"{length:.2f}" if length is not None else units.UNKNOWN),
-        ("accepted at position", positions or units.UNKNOWN),
+        ("per draft position", positions or units.UNKNOWN),
         ("ended", sanitize_to_width(stop_reason, 40) if stop_reason else f"{units.UNKNOWN} (the log does not show it)"),
         ("took", units.duration(request.duration_seconds)),
     ]

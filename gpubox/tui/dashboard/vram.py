@@ -97,7 +97,7 @@ def vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[StyledLin
         rows.append(reason)
     if kv_usage := kv_usage_line(snapshot, width):
         rows.append(kv_usage)
-    return rows or [styled_line(("nothing known yet", QUIET))]
+    return rows or [styled_line(("not known yet", QUIET))]
 
 
 def _device_lines(
