@@ -26,7 +26,7 @@ class ServerEndpoint:
     profile_name: str = ""
     """Empty if gpubox did not start the server."""
     profile: Profile | None = field(default=None, repr=False)
-    """The profile's present file; ``None`` if it has none or a broken one."""
+    """The profile as its file is now; ``None`` if the file is missing or broken."""
     build: str = ""
     """``b11434-abc``: from the server itself, else from the probe of its engine."""
     model: str = ""
@@ -109,7 +109,7 @@ async def _query(client: LlamaClient, endpoint: ServerEndpoint) -> ServerEndpoin
     if client.denied:
         raise GpuboxError(
             "The server requires an API key that gpubox does not have.",
-            "Put it into the api-key file." if endpoint.profile_name else KEY_HINT,
+            "Put the key into the api-key file." if endpoint.profile_name else KEY_HINT,
             code=ExitCode.UNHEALTHY,
         )
     build_info, model_path = props.get("build_info"), props.get("model_path")

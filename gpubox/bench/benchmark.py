@@ -147,5 +147,5 @@ def check_items(count: int) -> None:
     """Raises UsageError if a run would have more than MAX_ITEMS items; called before they are created."""
     if count > MAX_ITEMS:
         raise UsageError(
-            f"That is {count:,} items.", f"One run may have at most {MAX_ITEMS:,}: ask for fewer repeats or minutes."
+            f"That is {count:,} items.", f"A run has at most {MAX_ITEMS:,} items: ask for fewer repeats or minutes."
         )

@@ -95,7 +95,7 @@ async def measure_request(
         if not target_server.alive:
             raise GpuboxError(error.message, error.hint, code=ExitCode.NOT_RUNNING) from None
         if active.target.url and _is_overloaded(error):  # the next items would fail as well, so the run ends
-            hint = "`gpubox bench resume` continues when it answers again."
+            hint = "`gpubox bench resume` continues the run when the server answers again."
             raise GpuboxError(error.message, hint, code=ExitCode.NOT_RUNNING) from None
         raise
     target_server.count_tokens(reply.prompt_tokens or 0, reply.generated_tokens or 0)
@@ -108,7 +108,7 @@ def stored_reply(data: Mapping[str, Any]) -> MeasuredReply:
 
 
 def _is_overloaded(error: StreamError) -> bool:
-    """Whether a URL target answers nobody: too many requests, overloaded, or silent for half an hour."""
+    """Whether a URL target answers no client: too many requests, overloaded, or silent for half an hour."""
     refusals = ("The server refuses (HTTP 429)", "The server refuses (HTTP 503)", "The server is still loading")
     return error.message.startswith(refusals) or error.timed_out
 

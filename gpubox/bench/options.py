@@ -85,8 +85,8 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         replace(_STARTS, default="1"),
         BenchOption("max-tokens", "Tokens per answer", default="set by the prompt", in_form=True),
         _THINKING,
-        BenchOption("price", "Price of the machine", "number", "price-dollars of config.toml", "DOLLARS",
-                    minimum=0, exclusive=True),
+        BenchOption("price", "Price of the machine, for tg per $1,000", "number",
+                    "price-dollars of config.toml", "DOLLARS", minimum=0, exclusive=True),
         BenchOption("no-llama-bench", "Do not run llama-bench", "switch", choices=(
             ("", "if installed"), ("--no-llama-bench", "skipped"),
         ), in_form=True),
@@ -96,7 +96,7 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         BenchOption("vary", "Change one setting of A", "choice", metavar="SETTING", choices=(
             ("", "none"), ("mtp", "MTP"), ("mmap", "mmap"), ("thinking", "thinking"), ("completion", "/v1/completions"),
         ), in_form=True),
-        replace(_STARTS, help="Most starts of each side", default="6", detail="a clear verdict ends the run earlier"),
+        replace(_STARTS, help="At most N starts per side", default="6", detail="a clear verdict ends the run earlier"),
         replace(_PROMPTS, default="4; 10 with one server"),
         _DOMAINS,
         replace(_ANSWER_TOKENS, default="128"),
@@ -106,11 +106,11 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
                     example="n-cpu-moe=16..28:2", detail="required", in_form=True),
         replace(_SET, help="Changed flag of every cell", detail=""),
-        BenchOption("by", "Rate that ranks the cells", "choice", "tg", "NUMBER", choices=(
+        BenchOption("by", "Speed to compare", "choice", "tg", "SPEED", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),
-        ), in_form=True),
+        ), detail="effective: generated tokens over the whole request, prompt included", in_form=True),
         replace(_STARTS, help="Starts of each finalist", default="4"),
-        BenchOption("finalists", "Cells in the final round", default="4", minimum=2, in_form=True),
+        BenchOption("finalists", "Cells compared at the end", default="4", minimum=2, in_form=True),
         replace(_PROMPTS, default="3"),
         _DOMAINS,
         replace(_ANSWER_TOKENS, default="64"),
@@ -136,15 +136,15 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         replace(_THINKING, help="Let a thinking model think in chat and agentic"),
     ),
     "suite": (
-        BenchOption("tasks", "Tasks, such as 1.1,5.3", "list", "all", "LIST"),
-        BenchOption("repeat", "Answers per task", default="1", detail="their mean counts", in_form=True),
+        BenchOption("tasks", "Tasks to run, such as 1.1,5.3", "list", "all", "LIST"),
+        BenchOption("repeats", "Answers per task", default="1", detail="their mean counts", in_form=True),
         BenchOption("compat", "Totals as in the article", "switch", choices=(
             ("", "of all tasks"), ("--compat", "as in the article"),
         ), in_form=True),
-        BenchOption("ref-tps", "Speed worth 100 points, for one profile alone", "number", metavar="RATE",
+        BenchOption("ref-tps", "tok/s that score 100", "number", "the fastest of several profiles", "RATE",
                     minimum=0, exclusive=True),
         BenchOption("max-tokens", "Tokens per answer", default="4096; thinking: 8192", in_form=True),
         BenchOption("speed-tokens", "Tokens of each speed task, for a quick trial", minimum=2),
-        replace(_TEMPERATURE, help="Temperature of tasks 1 to 4", default="the profile's"),
+        replace(_TEMPERATURE, help="Temperature of groups 1 to 4", default="the profile's"),
     ),
 }  # fmt: skip

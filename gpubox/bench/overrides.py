@@ -57,13 +57,16 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
 
     if profile.companion:
-        raise UsageError(f"{profile.name} is a companion profile.", "Benchmarks measure only the active profile.")
+        raise UsageError(
+            f"{profile.name} is a companion profile: it runs beside the active one.",
+            "Benchmarks measure only the active profile.",
+        )
     for name in target.overrides:
         flag = name.lstrip("-").replace("_", "-")
         if flag in TOP_LEVEL_FLAGS:
             raise UsageError(f"{flag} is a field of the profile, not a flag.", "Write a second profile to compare.")
         if flag in SECRET_FLAGS or flag == "api-key-file":
-            raise UsageError(f"{flag} is a secret, so no run may set it.", "Put it into the api-key file.")
+            raise UsageError(f"{flag} is a secret, so no run may set it.", "Put the key into the api-key file.")
     flags = {**profile.flags, **target.overrides}
     return replace(profile, flags={name: value for name, value in flags.items() if value != ""})
 

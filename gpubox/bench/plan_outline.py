@@ -35,11 +35,12 @@ class PlanOutline:
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
-        first = f"{self.items} items. No server is started or stopped."
+        items = f"{self.items:,} {'item' if self.items == 1 else 'items'}"
+        first = f"{items}. No server is started or stopped."
         if self.starts:
             count = len(self.starts)
             shown = ", ".join(self.starts[:6]) + (f" and {count - 6} more" if count > 6 else "")
-            first = f"{self.items} items. {count} {'start' if count == 1 else 'starts'}: {shown}."
+            first = f"{items}. {count} {'start' if count == 1 else 'starts'}: {shown}."
             if not self.always_restarts:
                 first += " A server that already runs with the same flags is not restarted."
         sentences = [first]

@@ -85,7 +85,7 @@ async def ask_question(target_server: TargetServer, item: Item, contexts: dict[i
             contexts[length] = await context_filler(target_server, length)
         text = f"{contexts[length]}\n\nLeave the text above aside. {text}"
     if target_server.active.dialect != LLAMA:
-        text = f"[{item.id}]\n{text}"  # its cache cannot be switched off, so the prompt begins with something new
+        text = f"[{item.id}]\n{text}"  # its cache cannot be switched off, so each prompt begins with a different id
     messages = [{"role": "user", "content": text}]
     template_kwargs = {"enable_thinking": question.thinking}
     body: dict[str, Any] = {

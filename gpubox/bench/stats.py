@@ -22,7 +22,7 @@ RESAMPLES = 10_000
 MIN_CLUSTERS = 5
 """With fewer prompts no interval is given, because they do not show their own spread."""
 MARGIN = 0.01
-"""Smaller relative differences are never reported: nobody changes a flag for less."""
+"""Smaller relative differences are never reported: nobody would change a flag for less."""
 _ITERATIONS, _TINY = 500, 1e-300
 
 

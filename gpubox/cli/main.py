@@ -27,13 +27,13 @@ VERBS = {
     "logs": "print the server's log",
     "requests": "list the last requests with their times and tokens",
     "chat": "ask the model; list, search and edit chats",
-    "sandbox": "run a program in the sandbox of the chat",
+    "sandbox": "run a program in the sandbox that the chat uses",
     "record": "record all readings for `gpubox --replay FILE`",
     "engines": "list llama-server binaries, their builds and devices",
     "bench": "measure speed and quality, and read the results",
     "doctor": "check what this machine has and what is missing",
     "import": "make profiles from scripts, units, other programs' files or models",
-    "schema": "print the JSON Schema of profile files, for an editor",
+    "schema": "print the JSON Schema of profiles or config.toml, for an editor",
     "export": "write a profile as a unit, a script or a client's settings",
 }
 _MODULES = {"import": "import_"}
@@ -89,9 +89,9 @@ def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path |
     Exit codes:
       0    ok
       1    failed
-      2    wrong usage or configuration
+      2    wrong usage, profile or configuration
       3    not running or unreachable
-      4    unhealthy
+      4    the server does not answer correctly
       5    does not fit into memory
       6    a program failed in the sandbox
       130  interrupted
@@ -99,16 +99,18 @@ def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path |
     ctx.obj = Context(config)
     if ctx.invoked_subcommand is not None:
         if url:  # the verb would ignore it and read another server
-            raise UsageError("--url before a verb belongs to the screen.", "`gpubox status --url URL` has its own.")
+            raise UsageError(
+                "--url before a verb is only for the screen.", "Write it after the verb: gpubox status --url URL."
+            )
         if replay:
-            raise UsageError("--replay belongs to the screen: it takes no verb.", f"Write: gpubox --replay {replay}")
+            raise UsageError("--replay is only for the screen: it takes no verb.", f"Write: gpubox --replay {replay}")
     else:
         from gpubox.cli.commands.screen import open_screen
         from gpubox.cli.context import server_url
 
         url = server_url(url)
         if url and replay:
-            raise UsageError("--url and --replay exclude each other.", "A recording shows what it holds.")
+            raise UsageError("--url and --replay cannot be combined.", "A recording needs no server.")
         open_screen(ctx.obj, url=url, replay=replay)
 
 

@@ -85,7 +85,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     from gpubox.config import Config
 
     text = f"Wait at most SECONDS for running requests. [default: {Config().wait_seconds:.0f}]"
-    now = click.option("--now", "-n", is_flag=True, help="Do not wait for running requests.")
+    now = click.option("--now", is_flag=True, help="Do not wait for running requests; cut them off.")
     wait = click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help=text, cls=PlainHelpOption)
     return now(wait(command))
 
@@ -93,7 +93,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def check_waiting_options(now: bool, wait: float | None) -> None:
     """Raises UsageError if both ``--now`` and ``--wait`` are given."""
     if now and wait is not None:
-        raise UsageError("--now does not wait, --wait does.", "Leave one of them out.")
+        raise UsageError("--now and --wait cannot be combined.", "Leave one of them out.")
 
 
 def run_and_report(context: Context, instance: str, work: OperationWork, *, as_json: bool) -> None:

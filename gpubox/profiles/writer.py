@@ -60,7 +60,7 @@ def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, hea
     path = paths.profiles / f"{profile.name}.toml"
     parse_profile(path, tomllib.loads(text))  # a profile that would not load is not written
     if path.resolve().parent == shipped_profiles().resolve():
-        raise UsageError(f"{path} is one of the profiles that come with gpubox.", "Give the profile another name.")
+        raise UsageError(f"{path} is a shipped profile.", "Give the profile another name.")
     if path.exists() and not overwrite:
         raise UsageError(f"There is a profile {profile.name!r} already: {path}.", "Give another --name, or --force.")
     try:

@@ -64,7 +64,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     assert "every result is the same" in gpubox(capfd, "bench", "rescore", "last")[1]
     assert "there is nothing left to do" in gpubox(capfd, "bench", "resume")[2]
     code, _, err = gpubox(capfd, "bench", "rm", "last")
-    assert (code, "Say --yes" in err) == (2, True)
+    assert (code, "Add --yes" in err) == (2, True)
     assert gpubox(capfd, "bench", "rm", "last", "--yes")[0] == 0
     assert values(capfd, "bench", "ls")[1]["runs"] == []
 
@@ -74,8 +74,8 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     [
         (("speed",), 3, "Nothing is running."),
         (("speed", "nope"), 2, "nope"),
-        (("speed", "a", "--url", "http://127.0.0.1:9"), 2, "it takes no profile"),
-        (("speed", "a", "--model", "m"), 2, "--model belongs to --url"),
+        (("speed", "a", "--url", "http://127.0.0.1:9"), 2, "--url takes no profile"),
+        (("speed", "a", "--model", "m"), 2, "--model needs --url"),
         (("speed", "a", "--preset", "fast"), 2, "'fast' is not one of 'quick', 'game', 'lengths', 'chat'"),
         (("speed", "a", "--depths", "many"), 2, "--depths takes whole numbers"),
         (("speed", "a", "--prompts", "x"), 2, "no prompt 'x'"),
@@ -84,8 +84,8 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         (("speed", "--url", "http://[::1"), 2, "is not the address of a server"),
         (("speed", "--url", "http://box:99999"), 2, "is not the address of a server"),
         (("speed", "--url", "http://box/v1?key=abc"), 2, "question mark"),
-        (("speed", "a", "--url", ""), 2, "it takes no profile"),
-        (("speed", "a", "--repeats", "999999"), 2, "At most 20,000 in one run"),
+        (("speed", "a", "--url", ""), 2, "--url takes no profile"),
+        (("speed", "a", "--repeats", "999999"), 2, "A run has at most 20,000 items"),
         (("speed", "a", "--repeats", "99999999999"), 2, "repeats must be at most 10,000,000"),
         (("speed", "a", "--depths", "99999999999"), 2, "depths must be at most"),
         (("speed", "a", "--max-tokens", "9" * 30), 2, "max-tokens must be at most"),
@@ -94,7 +94,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         (("speed", "a", "--preset", "chat", "--prefix", "warm"), 2, "it takes no --prefix"),
         (("humaneval", "a", "--temperature", "nan"), 2, "temperature must be a number"),
         (("humaneval", "a", "--parallel", "1000"), 2, "--parallel"),
-        (("suite", "a", "--repeat", "9999999"), 2, "At most 20,000"),
+        (("suite", "a", "--repeats", "9999999"), 2, "at most 20,000"),
         (("suite", "a", "--ref-tps", "inf"), 2, "ref-tps must be at most"),
         (("show",), 2, "no run yet"),
         (("resume", "x"), 2, "no run yet"),

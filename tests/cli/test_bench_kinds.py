@@ -87,7 +87,7 @@ def test_speed_over_several_starts_has_its_interval_over_them(box: None, capfd: 
     assert {(metric["estimate"]["method"], metric["estimate"]["n"]) for metric in tg} == {("t over starts", 2)}
     assert all(len(metric["starts"]) == 2 for metric in tg)
     code, _, err = gpubox(capfd, "bench", "speed", "--url", "http://127.0.0.1:9", "--starts", "2")
-    assert (code, "cannot restart a server by its address" in err) == (2, True)
+    assert (code, "cannot restart a server given by its address" in err) == (2, True)
 
 
 def test_ab_of_one_profile_asked_two_ways_starts_it_once(box: None, capfd: pytest.CaptureFixture[str]) -> None:
@@ -113,13 +113,13 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("ab", "a"), "only one side"),
+        (("ab", "a"), "needs two sides"),
         (("ab", "a", "nope"), "nope"),
-        (("ab", "a", "b", "--vary", "mtp"), "neither B nor --set"),
+        (("ab", "a", "b", "--vary", "mtp"), "Leave out B and --set"),
         (("ab", "a", "--set", "n-cpu-mo=4"), "n-cpu-mo: this engine has no such option"),
         (("ab", "a", "--vary", "thinking", "--starts", "3"), "nothing is restarted"),
         (("ab", "a", "b", "--domains", "poetry"), "no domain 'poetry'"),
-        (("ab", "http://127.0.0.1:9"), "only one side"),
+        (("ab", "http://127.0.0.1:9"), "needs two sides"),
         (("ab", "http://127.0.0.1:9", "a"), "is not the address of a server"),
         (("sweep", "a"), "--over"),
         (("sweep", "a", "--over", "ctx-size"), "is not FLAG=VALUES"),
@@ -129,7 +129,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
         (("ab", "a", "--set", "host=0.0.0.0"), "host is a field of the profile"),
         (("ab", "a", "--set", "port=1"), "port is a field of the profile"),
         (("ab", "a", "--set", "api-key=abc"), "api-key is a secret"),
-        (("ab", "a", "b", "--starts", "999998"), "At most 20,000 in one run"),
+        (("ab", "a", "b", "--starts", "999998"), "A run has at most 20,000 items"),
         (("ab", "a", "b", "--context", "9" * 20), "context-tokens must be at most"),
         (("ab", "http://127.0.0.1:9", "http://127.0.0.1:99999"), "is not the address of a server"),
         (("sweep", "a", "--over", "host=0.0.0.0"), "host is a field of the profile"),
@@ -138,13 +138,13 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
         (("sweep", "a", "--over", "ctx-size=0.5..1.5:0.5"), "is not a range"),
         (("sweep", "a", "--over", f"ctx-size={'9' * 20}..{'9' * 20}"), "out of range for any flag"),
         (("sweep", "a", *(f"--over={flag}=1..199" for flag in ("c", "t", "b"))), "7,880,599 cells"),
-        (("sweep", "a", "--over", "c=512,1024", "--starts", "999999"), "At most 20,000 in one run"),
+        (("sweep", "a", "--over", "c=512,1024", "--starts", "999999"), "A run has at most 20,000 items"),
         (("soak", "a", "--minutes", "nan"), "minutes must be a number, not nan"),
         (("soak", "a", "--minutes", "inf"), "minutes must be at most"),
-        (("soak", "a", "--minutes", "1e6"), "At most 20,000 in one run"),
-        (("soak", "a", "--window", "1e-300"), "At most 20,000 in one run"),
+        (("soak", "a", "--minutes", "1e6"), "A run has at most 20,000 items"),
+        (("soak", "a", "--window", "1e-300"), "A run has at most 20,000 items"),
         (("soak", "a", "--minutes", "0"), "--minutes"),
-        (("restore",), "No interrupted run has left its server running."),
+        (("restore",), "No interrupted run has a server to restore."),
     ],
 )
 def test_what_cannot_be_is_said(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pytest_textual_snapshot import SVGImageExtension, normalize_svg
+from pytest_textual_snapshot import SVGImageExtension, normalize_svg  # type: ignore[import-untyped]
 from syrupy.assertion import SnapshotAssertion
 from textual import _wait
 from textual.pilot import Pilot
@@ -50,6 +50,12 @@ def fake() -> FakeServices:
     return FakeServices()
 
 
+def app_of(pilot: Pilot[bool]) -> app.GpuboxApp:
+    """The app under test, with its own type."""
+    assert isinstance(pilot.app, app.GpuboxApp)
+    return pilot.app
+
+
 async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") -> None:
     """Returns as soon as ``true`` is; fails after a minute."""
     limit = time.monotonic() + 60
@@ -68,13 +74,17 @@ async def shows(pilot: Pilot[bool], *expected: str) -> None:
 
 async def opened(pilot: Pilot[bool]) -> None:
     """Returns when the dashboard has everything it shows at start."""
-    screen = pilot.app.dashboard  # type: ignore[attr-defined]
+    screen = app_of(pilot).dashboard
     await until(pilot, lambda: screen.header.overview, "a status")
     await until(
         pilot,
         lambda: screen.profiles.entry and all(e.compatibility or not e.profile for e in screen.profiles.rows.values),
     )
-    await until(pilot, lambda: not screen.profiles.entry.profile or screen.detail.preview, "the engine's answer")
+    await until(
+        pilot,
+        lambda: (entry := screen.profiles.entry) and (not entry.profile or screen.detail.preview),
+        "the engine's answer",
+    )
     await settled(pilot)
 
 

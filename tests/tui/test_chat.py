@@ -18,7 +18,7 @@ from gpubox.tui.chat import approval, controller, settings_screen
 from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.screen import ChatScreen
 from gpubox.tui.chat.service import SandboxStatus
-from tests.tui.conftest import SIZE, drag, place, shows, text, until
+from tests.tui.conftest import SIZE, app_of, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
 
@@ -231,7 +231,7 @@ async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "write it")
         await until(pilot, lambda: screen.runner.running)
-        pilot.app.action_show_dashboard()  # type: ignore[attr-defined]
+        app_of(pilot).action_show_dashboard()
         await shows(pilot, "Throughput")
         gate.set()
         await until(pilot, lambda: screen.approvals.pending)

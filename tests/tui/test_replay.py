@@ -18,7 +18,7 @@ from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.replay_services import ReplayServices, open_recording
 from tests.bench_runs import speed_run
-from tests.tui.conftest import SIZE, shows, text, until
+from tests.tui.conftest import SIZE, app_of, shows, text, until
 from tests.tui.fake_bench import FakeBench
 
 ASSETS = Path(__file__).parent.parent.parent / "assets"
@@ -84,4 +84,4 @@ async def test_what_is_measured_here_now_is_no_part_of_a_recording(
     async with GpuboxApp(services).run_test(size=SIZE) as pilot:
         await shows(pilot, "recording")
         await until(pilot, lambda: len(looks) > 2, "looks at what is measured")
-        assert not pilot.app.dashboard.header.bench  # type: ignore[attr-defined]
+        assert not app_of(pilot).dashboard.header.bench

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpubox.telemetry.snapshot import Request
 from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import SIZE, opened, settled, shows, text, until
+from tests.tui.conftest import SIZE, app_of, opened, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 from tests.tui.snapshots import REQUESTS, snapshot
 
@@ -84,4 +84,4 @@ async def test_an_empty_list_says_so(fake: FakeServices) -> None:
         await until(pilot, lambda: "No request yet." in text(pilot))
         await pilot.press("t", "j", "enter", "G", "k")
         await settled(pilot)
-        assert pilot.app.screen is pilot.app.dashboard  # type: ignore[attr-defined]
+        assert pilot.app.screen is app_of(pilot).dashboard

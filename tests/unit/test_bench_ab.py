@@ -213,7 +213,7 @@ async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:
         assert all(request["cache_prompt"] is False and request["ignore_eos"] is True for request in first.asked)
         summary = report_of(find_run(paths, "last"))
         assert summary.tables[0].rows[0][-1] == "too few"  # one launch of each, however often it is asked
-        assert any("cannot restart a server by its address" in note for note in summary.notes)
+        assert any("cannot restart a server given by its address" in note for note in summary.notes)
         assert summary.flags == ()
 
 

@@ -318,7 +318,7 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
     assert (names[2], board.entries[2].flagged) == ("slow", ("swap",))
     assert [entry.tied for entry in board.entries] == [True, True, False]
     assert "2.5 % from run to run is assumed" in board.note
-    assert "every pair of places (3)" in board.note
+    assert "all 3 pairs of entries" in board.note
     lines = text_of(list(leaderboard_rows(boards, 80)))
     assert max(map(len, lines)) <= 80
     assert any("≈" in line for line in lines)

@@ -460,7 +460,7 @@ async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) 
 
 async def test_repeats_are_averaged_and_their_range_is_shown(tmp_path: Path) -> None:
     both = says(json.dumps(USERS)), says("no")
-    _, report, _ = await ran(tmp_path, {"tasks": ["4.1"], "repeat": 2}, *both)
+    _, report, _ = await ran(tmp_path, {"tasks": ["4.1"], "repeats": 2}, *both)
     ((*_, mean, span, _missed),) = table(report, "Tasks").rows
     assert (mean, span) == ("50.0", "0 – 100")
 
@@ -478,7 +478,7 @@ async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"tasks": ["9.9"]}, {"repeat": 0}, {"ref_tps": 0.0}, {"tasks": []}, {"repeat": "x"}]
+    "options", [{"tasks": ["9.9"]}, {"repeats": 0}, {"ref_tps": 0.0}, {"tasks": []}, {"repeats": "x"}]
 )
 def test_options_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,15 +13,16 @@ from gpubox.interchange.import_result import ImportSource
 from gpubox.interchange.importing import import_text
 from gpubox.interchange.profile_draft import ImportedProfile
 from gpubox.interchange.reference_options import long_name, long_names, reference_options
+from gpubox.profiles.profile import FlagValue
 
 
-def import_one(text: str, **options: Any) -> ImportedProfile:
-    (imported,) = import_text(text, **options)
+def import_one(text: str, *, name: str | None = None, file: str = "") -> ImportedProfile:
+    (imported,) = import_text(text, name=name, file=file)
     return imported
 
 
-def flags(text: str, **options: Any) -> dict[str, object]:
-    return dict(import_one(text, **options).profile.flags)
+def flags(text: str) -> dict[str, FlagValue]:
+    return dict(import_one(text).profile.flags)
 
 
 def noted(imported: ImportedProfile, *words: str) -> bool:

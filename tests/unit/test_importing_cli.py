@@ -46,7 +46,7 @@ def test_import_refuses_a_name_that_is_taken(capsys: pytest.CaptureFixture[str])
 
 def test_import_says_when_it_hides_a_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", "llama-server -m a.gguf", "--name", "demo"]) == 0
-    assert "comes with gpubox" in capsys.readouterr().err
+    assert "replaces the shipped profile" in capsys.readouterr().err
 
 
 def test_print_writes_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceC
                 yield from ("", f"<details><summary>{name}</summary>", "", *code, "", "</details>")
     if references:
         yield from ("", "### Compared with published figures (measured on other hardware)", "")
-        yield from _table(("", "theirs", "here", "unit", "their hardware", "article"), [
+        yield from _table(("", "published", "measured", "unit", "their hardware", "article"), [
             (r.what, f"{r.reference:g}", format_number(r.measured), r.unit, r.hardware, r.article) for r in references
         ])  # fmt: skip
     if report.text:
@@ -175,7 +175,7 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
             [*(getattr(row, name) for name in header), flags] for row in comparison.rows
         ])  # fmt: skip
     lines = [f"## {title}", ""]
-    lines += _table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "", "by"), [
+    lines += _table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "outcome", "method"), [
         (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_number(row.ratio),
          format_ratio_interval(row), str(row.n), row.outcome, row.method)
         for row in comparison.rows

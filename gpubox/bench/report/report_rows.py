@@ -102,7 +102,7 @@ def metric_table(metrics: Sequence[Metric], width: int | None) -> Iterator[Style
 def reference_rows(references: Sequence[ReferenceComparison]) -> Iterator[StyledRow]:
     """The reference figures next to the owner's."""
     yield (("Compared with published figures", "head"), ("  (measured on other hardware than yours)", "quiet"))
-    cells = [("", "THEIRS", "YOURS", "", "THEIR HARDWARE", "")]
+    cells = [("", "PUBLISHED", "MEASURED", "RATIO", "THEIR HARDWARE", "")]
     for pair in references:
         figure, measured = f"{pair.reference:g} {pair.unit}", f"{format_number(pair.measured)} {pair.unit}"
         ratio = f"{pair.ratio:.2f}x" if pair.ratio else ""

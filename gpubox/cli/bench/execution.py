@@ -25,10 +25,10 @@ def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, 
 
     if url is not None:
         if profiles:
-            raise UsageError("--url measures a server by its address: it takes no profile.")
+            raise UsageError("--url takes no profile: it measures the server at that address.")
         return [target_by_url(url, model)]
     if model:
-        raise UsageError("--model belongs to --url.", "A profile names its own model.")
+        raise UsageError("--model needs --url.", "A profile names its own model.")
     names = list(dict.fromkeys(profiles))
     if not names:
         running = observe(context.paths, MAIN_INSTANCE).running
@@ -69,7 +69,7 @@ def execute_plan(context: Context, plan: Plan, *, now: bool, as_json: bool) -> N
     if not now and (busy := asyncio.run(busy_slots(context.paths, context.config))):
         message = f"A request is running on {'; '.join(busy)}."
         if not diagnostics.stderr_is_terminal() or not click.confirm(f"{message} Start when it is done?", err=True):
-            raise GpuboxError(message, "--now cuts it off; or try again later.")
+            raise GpuboxError(message, "Try again later, or cut it off with --now.")
     _execute(context, plan, now=now, as_json=as_json)
 
 

@@ -37,10 +37,10 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
         if kind in URL_KINDS:
             options += [
                 click.Option(["--url"], metavar="URL", help="Measure the OpenAI-compatible server at URL."),
-                click.Option(["--model"], metavar="NAME", help="The model to ask for; with --url."),
+                click.Option(["--model"], metavar="NAME", help="With --url: the model to ask for."),
             ]
         options += [
-            click.Option(["--dry-run"], is_flag=True, help="Print what the run would do, and do nothing."),
+            click.Option(["--dry-run"], is_flag=True, help="Print the plan only."),
             click.Option(["--now"], is_flag=True, help="Start even if a request is running; it is cut off."),
             click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
         ]
@@ -71,7 +71,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     """Measure the speed of PROFILES, or of the running server.
 
     Answers have a fixed length, temperature 0 and no thinking. Every cell has one warm-up and several repeats. The
-    report shows TTFT, pp, tg and draft acceptance, with 95 % intervals over server starts if --starts is given.
+    report shows TTFT, pp, tg and draft acceptance. 95 % intervals need --starts 2 or more, or --preset chat.
 
     \b
     Presets:
@@ -92,7 +92,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
         given["price"] = context.config.price_dollars
     parse_options(given)
     if url and "starts" in given:
-        raise UsageError("gpubox cannot restart a server by its address.", "Leave out --starts.")
+        raise UsageError("gpubox cannot restart a server given by its address.", "Leave out --starts.")
     _check_preset(given)
     targets = resolve_targets(context, profiles, url, model)
     if with_llama_bench:
@@ -126,9 +126,9 @@ def ab_command(context: Context, given: dict[str, Any]) -> Plan:
     """Compare A with B, or with A after one change (--set, --vary).
 
     A and B are profiles, or http:// addresses of running servers. Both sides get the same prompts, in random order.
-    Server starts differ by themselves, so each side is started at least four times; a clear verdict ends the run.
-    --vary thinking and --vary completion ask one server in turns. gpubox cannot restart a server by its address; the
-    report says what remains open then.
+    Speed differs from one server start to the next, so each side is started at least four times; a clear verdict ends
+    the run. --vary thinking and --vary completion alternate between both settings on one server. gpubox cannot restart
+    a server given by its address; the report then says what it could not rule out.
     """
     import msgspec
 
@@ -149,11 +149,11 @@ def _arms(
     from gpubox.bench.model import Target
 
     if second is None and not settings and not vary:
-        raise UsageError("There is only one side.", "Name a second profile, or change a flag: --set spec-type=none")
+        raise UsageError("ab needs two sides.", "Name a second profile, or change a flag: --set spec-type=none")
     if first.startswith("http") or (second or "").startswith("http"):
         return _arms_by_address(first, second, changed=bool(settings or vary))
     if vary and (second is not None or settings):
-        raise UsageError("--vary changes A alone: it goes with neither B nor --set.")
+        raise UsageError("--vary changes one setting of A.", "Leave out B and --set.")
     target = Target(first, profile=first)
     profile = context.profile(first)
     _check_overrides(context, target)
@@ -184,7 +184,7 @@ def _arms_by_address(first: str, second: str | None, *, changed: bool) -> tuple[
 
     hint = "Name two addresses: ab http://A http://B"
     if second is None or changed:
-        raise UsageError("A server by its address cannot be changed.", hint)
+        raise UsageError("gpubox cannot change the flags of a server given by its address.", hint)
     for url in (first, second):
         if "://" not in url:  # the name of a profile would be taken for a host
             raise UsageError(f"{url!r} is not the address of a server.", hint)
@@ -199,12 +199,9 @@ def _arms_by_address(first: str, second: str | None, *, changed: bool) -> tuple[
 def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     """Find the fastest cell of a grid of flags of PROFILE.
 
-    Each cell is started once. Then the fastest cells and the profile's own are compared on new starts, in random
-    order. A cell that does not load is kept with its reason; cells that need at least as much memory are skipped.
-    `gpubox bench save last` writes the best cell as a profile.
-
-    A draft window (spec-draft-n-max) with synthetic acceptance needs --set spec-synth-len=L, because
-    spec-synth-rates must have one rate for each drafted token.
+    Each cell, one combination of values, is started once. Then the fastest cells and the unchanged profile are
+    compared on new starts, in random order. A cell that does not load is kept with its reason; cells that need at
+    least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a profile.
     """
     from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, grid_targets, parse_axis
     from gpubox.bench.model import Plan
@@ -237,10 +234,11 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
 
 @_kind_command(_PROFILES)
 def soak_command(context: Context, given: dict[str, Any]) -> Plan:
-    """Put an agent's load on PROFILES, or on the running server, for minutes.
+    """Run an agent's load on PROFILES, or on the running server, for many minutes.
 
-    Conversations grow by tool results and start again. The report shows speed, TTFT, acceptance, memory, temperature,
-    clocks and power over time. It names falling speed, growing memory and cycles of fast and slow answers.
+    Each conversation gets tool results until it reaches --context tokens; then a new one begins. The report shows
+    speed, TTFT, acceptance, memory, temperature, clocks and power over time. It names falling speed, growing memory
+    and cycles of fast and slow answers.
     """
     from gpubox.bench.model import Plan
 
@@ -259,7 +257,8 @@ def humaneval_command(context: Context, given: dict[str, Any]) -> Plan:
       agentic  up to five rounds with a sandbox
       all      all of them, compared
 
-    The model's programs and the grader run in the sandbox. Without a sandbox there is no run.
+    The model's programs and the grader run in the sandbox. The run is refused if no sandbox
+    works here.
     """
     from gpubox.bench.kinds.humaneval.options import MODES, parse_options
     from gpubox.bench.model import Plan
@@ -275,10 +274,17 @@ def humaneval_command(context: Context, given: dict[str, Any]) -> Plan:
 
 @_kind_command(_PROFILES)
 def suite_command(context: Context, given: dict[str, Any]) -> Plan:
-    """Run twelve tasks on PROFILES, or on the running server, and rank them.
+    """Run twelve tasks on PROFILES, or on the running server, and rank the profiles.
 
-    Code generation and multi-file edits count 40 %; reasoning, tool use and speed 20 % each. Programs run in the
-    sandbox. A task that this machine cannot run has no points and counts in no total.
+    \b
+    Groups of tasks, with their share of the total:
+      1, 2  code generation, multi-file edits  40 %
+      3     reasoning                          20 %
+      4     tool use                           20 %
+      5     speed                              20 %
+
+    Programs run in the sandbox. A task whose program cannot run here shows a keyword score, which counts in no total.
+    --compat computes the totals as the article "Round 3: twelve tasks, five local models" does.
     """
     from gpubox.bench.kinds.suite.tasks import parse_options
     from gpubox.bench.model import Plan

@@ -70,7 +70,7 @@ def ls_command(context: Context, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> None:
-    """Show the report of RUN: an id, a part of one, or `last`."""
+    """Show the report of RUN: an id, a part of one, or `last` (the default)."""
     from gpubox.bench.run_store import find_run
 
     print_report(context, find_run(context.paths, run), as_json=as_json, plots=not no_plots)
@@ -85,10 +85,10 @@ def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> N
 def compare_command(context: Context, first: str, second: str, no_plots: bool, as_json: bool) -> None:
     """Compare SECOND with FIRST, row by row: better, regression or noise.
 
-    Two runs of the same thing differ, too. How much is taken from past runs of the profile on this machine; without
-    such runs it is assumed, and the report says so. Prompts of both runs are paired; pass rates use McNemar's test.
-    p values are corrected over all rows (Holm). A difference below 1 % counts as noise; use `gpubox bench ab` for
-    those.
+    Without SECOND, the last run. Identical runs also differ. gpubox estimates by how much from past runs of the profile
+    on this machine; without such runs it assumes a value, and the report says so. Prompts of both runs are paired;
+    pass rates use McNemar's test. p values are corrected over all rows (Holm). A difference below 1 % counts as noise;
+    use `gpubox bench ab` for smaller differences.
     """
     from gpubox.bench.report.load import load_comparison
     from gpubox.bench.run_store import find_run
@@ -132,9 +132,9 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
 @click.option("--output", "-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write into FILE.")
 @click.pass_obj
 def export_command(context: Context, what: Sequence[str], form: str | None, file: str | None) -> None:
-    """Write a run, `compare A B` or `leaderboard [KIND]` for sharing.
+    """Write WHAT for sharing: a run, `compare A B` or `leaderboard [KIND]`.
 
-    Paths, host names and keys are left out.
+    Without WHAT, the last run. Paths, host names and keys are left out.
 
     \b
     gpubox bench export last --md
@@ -159,7 +159,7 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
 @json_option
 @click.pass_obj
 def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None:
-    """Continue RUN: measure what has no result yet."""
+    """Continue RUN (default: the last run): measure what has no result yet."""
     from gpubox.bench.run_store import find_run
 
     stored = find_run(context.paths, run)
@@ -177,7 +177,7 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
 @json_option
 @click.pass_obj
 def rescore_command(context: Context, run: str, as_json: bool) -> None:
-    """Score the stored replies of RUN again, for example after a change of the scorer."""
+    """Score the stored replies of RUN (default: the last run) again, for example after a change of the scorer."""
     import asyncio
 
     from gpubox.bench.plan_runner import rescore_run
@@ -195,15 +195,15 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
 
 @click.command("save")
 @click.argument("run", default="last")
-@click.option("--cell", default="", metavar="NAME", help="Save this cell or side, not the best cell.")
-@click.option("--name", default="", metavar="NAME", help="Name the new profile.")
+@click.option("--cell", default="", metavar="NAME", help="Save the cell or side NAME. [default: the best cell]")
+@click.option("--name", default="", metavar="NAME", help="Name the new profile. [default: made from the cell]")
 @click.option("--force", is_flag=True, help="Replace a profile with that name.")
 @json_option
 @click.pass_obj
 def save_command(context: Context, run: str, cell: str, name: str, force: bool, as_json: bool) -> None:
-    """Save the best cell of the sweep RUN as a profile.
+    """Save the best cell of the sweep RUN (default: the last run) as a profile.
 
-    For other kinds, --cell names the side to save.
+    If RUN is no sweep, --cell names the side to save.
     """
     from gpubox.bench.run_store import find_run
     from gpubox.bench.saved_profile import default_profile_name, profile_of_target, target_to_save
@@ -231,7 +231,7 @@ def restore_command(context: Context, as_json: bool) -> None:
 
     info = pending_restore(context.paths)
     if info is None:
-        raise UsageError("No interrupted run has left its server running.", "`gpubox status` shows what runs.")
+        raise UsageError("No interrupted run has a server to restore.", "`gpubox status` shows what runs.")
     show = OperationOutput()
 
     def emit(event: BenchEvent) -> None:
@@ -258,7 +258,7 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
     names = ", ".join(run.id for run in stored)
     if not yes:
         if not diagnostics.stderr_is_terminal():
-            raise UsageError("Deleting runs needs your confirmation.", "Say --yes.")
+            raise UsageError("Deleting runs needs your confirmation.", "Add --yes.")
         if not click.confirm(f"Delete {names}?", err=True):
             return
     for run in stored:
@@ -266,7 +266,9 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
             info = run.info
             if info.restore_pending and info.previous:
                 name = info.previous.profile
-                diagnostics.note(f"  ! {name} ran before {run.id} and is not restored: `gpubox switch {name}` does it.")
+                diagnostics.note(
+                    f"  ! {name} ran before {run.id} and does not run again; `gpubox switch {name}` starts it."
+                )
         run.remove()
     if as_json:
         output.emit_json({"removed": [run.id for run in stored]})

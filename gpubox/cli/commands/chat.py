@@ -21,19 +21,25 @@ if TYPE_CHECKING:
 @click.option("-p", "--prompt", metavar="TEXT", help="Ask TEXT; - reads it from stdin.")
 @click.option("--continue", "chat", metavar="NAME", help="Continue the chat NAME.")
 @click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")
-@click.option("--workdir", type=click.Path(path_type=Path), metavar="FOLDER", help="The folder the model works in.")
-@click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as FOLDER.")
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The work folder: the model may read and change its files. [default: none]",
+)
+@click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as work folder.")
 @click.option("--approve", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
-              help="File changes: ask, workspace (allow) or never. [default: ask]")  # fmt: skip
+              help="File changes: ask each time, always allow them in the work folder (workspace), or never. "
+              "[default: ask]")  # fmt: skip
 @click.option("--max-rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
               help="Allow N requests to the model. [default: 5]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=PlainHelpOption,
               help="Allow N tokens per answer, thinking included.")  # fmt: skip
-@click.option("--tools/--no-tools", default=None, help="Let the model run code and change files.")
+@click.option("--tools/--no-tools", default=None, help="Let the model run code and change files. [default: --tools]")
 @click.option("--thinking/--no-thinking", default=None, help="Let the model think. [default: the profile's]")
 @click.option("--system", metavar="TEXT", help="Replace the profile's system prompt.")
 @click.option("--set", "sampling", multiple=True, metavar="KEY=N", help="Set a sampling parameter, such as top_k=20.")
-@click.option("--reset", is_flag=True, help="Drop the chat's settings first.")
+@click.option("--reset", is_flag=True, help="Reset the chat's settings to the defaults first.")
 @click.option("--url", metavar="URL", help="Ask a server that gpubox did not start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.pass_context
@@ -53,12 +59,14 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         if prompt is not None:
-            raise UsageError("-p takes no other verb.", f"Write: gpubox chat {ctx.invoked_subcommand} ...")
+            raise UsageError("-p cannot be combined with a verb.", f"Write: gpubox chat {ctx.invoked_subcommand} ...")
         return None
     if prompt is None:
         raise UsageError("There is no prompt.", 'Write gpubox chat -p "...", or open the screen and press c.')
     if chat and name:
-        raise UsageError("--continue and --name exclude each other.", "--continue names an existing chat.")
+        raise UsageError(
+            "--continue and --name cannot be combined.", "--continue names an existing chat, --name a new one."
+        )
     url = server_url(url)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
@@ -103,7 +111,8 @@ def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
         if key not in SAMPLING_FLAGS:
             near = closest_match(key, SAMPLING_FLAGS)
             raise UsageError(
-                f"{key!r} is no sampling parameter.", f"Did you mean {near!r}?" if near else ", ".join(SAMPLING_FLAGS)
+                f"{key!r} is not a sampling parameter.",
+                f"Did you mean {near!r}?" if near else ", ".join(SAMPLING_FLAGS),
             )
         try:
             value = float(number)
@@ -182,11 +191,16 @@ def branch(context: Context, name: str, new: str, turn: str | None, as_json: boo
 @json_option
 @click.pass_obj
 def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None:
-    """Continue from TURN next time, or from the turn before the last. Nothing is deleted."""
+    """Rewind NAME: the next prompt continues after TURN (default: the turn before the last).
+
+    Nothing is deleted.
+    """
     from gpubox.agent.transcript.chat_files import rewind_chat
 
     head = rewind_chat(context.paths, name, turn)
-    _print_result(as_json, name, f"{name} continues from {head or 'the beginning'}.")
+    _print_result(
+        as_json, name, f"The next prompt continues {name} {f'after {head}' if head else 'from the beginning'}."
+    )
 
 
 @command.command("rm")

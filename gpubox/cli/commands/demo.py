@@ -30,13 +30,13 @@ MAX_TOKENS = 64
 
 @click.command("demo")
 @click.option("--once", is_flag=True, help="Without the screen: start, ask one question, stop.")
-@click.option("--ask", default=QUESTION, metavar="TEXT", help="With --once: another question.")
+@click.option("--ask", default=QUESTION, metavar="TEXT", help="With --once: ask TEXT.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON object.")
 @click.pass_obj
 def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
     """Run a small model (98 MB, downloaded once) on the embedded engine.
 
-    Without --once the screen opens and starts it. A server that runs already is not replaced.
+    Without --once the screen opens and starts it there. If another profile runs, nothing is started.
     """
     profile = context.profile(PROFILE)
     choose_engine(context.config, profile.engine)  # raises before the download

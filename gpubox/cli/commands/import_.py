@@ -27,7 +27,7 @@ from gpubox.profiles.writer import profile_toml, save_profile
 # SOURCE may be a pasted list of flags that begins with dashes.
 @click.command("import", context_settings={"ignore_unknown_options": True})
 @click.argument("source")
-@click.option("--name", metavar="NAME", help="Name the profile; or choose one of several.")
+@click.option("--name", metavar="NAME", help="Name the profile. With several models in SOURCE, import only NAME.")
 @click.option("--model", metavar="MODEL", help="Use this model instead of the source's.")
 @click.option("--print", "only_print", is_flag=True, help="Print the TOML and write nothing.")
 @click.option("--force", is_flag=True, help="Replace profiles with the same name.")
@@ -38,8 +38,8 @@ def command(
 ) -> None:
     """Make profiles from SOURCE.
 
-    SOURCE is a command line in quotes, a file, or - for stdin. Nothing in it is run. What no profile can hold is
-    printed, and kept as a comment in the profile's file.
+    SOURCE is a command line in quotes, a file, or - for stdin. Nothing in it is run. Settings that a profile
+    cannot hold are printed, and kept as a comment in the profile's file.
 
     \b
     Files:
@@ -74,7 +74,7 @@ def command(
         assert path is not None
         output.emit(f"{imported.profile.name}  {path}")
         if (shipped_profiles() / path.name).exists():
-            diagnostics.note("  ! It replaces the profile of that name that comes with gpubox.")
+            diagnostics.note("  ! It replaces the shipped profile of that name.")
         for note in imported.notes:
             diagnostics.note(f"  ! {note}")
 

@@ -49,9 +49,9 @@ def command(
     """
     instance = companion or MAIN_INSTANCE
     if companion and companion not in instance_names(context.paths):
-        raise GpuboxError(f"{companion} has no log: no companion of that name ever ran.", code=ExitCode.NOT_RUNNING)
+        raise GpuboxError(f"{companion} has no log: no companion of that name has run.", code=ExitCode.NOT_RUNNING)
     if failed and follow:
-        raise UsageError("--failed and --follow exclude each other: the log of a failed start is complete.")
+        raise UsageError("--failed and --follow cannot be combined: the log of a failed start gets no new lines.")
     path, failure = failed_log(context.paths, instance) if failed else (context.paths.instance_log(instance), "")
     if only_path:
         if as_json:

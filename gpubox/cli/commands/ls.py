@@ -16,29 +16,29 @@ from gpubox.server.state import load_state
 
 
 @click.command("ls")
-@click.argument("search", required=False)
+@click.argument("text", required=False)
 @click.option("--all", "all_", is_flag=True, help="List shipped profiles even if you have your own.")
 @json_option
 @click.pass_obj
-def command(context: Context, search: str | None, all_: bool, as_json: bool) -> int:
-    """List profiles whose name or text contains SEARCH.
+def command(context: Context, text: str | None, all_: bool, as_json: bool) -> int:
+    """List profiles whose name, title or description contains TEXT; without TEXT, all.
 
     \b
-    ●  runs
-    ✓  can be started
-    !  cannot be started, with the reason
+    ●  it runs
+    ✓  it can be started
+    !  it cannot be started, with the reason
 
-    Exits 1 if SEARCH matches none.
+    Exits 1 if none contains TEXT.
     """
     views = (observe(context.paths, instance) for instance in instance_names(context.paths))
     running = {view.running.launch.profile for view in views if view.running}
     profiles = [
         p
         for p in context.catalog.profiles.values()
-        if not search or search.lower() in f"{p.name} {p.title} {p.description}".lower()
+        if not text or text.lower() in f"{p.name} {p.title} {p.description}".lower()
     ]
     hidden = 0
-    if not (search or all_ or as_json) and hides_shipped(profiles, context.config.shipped_profiles):
+    if not (text or all_ or as_json) and hides_shipped(profiles, context.config.shipped_profiles):
         last = load_state(context.paths.instance_state(MAIN_INSTANCE)).last_good
         visible = visible_profiles(profiles, running | ({last.profile} if last else set()))
         hidden, profiles = len(profiles) - len(visible), visible
@@ -65,18 +65,20 @@ def command(context: Context, search: str | None, all_: bool, as_json: bool) -> 
                 "broken": {name: str(error) for name, error in context.catalog.broken.items()},
             }
         )
-        return ExitCode.OK if profiles or not search else ExitCode.FAILED
+        return ExitCode.OK if profiles or not text else ExitCode.FAILED
     rows = [
         (_mark(p.name in running, compatibility[p.name]), p.name, p.title, compatibility[p.name].summary)
         for p in profiles
     ]
     output.emit_table(rows)
     if hidden:
-        diagnostics.note(f"{hidden} shipped profiles are hidden; --all lists them, and SEARCH finds them.")
+        diagnostics.note(
+            f"{hidden} shipped profiles are hidden; `gpubox ls --all` lists them, `gpubox ls TEXT` finds them."
+        )
     for error in context.catalog.broken.values():
         diagnostics.show_error(error)
-    if not profiles and search:
-        raise GpuboxError(f"No profile matches {search!r}.", "`gpubox ls` lists them all.")
+    if not profiles and text:
+        raise GpuboxError(f"No profile matches {text!r}.", "`gpubox ls` lists them all.")
     return ExitCode.OK
 
 

@@ -34,10 +34,10 @@ def command(context: Context, lines: int, url: str | None, as_json: bool) -> Non
     TTFT    from arrival to the first token; ≥ if the wait for a slot is unknown
     PP, TG  tokens per second
     DRAFT   share of drafted tokens that were accepted
-    TOOK    from the slot to the end
-    END     why the answer stopped; then why a cached prompt was processed again
+    TOOK    from the start in a slot to the end
+    END     stop reason, and the cause of a cache miss
 
-    With --url, how many requests run and wait there: the log of that server is not here.
+    With --url, gpubox cannot read that server's log, so it shows counts only: how many requests run and wait.
     """
     url = server_url(url)
     snapshot = asyncio.run(_read(context, url))
@@ -67,7 +67,7 @@ def _print_counts(snapshot: Snapshot, as_json: bool) -> None:
         output.emit_json({"profile": None, "base_url": server.base_url, "requests": None, **running})
         return
     output.emit(f"{units.tokens(through.busy_slots)} running, {units.tokens(through.queued_requests)} waiting")
-    output.emit("Finished requests come from a server's log; the log of this one is not here.")
+    output.emit("gpubox cannot read this server's log, so it does not list its requests.")
 
 
 async def _read(context: Context, url: str | None) -> Snapshot:
@@ -91,7 +91,7 @@ def _row(request: Request) -> tuple[str, ...]:
         units.UNKNOWN if acceptance is None else f"{acceptance:.0%}",
         units.duration(request.duration_seconds),
         request.stop_reason or units.UNKNOWN,
-        f"re-read: {request.cache_miss}" if request.cache_miss else "",
+        f"cache miss: {request.cache_miss}" if request.cache_miss else "",
     )
 
 

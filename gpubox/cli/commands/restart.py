@@ -20,7 +20,7 @@ from gpubox.server.supervisor import instance_of
 @json_option
 @click.pass_obj
 def command(context: Context, profile: str | None, now: bool, wait: float | None, yes: bool, as_json: bool) -> None:
-    """Restart the running profile, or the companion PROFILE, with its current file."""
+    """Restart the running profile, or the companion PROFILE, reading its file again."""
     check_waiting_options(now, wait)
     restarted = context.profile(profile or _active_profile(context))
     instance = instance_of(restarted)

@@ -17,7 +17,7 @@ _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 
 @click.group("sandbox")
 def command() -> None:
-    """Run a program in the sandbox of the chat."""
+    """Run a program in the sandbox that the chat uses."""
 
 
 @command.command("run")
@@ -26,7 +26,7 @@ def command() -> None:
     "--workdir",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="The only writable folder. [default: a new one]",
+    help="The work folder. [default: an empty one, removed afterwards]",
 )
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
@@ -37,8 +37,8 @@ def command() -> None:
 def run_file(context: Context, file: Path, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
     """Run the Python program FILE (- for stdin) in the sandbox.
 
-    It has no network, sees no other files, and has limits of time and memory. Exits 6 if the program fails or is
-    stopped.
+    It has no network, sees only its work folder, and has limits of time and memory. Exits 6 if the program fails or
+    is stopped.
     """
     import asyncio
 
@@ -81,5 +81,5 @@ def _read(file: Path) -> str:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
     if len(data) > _MAX_PROGRAM_BYTES:
-        raise UsageError(f"{file} is too long for a program.", "The limit is 4 MiB.")
+        raise UsageError(f"{file} is too large for a program.", "The limit is 4 MiB.")
     return bytes(data).decode("utf-8", "surrogateescape")

@@ -18,10 +18,10 @@ _FILES: dict[str, type] = {"profile": Profile, "config": Config}
 @click.command("schema")
 @click.argument("file", type=click.Choice(tuple(_FILES)), default="profile")
 def command(file: str) -> int:
-    """Print the JSON Schema of profile files, or of config.toml, with which an editor completes and checks them.
+    """Print the JSON Schema of profiles or config.toml. Editors use it to complete and check them.
 
-    For example: gpubox schema > ~/.config/gpubox/profile.schema.json, and in each profile the first line
-    "#:schema ../profile.schema.json" (Taplo, Even Better TOML).
+    For example, run gpubox schema > ~/.config/gpubox/profile.schema.json, and make this the first line of each
+    profile: "#:schema ../profile.schema.json". Taplo and Even Better TOML read it.
     """
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"gpubox {file}"}
     output.emit_verbatim(json.dumps({**head, **json_schema(_FILES[file])}, indent=2, ensure_ascii=False))

@@ -75,7 +75,7 @@ def _contrast_table(options: AbOptions, rows: Sequence[ContrastRow], results: Sc
         reached = " and ".join(str(analysis.starts) for analysis in planned if analysis.starts <= current.starts)
         interim = f", and for the interim analyses (after {reached} starts of each)"
     note = (
-        f"above 1 where the first is faster; each interval is its row's alone; p is corrected for these "
+        f"above 1 where the first is faster; the intervals are not corrected; p is corrected for these "
         f"{len(rows)} rows (Holm, tg over all has {MAIN_WEIGHT:.0%}){interim}; "
         f"less than {MARGIN:.0%} is never called a difference"
     )
@@ -121,7 +121,7 @@ def _notes(
         order = "".join(letters[arm.name] for arm in start_order(options, info.plan.seed))
         notes.append(f"Order of the starts, randomised in blocks of four: {order}.")
         if not _is_restarted(info):
-            notes.append("gpubox cannot restart a server by its address: each was measured in a single start.")
+            notes.append("gpubox cannot restart a server given by its address: each was measured in a single start.")
     unneeded = [(item, result) for item, result in results if result.unneeded]
     if unneeded:
         count = len({item.start for item, _ in unneeded})

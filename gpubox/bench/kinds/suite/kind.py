@@ -38,7 +38,7 @@ class Suite(Benchmark):
             for name, task in TASKS.items():
                 if name not in self.options.tasks:
                     continue
-                values, answers, group, weight = {"task": name}, self.options.repeat, "", 1000.0
+                values, answers, group, weight = {"task": name}, self.options.repeats, "", 1000.0
                 if task.max_tokens:
                     answers, group, weight = SPEED_RUNS, f"{prefix}{name}", float(self._max_tokens(task, None))
                     items.append(Item(f"{group}/w1", target.name, values, True, group, weight))

@@ -126,7 +126,7 @@ def _task_table(options: SuiteOptions, names: Sequence[str], measured: ScoredIte
             span = f"{min(points):.0f} – {max(points):.0f}" if len(points) > 1 else None
             rows.append((label, name, mean, span, _missed(repeats[-1])))
             details.append(str(repeats[-1].values.get("code", "")))
-    columns = ("task", "profile", "of 100", "range", "missed, or n/a")
+    columns = ("task", "profile", "of 100", "range", "missed or not applicable")
     return ReportTable("Tasks", columns, tuple(rows), "", tuple(details))
 
 
@@ -138,7 +138,7 @@ def _missed(result: Result) -> str:
         return "no answer"
     parts = [name for name, passed in {**values.get("items", {}), **values.get("checks", {})}.items() if not passed]
     if values.get("penalty", 1.0) < 1:
-        parts.insert(0, "does not parse (x 2/3)")
+        parts.insert(0, "does not parse (points × 2/3)")
     if score_of_values(values).keywords_only:
         features = list(values["items"].values())
         parts.insert(0, f"keywords only, {sum(map(bool, features))} of {len(features)}: {values['unavailable']}")

@@ -55,7 +55,7 @@ class SuiteOptions:
     """The options of one suite run."""
 
     tasks: tuple[str, ...] = tuple(TASKS)
-    repeat: int = 1
+    repeats: int = 1
     """Answers to each task but speed: their mean counts, their range is shown."""
     compat: bool = False
     """Aggregate the scores as the article did."""
@@ -74,9 +74,10 @@ def parse_options(values: Mapping[str, Any]) -> SuiteOptions:
     options = convert_options(values, SuiteOptions)
     if unknown := [task for task in options.tasks if task not in TASKS]:
         raise UsageError(f"There is no task {unknown[0]!r}.", f"Choose from: {', '.join(TASKS)}.")
-    if not options.tasks or options.repeat < 1 or any((n or 1) < 1 for n in (options.max_tokens, options.speed_tokens)):
+    counts = (options.repeats, options.max_tokens, options.speed_tokens)
+    if not options.tasks or any(count is not None and count < 1 for count in counts):
         raise UsageError("A suite needs at least one task, one repeat and one token.")
-    check_items(options.repeat * len(options.tasks))
+    check_items(options.repeats * len(options.tasks))
     if options.ref_tps is not None and options.ref_tps <= 0:
         raise UsageError("--ref-tps must be above 0.")
     return options

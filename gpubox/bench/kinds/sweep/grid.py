@@ -176,7 +176,7 @@ def grid_targets(profile: str, axes: Sequence[Axis], base: Mapping[str, FlagValu
     if both := set(names) & set(base or {}):
         raise UsageError(f"{min(both)} is swept: --set cannot set it too.")
     if (count := math.prod(len(axis.values) for axis in axes)) > MAX_CELLS:
-        raise UsageError(f"That is {count:,} cells, a restart each.", f"At most {MAX_CELLS} at once.")
+        raise UsageError(f"That is {count:,} cells, and each needs a restart.", f"At most {MAX_CELLS} at once.")
     targets = []
     for values in product(*(axis.values for axis in axes)):
         cell = dict(zip(names, values, strict=True))
