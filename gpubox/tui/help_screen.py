@@ -84,7 +84,9 @@ class HelpScreen(Dialog[None]):
         yield from _table("Terms", [(term, text, "bold") for term, text in TERMS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in SERVER_STATES.items()]
         yield from _table("State of the server", states)
-        yield from _table("Marks in the profile list", [(mark, text, colour) for mark, (colour, text) in PROFILE_MARKS.items()])
+        yield from _table(
+            "Marks in the profile list", [(mark, text, colour) for mark, (colour, text) in PROFILE_MARKS.items()]
+        )
         yield from _table("Files", [(name, sanitize_line(path), "") for name, path in self.file_locations])
 
 

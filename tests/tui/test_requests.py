@@ -81,7 +81,7 @@ async def test_an_empty_list_says_so(fake: FakeServices) -> None:
     fake.reading = replace(snapshot(READY), requests=())
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
-        await until(pilot, lambda: "No request yet." in text(pilot))
+        await until(pilot, lambda: "No requests yet." in text(pilot))
         await pilot.press("t", "j", "enter", "G", "k")
         await settled(pilot)
         assert pilot.app.screen is app_of(pilot).dashboard

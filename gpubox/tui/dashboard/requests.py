@@ -220,10 +220,7 @@ def request_fields(request: Request) -> list[tuple[str, str]]:
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
         ("read", f"{_count(read)} tokens"),
-        (
-            "reprocessed because",
-            sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "not reprocessed",
-        ),
+        ("cache miss", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "none"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
         ("waited", queued),
         ("TTFT", f"{ttft} from its arrival at the server"),
