@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 MIN_SPEED_DELTAS = 5
 MIN_SPEED_SECONDS = 0.25
 PROTOCOL_LABELS = {
-    "native": "tools in native format",
-    "fenced": "tools as ```python blocks",
+    "native": "native tool calls",
+    "fenced": "tool calls as ```python blocks",
     "none": "no tools",
 }
 
