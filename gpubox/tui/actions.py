@@ -44,20 +44,20 @@ class Action:
 
 ACTIONS = (
     Action("switch", "enter", "⏎", "Switch to the highlighted profile", "Starts it, or replaces the running server. "
-           "If it does not come up, the previous profile runs again. On a model without a profile: makes one.",
+           "If it does not start, the previous profile is restored. On a model without a profile: makes one.",
            Scope.LIST, 1, "switch", "switch", changes_server=True),
-    Action("stop", "s", "s", "Stop the server", "Asks first. If a running companion is highlighted, stops that one.",
+    Action("stop", "s", "s", "Stop the server", "Asks first. If a running companion is highlighted, stops it instead.",
            Scope.DASHBOARD, 6, "stop", "stop", changes_server=True),
-    Action("restart", "r", "r", "Restart the server", "With the profile as it is in its file now.",
+    Action("restart", "r", "r", "Restart the server", "Reads the profile file again first.",
            Scope.DASHBOARD, 10, "restart", "restart", changes_server=True),
-    Action("search", "slash", "/", "Search the profiles", "By name, title and text; esc shows all.",
+    Action("search", "slash", "/", "Search the profiles", "Searches name, title, text and model; esc shows all.",
            Scope.DASHBOARD, 5, "find", "ls"),
     Action("toggle_shipped", "H", "H", "Show or hide the shipped profiles", "Hidden at first if you have a profile of "
-           "your own; shipped-profiles in config.toml changes that. A search always includes them.",
+           "your own; shipped-profiles in config.toml changes that. A search includes them always.",
            Scope.DASHBOARD, 0, "", "ls --all"),
     Action("filter_log", "f", "f", "Filter the log", "Shows only lines that contain the text; esc shows all.",
            Scope.DASHBOARD, 12, "filter", "logs"),
-    Action("zoom_profiles", "p", "p", "Show the profiles", "The profile list on the whole screen, and back.",
+    Action("zoom_profiles", "p", "p", "Show only the profiles", "The profile list on the whole screen, and back.",
            Scope.DASHBOARD, 4, "profiles", "ls"),
     Action("zoom_memory", "v", "v", "Show only the memory", "VRAM and CPU offload on the whole screen, and back.",
            Scope.DASHBOARD, 8, "memory", "status"),
@@ -66,53 +66,55 @@ ACTIONS = (
     Action("zoom_log", "l", "l", "Show only the log", "The log on the whole screen, and back.",
            Scope.DASHBOARD, 7, "log", "logs"),
     Action("failed_log", "F", "F", "Show the log of the last failure", "Of the last start that failed, or the last "
-           "server that died.", Scope.DASHBOARD, 0, "", "logs --failed"),
+           "server that crashed.", Scope.DASHBOARD, 0, "", "logs --failed"),
     Action("zoom_detail", "d", "d", "Show only the details", "Everything about the highlighted profile, and back.",
            Scope.DASHBOARD, 11, "details", "show"),
     Action("copy", "y", "y", "Copy the command line", "The exact command line of the highlighted profile, to the "
            "terminal's clipboard (OSC 52, works over SSH).", Scope.DASHBOARD, 13, "copy", "show"),
     Action("show_dashboard", "1", "1", "Dashboard", "What runs, its memory and its speed.", command="status"),
-    Action("show_chat", "2,c", "c", "Chat with the model", "It writes code, runs it in the sandbox and corrects it. "
-           "1 or esc returns here.", Scope.ANYWHERE, 4, "chat", "chat"),
-    Action("show_bench", "3,B", "B", "Benchmarks", "Runs, reports, leaderboard and comparisons. 1 or esc returns here.",
-           Scope.ANYWHERE, 6, "bench", "bench ls"),
-    Action("bench_speed", "b", "b", "Measure what runs", "speed on the active profile. Shows the plan and asks first.",
+    Action("show_chat", "2,c", "c", "Chat with the model", "The model writes code, runs it in the sandbox and "
+           "corrects it. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 4, "chat", "chat"),
+    Action("show_bench", "3,B", "B", "Benchmarks", "Runs, reports, leaderboard and comparisons. 1 or esc returns to "
+           "the dashboard.", Scope.ANYWHERE, 6, "bench", "bench ls"),
+    Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark. Shows the plan and asks "
+           "first.",
            Scope.DASHBOARD, 16, "measure", "bench speed"),
-    Action("help", "question_mark,f1", "?", "Help", "Keys, words, marks and file locations. F1 also while you type.",
+    Action("help", "question_mark,f1", "?", "Help", "Keys, terms, marks and file locations. While you type: F1.",
            Scope.ANYWHERE, 3, "help", key_label_typing="F1"),
     Action("command_palette", "ctrl+p", "^p", "Command palette", "All actions and profiles by name.",
            Scope.ANYWHERE, 14, "palette", palette=False),
-    Action("quit", "q", "q", "Quit", "Leaves this screen; the server keeps running. Ctrl-Q also while you type.",
+    Action("quit", "q", "q", "Quit", "Closes gpubox; the server keeps running. While you type: Ctrl-Q.",
            Scope.ANYWHERE, 2, "quit", key_label_typing="^q"),
     Action("back", "escape", "esc", "Back", "Closes the search, the filter or the single pane. Never quits.",
            Scope.ANYWHERE, 3, "back", palette=False),
     Action("down", "j", "j ↓", "Down", "", Scope.LISTS, palette=False),
     Action("up", "k", "k ↑", "Up", "", Scope.LISTS, palette=False),
-    Action("top", "g", "g", "To the first line", "", Scope.LISTS, palette=False),
-    Action("bottom", "G", "G", "To the last line", "The log follows new lines again.", Scope.LISTS, palette=False),
-    Action("next_pane", "tab", "tab", "Next pane", "Shift-tab goes back.", palette=False),
+    Action("top", "g", "g", "Go to the first line", "", Scope.LISTS, palette=False),
+    Action("bottom", "G", "G", "Go to the last line", "The log follows new lines again.", Scope.LISTS, palette=False),
+    Action("next_pane", "tab", "tab", "Go to the next pane", "Shift-tab goes back.", palette=False),
     Action("chat_send", "enter", "⏎", "Send the prompt", "", Scope.CHAT, 1, "send", "chat", palette=False),
     Action("chat_new_line", "ctrl+j", "^j", "New line in the prompt", "", Scope.CHAT, palette=False),
-    Action("chat_last", "up", "↑", "Edit the last prompt", "In an empty prompt. Enter sends it as a new branch; the "
-           "last turn is kept.", Scope.CHAT, 6, "edit last", palette=False),
+    Action("chat_last", "up", "↑", "Edit the last prompt", "Works in an empty prompt. Enter sends it as a new branch; "
+           "the last turn is kept.", Scope.CHAT, 6, "edit last", palette=False),
     Action("chat_list", "ctrl+l,l", "^l", "Show the chats", "Open, rename or delete one.",
            Scope.CHAT, 4, "chats", "chat ls"),
-    Action("chat_search", "slash", "/", "Search all chats", "Names and texts.", Scope.CHAT, 0, "", "chat search"),
+    Action("chat_search", "slash", "/", "Search all chats", "Searches names and texts.",
+           Scope.CHAT, 0, "", "chat search"),
     Action("chat_new", "ctrl+n,n", "^n", "New chat", "Named after its first prompt.", Scope.CHAT, 7, "new"),
     Action("chat_settings", "ctrl+t,t", "^t", "Settings of this chat", "System prompt, thinking, sampling, workspace, "
-           "approvals and limits, if they differ from the profile's.", Scope.CHAT, 5, "settings"),
-    Action("chat_fold", "ctrl+o,o", "^o", "Unfold or fold thinking and tools", "A click does it for one of them.",
+           "approvals and limits. An empty field means the default.", Scope.CHAT, 5, "settings"),
+    Action("chat_fold", "ctrl+o,o", "^o", "Unfold or fold thinking and tools", "A click unfolds or folds a single one.",
            Scope.CHAT, 2, "unfold"),
     Action("chat_retry", "ctrl+r,r", "^r", "Ask the last prompt again", "The previous answer is kept.",
            Scope.CHAT, 8, "retry"),
-    Action("chat_branch", "b", "b", "Branch a new chat here", "With all turns up to the one in view; this chat stays "
-           "as it is.", Scope.CHAT, 0, "", "chat branch"),
-    Action("chat_copy_code", "ctrl+y,y", "^y", "Copy the code", "The last code block of the turn in view; again: the "
-           "one before it.", Scope.CHAT, 9, "copy code"),
-    Action("chat_save_code", "ctrl+s,w", "^s", "Save the code to a file", "The block copied last, else the last one. "
-           "Never overwrites.", Scope.CHAT, 10, "save code"),
-    Action("chat_copy_answer", "Y", "Y", "Copy the answer", "The text of the turn in view; or the text selected with "
-           "the mouse.", Scope.CHAT),
+    Action("chat_branch", "b", "b", "Branch into a new chat", "Copies the turns up to the one in view; this chat is "
+           "unchanged.", Scope.CHAT, 0, "", "chat branch"),
+    Action("chat_copy_code", "ctrl+y,y", "^y", "Copy the code", "The last code block of the turn in view. Press again "
+           "for the one before it.", Scope.CHAT, 9, "copy code"),
+    Action("chat_save_code", "ctrl+s,w", "^s", "Save the code to a file", "The block copied last, else the last block. "
+           "Never overwrites a file.", Scope.CHAT, 10, "save code"),
+    Action("chat_copy_answer", "Y", "Y", "Copy the answer", "The text selected with the mouse, else the answer of the "
+           "turn in view.", Scope.CHAT),
     Action("chat_rename", "R", "R", "Rename this chat", "", Scope.CHAT, 0, "", "chat rename"),
     Action("chat_delete", "X", "X", "Delete this chat", "Asks first.", Scope.CHAT, 0, "", "chat rm"),
     Action("chat_back", "escape", "esc", "Stop the answer, or go back", "Closes the list or the edit; then returns to "
@@ -121,27 +123,29 @@ ACTIONS = (
            Scope.BENCH, 1, "report", "bench show", palette=False),
     Action("bench_plan", "n", "n", "Plan a run", "Kind, profile and options; shows what the run will do before it "
            "starts.", Scope.BENCH, 2, "new", "bench KIND --dry-run"),
-    Action("bench_measure", "b", "b", "Measure what runs", "speed on the active profile, as on the dashboard.",
+    Action("bench_measure", "b", "b", "Measure the active profile", "Runs the speed benchmark, as on the dashboard.",
            Scope.BENCH, 10, "measure", "bench speed", palette=False),
     Action("bench_mark", "space", "space", "Mark a run", "Two marked runs can be compared.", Scope.BENCH, 7, "mark"),
-    Action("bench_compare", "v", "v", "Compare the two marked runs", "Each row is better, a regression or noise.",
+    Action("bench_compare", "v", "v", "Compare the two marked runs", "Marks each row as better, a regression or noise.",
            Scope.BENCH, 5, "compare", "bench compare"),
-    Action("bench_board", "L", "L", "Leaderboard", "Ranks the profiles by protocol; again: back to the report.",
+    Action("bench_board", "L", "L", "Leaderboard", "Ranks the profiles, one table per protocol. Press again for the "
+           "report.",
            Scope.BENCH, 6, "leaderboard", "bench leaderboard"),
-    Action("bench_live", "o", "o", "Show the active run", "Whoever started it.", Scope.BENCH, 9, "active run"),
+    Action("bench_live", "o", "o", "Show the active run", "Also one that was started elsewhere.",
+           Scope.BENCH, 9, "active run"),
     Action("bench_resume", "r", "r", "Resume a run", "Measures only what has no result yet.",
            Scope.BENCH, 4, "resume", "bench resume"),
     Action("bench_save", "w", "w", "Save the best cell of a sweep", "As a profile of your own.",
            Scope.BENCH, 3, "save as profile", "bench save"),
-    Action("bench_restore", "u", "u", "Restore the server before a killed run", "The results of the run are kept.",
+    Action("bench_restore", "u", "u", "Restore what ran before a killed run", "The results of the run are kept.",
            Scope.BENCH, 3, "restore", "bench restore"),
     Action("bench_remove", "x", "x", "Stop or delete a run", "Stops the active one, deletes any other. Asks first.",
            Scope.BENCH, 8, "stop/delete", "bench rm"),
     Action("bench_export", "e", "e", "Export what is shown", "Markdown, CSV, JSON or SVG, without paths, hosts and "
            "keys.", Scope.BENCH, 6, "export", "bench export"),
-    Action("bench_copy", "y", "y", "Copy the report", "All text of the pane; or the text that is selected with the "
-           "mouse.", Scope.BENCH),
-    Action("chat_write", "i", "i", "To the prompt", "Moves the focus to the prompt.",
+    Action("bench_copy", "y", "y", "Copy the report", "The text selected with the mouse, else all text of the pane.",
+           Scope.BENCH),
+    Action("chat_write", "i", "i", "Go to the prompt", "Moves the focus to the prompt.",
            Scope.CHAT, 1, "prompt", palette=False),
 )  # fmt: skip
 

@@ -392,7 +392,7 @@ class GpuboxApp(App[bool]):
             self.exit(False)
         elif self._quit_requests == 1:
             kind = self.operation.kind if self.operation else "operation"
-            self.say(f"The {kind} is under way; gpubox closes when it has ended. q again leaves at once.")
+            self.say(f"The {kind} is under way; gpubox closes when it has ended. q again closes it at once.")
         else:
             self._leave_if_safe()
 
@@ -428,6 +428,6 @@ def run_app(
         sys.stdout.write(exit_summary(paths))
         sys.stdout.flush()
     if app.crash:
-        raise GpuboxError(f"The screen broke: {app.crash}.", "Running servers were not touched. Please report it.")
+        raise GpuboxError(f"The screen crashed: {app.crash}.", "Running servers were not touched. Please report it.")
     if left_during_operation:
         os._exit(0)  # a normal exit would wait for the operation's thread; the server loads on without it

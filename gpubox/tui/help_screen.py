@@ -1,4 +1,4 @@
-"""The help screen: keys, words, states, marks and file locations, from the tables that the screens themselves use."""
+"""The help screen: keys, terms, states, marks and file locations, from the tables that the screens themselves use."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
 
-WORDS = (
-    ("pp", "prompt processing, tokens/s: tokens read / reading time, without cached tokens."),
-    ("tg", "token generation, tokens/s: (n - 1) / generation time, with thinking; the first token is not counted."),
+TERMS = (
+    ("pp", "prompt processing, tok/s: prompt tokens / processing time, both without cached tokens."),
+    ("tg", "token generation, tok/s: (n - 1) / generation time. Thinking tokens count, the first token does not."),
     (
         "TTFT",
-        "time to first token, from the request's arrival at the server, with the wait for a slot. ≥: the log does not "
-        "tell that wait. In the chat and in benchmarks: to the first token with text or thinking, as the client sees "
-        "it.",
+        "time to first token: from the request's arrival at the server, including the wait for a slot. ≥: the log "
+        "does not show that wait. In the chat and in benchmarks the client measures it, to the first token of text or "
+        "thinking.",
     ),
     ("now", "tg of all slots together over the last 3 s."),
     (
         "median, peak",
-        "the median and the highest tg of all slots together, over the stretches of this session in which tokens were "
-        "generated without a pause. `a request`: the median of a single request, if several ran at once.",
+        "the median and the highest tg of all slots together, over the periods of this session in which tokens were "
+        "generated without a pause. `a request`: the median tg of a single request, shown if several ran at once.",
     ),
-    ("effective", "all generated tokens / wall time of the turn or session, with tools and pauses."),
-    ("acceptance", "accepted / drafted tokens. The mean length is 1 + accepted tokens / verification steps."),
-    ("~", "stands before an estimate; every other number was read or measured."),
-    ("—", "not known. Never drawn as 0."),
+    ("effective", "all generated tokens / wall time of the turn or session, including tools and pauses."),
+    ("acceptance", "accepted / drafted tokens. tokens/step: 1 + accepted tokens / verification steps."),
+    ("~", "marks an estimate; every other number was read or measured."),
+    ("—", "not known; never shown as 0."),
 )
 """The definitions of the numbers on every screen."""
 LEFT_CELLS, TITLE_CELLS = 8, 42
@@ -75,16 +75,18 @@ class HelpScreen(Dialog[None]):
         self.query_one(HelpPage).focus()
 
     def _tables(self) -> Iterable[Widget]:
-        intro = "^p explains the actions and runs them by name.\nThe mouse selects text, ^c copies it.\n"
+        intro = "^p lists the actions, explains them and runs them by name.\nThe mouse selects text, ^c copies it.\n"
         yield Static(intro, markup=False)
         for scope in dict.fromkeys((self.first, *TITLES)):
             actions = [a for a in ACTIONS if (a.scope if a.scope in TITLES else Scope.ANYWHERE) is scope]
             yield Static(Content.styled(TITLES[scope], "bold"), markup=False)
             yield Static(Content("\n").join([*map(_key_line, actions), Content("")]), markup=False, classes="keys")
-        yield from _table("Words", [(word, text, "bold") for word, text in WORDS])
+        yield from _table("Terms", [(term, text, "bold") for term, text in TERMS])
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in SERVER_STATES.items()]
         yield from _table("State of the server", states)
-        yield from _table("Marks in the list", [(mark, text, colour) for mark, (colour, text) in PROFILE_MARKS.items()])
+        yield from _table(
+            "Marks in the profile list", [(mark, text, colour) for mark, (colour, text) in PROFILE_MARKS.items()]
+        )
         yield from _table("Files", [(name, sanitize_line(path), "") for name, path in self.file_locations])
 
 

@@ -141,7 +141,7 @@ class LocalServices:
         if refusal is None:  # the watcher restarts it; one that was killed is replaced first
             watcher.ensure_watcher(self.paths, MAIN_INSTANCE, dead.process)
             watched = watcher.wants_watcher(MAIN_INSTANCE)
-            refusal = "It is restarted." if watched else "It is not restarted: no watcher."
+            refusal = "It is restarted." if watched else "It is not restarted: no watcher runs."
         return f"{outcome} {refusal}".strip()
 
     # -- profiles -----------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class LocalServices:
         """Writes it to a file, for a bug report."""
         with contextlib.suppress(OSError):
             self.paths.logs.mkdir(parents=True, exist_ok=True)
-            (self.paths.logs / "screen-broke.txt").write_text(text, encoding="utf-8")
+            (self.paths.logs / "screen-crash.txt").write_text(text, encoding="utf-8")
 
     def file_locations(self) -> list[tuple[str, str]]:
         """(name, path), for the help screen."""

@@ -82,7 +82,7 @@ class OperationController:
             return
         profile = self._find_profile(name)
         if profile is None:
-            self.host.say(f"The profile {name} is not in the list any more.", bad=True)
+            self.host.say(f"The profile {name} is no longer in the list.", bad=True)
             return
         allow_exposed = await self._ask_exposed(profile)
         if allow_exposed is None:
@@ -119,8 +119,8 @@ class OperationController:
         operation = self.host.operation
         if operation is None or not self.bridge.operation_running:
             return
-        body = "What ran before comes back." if operation.kind != "start" else "Nothing runs then."
-        answers = (DialogAnswer("n", "go on", "no"), DialogAnswer("y", f"cancel the {operation.kind}", "yes"))
+        body = "The previous server is restored." if operation.kind != "start" else "No server runs then."
+        answers = (DialogAnswer("n", "continue", "no"), DialogAnswer("y", f"cancel the {operation.kind}", "yes"))
         title = f"Cancel the {operation.kind} of {sanitize_line(operation.profile)}?"
         if await self.host.ask(QuestionScreen(title, body, answers)) == "yes" and self.bridge.operation_running:
             self.services.cancel()
@@ -135,7 +135,9 @@ class OperationController:
             self.host.say(self.services.read_only, bad=True)
         elif self.bridge.operation_running:
             operation = self.host.operation
-            self.host.say(f"A {operation.kind} is under way; one at a time." if operation else "One thing at a time.")
+            self.host.say(
+                f"A {operation.kind} is already under way." if operation else "An operation is already under way."
+            )
         return bool(self.services.read_only) or self.bridge.operation_running
 
     def _find_profile(self, name: str) -> Profile | None:
@@ -178,10 +180,10 @@ class OperationController:
             return False
         body = (
             f"{sanitize_line(profile.name)} listens on {sanitize_line(profile.host)} and there is no API key: "
-            "everybody who reaches this machine can use the model and see the prompts it works on.\n\n"
-            'Set a key in the api-key file (? shows where it is), or host = "127.0.0.1" in the profile.'
+            "everybody who can reach this machine can use the model and see its prompts.\n\n"
+            'Put a key into the api-key file (? shows its path), or set host = "127.0.0.1" in the profile.'
         )
-        answers = (DialogAnswer("n", "do not start it", "no"), DialogAnswer("o", "start it open", "open"))
+        answers = (DialogAnswer("n", "do not start it", "no"), DialogAnswer("o", "start it without a key", "open"))
         answer = await self.host.ask(QuestionScreen("Open to the network without a key?", body, answers))
         return True if answer == "open" else None
 
@@ -190,14 +192,15 @@ class OperationController:
         size = units.file_size(plan.size_bytes) if plan.size_bytes else ""
         free = f" ({units.file_size(plan.free_bytes)} free)" if plan.free_bytes is not None else ""
         body = (
-            f"{sanitize_line(profile.model)} is not here yet. {f'It has {size}' if size else 'Its size is not known'}. "
-            f"It goes to {sanitize_line(str(plan.folder))}{free}."
+            f"{sanitize_line(profile.model)} is not on this machine yet. "
+            f"{f'Its size is {size}' if size else 'Its size is not known'}. "
+            f"It is saved in {sanitize_line(str(plan.folder))}{free}."
         )
         answers = [DialogAnswer("n", "not now", "no")]
         if plan.fits:
             answers.append(DialogAnswer("d", f"download it, then {kind} {sanitize_line(profile.name)}", "yes"))
         else:
-            body += "\n\nThere is too little room. Set HF_HOME to a folder on another disk."
+            body += "\n\nThe disk has too little space. Set HF_HOME to a folder on another disk."
         return await self.host.ask(QuestionScreen(f"Download {size or 'the model'}?", body, answers)) == "yes"
 
     def _busy_slots(self) -> list[str]:
@@ -210,7 +213,7 @@ class OperationController:
         if not busy:
             return "wait"
         limit = units.rough_duration(self.services.wait_seconds())
-        body = f"{_sentence(busy)} Requests that are cut off must be sent again."
+        body = f"{_sentence(busy)} Requests that are cut off must be repeated."
         change = sanitize_line(change)
         answers = (
             DialogAnswer("w", f"wait until it is idle ({limit} at most), then {change}", "wait"),

@@ -23,7 +23,7 @@ def exit_summary(paths: Paths) -> str:
     views = [observe(paths, name) for name in instance_names(paths) if name != MAIN_INSTANCE]
     lines = [f"{_running(view)}." for view in views if view.running]
     if main.running:
-        lines.insert(0, f"{_running(main)}. `gpubox` opens this screen again, `gpubox stop` ends it.")
+        lines.insert(0, f"{_running(main)}. `gpubox` opens this screen again, `gpubox stop` stops the server.")
     elif main.message:
         lines.insert(0, f"Nothing runs: {main.message}")
     return "".join(f"{line}\n" for line in lines)

@@ -241,7 +241,7 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
         await pilot.press("x")
         await shows(pilot, "Delete")
         await pilot.press("y")
-        await shows(pilot, "0 runs", "No run yet")
+        await shows(pilot, "0 runs", "No runs yet")
 
 
 async def begin_speed(pilot: Pilot[bool]) -> None:
@@ -329,7 +329,7 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await pilot.press("k")
         await shows(pilot, "save as profile")
         await pilot.press("w")
-        await shows(pilot, "The best cell: n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
+        await shows(pilot, "Best cell: n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
         await pilot.press(*"mine", "enter")
         await shows(pilot, "There is a profile 'mine' already")
         await pilot.press(*"best", "enter")
@@ -367,7 +367,7 @@ async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> N
 
 async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> None:
     async with benching(box, size=(200, 50)) as (pilot, services):
-        await shows(pilot, "No run yet", "new", "measure")
+        await shows(pilot, "No runs yet", "new", "measure")
         bar = text(pilot).splitlines()[-1]
         assert not [word for word in ("report", "export", "delete", "mark", "compare", "resume") if word in bar]
         run = speed_run(box, share=0.5)

@@ -115,7 +115,7 @@ async def test_progress_of_the_running_turn_is_shown_and_esc_stops_it() -> None:
     chats = FakeChats([*begun, gate, e.GenerationStats(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "why")
-        await shows(pilot, "◐ reads", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
+        await shows(pilot, "◐ prefill", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
         gate.set()
         await shows(pilot, "● answers", "tg 70.4 tok/s", "accepted 90%", "Half an ans")
         await pilot.press(*"more", "enter")
@@ -131,7 +131,7 @@ async def test_an_edited_prompt_replaces_the_last_turn() -> None:
         await say(pilot, "first")
         await over(pilot, screen)
         await pilot.press("up")
-        await shows(pilot, "replaces the last turn")
+        await shows(pilot, "sends it as a new branch")
         await say(pilot, " one")
         await until(pilot, lambda: chats.asked == ["first", "first one"])
         await over(pilot, screen)
@@ -150,7 +150,7 @@ async def test_without_a_server_the_prompt_stays_in_its_box() -> None:
     services = ChatServices(chats)
     services.status, services.last = STOPPED, "qwen36-mtp-16gb"
     async with chatting(chats, services, toasts=True) as (pilot, screen):
-        await shows(pilot, "No model runs, so nobody can answer.", "gpubox start qwen36-mtp-16gb", "gpubox demo")
+        await shows(pilot, "No model runs, so nothing can answer.", "gpubox start qwen36-mtp-16gb", "gpubox demo")
         await say(pilot, "hello")
         await pilot.pause(0)
         assert screen.composer.text == "hello" and not chats.asked
@@ -309,7 +309,7 @@ async def test_settings_belong_to_one_chat() -> None:
     chats = FakeChats(answer("Yes."))
     async with chatting(chats) as (pilot, screen):
         await pilot.press("ctrl+t")
-        await shows(pilot, "This chat", "‹ as the model does ›", "20, as the profile has it", "You are a careful")
+        await shows(pilot, "This chat", "‹ the model's default ›", "20, from the profile", "You are a careful")
         await pilot.press("enter", *["down"] * 8)
         # A key goes to the widget that has the focus when it is handled: wait for the last arrow key.
         await until(pilot, lambda: pilot.app.screen.inputs["temperature"].has_focus)  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ def script(state: str) -> list[Step]:
 SHOWN = {
     "finished": ("2. An empty text is 0.", "■ loop"),
     "streaming": ("● answers", "70.4 tok/s", "sum(int(n)"),
-    "prefill": ("◐ reads", "62%"),
+    "prefill": ("◐ prefill", "62%"),
     "approval": ("y yes, this once",),
     "no_server": ("No model runs",),
 }

@@ -29,7 +29,7 @@ def test_a_whole_turn() -> None:
     shown = drawn(played(*coding_turn()))
     for text in (
         "❯ Parse 1h30m",
-        "qwen   b11434   tools in its own format",
+        "qwen   b11434   native tool calls",
         "▸ thought for ~412 tokens, 3.1 s",
         "code_execution · bubblewrap · 38 ms · exit 1",
         "│ ValueError: invalid literal",
@@ -90,7 +90,7 @@ def test_a_failed_turn_shows_a_hint_and_keeps_its_text() -> None:
 
 
 def test_the_end_reason_of_a_turn_is_shown() -> None:
-    for reason, words in {"repetition": "it repeated itself", "length": "cut at max_tokens"}.items():
+    for reason, words in {"repetition": "the model repeated itself", "length": "cut at max_tokens"}.items():
         view = played(*opening(), e.TextDelta("x"), e.TurnFinished(TOTALS, reason))  # type: ignore[arg-type]
         assert words in drawn(view)
 
@@ -107,7 +107,7 @@ def test_reprocessed_tokens_are_highlighted() -> None:
         wall_seconds=1, prefill_reprocessed_seconds=1, prefill_new_tokens=5, prefill_reprocessed_tokens=1200
     )
     shown = drawn(played(*opening(), e.TextDelta("x"), e.TurnFinished(e.TurnTotals(1, timing), "answered")))
-    assert "1.2k read again" in shown and "■ re-read 1.0 s" in shown
+    assert "1.2k reprocessed" in shown and "■ reprocessed 1.0 s" in shown
 
 
 def test_a_stored_turn_looks_as_it_did_live() -> None:
@@ -131,7 +131,7 @@ def test_a_stored_turn_looks_as_it_did_live() -> None:
 
 def test_an_interrupted_turn_is_marked() -> None:
     cut = Turn(TurnHeader("t1", "", "", "Why?"), [e.RoundStarted(1, 5), e.TextDelta("Beca")])
-    assert drawn(stored_turn_view(cut)).endswith("Beca\n■ cut off: gpubox was ended in this turn")
+    assert drawn(stored_turn_view(cut)).endswith("Beca\n■ cut off: gpubox ended during this turn")
 
 
 def test_tool_calls_fold_long_code_and_output() -> None:

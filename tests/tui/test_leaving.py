@@ -108,7 +108,7 @@ def test_a_broken_screen_is_one_sentence(paths: Paths, monkeypatch: pytest.Monke
             return super().run(headless=True)
 
     monkeypatch.setattr(app_module, "GpuboxApp", lambda services, start: Broken(fake))
-    with pytest.raises(GpuboxError, match="The screen broke: RuntimeError: boom"):
+    with pytest.raises(GpuboxError, match="The screen crashed: RuntimeError: boom"):
         run_app(paths, None)  # type: ignore[arg-type]
     assert "boom" in fake.kept and READY.profile
 

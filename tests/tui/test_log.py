@@ -16,7 +16,7 @@ async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
         await pilot.press("l")
         await until(pilot, lambda: "all slots are idle" in text(pilot))
         await pilot.press("k", "k")
-        await until(pilot, lambda: "paused, G follows" in text(pilot))
+        await until(pilot, lambda: "paused, G follows again" in text(pilot))
         before = app.dashboard.log_pane.view.line_count
         fake.lines = ["0.09.000.000 W something new"]
         await until(pilot, lambda: app.dashboard.log_pane.view.line_count > before)

@@ -32,7 +32,9 @@ async def test_a_download_is_asked_for_with_its_size_its_place_and_the_room_ther
         await opened(pilot)
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
-        await shows(pilot, "Download 98 MB?", "demo:smollm2 is not here yet", "~/.cache/gpubox/models (54.0 GB free)")
+        await shows(
+            pilot, "Download 98 MB?", "demo:smollm2 is not on this machine yet", "~/.cache/gpubox/models (54.0 GB free)"
+        )
         await pilot.press("enter")  # the first answer is the safe one
         await until(pilot, lambda: "Download 98 MB?" not in text(pilot))
         assert not fake.asked
@@ -50,9 +52,9 @@ async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -
         await opened(pilot)
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
-        await shows(pilot, "(50 MB free)", "too little room")
+        await shows(pilot, "(50 MB free)", "too little space")
         await pilot.press("d", "enter")
-        await until(pilot, lambda: "too little room" not in text(pilot))
+        await until(pilot, lambda: "too little space" not in text(pilot))
         assert not fake.asked
 
 

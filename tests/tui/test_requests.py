@@ -59,7 +59,7 @@ async def test_enter_shows_all_fields(fake: FakeServices) -> None:
         await pilot.press("t")
         await until(pilot, lambda: "↻" in text(pilot))
         await pilot.press("j", "enter")
-        words = ("read again because  no checkpoint", "generated           96 tokens", "97.5% (78 of 80)")
+        words = ("cache miss          no checkpoint", "generated           96 tokens", "97.5% (78 of 80)")
         await shows(pilot, "Request 2", *words)
         await pilot.press("escape")
         await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
@@ -81,7 +81,7 @@ async def test_an_empty_list_says_so(fake: FakeServices) -> None:
     fake.reading = replace(snapshot(READY), requests=())
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
-        await until(pilot, lambda: "No request yet." in text(pilot))
+        await until(pilot, lambda: "No requests yet." in text(pilot))
         await pilot.press("t", "j", "enter", "G", "k")
         await settled(pilot)
         assert pilot.app.screen is app_of(pilot).dashboard

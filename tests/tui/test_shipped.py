@@ -11,7 +11,7 @@ async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs_and_h
     fake.hides, fake.status = True, READY  # qwen36-mtp-16gb, a shipped one
     async with GpuboxApp(fake).run_test(size=(200, 50)) as pilot:
         await opened(pilot)
-        await shows(pilot, "mine", "qwen36-mtp-16gb", "H shows the shipped")
+        await shows(pilot, "mine", "qwen36-mtp-16gb", "H shows the shipped ones")
         assert "qwen36-256k" not in text(pilot)
         await pilot.press("H")
         await shows(pilot, "qwen36-256k", "demo")

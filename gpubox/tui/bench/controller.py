@@ -126,7 +126,7 @@ class BenchController:
             return
         _, profile = self.view.profiles()
         if not profile and not self.service.url:
-            self.view.say("Nothing runs. Start a profile first, or plan a run with n.")
+            self.view.say("Nothing runs. Start a profile first, or press n to plan a run.")
             return
         target = ["--url", self.service.url] if self.service.url else [profile]
         arguments = ["speed", *target, "--preset", "quick"]
@@ -152,11 +152,11 @@ class BenchController:
         busy, answer = await self.service.busy(), "yes"
         if busy or confirm:
             sentences = (await self.service.outline(arguments)).sentences(self.view.tokens_per_second())
-            start = ("y", "begin", "yes")
+            start = ("y", "start", "yes")
             if busy:
                 sentences.append(f"The server is answering a request: {'; '.join(busy)}.")
-                start = ("y", "begin at once; that answer is cut off", "now")
-            title = f"Measure {self.service.url or arguments[1]}?" if confirm else "Begin?"
+                start = ("y", "start now; that answer is cut off", "now")
+            title = f"Measure {self.service.url or arguments[1]}?" if confirm else "Start the run?"
             body = "\n".join([*sentences, "", bench_command_line(arguments)])
             answer = await self._ask(title, body, ("n", "not now", "no"), start) or "no"
             if answer == "no" or self._refused():
@@ -202,7 +202,7 @@ class BenchController:
 
     async def _stop(self, run: RunProgress) -> None:
         body = f"{run.done} of {run.info.items} items are done and are kept; r resumes the run later."
-        stop = ("y", "stop it; what ran before runs again", "yes")
+        stop = ("y", "stop it and restore what ran before", "yes")
         if await self._ask("Stop the run?", body, ("n", "continue", "no"), stop) == "yes":
             await self.service.stop(run)
 
@@ -210,7 +210,7 @@ class BenchController:
         body = run.headline or run.problem or run.state
         if run.restore_pending:
             body = f"{run.restore_pending} ran before it and is not restored yet; deleting does not restore it.\n{body}"
-        delete = ("y", "delete it with all that was measured", "yes")
+        delete = ("y", "delete it and all its results", "yes")
         if await self._ask(f"Delete {run.id}?", body, ("n", "keep it", "no"), delete) == "yes":
             await self.service.delete(run.id)
             await self.view.read_summaries()
@@ -227,8 +227,8 @@ class BenchController:
 
     async def _save_best_cell(self, run: RunSummary) -> None:
         best = await self.service.best_cell(run.id)
-        proposal, body = best.profile_name, f"The best cell: {best.label}. A name for it:"
-        while name := await self.view.app.push_screen_wait(PromptScreen("Save as a profile", proposal, body)):
+        proposal, body = best.profile_name, f"Best cell: {best.label}. Name of the new profile:"
+        while name := await self.view.app.push_screen_wait(PromptScreen("Save as profile", proposal, body)):
             try:
                 await self.service.save_as_profile(run.id, name)
             except UsageError as error:
@@ -246,15 +246,15 @@ class BenchController:
         await self.view.read_summaries()  # the palette can start this action before the list was ever read
         run = next(filter(has_pending_restore, self.view.summaries), None)
         if run is None:
-            self.view.say("No interrupted run has left a server to restore.")
+            self.view.say("No interrupted run has left its server running.")
             return
         body = f"{run.id} was interrupted; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
-        restore = ("y", "stop the server it left, and restore that", "yes")
+        restore = ("y", "stop the server of the run and restore what ran before", "yes")
         if await self._ask("Restore what ran before?", body, ("n", "not now", "no"), restore) == "yes":
             self.view.say("Restoring ...")
             profile = await self.service.restore()
             await self.view.read_summaries()
-            self.view.say(f"{profile} runs again." if profile else "Nothing runs, as before.")
+            self.view.say(f"{profile} runs again." if profile else "Nothing runs, as before the run.")
 
     def export(self) -> None:
         """Writes what the pane shows to a file."""

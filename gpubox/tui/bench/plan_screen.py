@@ -47,7 +47,7 @@ class PlanField:
 def _fields(kind: str) -> tuple[PlanField, ...]:
     profiles = [PlanField(PROFILE, "profile", "Profile to measure")]
     if kind == "ab":
-        profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "none: A after a change")]
+        profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "none: A again, changed")]
     options = [option for option in KIND_OPTIONS[kind] if option.in_form]
     return (*profiles, *(PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options))
 
@@ -101,7 +101,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
     """
     BINDINGS = [  # noqa: RUF012
         ("escape", "dismiss(None)", "Cancel"),
-        ("enter,ctrl+s", "accept", "Begin"),
+        ("enter,ctrl+s", "accept", "Start"),
         ("down", "app.focus_next", "Next"),
         ("up", "app.focus_previous", "Previous"),
     ]

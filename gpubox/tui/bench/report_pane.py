@@ -105,7 +105,7 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
     info = run.info
     share = run.done / info.items if info.items else 0.0
     left = f"~{units.duration(run.seconds_left)} left" if run.seconds_left is not None else "no estimate yet"
-    failed = (f"   {run.failed} without numbers", "$warning") if run.failed else ("", "")
+    failed = (f"   {run.failed} without a value", "$warning") if run.failed else ("", "")
     title = styled_line((f"{info.plan.kind}  ", "$secondary"), (sanitize_line(measured_label(info)), "bold"))
     rows = [
         truncate_line(title, width),
@@ -148,7 +148,7 @@ def _server_spans(throughput: Throughput | None) -> StyledLine:
     if throughput.state == "prefill":
         progress = throughput.prefill_progress
         share = f" {progress:.0%}" if progress is not None else ""
-        return styled_line((f"   reading{share}, pp {units.rate(throughput.pp_tokens_per_second)} tok/s", "$accent"))
+        return styled_line((f"   prefill{share}, pp {units.rate(throughput.pp_tokens_per_second)} tok/s", "$accent"))
     return styled_line((f"   {throughput.state}, tg {units.rate(throughput.tg_tokens_per_second)} tok/s", "$accent"))
 
 

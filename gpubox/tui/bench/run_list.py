@@ -31,7 +31,7 @@ BESIDE_NAME_CELLS = 38
 class RunRows(CursorRows["RunSummary"]):
     """The rows. Enter shows the report of a run alone."""
 
-    EMPTY_TEXT = "No run yet. n plans one; b measures what runs."
+    EMPTY_TEXT = "No runs yet. n plans one; b measures the active profile."
     CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = []
 

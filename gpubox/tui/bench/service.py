@@ -246,4 +246,4 @@ def _reported_error(values: dict[str, Any], stderr: str) -> GpuboxError:
     if values.get("error"):
         return GpuboxError(str(values["error"]), str(values.get("hint") or ""))
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return GpuboxError(lines[-1] if lines else "It ended without a message.")
+    return GpuboxError(lines[-1] if lines else "gpubox bench ended without a message.")

@@ -19,7 +19,7 @@ from gpubox.tui.chat.parts import diff_lines
 from gpubox.tui.styled_lines import truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
-ANSWERS = (("y", "yes, this once"), ("a", "yes, and all that follow in this chat"), ("n", "no"))
+ANSWERS = (("y", "yes, this once"), ("a", "yes, and all later ones in this chat"), ("n", "no"))
 TYPING_PAUSE_SECONDS = 0.6
 """A yes counts only this long after the question and after the last key: the user may be typing a prompt."""
 

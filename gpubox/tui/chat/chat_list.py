@@ -26,7 +26,7 @@ NARROW_CELLS = 48
 class ChatRows(CursorRows["ChatSummary"]):
     """The rows. Enter opens a chat."""
 
-    EMPTY_TEXT = "No chat yet."
+    EMPTY_TEXT = "No chats yet."
     CURSOR_RETURNS_TO_TOP = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "screen.chat_rename_highlighted", show=False),

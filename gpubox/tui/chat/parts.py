@@ -220,7 +220,7 @@ class ErrorPart(TurnPart):
 
 STOP_REASONS = {
     "wall": "out of time", "cpu": "out of CPU time", "memory": "out of memory", "output": "too much output",
-    "cancelled": "stopped", "denied": "you said no", "refused": "refused",
+    "cancelled": "stopped", "denied": "you refused", "refused": "refused",
 }  # fmt: skip
 """``ToolOutput.ended_by`` -> its label."""
 _DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "$primary"), ("+", "$success"), ("-", "$error"))
@@ -331,7 +331,7 @@ def _side(row: StyledLine, inner: int, edge: str) -> StyledLine:
 TIME_PARTS = (
     ("queue", "$turn-queue", "queue_seconds"),
     ("prefill", "$turn-prefill", "prefill_new_seconds"),
-    ("re-read", "$turn-reread", "prefill_reprocessed_seconds"),
+    ("reprocessed", "$turn-reread", "prefill_reprocessed_seconds"),
     ("thinking", "$turn-thinking", "thinking_seconds"),
     ("answer", "$turn-answer", "answer_seconds"),
     ("tools", "$turn-tools", "tool_seconds"),
@@ -346,7 +346,7 @@ END_REASONS = {
     "tokens": "token limit of the turn",
     "wall": "time limit of the turn",
     "stopped": "you stopped it",
-    "repetition": "it repeated itself",
+    "repetition": "the model repeated itself",
     "length": "cut at max_tokens",
 }
 """Why a turn ended without a complete answer -> its label."""
@@ -377,7 +377,7 @@ def waterfall(totals: TurnTotals, reason: str, width: int) -> list[StyledLine]:
 
 
 def time_shares(timing: RoundTiming, width: int) -> list[tuple[str, str, float, int]]:
-    """Label, colour, seconds and cell_width of each part that took time; the cell_width add up to ``width``."""
+    """Label, colour, seconds and cells of each part that took time; the cells add up to ``width``."""
     parts = [(label, colour, getattr(timing, field)) for label, colour, field in TIME_PARTS]
     parts = [part for part in parts if part[2] >= MIN_PART_SECONDS]
     if not parts:
@@ -417,7 +417,7 @@ def _speed_spans(timing: RoundTiming) -> list[StyledLine]:
     new, cached = units.tokens(timing.prefill_new_tokens), units.tokens(timing.cached_tokens)
     spans.append(styled_line(("prefill ", "$quiet"), f"{new} new, {cached} reused"))
     if timing.prefill_reprocessed_tokens:
-        spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} read again", "$warning")))
+        spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} reprocessed", "$warning")))
     return spans
 
 

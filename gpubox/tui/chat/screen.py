@@ -164,7 +164,7 @@ class ChatScreen(PersistentScreen):
 
     def _idle_note(self) -> StyledLine:
         if self.controller.editing:
-            return styled_line(("✎ ", "$accent"), ("replaces the last turn, which is kept; esc cancels", "$quiet"))
+            return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
         reasons = self.no_server if self.transcript.turns else []
         return reasons[0] if reasons else ()
 
@@ -308,7 +308,7 @@ class ChatScreen(PersistentScreen):
         index = len(snippets) - 1 - self._copied[1]
         snippet = snippets[index]
         lines = f"{snippet.line_count} line{'s' * (snippet.line_count != 1)}"
-        again = "; again: the one before it" if len(snippets) > 1 else ""
+        again = ". Press again for the one before it" if len(snippets) > 1 else ""
         self.copy(snippet.text, f"code {index + 1} of {len(snippets)} ({snippet.language}, {lines}){again}")
 
     def action_chat_save_code(self) -> None:
@@ -321,7 +321,7 @@ class ChatScreen(PersistentScreen):
 
     async def _save_code(self, snippet: CodeSnippet) -> None:
         folder = self.controller.chat.settings.workdir if self.controller.chat else ""
-        where = f"Relative to {folder}." if folder else "Relative to the folder gpubox was started in."
+        where = f"Relative to {folder}." if folder else "Relative to the folder in which gpubox was started."
         path = await self.app.push_screen_wait(PromptScreen("Save the code as", snippet.file_name, where))
         if path:
             self.say(f"Saved: {await self.service.save_file(snippet.text, path, folder)}")

@@ -24,10 +24,10 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
 COUNTS = ("rounds", "max_tokens", "thinking_budget_tokens")
 MAX_COUNT = 1_000_000
 CHOICES: dict[str, tuple[tuple[Any, str], ...]] = {
-    "thinking": ((None, "as the model does"), (True, "on"), (False, "off")),
+    "thinking": ((None, "the model's default"), (True, "on"), (False, "off")),
     "tools": ((True, "on"), (False, "off")),
     "approvals": (("ask", "ask for each"), ("workspace", "allow in the workspace"), ("never", "never")),
-    "protocol": ((None, "chosen for the model"), ("native", "the template's own"), ("fenced", "```python blocks")),
+    "protocol": ((None, "chosen for the model"), ("native", "native (chat template)"), ("fenced", "```python blocks")),
 }
 """Settings with a few values: each value and its label."""
 
@@ -44,15 +44,15 @@ class SettingField:
 
 
 SETTING_FIELDS = (
-    SettingField("thinking", "thinking", "before it answers"),
-    SettingField("thinking_budget_tokens", "thinking tokens", "then it has to answer", "no limit"),
+    SettingField("thinking", "thinking", "before the answer"),
+    SettingField("thinking_budget_tokens", "thinking tokens", "at most, then the answer", "no limit"),
     SettingField("tools", "tools", "run code, use files"),
-    SettingField("protocol", "tool calls", "how the model asks for them"),
-    SettingField("workdir", "workspace", "a folder it may work in", "none"),
+    SettingField("protocol", "tool calls", "format of the calls"),
+    SettingField("workdir", "workspace", "folder for its files", "none"),
     SettingField("approvals", "writes", "into the workspace"),
     SettingField("rounds", "rounds", "requests in one turn", str(AgentSettings().rounds)),
-    SettingField("max_tokens", "max_tokens", "of one round", str(AgentSettings().max_tokens)),
-    *(SettingField(name, name, "sampling", "the server's own") for name in SAMPLING),
+    SettingField("max_tokens", "max_tokens", "tokens in one round", str(AgentSettings().max_tokens)),
+    *(SettingField(name, name, "sampling", "the server's default") for name in SAMPLING),
 )
 
 
@@ -152,7 +152,7 @@ def _changed_settings(
 def _placeholder(name: str, defaults: ProfileDefaults) -> str:
     """What an empty field means."""
     if (value := defaults.sampling.get(name)) is not None:
-        return f"{value:g}, as the profile has it"
+        return f"{value:g}, from the profile"
     return next(field.default for field in SETTING_FIELDS if field.name == name)
 
 
@@ -172,5 +172,5 @@ def _number(name: str, text: str) -> float | None:
 def _count(name: str, text: str) -> int | None:
     value = _number(name, text)
     if value is not None and not (isinstance(value, int) and 1 <= value <= MAX_COUNT):
-        raise UsageError(f"{name.replace('_', ' ')} must be a whole number from 1, not {text.strip()[:40]!r}.")
+        raise UsageError(f"{name.replace('_', ' ')} must be a positive whole number, not {text.strip()[:40]!r}.")
     return None if value is None else int(value)

@@ -31,10 +31,10 @@ ISOLATION_LABELS = {
     "": ("✗ programs are not run", "$warning"),
 }
 """Isolation of the model's programs -> label and style. It is always on the screen."""
-APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write"}
+APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write in it"}
 PHASE_LABELS = {
     "asks": ("◌", "$quiet", "waits for the server"),
-    "reads": ("◐", "$turn-prefill", "reads"),
+    "reads": ("◐", "$turn-prefill", "prefill"),
     "thinks": ("●", "$turn-thinking", "thinks"),
     "answers": ("●", "$turn-answer", "answers"),
     "runs": ("●", "$turn-tools", "runs"),
@@ -147,7 +147,7 @@ def no_server_lines(overview: ServerOverview | None) -> list[StyledLine]:
         return []
     name = sanitize_line(status.profile or overview.last_profile or "")
     if status.state == "loading":
-        return [styled_line(("◌ ", "$accent"), f"{name or 'A model'} is loading: it answers as soon as it is up.")]
+        return [styled_line(("◌ ", "$accent"), f"{name or 'A model'} is loading; it answers when it is ready.")]
     if status.pid is not None or status.state in ("unreachable", "error"):
         message = sanitize_line(status.message) or f"The server is {sanitize_line(status.state)}."
         return [styled_line(("✗ ", "$error"), message), _key_hint("l on the dashboard shows its log.", "1")]
@@ -155,10 +155,10 @@ def no_server_lines(overview: ServerOverview | None) -> list[StyledLine]:
     if name:
         hint = f"r on the dashboard starts {name} again; Enter starts another profile."
     return [
-        styled_line(("○ ", "$quiet"), ("No model runs, so nobody can answer.", "bold")),
+        styled_line(("○ ", "$quiet"), ("No model runs, so nothing can answer.", "bold")),
         _key_hint(hint, "esc"),
         styled_line(("  In a shell: ", "$quiet"), (f"gpubox start {name or 'NAME'}", "$code-inline")),
-        styled_line(("  Without any model: ", "$quiet"), ("gpubox demo", "$code-inline")),
+        styled_line(("  If you have no model: ", "$quiet"), ("gpubox demo", "$code-inline")),
     ]
 
 

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 MIN_SPEED_DELTAS = 5
 MIN_SPEED_SECONDS = 0.25
-PROTOCOL_LABELS = {"native": "tools in its own format", "fenced": "tools as ```python blocks", "none": "no tools"}
+PROTOCOL_LABELS = {
+    "native": "native tool calls",
+    "fenced": "tool calls as ```python blocks",
+    "none": "no tools",
+}
 
 
 @dataclass(slots=True)
@@ -252,7 +256,7 @@ def stored_turn_view(turn: Turn) -> TurnView:
             if visible:
                 view.apply(e.TextDelta(visible))
     if not view.over:
-        view.stop("cut off: gpubox was ended in this turn")
+        view.stop("cut off: gpubox ended during this turn")
     return view
 
 

@@ -140,7 +140,7 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
 
             engine = sanitize_line(display_version(self.preview.engine))
             return Content.assemble(("✓ ", "$success"), f"{engine} accepts every flag")
-        return Content.styled("… asking the engine", "$quiet")
+        return Content.styled("… checking the flags", "$quiet")
 
     def _facts(self, entry: ProfileEntry, profile: Profile) -> Content:
         address = f"{profile.host}:{profile.port}" if profile.port else f"{profile.host}, any free port"

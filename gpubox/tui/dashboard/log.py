@@ -239,14 +239,14 @@ class LogPane(Vertical):
         self.placeholder.display, self.view.display = empty, not empty
         count = self.view.match_count
         matches = "1 line matches" if count == 1 else f"{count:,} lines match"
-        parts = [matches if self.filter.value else "", "" if self.view.follow else "paused, G follows"]
+        parts = [matches if self.filter.value else "", "" if self.view.follow else "paused, G follows again"]
         subtitle = "  ".join(part for part in parts if part)
         if self.border_subtitle != subtitle:
             self.border_subtitle = subtitle
 
 
 class FailedLogScreen(Dialog[None]):
-    """The log of the last failed start, or of the server that died. The pane shows a newer log by then."""
+    """The log of the last failed start, or of the server that crashed. The log pane may show a newer log."""
 
     DEFAULT_CSS = """
     FailedLogScreen > Vertical { width: 96%; height: 90%; padding: 0 1; }

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 PROFILE_MARKS = {
     "●": ("$success", "runs"),
-    "◌": ("$accent", "an operation on it is under way"),
+    "◌": ("$accent", "is being started, stopped or downloaded"),
     "✓": ("$quiet", "the engine accepts every flag, and the model is here"),
     "↓": ("$primary", "the engine accepts every flag; Enter downloads the model first"),
-    "?": ("$warning", "the model is not where the profile says"),
-    "!": ("$warning", "the engine does not accept it; the row says why"),
-    "✗": ("$error", "the file is broken; the row says where"),
+    "?": ("$warning", "the model file of the profile is missing"),
+    "!": ("$warning", "the engine does not accept the profile; the row says why"),
+    "✗": ("$error", "the profile file is broken; the row says where"),
     "+": ("$primary", "a model without a profile; Enter makes one"),
-    "·": ("$quiet", "not known yet"),
+    "·": ("$quiet", "not checked yet"),
 }
 """Mark of a row -> its colour and meaning."""
 NAME_CELLS = 22
@@ -75,7 +75,7 @@ class ProfileEntry:
 
     @property
     def search_text(self) -> str:
-        """Everything that a search looks at, in lower case."""
+        """The text that a search matches, in lower case."""
         profile = self.profile
         details = f"{profile.title} {profile.description} {profile.model}" if profile else ""
         return f"{self.name} {self.summary} {details} {self.model or ''}".lower()
@@ -266,7 +266,7 @@ class ProfilePane(Vertical):
         count = len(self.entries)
         self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
         if not search and len(shown) != count:
-            self.border_subtitle += ", H shows the shipped"
+            self.border_subtitle += ", H shows the shipped ones"
         self.rows.running, self.rows.operation = self.running, self.operation
         self.rows.show_values(shown)
         self.rows.redraw()

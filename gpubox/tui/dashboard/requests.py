@@ -46,7 +46,7 @@ LABEL_CELLS = 20
 class RequestRows(CursorRows["Request"]):
     """The lines; Enter opens one."""
 
-    EMPTY_TEXT = "No request yet. Clients use the address above; c chats."
+    EMPTY_TEXT = "No requests yet. Clients use the address above; c opens the chat."
 
     def make_row(self, value: Request, width: int) -> StyledLine:
         return request_row(value, width)
@@ -206,7 +206,7 @@ def request_fields(request: Request) -> list[tuple[str, str]]:
     acceptance = units.UNKNOWN
     if request.draft_acceptance is not None:
         acceptance = f"{request.draft_acceptance:.1%} ({request.draft_tokens_accepted:,} of {request.draft_tokens:,})"
-    queued = f"{units.UNKNOWN} (its log does not say when it arrived)"
+    queued = f"{units.UNKNOWN} (the log does not show its arrival)"
     if request.queue_seconds is not None:
         queued = f"{units.duration(request.queue_seconds)} for slot {request.slot}"
     ttft = units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds)
@@ -215,21 +215,21 @@ def request_fields(request: Request) -> list[tuple[str, str]]:
     pp, tg = units.rate(request.pp_tokens_per_second), units.rate(request.tg_tokens_per_second)
     stop_reason = request.stop_reason
     return [
-        ("began", local_time(request.at)),
+        ("started", local_time(request.at)),
         ("slot, task", f"{request.slot}, {request.task}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
         ("read", f"{_count(read)} tokens"),
-        ("read again because", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "it was not"),
+        ("cache miss", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "none"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
         ("waited", queued),
-        ("TTFT", f"{ttft} from its arrival, as the server saw it"),
+        ("TTFT", f"{ttft} from its arrival at the server"),
         ("pp", f"{pp} tok/s over {units.duration(request.prompt_seconds)}"),
         ("tg", f"{tg} tok/s over {units.duration(request.generation_seconds)}"),
         ("draft accepted", acceptance),
         ("tokens per step", f"{length:.2f}" if length is not None else units.UNKNOWN),
-        ("by position", positions or units.UNKNOWN),
-        ("ended", sanitize_to_width(stop_reason, 40) if stop_reason else f"{units.UNKNOWN} (its log does not say)"),
+        ("per draft position", positions or units.UNKNOWN),
+        ("ended", sanitize_to_width(stop_reason, 40) if stop_reason else f"{units.UNKNOWN} (the log does not show it)"),
         ("took", units.duration(request.duration_seconds)),
     ]
 

@@ -25,6 +25,7 @@ from gpubox.tui.dashboard.profiles import ProfileEntry, ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestScreen, RequestsPane
 from gpubox.tui.dashboard.throughput import ThroughputPane
 from gpubox.tui.dashboard.vram import VramPane, gpu_readings
+from gpubox.tui.persistent_screen import CLIPBOARD_HINT
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.key_bar import KeyBar
 from gpubox.tui.widgets.snapshot_pane import SnapshotPane
@@ -313,9 +314,7 @@ class DashboardScreen(Screen[None]):
 
     def action_toggle_shipped(self) -> None:
         if not self.profiles.toggle_shipped():
-            self.notify(
-                "All profiles of the list are yours." if self.profiles.entries else "No profiles yet.", timeout=6
-            )
+            self.notify("The list has no shipped profiles." if self.profiles.entries else "No profiles yet.", timeout=6)
 
     def action_search(self) -> None:
         if not self.profiles.display:
@@ -333,10 +332,10 @@ class DashboardScreen(Screen[None]):
     def action_copy(self) -> None:
         entry, preview = self.detail.entry, self.detail.preview
         if not (entry and entry.profile and preview):
-            self.notify("There is no command line to copy here.", timeout=6)
+            self.notify("The highlighted row has no command line to copy.", timeout=6)
             return
         self.app.copy_to_clipboard(shell_command(entry.profile, preview.argv))
-        text = f"Copied the command line of {entry.name}. (Needs a terminal with OSC 52; tmux: set-clipboard on.)"
+        text = f"Copied the command line of {entry.name}. {CLIPBOARD_HINT}"
         self.notify(sanitize_line(text), markup=False, timeout=6)
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 LABEL_CELLS = 9
 ACTIVITY_STYLES = {
-    "prefill": ("●", "$accent", "reads a prompt"),
+    "prefill": ("●", "$accent", "processes a prompt"),
     "thinking": ("●", "$primary", "generates thinking tokens"),
-    "answering": ("●", "$primary", "generates"),
+    "answering": ("●", "$primary", "generates the answer"),
     "idle": ("●", "$success", "waits for a request"),
     "ready": ("●", "$success", "answers; whether it is busy is not known"),
     "loading": ("◌", "$accent", "a model is being loaded"),

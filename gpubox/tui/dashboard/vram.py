@@ -97,7 +97,7 @@ def vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[StyledLin
         rows.append(reason)
     if kv_usage := kv_usage_line(snapshot, width):
         rows.append(kv_usage)
-    return rows or [styled_line(("nothing known yet", QUIET))]
+    return rows or [styled_line(("not known yet", QUIET))]
 
 
 def _device_lines(
@@ -120,13 +120,13 @@ def _device_lines(
         body += arrange_in_columns(entries, width, cells)
     if (device.unaccounted_bytes or 0) <= -MIB:
         if device.kind == "host":  # normal: the kernel allocates a page when it is first touched
-            body.append(styled_line(("the log claims more than is resident yet", QUIET)))
+            body.append(styled_line(("the log reports more than is resident yet", QUIET)))
         else:
-            body.append(styled_line(("the log claims more than the driver counts", "$warning")))
+            body.append(styled_line(("the log reports more than the driver counts", "$warning")))
     if gpu and (gpu.lost or snapshot.driver.stale_seconds):
         body = [dimmed(row) for row in body]
     if gpu and not gpu.processes_known:
-        body.append(styled_line(("the driver lists no processes: other programs are in unaccounted", QUIET)))
+        body.append(styled_line(("the driver lists no processes: unaccounted includes other programs", QUIET)))
     return rows + body
 
 
@@ -171,7 +171,7 @@ def _device_heading(device: DeviceMemory, lost: bool, width: int) -> StyledLine:
     """A device's name and memory use, for a pane with several devices."""
     note = _short_gpu_name(device.name, 24) if device.kind == "gpu" else ""
     if device.kind == "rpc":
-        note = "total as at its start"
+        note = "total as of its start"
     parts = [
         (9, styled_line((sanitize_to_width("RAM" if device.kind == "host" else device.device, 30), "bold"))),
         (8, () if lost else styled_line(part_of_total(used_bytes(device), device.total_bytes))),
@@ -249,7 +249,7 @@ def _merged_by_kind(parts: list[MemoryPart]) -> list[MemoryPart]:
 def memory_bar(device: DeviceMemory, width: int, *, no_color: bool = False) -> StyledLine:
     """The stacked bar; with ``no_color`` a glyph per part instead of its colour.
 
-    If the log claims more than the driver counts, the parts are scaled to what is really used: the bar never shows
+    If the log reports more than the driver counts, the parts are scaled to what is really used: the bar never shows
     less free memory than there is. The legend shows the difference as a negative unaccounted size.
     """
     parts = [part for part in memory_parts(device) if part.kind != "free" and part.size > 0]

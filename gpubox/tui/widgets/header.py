@@ -16,13 +16,13 @@ from gpubox.tui.formatting import shorten
 from gpubox.tui.messages import ServerOverview
 
 SERVER_STATES = {
-    "ready": ("●", "$success", "answers, and has nothing to do"),
+    "ready": ("●", "$success", "waits for a request"),
     "answering": ("●", "$primary", "works on a request"),
     "loading": ("◌", "$accent", "a model is being loaded"),
     "stopping": ("◌", "$accent", "is shutting down"),
     "stopped": ("○", "$quiet", "nothing runs"),
-    "crashed": ("✗", "$error", "died without being told to stop"),
-    "unreachable": ("✗", "$error", "its process lives, but its port does not answer"),
+    "crashed": ("✗", "$error", "ended without a stop command"),
+    "unreachable": ("✗", "$error", "its process runs, but its port does not answer"),
     "error": ("✗", "$error", "answers with an error"),
 }
 """State of a server -> glyph, colour and meaning."""
@@ -76,7 +76,7 @@ class StatusHeader(Widget):
         """(priority, text) of every part. ``name_cells`` limits the profile's name; ``None`` drops name and state."""
         parts = [(20, Content.styled("gpubox", "bold $primary"))]
         if self.overview is None:
-            return [*parts, (90, Content.styled("· looking", "$quiet"))]
+            return [*parts, (90, Content.styled("· looking for the server", "$quiet"))]
         status = self.overview.status
         model = PurePath(status.model_path or "").name
         name = status.profile or (model if self.note else "")
