@@ -21,7 +21,7 @@ class Config:
     """The contents of config.toml. Every key has a default, and the file may be absent."""
 
     default_engine: str = toml_key(
-        "text", "The engine of profiles that name none. Without it: llama-server of PATH, else the embedded engine.", ""
+        "text", "The engine of profiles that name none. Default: llama-server on PATH, else the embedded engine.", ""
     )
     model_dirs: tuple[Path, ...] = toml_key("list", "More folders to search for GGUF files.", tuple, items="path")
     allow_exposed: bool = toml_key(
@@ -37,7 +37,7 @@ class Config:
     load_seconds: float = toml_key("number", "A model load fails after this long.", 3600.0, above=0)
     stop_seconds: float = toml_key("number", "An idle server is killed this long after SIGTERM.", 15.0, above=0)
     wait_seconds: float = toml_key(
-        "number", "A switch or restart is given up after waiting this long for running requests.", 600.0, above=0
+        "number", "A switch or restart fails after waiting this long for running requests.", 600.0, above=0
     )
     shipped_profiles: str = toml_key(
         "text",

@@ -21,13 +21,13 @@ MAX_TOML_BYTES = 256 * 1024
 
 KeyKind = Literal["text", "path", "integer", "number", "boolean", "any", "list", "map", "table"]
 _TYPES: dict[KeyKind, tuple[tuple[type, ...], str, dict[str, Any]]] = {
-    "text": ((str,), "a text", {"type": "string"}),
-    "path": ((str,), "a text", {"type": "string"}),
+    "text": ((str,), "a string", {"type": "string"}),
+    "path": ((str,), "a string", {"type": "string"}),
     "integer": ((int,), "a whole number", {"type": "integer"}),
     "number": ((int, float), "a number", {"type": "number"}),
     "boolean": ((bool,), "true or false", {"type": "boolean"}),
     "any": ((object,), "", {}),
-    "list": ((list,), "a list of texts", {"type": "array"}),
+    "list": ((list,), "a list of strings", {"type": "array"}),
     "map": ((dict,), "a table", {"type": "object"}),
     "table": ((dict,), "a table", {}),
 }
@@ -87,16 +87,18 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file.", "A TOML file is UTF-8 text.") from None
+        raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from None
     except NotRegularFile as error:
-        hint = "A TOML file of gpubox is a short text." if error.errno == errno.EFBIG else ""
-        raise UsageError(f"{path} is not read: {error.strerror}.", hint) from None
+        hint = "gpubox reads only short TOML files." if error.errno == errno.EFBIG else ""
+        raise UsageError(f"{path} cannot be used: {error.strerror}.", hint) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path} is not usable: a number in it is too long, or its lists nest too deep.") from None
+        raise UsageError(
+            f"{path} cannot be parsed: a number is too long, or its lists are nested too deeply."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

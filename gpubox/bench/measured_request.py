@@ -109,7 +109,11 @@ def stored_reply(data: Mapping[str, Any]) -> MeasuredReply:
 
 def _is_overloaded(error: StreamError) -> bool:
     """Whether a URL target answers no client: too many requests, overloaded, or silent for half an hour."""
-    refusals = ("The server refuses (HTTP 429)", "The server refuses (HTTP 503)", "The server is still loading")
+    refusals = (
+        "The server refused the request (HTTP 429)",
+        "The server refused the request (HTTP 503)",
+        "The server is still loading",
+    )
     return error.message.startswith(refusals) or error.timed_out
 
 

@@ -104,11 +104,12 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
     ),
     "sweep": (
         BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
-                    example="n-cpu-moe=16..28:2", detail="required", in_form=True),
+                    example="n-cpu-moe=16..28:2", in_form=True,
+                    detail="a range with its step, or a list (16,20); required"),
         replace(_SET, help="Changed flag of every cell", detail=""),
         BenchOption("by", "Speed to compare", "choice", "tg", "SPEED", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),
-        ), detail="effective: generated tokens over the whole request, prompt included", in_form=True),
+        ), detail="effective counts the prompt's time, too", in_form=True),
         replace(_STARTS, help="Starts of each finalist", default="4"),
         BenchOption("finalists", "Cells compared at the end", default="4", minimum=2, in_form=True),
         replace(_PROMPTS, default="3"),

@@ -22,10 +22,10 @@ from gpubox.sanitize import reveal_hidden
 from gpubox.threads import run_in_thread
 
 _LIMIT_ERRORS = {
-    "rounds": ("The turn used all its rounds without an answer.", "--max-rounds allows more."),
-    "tokens": ("The turn reached its limit of tokens.", "--continue goes on."),
-    "wall": ("The turn reached its limit of time.", "--continue goes on."),
-    "length": ("The answer reached its limit of tokens.", "--max-tokens allows more."),
+    "rounds": ("The turn used all its requests to the model without an answer.", "--max-rounds allows more."),
+    "tokens": ("The turn reached its token limit.", "Continue the chat with --continue."),
+    "wall": ("The turn reached its time limit.", "Continue the chat with --continue."),
+    "length": ("The answer reached its token limit.", "--max-tokens allows more."),
     "repetition": ("The model repeated itself and was stopped.", "Try --set temperature=0.7, or another prompt."),
 }
 
@@ -161,10 +161,14 @@ class ApprovalPrompt:
     async def __call__(self, call: ToolCall, diff: str) -> bool:
         """The owner's answer; no without a terminal."""
         if not self.can_ask:
-            diagnostics.note(f"  ! {call.name} was refused: nobody can be asked here. --approve workspace allows it.")
+            diagnostics.note(
+                f"  ! {call.name} was refused, because there is no terminal to ask at. --approve workspace allows it."
+            )
             return False
         await self.call_shown.wait()
         self.call_shown.clear()
-        diagnostics.note_text(f"{reveal_hidden(diff)}\nAllow this? y and Enter allow it, anything else does not.")
+        diagnostics.note_text(
+            f"{reveal_hidden(diff)}\nAllow this? Type y and Enter to allow it, anything else to refuse."
+        )
         answer = await run_in_thread(sys.stdin.readline)
         return answer.strip().casefold() in ("y", "yes")

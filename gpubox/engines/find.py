@@ -111,5 +111,5 @@ def _unknown_hint(name: str, known: list[str]) -> str:
         return "There is no llama-server on PATH; name its path under [engines] in config.toml."
     if near := closest_match(name, known):
         return f"Did you mean {near!r}?"
-    listing = f"There is: {', '.join(known)}. " if known else ""
+    listing = f"Known engines: {', '.join(known)}. " if known else ""
     return f"{listing}Name its llama-server under [engines] in config.toml."

@@ -88,7 +88,7 @@ class Container:
             return
         self.volumes.append((parts[0], parts[1].rstrip("/") or "/"))
         if len(parts) > 2:
-            self.notes.append(omitted(f"volume option {':'.join(parts[2:])}", "the container's own"))
+            self.notes.append(omitted(f"volume option {':'.join(parts[2:])}", "a setting of the container only"))
 
     def map_to_host(self, draft: ProfileDraft) -> None:
         """Replaces the paths and the address in ``draft`` by those on the host."""
@@ -108,9 +108,9 @@ class Container:
         draft.flags = {name: map_paths(name, value, on_host) for name, value in draft.flags.items()}
         for host, inside in self.volumes:
             if (host, inside) in used:
-                draft.notes.append(f"{inside} in the container is {host} on the host: the profile has that.")
+                draft.notes.append(f"{inside} in the container is {host} on the host; the profile has the host's path.")
             else:
-                draft.notes.append(omitted(f"volume {host}:{inside}", "no path of the command is in it"))
+                draft.notes.append(omitted(f"volume {host}:{inside}", "the command uses no path in it"))
         self._map_address(draft)
 
     def _map_address(self, draft: ProfileDraft) -> None:
@@ -118,18 +118,20 @@ class Container:
         published = next((port for port in self.ports if port.inside == inside), None)
         for port in self.ports:
             if port is not published:
-                draft.notes.append(omitted(f"port {port.host}:{port.port}:{port.inside}", f"the server is on {inside}"))
+                draft.notes.append(
+                    omitted(f"port {port.host}:{port.port}:{port.inside}", f"the server listens on {inside}")
+                )
         if published is not None:
             host, draft.port, draft.host = draft.host, published.port, published.host
             if "host" in draft.given and host != published.host:
                 draft.notes.append(f"It listens on {host} in the container and is published on {published.host}.")
             if published.port != inside:
                 draft.notes.append(
-                    f"The container's port {inside} is {published.port} on the host: the profile has that."
+                    f"The container's port {inside} is {published.port} on the host; the profile has the host's port."
                 )
         elif not self.host_network:
             instead = "" if draft.host == "127.0.0.1" else f", not {draft.host}"
-            draft.notes.append(f"The container publishes no port: the profile is for 127.0.0.1:{inside}{instead}.")
+            draft.notes.append(f"The container publishes no port: the profile listens on 127.0.0.1:{inside}{instead}.")
             draft.host = "127.0.0.1"
 
 
@@ -163,7 +165,7 @@ def read_docker_run(words: Sequence[str]) -> tuple[Container, int] | None:
             return container, start
         name, joined, value = word.partition("=")
         if word in _SWITCHES or (name in _SWITCHES and joined):
-            container.notes.append(omitted(word, "the container's own"))
+            container.notes.append(omitted(word, "a setting of the container only"))
             continue
         if not joined and re.fullmatch(r"-[epvw].+", word):
             name, value = word[:2], word[2:]
@@ -183,7 +185,7 @@ def _run_option(container: Container, name: str, value: str) -> None:
         if source:
             container.mount(f"{source}:{target or parts.get('destination', '')}")
         else:
-            container.notes.append(omitted(f"{name} {value}", "the container's own"))
+            container.notes.append(omitted(f"{name} {value}", "a setting of the container only"))
     elif name in {"-p", "--publish"}:
         container.publish(value)
     elif name in {"-e", "--env"}:
@@ -191,13 +193,13 @@ def _run_option(container: Container, name: str, value: str) -> None:
         if equals:
             container.env[key] = text
         else:
-            container.notes.append(omitted(f"{name} {key}", "its value is in the shell that ran it"))
+            container.notes.append(omitted(f"{name} {key}", "only the shell that ran it has its value"))
     elif name == "--entrypoint":
         container.entrypoint = [value]
     elif name in {"--network", "--net"} and value == "host":
         container.host_network = True
     else:
-        container.notes.append(omitted(join_words([name, value]), "the container's own"))
+        container.notes.append(omitted(join_words([name, value]), "a setting of the container only"))
 
 
 def environment(value: Mapping[str, str | None] | Sequence[str], notes: list[str]) -> dict[str, str]:
@@ -208,7 +210,7 @@ def environment(value: Mapping[str, str | None] | Sequence[str], notes: list[str
     env: dict[str, str] = {}
     for name, text in value.items():
         if text is None:
-            notes.append(omitted(f"variable {name}", "its value is in the shell that ran it"))
+            notes.append(omitted(f"variable {name}", "only the shell that ran it has its value"))
         else:
             env[name] = text
     return env

@@ -45,7 +45,7 @@ def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) ->
         at += 1
         if not _OPTION.match(word):
             if word not in {"", "--", "-"}:
-                notes.append(omitted(word, "it belongs to no option"))
+                notes.append(omitted(word, "no option takes it"))
             continue
         word, joined, value = word.partition("=")
         if joined and word.startswith("--"):
@@ -57,7 +57,7 @@ def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) ->
         values = _values(args[at : at + 2], count, option, engine)
         at += len(values)
         if option is not None and option.value is not None and not values and option.long not in FORMER_SWITCHES:
-            notes.append(f"{word} has no value here; current builds of llama.cpp need one ({option.value}).")
+            notes.append(f"{word} has no value here; current builds of llama.cpp require one ({option.value}).")
         yield GivenOption(word, name, tuple(values))
 
 
@@ -117,5 +117,5 @@ def _long_name(typed: str, engine: Capabilities, notes: list[str]) -> str:
         return option.long
     if bare in REPLACED_FLAGS or bare in FORK_FLAGS:
         return bare
-    notes.append(f"{typed} is an unknown short option; it is kept as --{bare}.")
+    notes.append(f"{typed} is an unknown short option; the profile keeps it as --{bare}.")
     return bare

@@ -91,4 +91,4 @@ def _open_questions(server: ServerInvocation, port_word: str) -> Iterator[str]:
         yield f"Not resolved, because gpubox runs nothing: {texts}."
     if server.branched:
         names = ", ".join(server.branched)
-        yield f"The script sets {names} in branches (if, case); the profile has the last value: check it."
+        yield f"The script sets {names} in branches (if, case); the profile has the last value, so check it."

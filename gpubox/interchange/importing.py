@@ -69,7 +69,7 @@ def import_text(
     """
     path = Path(file)
     if len(text) > MAX_INPUT_CHARS or "\0" in text:
-        raise UsageError(f"{path.name or 'This'} is no launch command: it is binary or far too long.", _FORMATS)
+        raise UsageError(f"{path.name or 'This'} is not a launch command: it is binary or far too long.", _FORMATS)
     text = text.replace("\r\n", "\n").encode(errors="replace").decode()
     try:
         result = _reader(text, path)(text, replace(known or ImportSource(), name=path.stem, path=file))
@@ -215,7 +215,7 @@ def _from_script(read: _ScriptReader, text: str, source: ImportSource) -> Import
     result = import_commands(commands, source)
     texts = [command.line or command.text for command in result.commands]
     unused = assignments.unused(texts, [name for command in result.commands for name in command.env])
-    result.notes += [omitted(assignment, "no server here uses it") for assignment in unused]
+    result.notes += [omitted(assignment, "no command of a server uses it") for assignment in unused]
     return result
 
 
@@ -257,7 +257,7 @@ def _from_containers(servers: list[ContainerServer], notes: list[str], source: I
     for server in servers:
         imported = import_server(server.invocation, source, name=server.name)
         if server.restart:
-            note = f"Its restart ({server.restart}) is restart = true in the profile."
+            note = f"restart: {server.restart} became restart = true in the profile."
             imported = replace(imported, notes=(*imported.notes, note))
         container = server.invocation.container
         profiles.append(_with(imported, restart=bool(server.restart), title=container.title if container else ""))
@@ -284,7 +284,7 @@ def _from_json(text: str, source: ImportSource) -> ImportResult:
     if is_kcpps(values):
         return ImportResult([import_server(read_kcpps(values), source)])
     if not is_lmstudio(values):
-        raise UsageError("This JSON holds settings of no program that gpubox knows.", _FORMATS)
+        raise UsageError("gpubox does not know which program this JSON is from.", _FORMATS)
     settings = read_lmstudio(values, source.path)
     settings.name = settings.name or source.name.removesuffix(".preset")
     return ImportResult([_from_settings(settings, source)])
@@ -321,7 +321,7 @@ def _select(result: ImportResult, name: str | None) -> list[ImportedProfile]:
         selected = [imported for imported in profiles if imported.profile.name == profile_name(name)]
         if not selected:
             names = ", ".join(imported.profile.name for imported in profiles[:12])
-            raise UsageError(f"There is no {name!r} in it.", f"It has {len(profiles)} profiles: {names}.")
+            raise UsageError(f"SOURCE has no model {name!r}.", f"It has {len(profiles)}: {names}.")
         profiles = selected
     first = replace(profiles[0], notes=(*profiles[0].notes, *result.notes))
     return [replace(imported, notes=limit_notes(imported.notes)) for imported in (first, *profiles[1:])]

@@ -51,13 +51,13 @@ def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
     if start is None:
         return None
     before = [word for word in words[:start] if not re.fullmatch(r"python[\d.]*(?:\.exe)?|exec|nohup|start", word)]
-    notes = [omitted(join_words(before), "it stands before the server")] if before else []
+    notes = [omitted(join_words(before), "it comes before the server")] if before else []
     options, positional = _options(words[start + 1 :])
     if positional:
         options = {"model_param": positional[0], **options}
         if len(positional) > 1:
             options["port_param"] = positional[1]
-        notes += [omitted(word, "it belongs to no option") for word in positional[2:]]
+        notes += [omitted(word, "no option takes it") for word in positional[2:]]
     args = _arguments(options, notes)
     return ServerInvocation(
         "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
@@ -117,7 +117,7 @@ def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
         args += ["--port", str(_PORT)]
         notes.append(f"Port {_PORT} is KoboldCpp's default.")
     if "--host" not in args:
-        notes.append("KoboldCpp listens on every address of the machine; the profile is for 127.0.0.1 only.")
+        notes.append("KoboldCpp listens on every address of the machine; the profile listens on 127.0.0.1 only.")
     return args
 
 

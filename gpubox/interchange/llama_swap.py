@@ -69,7 +69,7 @@ def unknown_yaml_error(value: YamlValue) -> UsageError:
     """The error for a YAML document that gpubox cannot import."""
     keys = ", ".join(list(mapping_of(value))[:6])
     return UsageError(
-        "There are no models, services or manifests in this YAML" + (f" (it has {keys})." if keys else "."),
+        "This YAML has no models, services or manifests" + (f" (it has {keys})." if keys else "."),
         "gpubox reads llama-swap's config.yaml (`models`), compose files and Kubernetes manifests.",
     )
 
@@ -88,9 +88,7 @@ def _model(
     )
     notes = [omitted(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
     notes += [
-        omitted(f"macros.{key} {value}", "its cmd does not use it")
-        for key, value in own.items()
-        if key not in used_here
+        omitted(f"macros.{key} {value}", "cmd does not use it") for key, value in own.items() if key not in used_here
     ]
     used |= used_here
     if aliases := texts_of(entry.get("aliases")):

@@ -23,7 +23,7 @@ def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
     if start is None or "--cli" in words:
         return None
     binary = words[start]
-    notes = [omitted(join_words(words[:start]), "it stands before the server")] if start else []
+    notes = [omitted(join_words(words[:start]), "it comes before the server")] if start else []
     if re.search(r"\.llamafile(?:\.exe)?$", binary, re.I) and not {"-m", "--model"} & set(words):
         notes.append(f"{binary} is a program with its model inside: unzip its .gguf, and give that as --model.")
     args: list[str] = []

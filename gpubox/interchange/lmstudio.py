@@ -81,23 +81,23 @@ def read_lmstudio(values: dict[str, Any], path: str = "") -> ForeignSettings:
             for key, value in _fields(content["fields"], settings.notes):
                 _add_setting(settings, key, value)
             for key in content.keys() - {"fields"}:
-                settings.notes.append(omitted(f"{part}.{key} {_text(content[key])}", "LM Studio's own"))
+                settings.notes.append(omitted(f"{part}.{key} {_text(content[key])}", "a setting of LM Studio only"))
         elif part == "name" and isinstance(content, str):
             settings.name = settings.name or content
         elif content not in ("", None):
-            settings.notes.append(omitted(f"{part} {_text(content)}", "LM Studio's own"))
+            settings.notes.append(omitted(f"{part} {_text(content)}", "a setting of LM Studio only"))
     return settings
 
 
 def _fields(fields: list[Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
     for item in fields:
         if not isinstance(item, dict) or not isinstance(item.get("key"), str):
-            notes.append(omitted(_text(item), "LM Studio's own"))
+            notes.append(omitted(_text(item), "a setting of LM Studio only"))
             continue
         key, value = item["key"], item.get("value")
         if isinstance(value, dict) and "checked" in value:
             if not value["checked"]:
-                notes.append(omitted(f"{key} {_text(value.get('value'))}", "it is not ticked there"))
+                notes.append(omitted(f"{key} {_text(value.get('value'))}", "it is switched off in LM Studio"))
                 continue
             value = value.get("value")
         yield key, value
@@ -118,7 +118,9 @@ def _add_setting(settings: ForeignSettings, key: str, value: Any) -> None:
     elif key in _SAME and (number or isinstance(value, str)):
         settings.args += [_SAME[key], _text(value)]
     else:
-        reason = "a share of the layers; llama-server needs a number" if key == _OFFLOAD else "LM Studio's own"
+        reason = (
+            "a share of the layers; llama-server needs a number" if key == _OFFLOAD else "a setting of LM Studio only"
+        )
         settings.notes.append(omitted(f"{key} {_text(value)}", reason))
 
 

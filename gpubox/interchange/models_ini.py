@@ -33,11 +33,11 @@ def read_models_ini(text: str) -> list[ForeignSettings]:
             continue
         key, equals, value = line.partition("=")
         if not equals:
-            raise UsageError(f"Line {number} of this models.ini is no section and no key: {line[:60]!r}.")
+            raise UsageError(f"Line {number} of this models.ini is neither a section nor a key: {line[:60]!r}.")
         name = _option_name(key.strip())
         canonical = reference_options().canonical(name)
         if current is None:
-            before += [omitted(line, "it stands before the first section")] if name != "version" else []
+            before += [omitted(line, "it comes before the first section")] if name != "version" else []
             continue
         if canonical in current and current[canonical][1] != value.strip():
             reason = "the last one of a section counts, as in llama-server"
@@ -63,5 +63,5 @@ def _preset(name: str, keys: _Keys, notes: list[str]) -> ForeignSettings:
         r"[\w.-]+/[\w.-]+(?::[\w.-]+)?", name
     ):
         args = ["--hf-repo", name, *args]  # the name of a section may be the repository
-    notes = [*notes, *(omitted(f"{key} = {keys[key][1]}", "the router's own") for key in router_keys)]
+    notes = [*notes, *(omitted(f"{key} = {keys[key][1]}", "a setting of the router only") for key in router_keys)]
     return ForeignSettings(name, args, notes=notes)

@@ -47,7 +47,7 @@ def update_options(options: Iterable[GivenOption], target: TargetEngine, notes: 
     """
     options = list(options)
     if fork := next((str(given) for given in options if needs_fork(given, target.capabilities)), ""):
-        notes.append(f"{fork} needs a fork of llama.cpp: every flag stays as typed, and `engine` must name that fork.")
+        notes.append(f"{fork} needs a fork of llama.cpp: every flag is kept as typed. Name that fork in `engine`.")
         return options
     updated: list[GivenOption] = []
     modes = _LoadModes()
@@ -64,7 +64,7 @@ def update_options(options: Iterable[GivenOption], target: TargetEngine, notes: 
             updated += _update(given, target, notes, options)
     if modes.typed:
         updated = [replace(g, values=(modes.value,)) if g.name == "load-mode" and not g.values else g for g in updated]
-        notes.append(f"{' '.join(modes.typed)} is --load-mode {modes.value} today.")
+        notes.append(f"{' '.join(modes.typed)} is now --load-mode {modes.value}.")
     return updated + _draft_type(updated, target, notes)
 
 
@@ -94,14 +94,14 @@ def _update(
         return [_with_value(given, target.capabilities, notes)]
     if given.name.startswith("spec-ngram-") and (kind := _ngram_kind(options)):
         name = given.name.replace("spec-ngram", f"spec-{kind}")
-        notes.append(f"{given} is --{name} {given.value or ''} today.".replace("  ", " "))
+        notes.append(f"{given} is now --{name} {given.value or ''}".rstrip() + ".")
         return [replace(given, name=name)]
     replacement = REPLACED_FLAGS[given.name]
     if not replacement.flag:
         notes.append(omitted(str(given), replacement.why))
         return []
     values = (replacement.value,) if replacement.value else given.values
-    notes.append(f"{given} is --{' '.join([replacement.flag, *values])} today.")
+    notes.append(f"{given} is now --{' '.join([replacement.flag, *values])}.")
     return [replace(given, name=replacement.flag, values=values)]
 
 
@@ -116,13 +116,13 @@ def _with_value(given: GivenOption, engine: Capabilities, notes: list[str]) -> G
     if option is None:
         return given
     if option.value is not None and not given.values and option.long in FORMER_SWITCHES:
-        notes.append(f"{given.typed} alone is --{option.long} on today.")
+        notes.append(f"{given.typed} without a value is now --{option.long} on.")
         return replace(given, values=("on",))
     value = given.value
     if value and option.allowed:
         words = [current_value(option.long, word) or word for word in value.split(",")]
         if value not in option.allowed and ",".join(words) != value and set(words) <= set(option.allowed):
-            notes.append(f"{given} is --{option.long} {','.join(words)} today.")
+            notes.append(f"{given} is now --{option.long} {','.join(words)}.")
             return replace(given, values=(",".join(words),))
     return given
 

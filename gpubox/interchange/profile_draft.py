@@ -74,11 +74,11 @@ class ProfileDraft:
     def finish(self, name: str, *, system: str = "", engine: str = "") -> ImportedProfile:
         """The profile, with notes about its model and address."""
         if not self.model:
-            self.notes.append("It names no model: write `model` into the profile, or give --model.")
+            self.notes.append("The source names no model: write `model` into the profile, or give --model.")
         elif re.match(r"[A-Za-z]:\\|\\\\", self.model):
             self.notes.append(f"{self.model} is a Windows path: correct `model`.")
         elif "/" in self.model and not self.model.startswith(("/", "~", "hf:", "$")):
-            self.notes.append(f"{self.model} is relative to the folder it was started in: write the whole path.")
+            self.notes.append(f"{self.model} is relative to the folder where it was started: write the whole path.")
         if not is_loopback(self.host):
             self.notes.append(
                 f"host {self.host} lets other machines in: gpubox starts it only with an API key or --yes."
@@ -153,7 +153,7 @@ def _add_option(draft: ProfileDraft, given: GivenOption, canonical: str) -> None
             " the key into gpubox's api-key file (mode 0600)."
         )
     elif is_secret(name) and value and reference_options().option(name) is None:
-        draft.notes.append(f"--{name} was left out, because its name is that of a secret.")
+        draft.notes.append(f"--{name} was left out, because it is named like a secret.")
     elif canonical in {"model", "hf-repo"} and value:
         _set_model(draft, canonical, value)
     elif canonical == "host" and value:
@@ -214,7 +214,7 @@ def _note_dropped(
 ) -> None:
     if old and old != new:
         repeated = f"--{given.name} is given more than once"
-        draft.notes.append(f"{repeated}: the last one, {new}, counts, {like}; {old} was dropped.")
+        draft.notes.append(f"{repeated}: the last value, {new}, counts, {like}; {old} was dropped.")
 
 
 def _note_order(draft: ProfileDraft) -> None:
@@ -224,7 +224,9 @@ def _note_order(draft: ProfileDraft) -> None:
         runs = [name for at, name in enumerate(order) if at == 0 or order[at - 1] != name]
         if len(runs) > len(set(runs)):
             names = " and ".join(f"--{name}" for name in dict.fromkeys(runs))
-            draft.notes.append(f"{names} alternate here; in the profile each stands once, so their order changed.")
+            draft.notes.append(
+                f"{names} alternate here; a profile has each flag once, so the order of their values changed."
+            )
 
 
 def _note_refusals(draft: ProfileDraft) -> None:
@@ -237,7 +239,7 @@ def _set_model(draft: ProfileDraft, canonical: str, value: str) -> None:
     new = f"hf:{value}" if canonical == "hf-repo" else value
     same_option = draft.given.count(canonical) > 1
     if draft.model and not same_option:
-        draft.notes.append(f"It names two models; {value} was left out.")
+        draft.notes.append(f"The source names two models; {value} was left out.")
         return
     if draft.model and draft.model != new:
         draft.notes.append(f"--{canonical} is given more than once: the last one counts; {draft.model} was dropped.")
@@ -250,7 +252,7 @@ def _set_port(draft: ProfileDraft, value: str) -> None:
     elif value == draft.port_word:
         draft.notes.append(f"llama-swap chooses the port at each start; the profile has {draft.port}.")
     else:
-        draft.notes.append(f"The port is written as {value}; the profile has {draft.port}.")
+        draft.notes.append(f"{value} is not a port number; the profile has {draft.port}.")
 
 
 def _from_environment(env: Mapping[str, str], draft: ProfileDraft) -> list[str]:
@@ -264,7 +266,7 @@ def _from_environment(env: Mapping[str, str], draft: ProfileDraft) -> list[str]:
             if not arguments:
                 draft.notes.append(omitted(f"{name}={value}", "it is the default"))
         elif _DEPENDENT.search(value):
-            draft.notes.append(omitted(f"{name}={value}", "its value depends on others"))
+            draft.notes.append(omitted(f"{name}={value}", "its value depends on other variables"))
         elif name in _MACHINE_VARIABLES:
             draft.notes.append(omitted(f"{name}={value}", "it belongs to the machine, not to a profile"))
         else:
@@ -309,4 +311,7 @@ def match_engine(binary: str, engines: Mapping[str, str]) -> tuple[str, str]:
             return name, ""
     if not re.search(r"[\\/]", binary):
         return "", ""
-    return "", f"It ran {binary}: to use that build, name it under [engines] in config.toml and in `engine`."
+    return (
+        "",
+        f"The source runs {binary}: to use that build, name it under [engines] in config.toml and in `engine`.",
+    )

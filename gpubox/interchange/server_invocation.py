@@ -113,7 +113,7 @@ def server_in_container(container: Container, unresolved: tuple[str, ...], depth
     invocation = find_server(command, depth + 1) if depth < 3 else None
     if invocation is None:
         return None
-    image = f"It ran in the container image {container.image}."
+    image = f"The source runs the container image {container.image}."
     return replace(invocation, binary="", notes=(image, *container.notes, *invocation.notes), container=container)
 
 
@@ -121,7 +121,7 @@ def _in_docker_run(command: ScriptCommand, container: Container, start: int, dep
     invocation = server_in_container(container, command.unresolved, depth)
     if invocation is None:
         return None
-    outside = [omitted(f"{name}={value}", "it is outside the container") for name, value in command.env.items()]
+    outside = [omitted(f"{name}={value}", "it applies outside the container") for name, value in command.env.items()]
     notes = (*_before_server(command.words[:start]), *outside, *invocation.notes)
     return replace(invocation, notes=notes, branched=command.branched, dropped=command.dropped)
 
@@ -184,7 +184,7 @@ def _before_server(words: Sequence[str]) -> tuple[str, ...]:
     if words[-2:-1] and words[-1] == "-m":
         return ()  # python -m
     rest = [word for word in words if not _ASSIGNMENT.fullmatch(word)]
-    return (omitted(join_words(rest), "it stands before the server"),) if not all(map(_silent, rest)) else ()
+    return (omitted(join_words(rest), "it comes before the server"),) if not all(map(_silent, rest)) else ()
 
 
 def _silent(word: str) -> bool:

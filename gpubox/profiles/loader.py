@@ -83,7 +83,9 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
     if not profile.host:
         raise top.error("host", "is empty", 'Write "127.0.0.1", or "0.0.0.0" for every address of this machine.')
     if profile.companion and name == MAIN_INSTANCE:
-        raise top.error("companion", f"must be false here: {name!r} is the active server's name", "Rename the file.")
+        raise top.error(
+            "companion", f"must be false here: {name!r} is the active server's instance", "Rename the file."
+        )
     _check_env(TomlTable(path, "env", profile.env))
     _check_template_kwargs(TomlTable(path, "chat.template-kwargs", profile.chat.template_kwargs))
     flags = _flags(TomlTable(path, "flags", profile.flags))
@@ -102,7 +104,7 @@ def _check_env(table: TomlTable) -> None:
         if not name or "=" in name or "\0" in name:
             raise table.error(repr(name), "cannot be the name of an environment variable")
         if name == "LLAMA_API_KEY":
-            raise table.error(name, "is a secret that gpubox needs to know too", "Put it into the api-key file.")
+            raise table.error(name, "is a secret, and gpubox needs the key too", "Put it into the api-key file.")
 
 
 def _check_template_kwargs(table: TomlTable) -> None:
@@ -136,7 +138,7 @@ def _flags(table: TomlTable) -> dict[str, FlagValue]:
             raise table.error(key, f"must be a flag's value, not {value!r}")
         if isinstance(value, list):
             if not items or not all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in items):
-                raise table.error(key, "must be a list of texts and numbers")
+                raise table.error(key, "must be a list of strings and numbers")
             value = tuple(items)
         flags[name] = value
     return flags

@@ -58,7 +58,7 @@ class HardwareNeeds:
 
     vram_gib: float | None = toml_key("number", "VRAM in GiB.", None)
     ram_gib: float | None = toml_key("number", "RAM in GiB.", None)
-    engine: str = toml_key("text", "The engine in words, such as: a TurboQuant fork of llama.cpp.", "")
+    engine: str = toml_key("text", "A description of the engine, such as: a TurboQuant fork of llama.cpp.", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ReferenceFigure:
     """One published figure for this configuration, to compare with the owner's own."""
 
     what: str = toml_key("text", "What was measured.")
-    value: float = toml_key("number", "The figure.")
+    value: float = toml_key("number", "The measured value.")
     unit: str = toml_key("text", "Its unit.", "")
     hardware: str = toml_key("text", "The machine it was measured on.", "")
     article: str = toml_key("text", "Where it was published.", "")

@@ -50,7 +50,8 @@ def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, hea
     """
     if not PROFILE_NAME.fullmatch(profile.name):
         raise UsageError(
-            f"{profile.name!r} cannot be a profile's name.", "Use letters, digits, '.', '_' and '-', at most 64."
+            f"{profile.name!r} cannot be a profile's name.",
+            "Use letters, digits, '.', '_' and '-', at most 64 characters.",
         )
     text = profile_toml(profile, header)
     try:

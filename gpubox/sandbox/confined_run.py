@@ -244,7 +244,7 @@ class _Run:
             return os.waitstatus_to_exitcode(status), None
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU or seconds >= self.policy.cpu_seconds:
-            self._end("cpu", f"processor: more than {self.policy.cpu_seconds} s were used")
+            self._end("cpu", f"CPU time: more than {self.policy.cpu_seconds} s were used")
         return None, signal.Signals(number).name
 
 

@@ -129,7 +129,7 @@ class DiskMonitor:
 
 def _describe(changes: RecentChanges, max_files: int, max_bytes: int, place: str) -> str:
     if changes.too_deep:
-        return f"files: its folders in {place} lie too deep"
+        return f"files: its folders in {place} are nested too deeply"
     if changes.entries > max_files:
         return f"files: more than {max_files:,} were made in {place}"
     if changes.size_bytes > max_bytes:

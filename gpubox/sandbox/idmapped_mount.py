@@ -61,7 +61,7 @@ class IdmappedMount(Generic[T]):
             self._result.append(self._start())
         except OSError as error:
             self._error = GpuboxError(
-                f"A confined program cannot be given the workspace {self._folder}: {error.strerror}.",
+                f"A confined program cannot get access to the workspace {self._folder}: {error.strerror}.",
                 "Run gpubox as an ordinary user, or choose a folder on ext4, xfs or btrfs.",
             )
         except BaseException as error:
@@ -108,7 +108,7 @@ def _user_map(owner: int, group: int, uid: int) -> int:
         ) as helper:
             assert helper.stdout is not None
             if helper.stdout.readline().strip() != "0":
-                raise OSError(1, "user namespaces are refused")
+                raise OSError(1, "the kernel refuses user namespaces")
             with contextlib.closing(helper.stdout):
                 Path(f"/proc/{helper.pid}/uid_map").write_text(f"{owner} {uid} 1")
                 Path(f"/proc/{helper.pid}/gid_map").write_text(f"{group} {uid} 1")

@@ -82,11 +82,11 @@ class _KernelMemory:
         if slab + names * 400 > limits["kernel"] // 4:
             spent = sum(self._kernel_seconds(pid) for pid in pids) + os.times().children_system
             used["locks, open files and mappings"] = min(slab, int(spent * 1e6) << 10)
-            used["names looked for"] = min(names, int(spent * 4e6)) * 400
+            used["file name lookups"] = min(names, int(spent * 4e6)) * 400
         if sum(used.values()) <= limits["kernel"]:
             return ""
         largest = max(used, key=lambda name: used[name])
-        return "memory: the kernel held more than {} MiB for it ({})".format(limits["kernel"] >> 20, largest)
+        return "memory: the kernel held more than {} MiB for the program ({})".format(limits["kernel"] >> 20, largest)
 
     def pids(self) -> "list[int]":
         """The program's processes, including those that it orphaned."""

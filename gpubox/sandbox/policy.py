@@ -114,14 +114,14 @@ class Confinement:
         """How memory, kernel memory included, is bounded: a sentence for the owner."""
         if self.cgroup:
             return f"memory bounded by a cgroup (version {self.cgroup})"
-        return "no cgroup here: memory is watched, and the kernel's own a hundred times a second"
+        return "no cgroup here: gpubox polls the memory, and the kernel memory a hundred times a second"
 
     @property
     def weakness(self) -> str:
         """What this isolation does not prevent and bubblewrap does: a sentence for the owner."""
         if self.isolation == "landlock":
             return (
-                "it cannot keep a program from changing the .git of its work folder (a change is reported afterwards),"
+                "it cannot keep a program from changing the .git of its workspace (a change is reported afterwards),"
                 " nor from seeing the host's processes and the names of its files"
             )
         if self.isolation == "none":

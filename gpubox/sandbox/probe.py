@@ -76,7 +76,7 @@ def _name(candidate: Confinement) -> str:
     if candidate.isolation == "landlock":
         return f"Landlock (version {landlock.version()}) and seccomp"
     if candidate.isolation != "bubblewrap":
-        return "no confinement, only limits"
+        return "no isolation, only limits"
     try:
         done = subprocess.run([candidate.program, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):

@@ -35,5 +35,5 @@ class Sandbox:
         """
         confinement = await self.confinement()
         if confinement.isolation is None:
-            raise GpuboxError(f"Code is not run here: {confinement.problem}", confinement.hint)
+            raise GpuboxError(f"Code cannot be run here: {confinement.problem}", confinement.hint)
         return await run_confined(confinement, code, policy, stdin)

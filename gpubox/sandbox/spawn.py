@@ -211,7 +211,7 @@ def _start_without_namespaces(
     workspace = policy.workspace or Path()
     if confinement.isolation == "landlock" and any(not (workspace / n).is_socket() for n in program.special_files):
         raise GpuboxError(
-            f"The workspace holds {program.special_files[0]}, through which a program gets around Landlock.",
+            f"The workspace holds {program.special_files[0]}, which lets a program get around Landlock.",
             "Remove it: only bubblewrap blocks a FIFO or a device.",
         )
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:

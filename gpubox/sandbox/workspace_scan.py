@@ -39,7 +39,7 @@ def check_workspace(folder: Path) -> Path:
         why = getattr(error, "strerror", "") or "no such folder"
         raise UsageError(f"The workspace {folder} cannot be used: {why}.", "Name a folder that exists.") from None
     if real != folder.absolute():
-        raise UsageError(f"The workspace {folder} is reached through a link.", f"Name {real} itself.")
+        raise UsageError(f"The workspace {folder} is reached through a link.", f"Use {real} instead.")
     if not real.is_dir() or real == Path("/"):
         raise UsageError(f"The workspace {folder} cannot be used.", "Name the folder that the program may write.")
     return real

@@ -57,7 +57,7 @@ class Reply:
         error = self.object.get("error")
         if isinstance(error, dict) and isinstance(error.get("message"), str):
             return f"HTTP {self.status}: {error['message'][:200]}"
-        return f"HTTP {self.status} that is not llama-server's ({self.text[:60]!r})"
+        return f"HTTP {self.status} with a body that is not llama-server's ({self.text[:60]!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class LlamaClient:
         if reply.status == 200:
             # Other servers answer with nothing, or with a plain word.
             broken = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
-            return Health("error", "a page or broken JSON") if broken else Health("ok")
+            return Health("error", "an HTML page or broken JSON") if broken else Health("ok")
         return Health("loading") if reply.status == 503 else Health("error", f"HTTP {reply.status}")
 
     async def slots(self) -> list[Slot] | None:
@@ -188,7 +188,7 @@ class LlamaClient:
     async def get_json(self, path: str) -> Any:
         """The JSON that a GET answers with; ``None`` for any other answer.
 
-        Raises GpuboxError if nothing answers, or if the server wants an API key.
+        Raises GpuboxError if nothing answers, or if the server needs an API key.
         """
         try:
             reply = await self._fetch(path)
@@ -199,7 +199,7 @@ class LlamaClient:
         if reply.status == 401:
             from gpubox.server.address import KEY_HINT
 
-            raise GpuboxError(f"{self.base_url} wants an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
+            raise GpuboxError(f"{self.base_url} needs an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
         return reply.json() if reply.status == 200 else None
 
     async def _ask(self, path: str) -> Reply | None:
@@ -234,10 +234,12 @@ class LlamaClient:
         except ResponseTooLarge as error:
             raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
         except NoResponse as error:
-            raise GpuboxError(f"It does not answer a one-token request ({error}).", code=ExitCode.UNHEALTHY) from None
+            raise GpuboxError(
+                f"The server does not answer a one-token request ({error}).", code=ExitCode.UNHEALTHY
+            ) from None
         seconds, values = time.monotonic() - began, reply.object
         if reply.status != 200 or ("data" if embeddings else "content") not in values:
-            raise GpuboxError(f"It answers a one-token request with: {reply.error()}.", code=ExitCode.UNHEALTHY)
+            raise GpuboxError(f"The server answers a one-token request with: {reply.error()}.", code=ExitCode.UNHEALTHY)
         timings, usage = json_object(values.get("timings")), json_object(values.get("usage"))
         # an embedding has no timings
         prompt_tokens = json_integer(timings.get("prompt_n")) or json_integer(usage.get("prompt_tokens")) or 0
@@ -272,7 +274,7 @@ class LlamaClient:
     async def apply_template(self, messages: list[dict[str, str]], template_kwargs: Mapping[str, Any]) -> str:
         """The prompt that the model's chat template makes of ``messages``. Raises GpuboxError."""
         body = {"messages": messages, "chat_template_kwargs": dict(template_kwargs)}
-        return str(await self._post_for("prompt", "/apply-template", body, "apply its template"))
+        return str(await self._post_for("prompt", "/apply-template", body, "apply its chat template"))
 
     def stream_completion(
         self, body: Mapping[str, Any], *, path: str = CHAT_PATH, silence_seconds: float = 300.0
@@ -293,7 +295,7 @@ class LlamaClient:
         except NoResponse as error:
             reason = error.kind
             code = ExitCode.NOT_RUNNING if reason == "ConnectError" else code
-        raise GpuboxError(f"The server does not {task} ({reason}).", code=code)
+        raise GpuboxError(f"The server cannot {task} ({reason}).", code=code)
 
     async def _post(self, path: str, body: dict[str, Any], timeout: float) -> Reply:
         client = self._httpx()

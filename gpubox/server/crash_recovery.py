@@ -89,7 +89,7 @@ def restart_refusal(
     if terminated:
         return "It is not restarted: it was stopped from outside gpubox."
     if dead.has_api_key and not has_api_key and not is_loopback(dead.launch.host):
-        return "It is not restarted: it was started with an API key, and there is no key any more."
+        return "It is not restarted: it was started with an API key that gpubox no longer has."
     if len(recent_restarts(view.state, at)) >= MAX_RESTARTS:
         return f"It is not restarted: it died {MAX_RESTARTS} times in {RESTART_SECONDS // 60} minutes."
     return None

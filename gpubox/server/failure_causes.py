@@ -83,7 +83,7 @@ _RULES: tuple[tuple[str, FailureKind, str, str], ...] = (
     (r"(?:[Cc]annot|can't|failed to) allocate memory|std::bad_alloc",
      _OOM, "out of RAM: an allocation failed", _SMALLER_CONTEXT),
     (r"couldn't bind HTTP server socket, hostname: (\S+), port: (\d+)",
-     FailureKind.PORT, "it could not listen on {0}, port {1}",
+     FailureKind.PORT, "the server could not listen on {0}, port {1}",
      "Another program uses the port, the host is not an address of this machine, or a TLS file cannot be read."),
     (r"failed to open GGUF file '?([^'\n]+?)'? \(?No such file", _MISSING, "the model file {0} is missing", ""),
     (r"HTTPLIB failed: ([^\n]+)",
@@ -128,7 +128,7 @@ _RULES: tuple[tuple[str, FailureKind, str, str], ...] = (
     (r"ggml-rpc\.cpp:\d+: (?:Failed to connect to|Failed to parse endpoint:) (\S+)",
      _CRASH, "the RPC server {0} cannot be reached", "Start ggml-rpc-server there, or remove it from rpc."),
     (r"Remote RPC server crashed or returned malformed response",
-     _CRASH, "an RPC server disconnected, or is another build", "Start ggml-rpc-server there again."),
+     _CRASH, "an RPC server disconnected, or runs another build", "Start ggml-rpc-server there again."),
     (r"(CUDA error: [^\n]+)", _CRASH, "{0}", "See `gpubox logs`; a lost GPU needs a reboot."),
     (r"(GGML_ASSERT\([^\n]+)", _CRASH, "the engine hit {0}", ""),
 )
@@ -155,7 +155,7 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
     if first:
         return Cause(_CRASH, f"the engine reported: {_FUNCTION.sub('', first, count=1) or first}", _SEE_LOG, first)
     if exit_code is None:
-        hint = "`kill -9` and the kernel's out-of-memory killer leave no message: see `dmesg`."
+        hint = "`kill -9` and the kernel's out-of-memory killer write nothing into the log: see `dmesg`."
         return Cause(_CRASH, "the engine exited without an error message", hint)
     return Cause(_CRASH, f"the engine exited with code {exit_code} and without an error message", _SEE_LOG)
 
@@ -254,7 +254,7 @@ def _signal_name(number: int) -> str:
 
 def _signal_hint(number: int) -> str:
     if number == signal.SIGKILL:
-        return "The kernel's out-of-memory killer does that: see `dmesg`; try a smaller model or ctx-size."
+        return "Perhaps it was the kernel's out-of-memory killer: see `dmesg`, and try a smaller model or ctx-size."
     if number == signal.SIGILL:
         return "The engine was built for another CPU: rebuild it on this machine."
     return _SEE_LOG

@@ -54,10 +54,10 @@ def observe(paths: Paths, instance: str) -> InstanceView:
     if running is None:
         message, crashed = _why_gone(paths, instance, state, operation)
     elif state.operation and not operation and running.ready_at is None:
-        message = f"The gpubox that started it is gone (it was at {state.operation.step!r})."
+        message = f"The gpubox that started it has exited (at the step {state.operation.step!r})."
     elif restarts := recent_restarts(state):
         times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
-        message = f"It died {times} recently and was restarted; `gpubox logs --failed` shows the last time."
+        message = f"It died {times} recently and was restarted; `gpubox logs --failed` shows the last log."
     return InstanceView(instance, running, operation, message, crashed, state)
 
 
@@ -96,7 +96,7 @@ def failed_log(paths: Paths, instance: str) -> tuple[Path, str]:
         return paths.instance_log(instance), view.message
     path, failure = paths.failed_log(instance), view.state.failed
     if failure is None or not path.exists():
-        raise GpuboxError("No start has failed here, and no server died.", code=ExitCode.NOT_RUNNING)
+        raise GpuboxError("No start has failed, and no server has died.", code=ExitCode.NOT_RUNNING)
     return path, f"{failure.profile}, {failure.at}: {failure.sentence}."
 
 
@@ -144,7 +144,7 @@ def _why_gone(paths: Paths, instance: str, state: InstanceState, operation: Oper
         hint = f" `gpubox start {state.last_good.profile}` starts it again." if state.last_good else ""
         name = f"{interrupted.kind} {'to' if interrupted.kind == 'switch' else 'of'} {interrupted.profile}"
         name = name if interrupted.profile else interrupted.kind
-        return f"A {name} was interrupted at {interrupted.step!r}; nothing runs.{hint}", False
+        return f"A {name} was interrupted at the step {interrupted.step!r}; nothing runs.{hint}", False
     if state.running is None:
         return state.message, False
     profile = state.running.launch.profile

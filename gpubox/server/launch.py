@@ -162,7 +162,7 @@ def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool) -> No
         return
     raise UsageError(
         f"{profile.name}: host {profile.host} opens the server to other machines without an API key.",
-        f"Put a key into {paths.api_key_file} (mode 0600), or say --yes, or set allow-exposed in config.toml.",
+        f"Put a key into {paths.api_key_file} (mode 0600), or use --yes, or set allow-exposed in config.toml.",
     )
 
 

@@ -56,7 +56,7 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
             ended = _ended_requests(path)
             file.truncate(len(head))
         with path.open("ab") as file:
-            fate = f"what was here is in {aside.name}" if aside else "what was here is gone"
+            fate = f"the removed lines are in {aside.name}" if aside else "the removed lines are lost"
             after = f", after {ended} requests" if ended is not None else ""
             file.write(f"{CUT_MARKER}{datetime.now(UTC).isoformat(timespec='seconds')}{after}: {fate}\n".encode())
     except (OSError, GpuboxError):

@@ -92,7 +92,7 @@ async def terminate_server(process: ProcessIdentity, marker: str, grace: float) 
     _signal(process, signal.SIGTERM)
     while is_alive(process) and time.monotonic() - began < grace:
         await asyncio.sleep(POLL_SECONDS)
-    note = f"SIGKILL, it did not exit within {grace:g} s" if is_alive(process) else ""
+    note = f"killed (SIGKILL): it did not exit within {grace:g} s" if is_alive(process) else ""
     _signal(process, signal.SIGKILL)
     for leftover, _ in find_by_marker(marker):
         _signal(leftover, signal.SIGKILL)
@@ -100,8 +100,8 @@ async def terminate_server(process: ProcessIdentity, marker: str, grace: float) 
         await asyncio.sleep(POLL_SECONDS)
     if is_alive(process):
         raise GpuboxError(
-            f"The server (pid {process.pid}) does not die, not even after SIGKILL.",
-            "It hangs in the driver: `dmesg` may say why; a reboot frees it.",
+            f"The server (pid {process.pid}) is still alive after SIGKILL.",
+            "It hangs in the GPU driver: `dmesg` may show why; only a reboot ends it.",
         )
     exit_code(process)
     return note
@@ -115,7 +115,7 @@ def _signal(process: ProcessIdentity, number: int) -> None:
             return
         except PermissionError:
             raise GpuboxError(
-                f"The server (pid {process.pid}) belongs to another user.", "Stop it as the user who started it."
+                f"The server (pid {process.pid}) belongs to another user.", "Stop it as that user."
             ) from None
 
 
@@ -133,7 +133,9 @@ def _held_lock(path: Path) -> Iterator[int]:
     except OSError as error:
         raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
     if descriptor is None:
-        raise GpuboxError("A server that gpubox started still runs in this instance.", "`gpubox stop`, then try again.")
+        raise GpuboxError(
+            "A server that gpubox started still runs in this instance.", "Run `gpubox stop`, then try again."
+        )
     try:
         yield descriptor
     finally:

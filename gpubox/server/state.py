@@ -158,7 +158,7 @@ def save_state(path: Path, state: InstanceState) -> None:
 def disk_hint(error: OSError) -> str:
     """What the owner can do about a state folder that cannot be written."""
     if error.errno == errno.EROFS:
-        return "Its file system is mounted read-only: `dmesg` may say why. `gpubox stop` still works."
+        return "Its file system is mounted read-only: `dmesg` may show why. `gpubox stop` still works."
     return f"{'Free some disk space' if error.errno in _DISK_FULL else 'Make its folder writable'}, then try again."
 
 

@@ -17,7 +17,7 @@ from gpubox.server.responses import Slot
 from gpubox.server.state import Launch
 from gpubox.threads import run_in_thread
 
-DENIED = "It wants an API key that gpubox does not have."
+DENIED = "It needs an API key that gpubox does not have."
 
 
 @dataclass(frozen=True, slots=True)

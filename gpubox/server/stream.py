@@ -103,7 +103,7 @@ async def _chunks(response: httpx.Response, url: str, silence_seconds: float) ->
             raise _connection_error(error, url, silence_seconds, started=True) from None
         return
     except LineTooLong:
-        raise StreamError("The server sent a line without an end.", "Is this a llama-server?") from None
+        raise StreamError("The server sent a line that is too long.", "Is this a llama-server?") from None
     if finished:
         return
     if decoder.invalid_lines:
@@ -144,13 +144,16 @@ def _http_error(status: int, body: bytes) -> StreamError:
         return ContextOverflow(json_integer(details.get("n_prompt_tokens")), json_integer(details.get("n_ctx")))
     if status == 401:
         return StreamError(
-            "The server wants its API key.", "The box's: in the api-key file. Another server's: in GPUBOX_URL_KEY."
+            "The server needs its API key.",
+            "Put the box's key into the api-key file, another server's key into GPUBOX_URL_KEY.",
         )
     if status == 503 and "oading" in message:
         return StreamError("The server is still loading its model.", "Try again in a moment.", transient=True)
     if status == 404 and "model" not in message.lower():  # Ollama: model "x" not found
-        return StreamError("The server has no chat completions.", "Is this a llama-server with a chat model?")
-    return StreamError(f"The server refuses (HTTP {status}): {message or 'no message'}", transient=status >= 500)
+        return StreamError("The server has no chat completions endpoint.", "Is this a llama-server with a chat model?")
+    return StreamError(
+        f"The server refused the request (HTTP {status}): {message or 'no message'}", transient=status >= 500
+    )
 
 
 def _page_text(body: bytes) -> str:

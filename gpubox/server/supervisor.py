@@ -178,7 +178,7 @@ class Supervisor:
             name = old.launch.profile
             message = f"{name} is stopped."
             if self._save_problem:
-                message += f" This is not on record: {self._save_problem.message}"
+                message += f" The state file does not show this: {self._save_problem.message}"
             self._finish("stop", name, None, message)
             return name
 
@@ -400,7 +400,7 @@ class Supervisor:
             return GpuboxError("Another gpubox is changing this server.", "Try again when it is done.")
         name = f"{operation.kind} {operation.profile}".rstrip()
         return GpuboxError(
-            f"Another gpubox (pid {operation.owner.pid}) is doing a {name}.",
+            f"Another gpubox (pid {operation.owner.pid}) is changing this server ({name}).",
             "Try again when it is done; `gpubox status` shows it.",
         )
 

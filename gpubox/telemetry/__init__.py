@@ -1,1 +1,1 @@
-"""Telemetry: readers of driver, host and server make Samples; the Sampler makes them Snapshots."""
+"""Telemetry: the Sampler turns readings of driver, host and server into Snapshots."""

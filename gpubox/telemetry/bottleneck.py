@@ -16,10 +16,10 @@ CLIENT_SECONDS = 10.0
 _NOT_WORKING = {
     "down": "nothing runs, or it does not answer",
     "loading": "the model is being loaded",
-    "stopping": "the server was told to stop",
+    "stopping": "the server is stopping",
     "sleeping": "the server sleeps and has freed its memory",
-    "stuck": "nothing moves: there is nothing to judge",
-    "ready": "no reading shows whether the server works on a request",
+    "stuck": "the server makes no progress",
+    "ready": "no reading shows whether the server processes a request",
 }
 
 
@@ -78,7 +78,7 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
         return _not_working(inputs)
     faults = inputs.rates.major_faults_per_second
     if faults is not None and faults > FAULTS_PER_SECOND:
-        return "paging", f"{faults:.0f} major faults/s: mmap is paging, load-mode none reads it all at once"
+        return "paging", f"{faults:.0f} major faults/s: mmap pages from disk, load-mode none reads it all at once"
     busy, threads = inputs.rates.threads_busy, inputs.threads
     share = busy / threads if busy is not None and threads else None
     cpu_load = f"threads {busy:.1f} of {threads}" if share is not None else ""
@@ -102,14 +102,14 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
         return "CPU", f"cores {cores:.0f}% busy, {cpu_load}: other programs take the rest"
     remote = [key for key in inputs.devices if key.startswith("RPC ")]
     if share is not None and share <= IDLE_THREADS and inputs.devices and len(remote) == len(inputs.devices):
-        return "RPC device", f"{cpu_load}: the server waits for {' and '.join(remote)}, or for the network between"
+        return "RPC device", f"{cpu_load}: the server waits for {' and '.join(remote)}, or for the network"
     return None, _why_unnamed(inputs, utilization, both_loads)
 
 
 def _not_working(inputs: BottleneckInputs) -> tuple[str | None, str]:
     since = inputs.seconds_since_request
     if inputs.state != "idle":
-        return None, _NOT_WORKING.get(inputs.state, f"{inputs.state}: there is nothing to judge")
+        return None, _NOT_WORKING.get(inputs.state, f"the server is {inputs.state}")
     # Down to -1, because the process start is known to a kernel tick and the log's clock starts a moment later.
     if since is not None and -1 < since < CLIENT_SECONDS:
         return "client", f"the server has waited {max(0.0, since):.0f} s for the next request"
@@ -119,17 +119,17 @@ def _not_working(inputs: BottleneckInputs) -> tuple[str | None, str]:
 def _why_unnamed(inputs: BottleneckInputs, utilization: int | None, both_loads: str) -> str:
     """Why no part is named while the server works."""
     if not inputs.own:
-        return "its process and its devices are not known here"
+        return "gpubox does not know its process and devices"
     if inputs.rates.threads_busy is None:
-        return "too short: its process was not yet read twice"
+        return "a load needs two readings of the process"
     if inputs.threads is None:
         threads = f"{inputs.rates.threads_busy:.1f} threads busy"
-        return _joined(threads, "its log does not say how many it computes with")
+        return _joined(threads, "the log does not show of how many")
     cards = [key for key in inputs.devices if not key.startswith("RPC ")]
     if cards and utilization is None:
         why = inputs.driver_problem or "the driver does not report its load"
         return f"no reading of {' and '.join(cards)} ({why}), {both_loads}"
-    return f"no part is busy enough to be named: {both_loads}"
+    return f"no part is at its limit: {both_loads}"
 
 
 def _joined(*texts: str) -> str:

@@ -37,7 +37,7 @@ class HttpReading:
     detail: str = ""
     """Why the server does not answer, in a few words."""
     too_long: str = ""
-    """What it sent too much of, in a sentence."""
+    """Which answer was too long, in a sentence."""
     asleep: bool = False
     """It reports that it sleeps. Nothing was requested that would wake it."""
     other_server: OtherServerReading | None = None
@@ -146,13 +146,13 @@ class HttpSource:
         if reading.too_long:
             return [reading.too_long]
         if reading.other_server:
-            denied = ["it wants an API key that gpubox does not have"] if reading.denied else []
+            denied = ["the server needs an API key that gpubox does not have"] if reading.denied else []
             return [*denied, reading.other_server.not_reported]
         if reading.denied:
-            return ["/slots and /metrics want an API key that gpubox does not have"]
+            return ["/slots and /metrics need an API key that gpubox does not have"]
         problems = []
         if not self.may_ask_slots:
-            problems.append("/slots is not asked, it would keep the server awake: no live speed, no context fill")
+            problems.append("/slots is not polled, to let the server sleep: no live speed, no context fill")
         elif not reading.slots:
             problems.append("/slots is off or unreadable: no live speed, no context fill")
         if reading.counters is None:

@@ -52,7 +52,7 @@ class LaunchSources:
         """Whether a snapshot has waited for the first HTTP reading."""
         self.was_ready = running.ready_at is not None
         self.rated: tuple[float, ProcessReading] | None = None
-        """When the process was read that the next rates count from, and that reading."""
+        """When the next rates begin (monotonic), and the reading of the process at that time."""
         self._read_at = 0.0
         self._orphans: dict[tuple[int, int], float] = {}
         """Requests by slot and task that no slot works on, and since when."""

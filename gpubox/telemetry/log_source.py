@@ -118,7 +118,7 @@ class LogSource:
             for line in self._reader.read(HEAD_BYTES + TAIL_BYTES):
                 self._feed(line)
         if _begins_late(self._reader.path):
-            self.complete, self.uncounted = False, "another program cut the log: what it held is not counted"
+            self.complete, self.uncounted = False, "another program truncated the log: its old requests are not counted"
 
     def read(self) -> list[Request]:
         """Reads what was written since the last call, up to TICK_BYTES. Returns the requests that ended.
@@ -139,9 +139,9 @@ class LogSource:
         except OSError as error:
             return f"the log cannot be read ({error.strerror}): no new requests"
         if self._clock() - self._skipped_at < FLOOD_SECONDS:
-            return f"the log grows too fast: {self.skipped_bytes >> 20} MiB of it were not read"
+            return f"the log grows too fast: {self.skipped_bytes >> 20} MiB of it were skipped"
         if self._moved_to:
-            return f"the server writes its log to {self._moved_to}: it is read there, `gpubox logs` does not show it"
+            return f"the server writes its log to {self._moved_to}: gpubox reads it there, but `gpubox logs` does not"
         return "" if self.complete else "the log is long: requests before its last part are not listed"
 
     def _locate(self) -> None:
@@ -155,7 +155,7 @@ class LogSource:
         self.complete = False
         ended = count_ended_requests(self._reader.path, begin, begin + skipped)
         if ended is None:
-            self.uncounted = "a part of the log is too long to be counted"
+            self.uncounted = "a part of the log is too long: its requests are not counted"
         else:
             self.requests.count_unread(ended)
         self.requests.forget()
@@ -197,7 +197,7 @@ class LogSource:
             self.complete = self.requests.skip_probe = False
             self.requests.forget()
             if ended is None:
-                self.uncounted = "the log was cut, and what was cut out was not counted"
+                self.uncounted = "the log was truncated: the requests in the removed part are not counted"
             self._read_moved_part(ended or 0)
         if ended is not None:  # the cut may have come before the last lines were read
             self.requests.count = ended

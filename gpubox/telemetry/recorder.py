@@ -144,7 +144,7 @@ def read_recording(path: Path) -> list[Snapshot]:
     except (IndexError, *_DECODE_ERRORS):
         raise UsageError(f"{path} is not a gpubox recording.", "`gpubox record FILE` makes one.") from None
     if header.format != HEADER or header.version != VERSION:
-        raise UsageError(f"{path} is a recording of another gpubox ({header.gpubox}).")
+        raise UsageError(f"{path} was recorded by another version of gpubox ({header.gpubox}).")
     decoder = msgspec.json.Decoder(Snapshot)
     kept_decoder = msgspec.json.Decoder(_RequestsKept)
     snapshots: list[Snapshot] = []

@@ -254,7 +254,7 @@ def _state(launch: LaunchSources, at: float) -> tuple[str, list[str]]:
     if reading is None and not delay_problem:  # only the log is known yet
         if not ready:
             return "loading", problems
-        return ("answering" if in_flight else "idle"), ["the server was not asked yet", *problems]
+        return ("answering" if in_flight else "idle"), ["the server has not been polled yet", *problems]
     problems = delay_problem + problems
     if delay > STUCK_SECONDS:
         return "stuck", problems

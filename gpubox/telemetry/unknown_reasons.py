@@ -7,13 +7,13 @@ from typing import Any
 
 from gpubox.telemetry.snapshot import DeviceMemory, SlotReading, Snapshot
 
-NO_LOG = "the server's log is not known here"
-NO_SLOTS = "/slots is off, not asked, or unreadable"
+NO_LOG = "gpubox does not have the server's log"
+NO_SLOTS = "/slots is off, not polled, or unreadable"
 NO_METRICS = "/metrics is off, or the server does not answer"
 NO_DRIVER = "the driver does not report it"
 NOT_LOGGED = "the log does not show it"
 NO_REQUEST = "no request has finished yet"
-NO_SPEED = "no request of this session has generated enough for a speed"
+NO_SPEED = "no request of this session has generated enough tokens for a speed"
 _REQUEST_KEYS = ("pp_tokens_per_second", "tg_median", "tg_peak", "request_tg_median", "request_tg_peak")
 _DRAFT_KEYS = ("draft_acceptance", "mean_accepted_length")
 _PREFILL_KEYS = ("prefill_progress", "eta_seconds")
@@ -70,12 +70,12 @@ def _throughput(snapshot: Snapshot, key: str) -> str:
     if reason := _not_running(snapshot):
         return reason
     if key in ("busy_slots", "slots", "context_used_tokens", "context_size_tokens"):
-        return NO_SLOTS if not snapshot.slots else "its slots do not report it"
+        return NO_SLOTS if not snapshot.slots else "the slots do not report it"
     if key == "queued_requests":
-        return f"only /metrics reports the requests that wait; {NO_METRICS}"
+        return f"only /metrics reports waiting requests; {NO_METRICS}"
     if key == "tg_tokens_per_second":
         working = now.state in ("answering", "thinking")
-        return "a speed takes two readings: `--watch` takes them" if working else "nothing is generated now"
+        return "a speed needs two readings: use `--watch`" if working else "no slot is generating now"
     if key in _PREFILL_KEYS:
         return "no prompt is being read" if now.state != "prefill" else "the log does not show the prompt's length yet"
     if key == "effective_tokens_per_second":
@@ -102,9 +102,9 @@ def _offload(snapshot: Snapshot, key: str) -> str:
         return NO_LOG
     if key in _RATE_KEYS:
         hidden = key.startswith("read") and snapshot.process and snapshot.process.read_bytes is None
-        return "the kernel hides it" if hidden else "a rate takes two readings of the process"
+        return "the kernel does not let gpubox read it" if hidden else "a rate needs two readings of the process"
     if key in _EXPERT_KEYS:
-        return "the model has no experts, or a pattern (override-tensor) decides"
+        return "the model has no experts, or override-tensor places them by a pattern"
     if key == "pinned_bytes":
         return "the log shows no memory that the driver pinned"
     return NOT_LOGGED
@@ -145,8 +145,8 @@ def _slot(slot: SlotReading, snapshot: Snapshot, key: str) -> str:
         return "the slot is idle" if not key.startswith("context") else "the slot does not report it"
     if key in (*_PREFILL_KEYS, "pp_tokens_per_second"):
         if slot.state != "prefill":
-            return "its prompt is read"
-        return "the prompt's length, or its first step, is not known yet"
+            return "the slot has already processed its prompt"
+        return "the prompt's length or progress is not known yet"
     if key == "tg_tokens_per_second":
-        return "it reads its prompt" if slot.state == "prefill" else "a speed takes two readings"
+        return "the slot is still processing its prompt" if slot.state == "prefill" else "a speed needs two readings"
     return NOT_LOGGED if snapshot.server.profile else NO_LOG

@@ -204,7 +204,11 @@ WRITE = {"path": "sub/new.txt", "content": "hello\n"}
 
 @pytest.mark.parametrize(
     ("approve", "made", "words"),
-    [("workspace", True, "was created: 6 bytes"), ("never", False, "not allow"), (None, False, "nobody can be asked")],
+    [
+        ("workspace", True, "was created: 6 bytes"),
+        ("never", False, "not allow"),
+        (None, False, "no terminal to ask at"),
+    ],
 )
 def test_writing_a_file(
     approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path,
@@ -302,7 +306,7 @@ def test_a_limit_is_exit_1_and_says_which(serve: Serve, chat: Callable[..., Chat
     result = chat("-p", "Hi.", "--url", server.url, "--max-rounds", "2")
 
     assert result.code == 1
-    assert "all its rounds" in result.err
+    assert "used all its requests" in result.err
     assert "--max-rounds" in result.err
 
 

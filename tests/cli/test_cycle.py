@@ -118,7 +118,7 @@ def test_the_key_is_in_no_output_no_file_and_no_command_line(
     paths.api_key_file.unlink()
     status = gpubox(capfd, "status")[1]["server"]
     assert (status["state"], status["exposed"]) == ("ready", "LAN, key")
-    assert "wants an API key" in status["message"]
+    assert "needs an API key" in status["message"]
     assert run(["stop"]) == 0
 
 

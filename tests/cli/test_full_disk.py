@@ -93,7 +93,7 @@ def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anythin
     assert gone["server"]["pid"] is None
     assert find_by_marker(f"{box.paths.state}|") == []
     if trouble is READ_ONLY:
-        assert "This is not on record" in stopped["message"]
+        assert "The state file does not show this" in stopped["message"]
         assert "Whether it was stopped or died is unknown" in gone["server"]["message"]
     else:
         assert stopped["message"] == "a is stopped."

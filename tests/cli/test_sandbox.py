@@ -85,5 +85,5 @@ def test_nothing_runs_where_nothing_confines(
 
     out, err = capfd.readouterr()
     assert "ran" not in out
-    assert json.loads(out)["error"] == "Code is not run here: bubblewrap is not installed."
+    assert json.loads(out)["error"] == "Code cannot be run here: bubblewrap is not installed."
     assert "apt install bubblewrap" in err

@@ -255,7 +255,7 @@ def test_ls(gpubox: Box) -> None:
 
 def test_ls_narrows_by_name_and_text(gpubox: Box) -> None:
     assert gpubox("ls", "SMALL ONE")[1].count("\n") == 1
-    assert gpubox("ls", "zzz") == (1, "", "gpubox: No profile matches 'zzz'.\n        `gpubox ls` lists them all.\n")
+    assert gpubox("ls", "zzz") == (1, "", "gpubox: No profile contains 'zzz'.\n        `gpubox ls` lists them all.\n")
     assert gpubox("ls", "zzz", "--json")[0] == 1
     assert gpubox.json("ls", "zzz")["profiles"] == []
 
@@ -280,7 +280,7 @@ def test_ls_tells_a_model_to_download_from_one_that_is_missing(
     assert "lost.gguf" in values["lost"]["model_missing"]
     code, out, _ = gpubox("show", "lost")
     assert (code, "! There is no model 'lost.gguf'" in out, "--model lost.gguf" in out) == (0, True, True)
-    assert "start downloads it: hf:u/m:Q4_K_M" in gpubox("show", "later")[1]
+    assert "`gpubox start` downloads it: hf:u/m:Q4_K_M" in gpubox("show", "later")[1]
 
 
 def test_the_demos_are_the_first_of_the_shipped_profiles(gpubox: Box, tmp_path: Path, write_profile: Write) -> None:
@@ -413,7 +413,7 @@ def test_ps_of_nothing(gpubox: Box) -> None:
         (("logs",), "There is no log yet."),
         (("logs", "small"), "small has no log"),
         (("logs", "../../etc/passwd"), "has no log"),
-        (("restart",), "Nothing runs and nothing ran before."),
+        (("restart",), "Nothing runs, and no profile ran before."),
     ],
 )
 def test_verbs_that_need_a_server_exit_3(words: tuple[str, ...], says: str, gpubox: Box, paths: Paths) -> None:
@@ -481,7 +481,9 @@ def test_a_switch_that_was_cut_off_is_told(gpubox: Box, paths: Paths) -> None:
     launch = Launch("small", ("llama-server",), "127.0.0.1", 8080)
     save_state(paths.instance_state("main"), InstanceState(None, Operation("switch", "big", "load", DEAD, "t"), launch))
 
-    assert "A switch to big was interrupted at 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+    assert (
+        "A switch to big was interrupted at the step 'load'; nothing runs. `gpubox start small`" in gpubox("status")[1]
+    )
 
 
 def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths) -> None:
@@ -531,7 +533,7 @@ def test_doctor_names_what_is_missing_and_changes_nothing(gpubox: Box, paths: Pa
 
     assert code == 0
     assert "! gpu       no GPU" in out
-    assert "2 profiles, 1 refused by their engine here" in out
+    assert "2 profiles, 1 of them refused by their engine" in out
     assert "mine.toml is not valid TOML" in out
     assert {"host", "gpu", "engine", "profiles", "models", "api key", "config", "state", "cache"} <= topics
     assert not paths.state.exists()
@@ -568,7 +570,7 @@ def test_shipped_profiles_are_listed_where_they_are_asked_for(
 ) -> None:
     write_profile("mine", 'model = "/m/small.gguf"\n')
     _, few, err = gpubox("ls")
-    assert "big" not in few and "--all lists them" in err
+    assert "big" not in few and "`gpubox ls --all` lists them" in err
     assert "big" in gpubox("ls", "--all")[1]
     assert "big" in gpubox("ls", "big")[1]
     assert "big" in {profile["name"] for profile in gpubox.json("ls")["profiles"]}

@@ -274,7 +274,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forgotten")
 async def test_nothing_runs_without_isolation() -> None:
-    with pytest.raises(GpuboxError, match="Code is not run here: bubblewrap is not installed") as caught:
+    with pytest.raises(GpuboxError, match="Code cannot be run here: bubblewrap is not installed") as caught:
         await Sandbox().run("print(1)")
 
     assert "apt install bubblewrap" in caught.value.hint

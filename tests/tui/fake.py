@@ -116,7 +116,7 @@ class FakeServices(LocalServices):
     def failed_log(self) -> tuple[str, list[str]]:
         if self.failure:
             return self.failure
-        raise GpuboxError("No start has failed here, and no server died.")
+        raise GpuboxError("No start has failed, and no server has died.")
 
     def wait_seconds(self) -> float:
         return 600.0

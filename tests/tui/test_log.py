@@ -105,7 +105,7 @@ async def test_the_log_of_the_last_failure_has_a_key_of_its_own(fake: FakeServic
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
         await pilot.press("F")
-        await until(pilot, lambda: "No start has failed here" in text(pilot))
+        await until(pilot, lambda: "No start has failed," in text(pilot))
 
         fake.failure = (
             "big, 13:02: out of VRAM [/x].",

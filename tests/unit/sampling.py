@@ -21,7 +21,7 @@ from tests.unit.llama_box import LlamaBox
 NO_DRIVER = DriverReading((), problem="no NVIDIA driver")
 NO_SLOTS = "/slots is off or unreadable: no live speed, no context fill"
 NO_METRICS = "/metrics is off: no totals"
-DENIED = "/slots and /metrics want an API key that gpubox does not have"
+DENIED = "/slots and /metrics need an API key that gpubox does not have"
 Make = Callable[..., Sampler]
 
 

@@ -205,9 +205,9 @@ async def test_5xx_is_requested_again_once_with_the_same_body() -> None:
 async def test_error_page_of_a_proxy_becomes_one_line() -> None:
     page = b"<html>\r\n<head><title>413 Request\n Entity Too Large</title></head>\r\n<body><h1>nginx</h1></body></html>"
     message = (await run_turn(ScriptedServer(Play(status=413, body=page)))).failed.message
-    assert message == "The server refuses (HTTP 413): 413 Request Entity Too Large"
+    assert message == "The server refused the request (HTTP 413): 413 Request Entity Too Large"
     message = (await run_turn(ScriptedServer(Play(status=413, body=b"too\nlong\n" * 50)))).failed.message
-    assert "\n" not in message and message.startswith("The server refuses (HTTP 413): too long")
+    assert "\n" not in message and message.startswith("The server refused the request (HTTP 413): too long")
 
 
 async def test_loading_server_and_missing_key_are_reported() -> None:
@@ -296,7 +296,7 @@ async def test_a_long_line_is_text_and_an_endless_one_is_an_error() -> None:
     result = await run_turn(ScriptedServer(says([long_text])))
     assert result.finished.text == long_text.strip()
     endless = Play([b'data: {"choices": [{"delta": {"content": "' + b"x" * (9 << 20)])
-    assert "without an end" in (await run_turn(ScriptedServer(endless))).failed.message
+    assert "that is too long" in (await run_turn(ScriptedServer(endless))).failed.message
 
 
 async def test_ansi_rtl_markup_and_half_an_emoji_stay_text() -> None:

@@ -186,7 +186,7 @@ async def test_approval_time_is_not_tool_time() -> None:
 
 class Refusing(Echo):
     async def run(self, call: ToolCall) -> ToolOutput:
-        raise GpuboxError("Code is not run here: no bubblewrap.", "Install bubblewrap.")
+        raise GpuboxError("Code cannot be run here: no bubblewrap.", "Install bubblewrap.")
 
 
 class Broken(Echo):

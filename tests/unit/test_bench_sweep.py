@@ -219,7 +219,7 @@ def test_which_failures_are_a_cells_and_which_end_the_run() -> None:
     assert reason(UsageError("the engine refuses: ctx-size.")) == "the engine refuses: ctx-size"
     assert reason(OperationFailed("x", "", Cause(FailureKind.MISSING, "the model file is missing"))) == ""
     assert reason(OperationFailed("x", "", Cause(FailureKind.PORT, "port taken"))) == ""
-    assert reason(GpuboxError("Another gpubox is doing a switch.", code=ExitCode.FAILED)) == ""
+    assert reason(GpuboxError("Another gpubox is changing this server.", code=ExitCode.FAILED)) == ""
 
 
 def test_cells_within_noise_of_the_best_are_told_from_slower_ones() -> None:

@@ -69,9 +69,9 @@ def answering(values: Any, status: int = 200) -> LlamaClient:
         (httpx.Response(200, json={"status": "ok"}), Health("ok")),
         (httpx.Response(200), Health("ok")),  # as vLLM
         (httpx.Response(200, text="OK"), Health("ok")),
-        (GARBAGE, Health("error", "a page or broken JSON")),
-        (httpx.Response(200, json=["a list"]), Health("error", "a page or broken JSON")),
-        (httpx.Response(200, content=b'{"slots": [[ \xff'), Health("error", "a page or broken JSON")),
+        (GARBAGE, Health("error", "an HTML page or broken JSON")),
+        (httpx.Response(200, json=["a list"]), Health("error", "an HTML page or broken JSON")),
+        (httpx.Response(200, content=b'{"slots": [[ \xff'), Health("error", "an HTML page or broken JSON")),
         (LOADING, Health("loading")),
         (DENIED, Health("error", "HTTP 401")),
         (httpx.Response(500), Health("error", "HTTP 500")),
@@ -181,7 +181,7 @@ async def test_the_proof_is_one_token_or_one_embedding() -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (GARBAGE, "HTTP 200 that is not llama-server's ('<html>router</html>')"),
+        (GARBAGE, "HTTP 200 with a body that is not llama-server's ('<html>router</html>')"),
         (LOADING, "HTTP 503: Loading model"),
         (DENIED, "HTTP 401: Invalid API Key"),
         (httpx.Response(200, json=["content"]), "not llama-server's"),

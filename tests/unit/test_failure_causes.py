@@ -158,12 +158,12 @@ CASES = {
         "0.00.100.001 I srv    operator(): operator(): cleaning up before exit...\n"
         "0.00.100.002 E srv  llama_server: exiting due to HTTP server error\n",
         FailureKind.PORT,
-        "it could not listen on 127.0.0.1, port 8291",
+        "the server could not listen on 127.0.0.1, port 8291",
     ),
     "port, after an allocation that was retried": (
         RETRIED + "0.00.950.000 E srv         start: couldn't bind HTTP server socket, hostname: ::1, port: 80\n",
         FailureKind.PORT,
-        "it could not listen on ::1, port 80",
+        "the server could not listen on ::1, port 80",
     ),
     "unknown architecture": (
         "0.00.100.000 E llama_model_load: error loading model: unknown model architecture: 'qwen9moe'\n" + LOAD_FAILED,
@@ -200,7 +200,7 @@ CASES = {
     "an RPC server gone": (
         LISTENING + "/build/ggml-rpc/ggml-rpc.cpp:612: Remote RPC server crashed or returned malformed response\n",
         FailureKind.CRASH,
-        "an RPC server disconnected, or is another build",
+        "an RPC server disconnected, or runs another build",
     ),
     "a fit that failed is only a warning": (
         "0.00.100.000 W common_fit_params: failed to fit params to free device memory: failed to allocate compute "

@@ -113,7 +113,7 @@ def test_what_cannot_be_carried_is_said() -> None:
         "control-vector-layer-range": (1, 2), "spec-draft-n-max": 8, "flash-attn": "on",
     }  # fmt: skip
     for words in [("stray", "no option"), ("draft-max", "spec-draft-n-max"), ("two models", "u/r"),
-                  ("-fa alone", "--flash-attn on")]:  # fmt: skip
+                  ("-fa without a value", "--flash-attn on")]:  # fmt: skip
         assert noted(imported, *words), words
 
 
@@ -254,9 +254,9 @@ def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -
 def test_what_no_server_is_made_of_is_named_and_what_it_is_made_of_is_not(file: str, text: str) -> None:
     imported = import_one(text, file=file)
     assert dict(imported.profile.flags) == {"ctx-size": 8, "threads": 2}
-    assert noted(imported, "/etc/x", "no server here uses it")
-    assert noted(imported, "1", "no server here uses it")
-    named = [note for note in imported.notes if "no server here" in note]
+    assert noted(imported, "/etc/x", "no command of a server uses it")
+    assert noted(imported, "1", "no command of a server uses it")
+    named = [note for note in imported.notes if "no command of a server" in note]
     assert len(named) == 2
 
 
@@ -316,7 +316,7 @@ def test_a_port_variable_is_llama_swaps_only_in_its_own_file() -> None:
     unit = import_one("[Service]\nExecStart=/usr/bin/llama-server -m /a.gguf --port ${PORT}\n", file="a.service")
     assert not noted(unit, "llama-swap")
     assert noted(unit, "Not resolved", "${PORT}")
-    assert noted(unit, "The port is written as ${PORT}; the profile has 8080.")
+    assert noted(unit, "${PORT} is not a port number; the profile has 8080.")
     swap = import_one("models:\n  a: {cmd: 'llama-server -m a.gguf --port ${PORT}'}")
     assert swap.notes == ("llama-swap chooses the port at each start; the profile has 8080.",)
 
@@ -365,7 +365,7 @@ def test_a_llama_swap_config_gives_a_profile_for_each_llama_server() -> None:
 
 def test_a_name_picks_one_of_several() -> None:
     assert import_one(LLAMA_SWAP, name="nested").profile.name == "nested"
-    with pytest.raises(UsageError, match="no 'nope'") as error:
+    with pytest.raises(UsageError, match="no model 'nope'") as error:
         import_text(LLAMA_SWAP, name="nope")
     assert "qwen-3.5, nested, windows" in error.value.hint
 

@@ -264,7 +264,7 @@ def test_a_long_file_has_a_bounded_number_of_lines_and_says_how_many_there_are_b
         ("x.yaml", "services:\n\t- a", ["YAML", "line 2"]),
         ("x.yaml", "a: 1", ["models", "services", "manifests"]),
         ("x.json", "{", ["JSON"]),
-        ("x.json", "[1]", ["JSON", "knows"]),
+        ("x.json", "[1]", ["JSON", "does not know"]),
         ("x.yml", "services: {db: {image: postgres}}", ["nothing here"]),
         ("Modelfile", "", ["nothing here"]),
         ("x.container", "[Container]\nImage=postgres\n", ["nothing here"]),

@@ -159,14 +159,14 @@ def test_an_operation_of_a_dead_gpubox_is_cut_off_and_says_how_to_go_on(
 
     assert view.operation is None
     assert view.message == (
-        "A switch to b was interrupted at 'VRAM settled'; nothing runs. `gpubox start a` starts it again."
+        "A switch to b was interrupted at the step 'VRAM settled'; nothing runs. `gpubox start a` starts it again."
     )
 
 
 def test_a_first_start_that_was_cut_off_has_nothing_to_bring_back(paths: Paths, save: Callable[..., Path]) -> None:
     save(operation=Operation("start", "b", "load", DEAD, "t"), running=running(DEAD))
 
-    assert observe(paths, "main").message == "A start of b was interrupted at 'load'; nothing runs."
+    assert observe(paths, "main").message == "A start of b was interrupted at the step 'load'; nothing runs."
 
 
 def test_a_server_whose_gpubox_died_before_the_proof(paths: Paths, save: Callable[..., Path], spawn: Spawn) -> None:
@@ -176,7 +176,7 @@ def test_a_server_whose_gpubox_died_before_the_proof(paths: Paths, save: Callabl
     view = observe(paths, "main")
 
     assert view.process == process
-    assert view.message == "The gpubox that started it is gone (it was at 'load')."
+    assert view.message == "The gpubox that started it has exited (at the step 'load')."
 
 
 def test_a_server_forked_and_not_yet_recorded_is_found_by_its_marker(

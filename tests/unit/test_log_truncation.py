@@ -48,7 +48,7 @@ def test_the_load_stays_and_the_server_goes_on_behind_it(log: Path) -> None:
     assert text.startswith(LOADED)
     mark, rest = text.removeprefix(LOADED).splitlines()
     assert mark.startswith(CUT_MARKER)
-    assert mark.endswith("what was here is in main.log.1")
+    assert mark.endswith("the removed lines are in main.log.1")
     assert rest == "more"
     assert aside(log).read_text() == whole
 
@@ -131,7 +131,7 @@ def test_on_a_full_disk_it_is_cut_all_the_same(log: Path, monkeypatch: pytest.Mo
 
     assert not exceeds_limit(log)
     assert not aside(log).exists()
-    assert "what was here is gone" in log.read_text()
+    assert "the removed lines are lost" in log.read_text()
 
 
 def test_two_gpuboxes_cut_it_once(log: Path) -> None:

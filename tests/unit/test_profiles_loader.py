@@ -75,8 +75,8 @@ HOSTILE = {
     "typo in sampling": ('model = "m"\n[sampling]\ntemp = 1', "[sampling] temp is not a key"),
     "typo in reference": ('model = "m"\n[[reference]]\nwhat="a"\nvalue=1\nunits="x"', "Did you mean 'unit'?"),
     "empty": ("", "model is missing"),
-    "model of another type": ("model = 3", "model must be a text"),
-    "model as a table": ('[model]\npath = "x"', "model must be a text"),
+    "model of another type": ("model = 3", "model must be a string"),
+    "model as a table": ('[model]\npath = "x"', "model must be a string"),
     "empty model": ('model = ""', "model is missing"),
     "empty host": ('model = "m"\nhost = ""', "host is empty"),
     "port below": ('model = "m"\nport = -1', "port must be 0 to 65535, not -1"),
@@ -89,9 +89,9 @@ HOSTILE = {
     "flag with dashes": ('model = "m"\n[flags]\n"--ctx-size" = 1', "without leading dashes"),
     "flag as a table": ('model = "m"\n[flags.ctx-size]\nvalue = 1', "[flags] ctx-size must be a flag's value"),
     "flag as a date": ('model = "m"\n[flags]\nctx-size = 1979-05-27', "must be a flag's value"),
-    "flag as an empty list": ('model = "m"\n[flags]\nlora = []', "must be a list of texts and numbers"),
-    "flag as a deep list": ('model = "m"\n[flags]\nlora = [[1]]', "must be a list of texts and numbers"),
-    "flag as a list of switches": ('model = "m"\n[flags]\nlora = [true]', "must be a list of texts and numbers"),
+    "flag as an empty list": ('model = "m"\n[flags]\nlora = []', "must be a list of strings and numbers"),
+    "flag as a deep list": ('model = "m"\n[flags]\nlora = [[1]]', "must be a list of strings and numbers"),
+    "flag as a list of switches": ('model = "m"\n[flags]\nlora = [true]', "must be a list of strings and numbers"),
     "flag with NUL": ('model = "m"\n[flags]\nalias = "a\\u0000b"', "[flags] alias holds a NUL"),
     "flag list with NUL": ('model = "m"\n[flags]\nalias = ["a\\u0000b"]', "[flags] alias holds a NUL"),
     "flag twice": ('model = "m"\n[flags]\nctx-size = 1\nctx_size = 2', "ctx_size is given twice"),
@@ -100,7 +100,7 @@ HOSTILE = {
     "flag that is hf_repo": ('model = "m"\n[flags]\nhf_repo = "u/r"', 'belongs at the top of the file: model = "hf:'),
     "model with NUL": ('model = "a\\u0000b"', "model holds a NUL"),
     "host with NUL": ('model = "m"\nhost = "a\\u0000b"', "host holds a NUL"),
-    "env of numbers": ('model = "m"\n[env]\nX = 1', "[env] X must be a text"),
+    "env of numbers": ('model = "m"\n[env]\nX = 1', "[env] X must be a string"),
     "env with a bad name": ('model = "m"\n[env]\n"A=B" = "1"', "cannot be the name of an environment variable"),
     "env without a name": ('model = "m"\n[env]\n"" = "1"', "cannot be the name of an environment variable"),
     "env with NUL": ('model = "m"\n[env]\nX = "a\\u0000"', "[env] X holds a NUL"),
@@ -115,7 +115,7 @@ HOSTILE = {
     "reference without a value": ('model = "m"\n[[reference]]\nwhat = "x"', "value is missing"),
     "kwargs with a date": ('model = "m"\n[chat.template-kwargs]\nd = 1979-05-27', "must be a JSON value"),
     "kwargs with nan": ('model = "m"\n[chat.template-kwargs]\nd = nan', "must be a JSON value"),
-    "deep lists": (f'model = "m"\n[flags]\na = {"[" * 5000}{"]" * 5000}', "nest too deep"),
+    "deep lists": (f'model = "m"\n[flags]\na = {"[" * 5000}{"]" * 5000}', "nested too deeply"),
     "deep tables": (f'model = "m"\n[{".".join("a" * 3000)}]', "a is not a key gpubox knows"),
     "endless digits": (f'model = "m"\nport = {"9" * 5000}', "too long"),
 }
@@ -168,7 +168,7 @@ def test_a_broken_file_spoils_only_itself(shipped: Path, paths: Paths, write_pro
     assert set(catalog.broken) == {n.replace(" ", "-") for n in HOSTILE} | {"binary", "folder", "dangling", "a b"}
     assert "it is a folder" in str(catalog.broken["folder"])
     assert "does not exist" in str(catalog.broken["dangling"])
-    assert "not a text file" in str(catalog.broken["binary"])
+    assert "not UTF-8 text" in str(catalog.broken["binary"])
     assert "file name holds letters" in str(catalog.broken["a b"])
 
 
@@ -234,7 +234,7 @@ def test_an_unknown_name_gets_the_nearest_also_of_broken_files(
 def test_a_companion_cannot_take_the_active_servers_place(write_profile: Write) -> None:
     path = write_profile("main", 'model = "m"\ncompanion = true')
 
-    with pytest.raises(UsageError, match="'main' is the active server's name"):
+    with pytest.raises(UsageError, match="'main' is the active server's instance"):
         load_profile(path)
 
 

@@ -39,7 +39,7 @@ async def test_before_the_first_http_reading_the_log_decides(
     box.write(taken("0.01.000.000", 1))
     sampler = make()
     snapshot = await sampler.sample()
-    assert (snapshot.throughput.state, snapshot.problems) == ("answering", ("the server was not asked yet",))
+    assert (snapshot.throughput.state, snapshot.problems) == ("answering", ("the server has not been polled yet",))
 
     box.write(done("0.05.000.000", 1))
     assert (await sampler.sample()).throughput.state == "idle"
@@ -73,7 +73,7 @@ async def test_readings_from_the_load_are_dropped_when_the_server_is_ready(
     box.record(ready_at="t")
     snapshot = await sampler.sample()
     assert (snapshot.server.state, snapshot.throughput.state) == ("ready", "idle")
-    assert snapshot.problems == ("the server was not asked yet",)
+    assert snapshot.problems == ("the server has not been polled yet",)
 
 
 async def test_a_request_that_begins_during_the_poll_is_in_the_snapshot(box: LlamaBox, make: Make) -> None:

@@ -70,7 +70,7 @@ async def test_a_program_by_its_url_that_is_no_llama_server(body: str | int, box
     box.answers = dict.fromkeys(wanted, body)
     sampler = make(url=box.url)
     snapshot = await sampler.sample(wait=True)
-    what = f"HTTP {body}" if isinstance(body, int) else "a page or broken JSON"
+    what = f"HTTP {body}" if isinstance(body, int) else "an HTML page or broken JSON"
     assert (snapshot.server.state, snapshot.throughput.state) == ("error", "down")
     assert snapshot.server.message == f"It answers /health with {what}: it is not a llama-server."
     assert snapshot.problems == (f"{box.url} answers with {what}",)
@@ -119,7 +119,7 @@ async def test_a_foreign_server_without_readings_is_not_called_idle(box: LlamaBo
     assert (await sampler.sample(wait=True)).throughput.state == "idle"
 
 
-NOT_ASKED = "/slots is not asked, it would keep the server awake: no live speed, no context fill"
+NOT_ASKED = "/slots is not polled, to let the server sleep: no live speed, no context fill"
 
 
 async def test_a_server_by_its_url_that_sleeps_is_left_asleep(box: LlamaBox, make: Make, ahead: Time) -> None:

@@ -27,7 +27,7 @@ async def test_401_and_the_key_comes_later(box: LlamaBox, make: Make, paths: Pat
     snapshot = await sampler.sample(wait=True)
     assert snapshot.problems == (DENIED,)
     assert (snapshot.server.message, snapshot.totals.generated_tokens) == (
-        "It wants an API key that gpubox does not have.",
+        "It needs an API key that gpubox does not have.",
         None,
     )
     assert snapshot.memory[0].weights_bytes == GIB
@@ -269,7 +269,7 @@ async def test_a_sleeping_server_is_not_woken_by_slots(box: LlamaBox, make: Make
     sampler = make()
     snapshot = await sampler.sample(wait=True)
     assert snapshot.throughput.state == "idle"
-    assert snapshot.problems == ("/slots is not asked, it would keep the server awake: no live speed, no context fill",)
+    assert snapshot.problems == ("/slots is not polled, to let the server sleep: no live speed, no context fill",)
 
     box.write("1.00.000.000 I que    start_loop: entering sleeping state\n")
     snapshot = await sampler.sample(wait=True)

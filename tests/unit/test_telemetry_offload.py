@@ -157,7 +157,7 @@ def test_paging_comes_before_all_else(log: LogSource) -> None:
     result = judge(log, card(util=99), major_faults_per_second=800.0)
 
     assert result.bottleneck == "paging"
-    assert result.bottleneck_reason == "800 major faults/s: mmap is paging, load-mode none reads it all at once"
+    assert result.bottleneck_reason == "800 major faults/s: mmap pages from disk, load-mode none reads it all at once"
 
 
 def test_the_client_when_the_server_has_just_answered() -> None:
@@ -177,12 +177,12 @@ def test_nothing_is_waited_for_while_nothing_works(state: str, log: LogSource) -
 
 def test_no_bottleneck_without_readings_but_a_reason(log: LogSource) -> None:
     unread = judge(log)
-    assert (unread.bottleneck, unread.bottleneck_reason) == (None, "too short: its process was not yet read twice")
+    assert (unread.bottleneck, unread.bottleneck_reason) == (None, "a load needs two readings of the process")
     lost = judge(log, threads_busy=1.0)
     assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not report its load), threads 1.0 of 8"
     level = judge(log, card(util=40), threads_busy=1.0)
     assert level.bottleneck is None
-    assert level.bottleneck_reason == "no part is busy enough to be named: GPU 40%, threads 1.0 of 8"
+    assert level.bottleneck_reason == "no part is at its limit: GPU 40%, threads 1.0 of 8"
 
 
 def test_where_there_is_no_driver_it_is_named() -> None:
@@ -195,7 +195,7 @@ def test_an_rpc_device_while_the_threads_rest() -> None:
     word, reason = bottleneck(BottleneckInputs("answering", ProcessRates(0.2), 8, devices=("RPC 10.0.0.2:50052",)))
 
     assert word == "RPC device"
-    assert reason == "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network between"
+    assert reason == "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network"
 
 
 def test_other_programs_that_leave_no_core() -> None:
@@ -208,7 +208,7 @@ def test_other_programs_that_leave_no_core() -> None:
 def test_a_server_elsewhere() -> None:
     assert bottleneck(BottleneckInputs("answering", own=False)) == (
         None,
-        "its process and its devices are not known here",
+        "gpubox does not know its process and devices",
     )
 
 

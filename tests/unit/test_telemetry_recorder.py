@@ -231,7 +231,7 @@ def test_a_recording_of_another_version_names_who_made_it(header: dict[str, obje
     path = tmp_path / "x"
     path.write_text(json.dumps({"format": "gpubox-recording", "version": VERSION, "gpubox": "9.9", **header}) + "\n")
 
-    with pytest.raises(UsageError, match=r"a recording of another gpubox \(9\.9\)"):
+    with pytest.raises(UsageError, match=r"recorded by another version of gpubox \(9\.9\)"):
         read_recording(path)
 
 

@@ -107,14 +107,14 @@ def test_a_log_that_another_program_cut_is_not_counted_and_says_why(tmp_path: Pa
     path = tmp_path / "main.log"
     path.write_text(taken("59.01.000.000", 5) + done("59.09.000.000", 5))
 
-    assert source(path).uncounted == "another program cut the log: what it held is not counted"
+    assert source(path).uncounted == "another program truncated the log: its old requests are not counted"
 
 
 def test_a_log_that_an_older_gpubox_cut_says_why_it_is_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "main.log"
-    path.write_text(LOADED + "gpubox: cut at 2026-01-01T00:00:00+00:00: what was here is gone, it could not be kept\n")
+    path.write_text(LOADED + "gpubox: cut at 2026-01-01T00:00:00+00:00: the removed lines are lost\n")
 
-    assert source(path).uncounted == "the log was cut, and what was cut out was not counted"
+    assert source(path).uncounted == "the log was truncated: the requests in the removed part are not counted"
 
 
 def test_a_flood_that_is_too_long_to_count_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +122,4 @@ def test_a_flood_that_is_too_long_to_count_is_reported(tmp_path: Path, monkeypat
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + FILLER * 500)
 
-    assert source(path).uncounted == "a part of the log is too long to be counted"
+    assert source(path).uncounted == "a part of the log is too long: its requests are not counted"

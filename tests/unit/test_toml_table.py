@@ -69,8 +69,8 @@ def test_a_key_of_an_inner_table_is_named_with_its_table() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("name", 3, "must be a text, not 3"),
-        ("name", True, "must be a text, not True"),
+        ("name", 3, "must be a string, not 3"),
+        ("name", True, "must be a string, not True"),
         ("count", "3", "must be a whole number, not '3'"),
         ("count", True, "must be a whole number, not True"),
         ("count", 3.0, "must be a whole number, not 3.0"),
@@ -82,8 +82,8 @@ def test_a_key_of_an_inner_table_is_named_with_its_table() -> None:
         ("stall_seconds", 0, "must be more than 0, not 0"),
         ("allow_exposed", 1, "must be true or false, not 1"),
         ("allow_exposed", "yes", "must be true or false"),
-        ("texts", "one", "must be a list of texts"),
-        ("texts", ["one", 2], "must be a list of texts"),
+        ("texts", "one", "must be a list of strings"),
+        ("texts", ["one", 2], "must be a list of strings"),
         ("inner", [1], "must be a table"),
         ("each", {}, "written as [[each]]"),
         ("each", [{}, 3], "written as [[each]]"),
@@ -147,9 +147,9 @@ def test_broken_toml_says_line_and_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not a text file"),
-        ("model = 'ä'".encode("latin-1"), "is not a text file"),
-        (b"a = " + b"[" * 5000 + b"]" * 5000, "nest too deep"),
+        (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not UTF-8 text"),
+        ("model = 'ä'".encode("latin-1"), "is not UTF-8 text"),
+        (b"a = " + b"[" * 5000 + b"]" * 5000, "nested too deeply"),
         (b"port = " + b"9" * 5000, "too long"),
         (b"a = 1\na = 2\n", "not valid TOML"),
         (b"\x00\x00\x00", "not valid TOML"),
@@ -167,7 +167,7 @@ def test_hostile_bytes_are_a_sentence(tmp_path: Path, content: bytes, problem: s
 
 
 def test_a_folder_and_an_absent_file_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not read: it is a folder"):
+    with pytest.raises(UsageError, match="cannot be used: it is a folder"):
         read_toml(tmp_path)
     with pytest.raises(UsageError, match="does not exist"):
         read_toml(tmp_path / "nope.toml")

@@ -36,7 +36,7 @@ def ls_command(context: Context, as_json: bool) -> None:
             values.append({"id": summary.id, "state": "damaged", "message": summary.problem})
             continue
         took = units.duration(info.seconds) if info.seconds else units.UNKNOWN
-        pending = f"{summary.restore_pending} ran before" if summary.restore_pending else ""
+        pending = f"{summary.restore_pending} not restored" if summary.restore_pending else ""
         warnings = f"! {', '.join(summary.flags)}" if summary.flags else ""
         remarks = "; ".join(filter(None, (summary.headline, warnings, pending, summary.problem)))
         rows.append((summary.id, info.plan.kind, info.state, f"{summary.done}/{info.items}", took, remarks))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as work folder.")
 @click.option("--approve", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
-              help="File changes: ask each time, always allow them in the work folder (workspace), or never. "
+              help="Allow file changes: ask (each time), workspace (always in the work folder) or never. "
               "[default: ask]")  # fmt: skip
 @click.option("--max-rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
               help="Allow N requests to the model. [default: 5]")  # fmt: skip

@@ -105,7 +105,7 @@ def _profiles(context: Context) -> Iterator[Finding]:
     catalog = context.catalog
     checked = compatibility_by_profile(catalog.profiles.values(), context.paths, context.config)
     refused = sum(not compatibility.ok for compatibility in checked.values())
-    text = f"{len(checked)} profiles, {refused} refused by their engine here"
+    text = f"{len(checked)} profiles, {refused} of them refused by their engine"
     yield Finding("profiles", "ok", text, "`gpubox ls` says why." if refused else "")
     for error in catalog.broken.values():
         yield Finding("profiles", "warn", error.message, error.hint)
@@ -131,7 +131,9 @@ def _sandbox(context: Context) -> Finding:
 
     probe = probe_blocking(context.config)
     if probe.isolation is None:
-        return Finding("sandbox", "warn", f"the model's programs are not run: {probe.problem}", probe.hint)
+        return Finding(
+            "sandbox", "warn", f"no sandbox works, so the model's programs are not run: {probe.problem}", probe.hint
+        )
     if probe.isolation != "bubblewrap":
         return Finding("sandbox", "warn", f"weaker: {probe.detail} ({probe.problem}); {probe.weakness}", probe.hint)
     return Finding("sandbox", "ok", f"{probe.detail}; {probe.memory}")
@@ -143,7 +145,7 @@ def _quarantine() -> Iterator[Finding]:
     folder = default_quarantine_folder()
     lists = sorted(folder.glob("*/from.txt"))
     if lists:
-        text = f"{len(lists)} times a program wrote files that your tools would have run; they are in {folder}"
+        text = f"a program wrote files that your tools would have run ({len(lists)} times); they are now in {folder}"
         yield Finding("sandbox", "warn", text, f"{lists[-1]} lists the last ones. You may delete the folder.")
 
 

@@ -33,7 +33,7 @@ _DEFAULT_PORT = 8080
 @json_option
 @click.pass_obj
 def command(context: Context, profile: str, kind: str, url: str | None, as_json: bool) -> None:
-    """Write PROFILE in the format of another program, on stdout."""
+    """Print PROFILE in the format of another program."""
     exported = context.profile(profile)
     base_url, note = _address(exported, context) if url is None else (url, "")
     exported = replace(exported, port=exported.port or _DEFAULT_PORT)
@@ -55,13 +55,13 @@ def _address(profile: Profile, context: Context) -> tuple[str, str]:
     launch = next((v.running.launch for v in views if v.running and v.running.launch.profile == profile.name), None)
     changes = "Its port changes at each start: write `port` into the profile to keep it."
     if launch is not None:
-        note = f"{profile.name} runs at {launch.base_url}; the settings have this address."
+        note = f"{profile.name} runs at {launch.base_url}; the exported settings use this address."
         return launch.base_url, note if profile.port else f"{note} {changes}"
     if profile.port:
         base_url = _base_url(profile)
         return base_url, f"{profile.name} does not run; it will answer at {base_url}."
     default = _base_url(replace(profile, port=_DEFAULT_PORT))
-    return default, f"{profile.name} does not run; the settings have {default}. {changes}"
+    return default, f"{profile.name} does not run; the exported settings use {default}. {changes}"
 
 
 def _argv(profile: Profile, context: Context) -> list[str]:

@@ -78,7 +78,7 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
     for error in context.catalog.broken.values():
         diagnostics.show_error(error)
     if not profiles and text:
-        raise GpuboxError(f"No profile matches {text!r}.", "`gpubox ls` lists them all.")
+        raise GpuboxError(f"No profile contains {text!r}.", "`gpubox ls` lists them all.")
     return ExitCode.OK
 
 

@@ -35,10 +35,10 @@ PERIOD_SECONDS = 0.25
 @json_option
 @click.pass_obj
 def command(context: Context, file: Path, seconds: float | None, url: str | None, as_json: bool) -> None:
-    """Record all readings into FILE, four per second, until Ctrl-C.
+    """Record all readings into FILE, four times a second, until Ctrl-C.
 
-    `gpubox --replay FILE` shows them again. The file has numbers, paths (the home folder as ~) and the server's state;
-    it has no prompts, answers or keys.
+    `gpubox --replay FILE` plays them on the screen. The file has numbers, paths (the home folder as ~) and the server's
+    state; it has no prompts, answers or keys.
     """
     url = server_url(url)
     began = time.monotonic()

@@ -41,6 +41,6 @@ def _active_profile(context: Context) -> str:
     launch = view.running.launch if view.running else view.state.last_good
     if launch is None:
         raise GpuboxError(
-            "Nothing runs and nothing ran before.", "`gpubox start PROFILE` starts one.", code=ExitCode.NOT_RUNNING
+            "Nothing runs, and no profile ran before.", "`gpubox start PROFILE` starts one.", code=ExitCode.NOT_RUNNING
         )
     return launch.profile

@@ -79,7 +79,7 @@ def _print(profile: Profile, preview: LaunchPreview, line: str, context: Context
         output.emit(f"✓ {display_version(preview.engine)} accepts every flag")
     if preview.model_path is None:
         _, fetchable, missing = locate_model(profile, context.paths, context.config)
-        download = f"the model is not on this machine yet, start downloads it: {profile.model}"
+        download = f"the model is not on this machine yet; `gpubox start` downloads it: {profile.model}"
         output.emit(f"! {download if fetchable else missing}")
     needs = profile.needs
     vram = f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else ""
