@@ -159,7 +159,7 @@ def test_choosing_a_quant() -> None:
         with pytest.raises(GpuboxError) as error:
             choose_files(parse_reference(reference), names)
         assert message in error.value.hint
-    with pytest.raises(GpuboxError, match="say which quant") as error:
+    with pytest.raises(GpuboxError, match="name a quant") as error:
         choose_files(HfReference("u/m", ""), ["m-Q8_0.gguf", "m-Q2_K.gguf"])
     assert "Q2_K, Q8_0" in error.value.hint
     with pytest.raises(GpuboxError, match="names 2 models"):

@@ -113,7 +113,7 @@ def test_the_shipped_folder_is_never_written(paths: Paths, monkeypatch: pytest.M
     (tmp_path / "shipped").mkdir()
     paths.profiles.symlink_to(tmp_path / "shipped")
     monkeypatch.setattr("gpubox.profiles.writer.shipped_profiles", lambda: tmp_path / "shipped")
-    with pytest.raises(UsageError, match="come with gpubox"):
+    with pytest.raises(UsageError, match="is a shipped profile"):
         save_profile(Profile("demo", "m.gguf"), paths, overwrite=True)
     assert not list((tmp_path / "shipped").iterdir())
 

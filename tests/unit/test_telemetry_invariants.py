@@ -16,7 +16,7 @@ from gpubox.telemetry.offload import offload
 from gpubox.telemetry.snapshot import Offload, Request, SlotReading, Snapshot, Throughput, Totals
 from gpubox.telemetry.throughput import throughput
 from gpubox.telemetry.unknown_reasons import unknown_reasons
-from gpubox.tui.help_screen import WORDS
+from gpubox.tui.help_screen import TERMS
 from tests.unit.invariants import broken
 from tests.unit.test_telemetry_device_memory import HOST_NOW, PROCESS, any_card, any_split
 from tests.unit.test_telemetry_session_speeds import newest_first, request
@@ -96,7 +96,7 @@ def test_a_rule_that_is_broken_is_found() -> None:
 
 
 def test_the_help_screen_defines_every_speed_and_time_that_is_shown() -> None:
-    reported = " ".join(f"{word} {text}" for word, text in WORDS)
+    reported = " ".join(f"{word} {text}" for word, text in TERMS)
 
     for word in ("pp", "tg", "TTFT", "now", "median", "peak", "a request", "effective", "acceptance", "≥", "~", "—"):
         assert word in reported

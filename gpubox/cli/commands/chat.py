@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     "--workdir",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="The work folder: the model may read and change its files. [default: none]",
+    help="The workspace: the model may read and change its files. [default: none]",
 )
-@click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as work folder.")
+@click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as workspace.")
 @click.option("--approve", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
-              help="Allow file changes: ask (each time), workspace (always in the work folder) or never. "
+              help="Allow file changes: ask (each time), workspace (always in the workspace) or never. "
               "[default: ask]")  # fmt: skip
 @click.option("--max-rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
               help="Allow N requests to the model. [default: 5]")  # fmt: skip

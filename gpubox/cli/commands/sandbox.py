@@ -26,7 +26,7 @@ def command() -> None:
     "--workdir",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="The work folder. [default: an empty one, removed afterwards]",
+    help="The workspace. [default: an empty one, removed afterwards]",
 )
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
@@ -37,7 +37,7 @@ def command() -> None:
 def run_file(context: Context, file: Path, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
     """Run the Python program FILE (- for stdin) in the sandbox.
 
-    It has no network, sees only its work folder, and has limits of time and memory. Exits 6 if the program fails or
+    It has no network, sees only its workspace, and has limits of time and memory. Exits 6 if the program fails or
     is stopped.
     """
     import asyncio

@@ -162,7 +162,7 @@ def _notes(
     options: SuiteOptions, info: RunInfo, results: ScoredItems, counted: ScoredItems, board: Sequence[Standing]
 ) -> Iterator[str]:
     if any("features" in r.values and score_of_values(r.values).keywords_only for _, r in counted if r.ok):
-        yield "A task whose program cannot run here shows keywords only: it has no points and is in no total."
+        yield "A task whose program cannot run here shows a keyword score, which counts in no total."
     for standing in board:
         if standing.missing and standing.total is not None:
             missing = ", ".join(standing.missing)
