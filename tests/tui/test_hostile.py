@@ -96,4 +96,4 @@ async def test_hostile_answers_in_questions_and_toasts(fake: FakeServices) -> No
         await pilot.press("s")
         await until(pilot, lambda: "Stop [/foo]?" in text(pilot))
         await pilot.press("escape", "r")
-        await until(pilot, lambda: "The profile [/foo] is not in the list" in text(pilot))
+        await until(pilot, lambda: "The profile [/foo] is no longer in the list" in text(pilot))
