@@ -277,7 +277,7 @@ class LocalServices:
         try:
             asyncio.run(self._run_cancellable(operation))
         except asyncio.CancelledError:
-            raise GpuboxError("Cancelled; what runs was not touched.", code=ExitCode.INTERRUPTED) from None
+            raise GpuboxError("Cancelled. The running server was not touched.", code=ExitCode.INTERRUPTED) from None
         finally:
             self._cancel = None
 
