@@ -94,7 +94,7 @@ async def measure_request(
             await target_server.wait_for_exit()
         if not target_server.alive:
             raise GpuboxError(error.message, error.hint, code=ExitCode.NOT_RUNNING) from None
-        if active.target.url and _is_overloaded(error):  # the next items would fail as well, so the run ends
+        if active.target.url and (error.overloaded or error.timed_out):  # the next items would fail too: the run ends
             hint = "`gpubox bench resume` continues the run when the server answers again."
             raise GpuboxError(error.message, hint, code=ExitCode.NOT_RUNNING) from None
         raise
@@ -105,16 +105,6 @@ async def measure_request(
 def stored_reply(data: Mapping[str, Any]) -> MeasuredReply:
     """The MeasuredReply in a raw record's data."""
     return msgspec.convert(data["reply"], MeasuredReply)
-
-
-def _is_overloaded(error: StreamError) -> bool:
-    """Whether a URL target answers no client: too many requests, overloaded, or silent for half an hour."""
-    refusals = (
-        "The server refused the request (HTTP 429)",
-        "The server refused the request (HTTP 503)",
-        "The server is still loading",
-    )
-    return error.message.startswith(refusals) or error.timed_out
 
 
 async def _stream(

@@ -33,12 +33,15 @@ class StreamError(GpuboxError):
         *,
         transient: bool = False,
         timed_out: bool = False,
+        overloaded: bool = False,
         code: ExitCode = ExitCode.UNHEALTHY,
     ) -> None:
         super().__init__(message, hint, code=code)
         self.transient = transient
         """Whether the same request may work a moment later: HTTP 5xx, a broken connection, an invalid stream."""
         self.timed_out = timed_out
+        self.overloaded = overloaded
+        """Whether the server takes no request now: HTTP 429 or 503."""
 
 
 class ContextOverflow(StreamError):
@@ -148,11 +151,15 @@ def _http_error(status: int, body: bytes) -> StreamError:
             "Put the box's key into the api-key file, another server's key into GPUBOX_URL_KEY.",
         )
     if status == 503 and "oading" in message:
-        return StreamError("The server is still loading its model.", "Try again in a moment.", transient=True)
+        return StreamError(
+            "The server is still loading its model.", "Try again in a moment.", transient=True, overloaded=True
+        )
     if status == 404 and "model" not in message.lower():  # Ollama: model "x" not found
         return StreamError("The server has no chat completions endpoint.", "Is this a llama-server with a chat model?")
     return StreamError(
-        f"The server refused the request (HTTP {status}): {message or 'no message'}", transient=status >= 500
+        f"The server refused the request (HTTP {status}): {message or 'no message'}",
+        transient=status >= 500,
+        overloaded=status in (429, 503),
     )
 
 
