@@ -72,6 +72,12 @@ class Terminal:
                 self.seen += data
                 self._news.notify_all()
 
+    def close(self) -> None:
+        """Ends the reader before its descriptor's number is free: it would read the next terminal's output."""
+        self.stream.close()
+        self._reader.join(10)
+        os.close(self.master)
+
     def took(self, work: Callable[[], object]) -> bytes:
         """The output of ``work``."""
         with self._news:
@@ -93,8 +99,7 @@ class Terminal:
 def terminal() -> Iterator[Terminal]:
     terminal = Terminal()
     yield terminal
-    terminal.stream.close()
-    os.close(terminal.master)
+    terminal.close()
 
 
 def _served(server: HostileServer) -> HostileServer:
