@@ -11,10 +11,10 @@ import pytest
 from gpubox.hardware.gpu import Gpu, GpuProcess, unknown_gpu
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.log_events import DeviceBuffer, KvCache, LogDevice, LogEvent, LogSection
-from gpubox.server.log_parsing import MIB
 from gpubox.telemetry.device_memory import reconcile_devices
 from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
 from gpubox.telemetry.snapshot import DeviceMemory
+from gpubox.units import MIB
 
 GIB = 1024 * MIB
 SERVER = 4242
