@@ -54,7 +54,7 @@ def is_llama_props(props: Mapping[str, Any]) -> bool:
 
 async def detect_dialect(client: LlamaClient) -> str:
     """The dialect of the server; empty if it is unknown or does not answer. Never raises."""
-    if is_llama_props(await client.fetch_object("/props")):
+    if is_llama_props(await client.props()):
         return LLAMA
     if client.denied:
         return ""

@@ -236,7 +236,7 @@ class HttpSource:
 
     async def _is_asleep(self) -> bool:
         """Whether a foreign server reports that it sleeps. From then on /slots is not read: that keeps it awake."""
-        asleep = ((await self.client.props()) or {}).get("is_sleeping") is True
+        asleep = (await self.client.props()).get("is_sleeping") is True
         self.may_ask_slots = self.may_ask_slots and not asleep
         return asleep
 
