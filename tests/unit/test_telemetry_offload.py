@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.host import ProcessReading
 from gpubox.server.state import Launch
 from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck, process_rates
@@ -49,7 +49,7 @@ def source(folder: Path, text: str) -> LogSource:
 
 def card(index: int = 0, util: int | None = 50, **more: object) -> Gpu:
     values = {"bus_id": f"00000000:0{index + 1}:00.0", "utilization_percent": util, **more}
-    return replace(unknown_gpu(index), **values)  # type: ignore[arg-type]
+    return Gpu(index, **values)  # type: ignore[arg-type]
 
 
 def judge(
