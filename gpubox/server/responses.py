@@ -46,3 +46,9 @@ def json_object(value: Any) -> dict[str, Any]:
 def json_integer(value: Any) -> int | None:
     """``value`` if it is an integer (JSON's true and false are none), else ``None``."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def json_count(value: Any) -> int | None:
+    """``value`` if it is an integer from 0 that JSON can hold exactly, else ``None``."""
+    number = json_integer(value)
+    return number if number is not None and 0 <= number < 2**53 else None
