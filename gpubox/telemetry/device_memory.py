@@ -113,9 +113,9 @@ def _parts(breakdown: MemoryBreakdown | None, key: str | None) -> _Parts:
         return {}
     return {
         "weights_bytes": breakdown.weights_of(key),
-        "kv_bytes": breakdown.kv.get(key),
-        "recurrent_bytes": breakdown.recurrent.get(key),
-        "compute_bytes": breakdown.compute.get(key),
+        "kv_bytes": breakdown.bytes_of("kv", key),
+        "recurrent_bytes": breakdown.bytes_of("recurrent", key),
+        "compute_bytes": breakdown.bytes_of("compute", key),
         "draft_bytes": breakdown.draft_of(key),
     }
 
