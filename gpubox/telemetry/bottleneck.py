@@ -32,10 +32,8 @@ class ProcessRates:
     read_bytes_per_second: float | None = None
 
 
-def process_rates(before: ProcessReading | None, after: ProcessReading | None, seconds: float) -> ProcessRates:
-    """The rates between two readings of the same process; all None without them."""
-    if before is None or after is None or before.pid != after.pid or seconds <= 0:
-        return ProcessRates()
+def process_rates(before: ProcessReading, after: ProcessReading, seconds: float) -> ProcessRates:
+    """The rates between two readings of the same process. A counter that went back has none."""
 
     def rate(earlier: float | None, later: float | None) -> float | None:
         if earlier is None or later is None or later < earlier:

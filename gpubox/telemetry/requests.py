@@ -46,8 +46,6 @@ class RequestInFlight:
     queue_seconds: float | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
-    done_tokens: int | None = None
-    """Of the prompt, read so far."""
     pp: float | None = None
     tg_3s: float | None = None
     tg_at: float | None = None
@@ -122,9 +120,8 @@ class RequestLog:
             case CachedTokens():
                 if request.cached_tokens is None:
                     request.cached_tokens = event.tokens
-                request.done_tokens = event.tokens
             case PromptProgressLine():
-                request.done_tokens, request.pp = event.tokens, event.tokens_per_second
+                request.pp = event.tokens_per_second
                 if request.prompt_tokens is None and event.progress and event.progress > 0.001:
                     request.prompt_tokens = round(event.tokens / event.progress)
             case GenerationProgressLine():

@@ -31,6 +31,7 @@ from gpubox.telemetry.throughput import read_slots, throughput, totals
 from gpubox.threads import run_in_thread
 
 STUCK_SECONDS = 20.0
+"""How long no answer, or no progress of any busy slot, is normal."""
 HUNG_SECONDS = 300.0
 """On a CPU a batch of a long prompt can take a minute without a sign of progress. This long is a hang, busy or not."""
 FIRST_SECONDS = 1.0
@@ -268,7 +269,7 @@ def _state(launch: LaunchSources, at: float) -> tuple[str, list[str]]:
     if reading.status != "ok":
         return "down", problems
     unmoved = launch.slot_rates.seconds_unmoved(at)
-    if launch.slot_rates.stuck(at) and (not launch.computes or unmoved > HUNG_SECONDS):
+    if unmoved > STUCK_SECONDS and (not launch.computes or unmoved > HUNG_SECONDS):
         return "stuck", [f"no busy slot has moved for {unmoved:.0f} s", *problems]
     slots = reading.slots or ()
     states = ["idle" if not s.busy else "answering" if s.generated_tokens else "prefill" for s in slots]
