@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from gpubox import units
 from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, list_folder, printable_path, read_at
 from gpubox.errors import GpuboxError
+from gpubox.sandbox.auto_run_files import OPEN_FOLDER
 
 MAX_ENTRIES = 500
 """Entries of one listing."""
@@ -149,9 +150,8 @@ def _entries(
         inner_names = (*names, entry.path.rpartition("/")[2])
         inner = -1
         if inner_names[-1] not in _SKIPPED_FOLDERS and entry.same_device and len(inner_names) < MAX_DEPTH:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             with contextlib.suppress(OSError):
-                inner = os.open(inner_names[-1], flags, dir_fd=folder)
+                inner = os.open(inner_names[-1], OPEN_FOLDER, dir_fd=folder)
         if inner < 0:
             walk.skipped.append(entry.path)
             continue

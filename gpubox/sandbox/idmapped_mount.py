@@ -12,10 +12,10 @@ import os
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from gpubox.errors import GpuboxError
 
@@ -28,48 +28,24 @@ _NEW_USERS = "import ctypes,sys;print(ctypes.CDLL(None).unshare(0x10000000),flus
 _maps: dict[tuple[int, int, int], int] = {}
 
 
-class IdmappedMount(Generic[T]):
+def start_on_mount(folder: Path, uid: int, start: Callable[[], T]) -> tuple[T, Callable[[], None]]:
     """Calls ``start`` in a thread that sees ``folder`` mounted over itself with another owner.
 
-    The thread lives until ``end``: the kernel kills the processes that ``start`` made when their thread is gone
-    (PR_SET_PDEATHSIG).
+    Returns what ``start`` returns, and a function that ends the thread: call it once the processes that ``start`` made
+    are dead. The kernel kills them when their thread is gone (PR_SET_PDEATHSIG). Raises what ``start`` raises, and
+    GpuboxError if the folder cannot be mounted so.
     """
-
-    def __init__(self, folder: Path, uid: int, start: Callable[[], T]) -> None:
-        self._folder, self._uid, self._start = folder, uid, start
-        self._started, self._ended = threading.Event(), threading.Event()
-        self._result: list[T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="gpubox-sandbox", daemon=True)
-
-    def begin(self) -> T:
-        """Returns what ``start`` returns. Raises what it raises, and GpuboxError if the folder cannot be mounted so."""
-        self._thread.start()
-        self._started.wait()
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
-
-    def end(self) -> None:
-        """Call it once the processes are dead."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    thread = ThreadPoolExecutor(1, "gpubox-sandbox")
+    with contextlib.ExitStack() as stack:
+        stack.callback(thread.shutdown)
         try:
-            _mount(self._folder, self._uid)
-            self._result.append(self._start())
+            thread.submit(_mount, folder, uid).result()
+            return thread.submit(start).result(), stack.pop_all().close
         except OSError as error:
-            self._error = GpuboxError(
-                f"A confined program cannot get access to the workspace {self._folder}: {error.strerror}.",
+            raise GpuboxError(
+                f"A confined program cannot get access to the workspace {folder}: {error.strerror}.",
                 "Run gpubox as an ordinary user, or choose a folder on ext4, xfs or btrfs.",
-            )
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._started.set()
-        if self._error is None:
-            self._ended.wait()
+            ) from None
 
 
 def _mount(folder: Path, uid: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -82,8 +81,3 @@ def _name(candidate: Confinement) -> str:
     except (OSError, subprocess.SubprocessError):
         return candidate.program
     return f"{done.stdout.strip() or 'bubblewrap'} ({candidate.program})"
-
-
-def probe_blocking(config: Config) -> Confinement:
-    """``probe`` for callers without an event loop."""
-    return asyncio.run(probe(config))
