@@ -28,7 +28,9 @@ async def probe(config: Config) -> Confinement:
 
 
 async def _probe(accepted: str, root: Path) -> Confinement:
-    problems = [] if bubblewrap.installed() else ["bubblewrap is not installed"]
+    installed = bool(bubblewrap.installed())
+    problems = [] if installed else ["bubblewrap is not installed"]
+    hint = remedies.remedy(root, installed=installed)
     for candidate in candidates(accepted):
         if problem := await try_confinement(candidate):
             problems.append(problem)
@@ -41,8 +43,8 @@ async def _probe(accepted: str, root: Path) -> Confinement:
         )
         if candidate.isolation == "bubblewrap":
             return candidate
-        return replace(candidate, problem="; ".join(problems), hint=remedies.remedy(problems, root))
-    return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=remedies.remedy(problems, root))
+        return replace(candidate, problem="; ".join(problems), hint=hint)
+    return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=hint)
 
 
 def candidates(accepted: str) -> Iterator[Confinement]:

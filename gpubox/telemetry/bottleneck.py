@@ -72,7 +72,7 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
 
     The name is one of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client.
     """
-    if inputs.state not in ("prefill", "answering", "thinking"):
+    if inputs.state not in ("prefill", "answering"):
         return _not_working(inputs)
     faults = inputs.rates.major_faults_per_second
     if faults is not None and faults > FAULTS_PER_SECOND:

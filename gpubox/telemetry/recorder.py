@@ -11,7 +11,6 @@ import contextlib
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -84,14 +83,6 @@ class Recorder:
             self._file.close()
         except OSError as error:
             self.problem = self.problem or f"{self.path}: {error.strerror}"
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _append(self, data: bytes) -> None:
         data = self._pending + data

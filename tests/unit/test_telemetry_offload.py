@@ -213,7 +213,7 @@ def test_a_server_elsewhere() -> None:
 
 
 def test_there_is_a_reason_whatever_is_read() -> None:
-    for state in ("down", "loading", "prefill", "thinking", "answering", "idle", "sleeping", "stuck", "stopping",
+    for state in ("down", "loading", "prefill", "answering", "idle", "sleeping", "stuck", "stopping",
                   "ready", "a new one"):  # fmt: skip
         for busy in (None, 0.0, 0.5, 2.0, 9.0):
             for threads in (None, 2, 8):
@@ -225,7 +225,7 @@ def test_there_is_a_reason_whatever_is_read() -> None:
                             word, reason = bottleneck(seen)
                             assert reason, seen
                             assert reason == reason.strip(", ")
-                            assert word is None or state in ("idle", "prefill", "thinking", "answering")
+                            assert word is None or state in ("idle", "prefill", "answering")
 
 
 def test_a_game_on_another_card_holds_nothing_up(log: LogSource) -> None:
