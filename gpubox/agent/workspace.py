@@ -145,6 +145,11 @@ def read_at(folder: int, names: tuple[str, ...]) -> tuple[bytes, os.stat_result]
     return data, state
 
 
+def is_binary(data: bytes) -> bool:
+    """Whether the content of a file is not text, as git judges it."""
+    return b"\0" in data[:8192]
+
+
 def list_folder(folder: int, names: tuple[str, ...], limit: int, device: int) -> tuple[list[FolderEntry], bool]:
     """``(entries, truncated)``: at most ``limit`` entries of the open folder, sorted. ``device``: the workspace's."""
     entries: list[FolderEntry] = []
