@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +26,6 @@ _CLONE_NEWNS, _MS_PRIVATE, _AT_EMPTY_PATH, _AT_FDCWD = 0x20000, 0x44000, 0x1000,
 _TREE_CLONE, _MOVE_FROM_FD = 0x1 | os.O_CLOEXEC, 0x4
 _NOSUID, _NODEV, _IDMAP = 0x2, 0x4, 0x100000
 _NEW_USERS = "import ctypes,sys;print(ctypes.CDLL(None).unshare(0x10000000),flush=True);sys.stdin.read()"
-_maps: dict[tuple[int, int, int], int] = {}
 
 
 def start_on_mount(folder: Path, uid: int, start: Callable[[], T]) -> tuple[T, Callable[[], None]]:
@@ -74,19 +74,17 @@ def _checked(name: str, *arguments: int | bytes | None) -> int:
     return result
 
 
+@cache
 def _user_map(owner: int, group: int, uid: int) -> int:
     """An open user namespace that maps the owner to ``uid``, kept for later runs. It takes a process to make one."""
-    key = (owner, group, uid)
-    if key not in _maps:
-        python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-        with subprocess.Popen(
-            [python, "-I", "-S", "-c", _NEW_USERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as helper:
-            assert helper.stdout is not None
-            if helper.stdout.readline().strip() != "0":
-                raise OSError(1, "the kernel refuses user namespaces")
-            with contextlib.closing(helper.stdout):
-                Path(f"/proc/{helper.pid}/uid_map").write_text(f"{owner} {uid} 1")
-                Path(f"/proc/{helper.pid}/gid_map").write_text(f"{group} {uid} 1")
-                _maps[key] = os.open(f"/proc/{helper.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    return _maps[key]
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+    with subprocess.Popen(
+        [python, "-I", "-S", "-c", _NEW_USERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as helper:
+        assert helper.stdout is not None
+        if helper.stdout.readline().strip() != "0":
+            raise OSError(1, "the kernel refuses user namespaces")
+        with contextlib.closing(helper.stdout):
+            Path(f"/proc/{helper.pid}/uid_map").write_text(f"{owner} {uid} 1")
+            Path(f"/proc/{helper.pid}/gid_map").write_text(f"{group} {uid} 1")
+            return os.open(f"/proc/{helper.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
