@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, OtherServerModel, OtherServerReading
-from gpubox.server.responses import json_count
+from gpubox.server.responses import MAX_COUNT, json_count
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
@@ -54,7 +54,7 @@ def is_llama_props(props: Mapping[str, Any]) -> bool:
 
 async def detect_dialect(client: LlamaClient) -> str:
     """The dialect of the server; empty if it is unknown or does not answer. Never raises."""
-    if is_llama_props(await client.props()):
+    if is_llama_props(await client.fetch_object("/props")):
         return LLAMA
     if client.denied:
         return ""
@@ -217,4 +217,4 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < 2**53 else None
+    return value if 0 <= value < MAX_COUNT else None
