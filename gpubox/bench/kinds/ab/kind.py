@@ -26,7 +26,7 @@ class Ab(Benchmark):
         self.options = parse_options(plan.options, plan.targets)
         self._contexts: dict[str, dict[int, str]] = {}
         self._stop_reasons: dict[int, str] = {}
-        """By starts of each arm: why the run ends there; empty if it continues."""
+        """By starts of each side: why the run ends there; empty if it continues."""
 
     def items(self) -> Sequence[Item]:
         return items_of(self.options, self.plan.seed)
@@ -57,6 +57,6 @@ class Ab(Benchmark):
         return summarise(self.options, info, results, self.history)
 
     def headline(self, results: ScoredItems) -> str:
-        first, second = self.options.arms
+        first, second = self.options.sides
         contrast = contrast_of(self.options, results, "tg")
         return f"{second.name} / {first.name}: tg × {contrast.ratio:.3f}" if contrast and contrast.starts > 1 else ""
