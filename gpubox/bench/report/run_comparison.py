@@ -19,7 +19,7 @@ from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.report.chart import MAX_BARS, Chart, ChartBar
 from gpubox.bench.report.formatting import DOUBTFUL, format_number, interval_title, validity_suffix
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.noise_history import NoiseHistory, describe_noise
+from gpubox.bench.report.noise_history import NO_HISTORY, NoiseHistory, describe_noise
 from gpubox.bench.report.plot import StyledRow
 from gpubox.bench.report.report_rows import table_rows, wrapped_rows
 from gpubox.bench.start_comparison import (
@@ -97,7 +97,7 @@ class _RowTest:
 
 
 def compare_runs(
-    a: tuple[RunInfo, Report], b: tuple[RunInfo, Report], history: NoiseHistory | None = None
+    a: tuple[RunInfo, Report], b: tuple[RunInfo, Report], history: NoiseHistory = NO_HISTORY
 ) -> RunComparison:
     """Compares the rows that both have. Raises UsageError for runs of different kinds or without a common row."""
     (first_info, first), (second_info, second) = a, b
@@ -130,7 +130,7 @@ def _metrics_by_row(report: Report) -> dict[tuple[str, str, str], Metric]:
     return {(metric.target if several else "", metric.group, metric.name): metric for metric in report.metrics}
 
 
-def _test_row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _RowTest:
+def _test_row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory) -> _RowTest:
     if first.estimate.value > 0 < second.estimate.value and first.unit in SPEED_UNITS:
         return _test_speed(a, b, first, second, history)
     prompts = _prompt_medians(first, second)
@@ -152,14 +152,9 @@ def _test_row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: No
     return _RowTest(first, second, n=min(first.estimate.n, second.estimate.n))
 
 
-def _test_speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _RowTest:
+def _test_speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory) -> _RowTest:
     """Two speeds that were not measured in alternation: their error is the variation between runs."""
-    noises = []
-    for info, metric in ((a, first), (b, second)):
-        noise, target = Noise(), info.provenance.get(metric.target)
-        if history and target:
-            noise = history.between_runs(target, {a.id, b.id}, info.plan.kind, info.plan.options, metric)
-        noises.append(noise)
+    noises = [history.between_runs(info, metric, {a.id, b.id}) for info, metric in ((a, first), (b, second))]
     all_known = all(noise.runs for noise in noises)
     if not all_known and not (first.samples and second.samples):
         return _RowTest(first, second, n=min(first.estimate.n, second.estimate.n))  # single figures without history
