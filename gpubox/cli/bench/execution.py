@@ -60,22 +60,16 @@ def fetch_models(context: Context, targets: Sequence[Target]) -> None:
         ensure_model(context, context.profile(name))
 
 
-def execute_plan(context: Context, plan: Plan, *, now: bool, as_json: bool) -> None:
-    """Runs ``plan`` and prints its report. Raises GpuboxError."""
+def _confirm_waiting(context: Context) -> None:
+    """Asks whether to wait if a request is running. Raises GpuboxError if not, and without a terminal."""
     import asyncio
 
     from gpubox.bench.plan_outline import busy_slots
 
-    if not now and (busy := asyncio.run(busy_slots(context.paths, context.config))):
+    if busy := asyncio.run(busy_slots(context.paths, context.config)):
         message = f"A request is running on {'; '.join(busy)}."
         if not diagnostics.stderr_is_terminal() or not click.confirm(f"{message} Start when it is done?", err=True):
             raise GpuboxError(message, "Try again later, or cut it off with --now.")
-    _execute(context, plan, now=now, as_json=as_json)
-
-
-def resume_run(context: Context, run: Run, *, now: bool, as_json: bool) -> None:
-    """Continues an interrupted run and prints its report. Raises GpuboxError."""
-    _execute(context, run, now=now, as_json=as_json)
 
 
 def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
@@ -93,7 +87,8 @@ def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
 
 
-def _execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
+def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
+    """Runs a plan, or continues a run, and prints the report. Raises GpuboxError."""
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
     from gpubox.bench.report.run_summaries import run_summary
@@ -101,6 +96,8 @@ def _execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) ->
     from gpubox.cli.bench.run_progress import RunProgressOutput
     from gpubox.cli.operations import run_cancellable
 
+    if not now and not isinstance(work, Run):
+        _confirm_waiting(context)
     show = RunProgressOutput()
     last: RunInfo | None = None
 

@@ -12,7 +12,7 @@ import click
 
 from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
 from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import execute_plan, fetch_models, print_outline, resolve_targets, target_by_url
+from gpubox.cli.bench.execution import execute, fetch_models, print_outline, resolve_targets, target_by_url
 from gpubox.cli.context import Context
 from gpubox.cli.options import benchmark_option
 from gpubox.errors import UsageError
@@ -58,7 +58,7 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
                 for sentence in outline_plan(plan, context.paths).sentences():
                     diagnostics.note(f"  {sentence}")
             fetch_models(context, plan.targets)
-            execute_plan(context, plan, now=now, as_json=as_json)
+            execute(context, plan, now=now, as_json=as_json)
 
         text = inspect.cleandoc(make_plan.__doc__ or "")
         return click.Command(kind, params=[*arguments, *options], callback=run, help=text)
@@ -327,7 +327,9 @@ def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> d
 
 
 def _check_overrides(context: Context, target: Target) -> None:
-    from gpubox.bench.overrides import check_overrides
+    """Raises UsageError if the engine does not list one of the flags. Called before anything is stopped."""
+    from gpubox.bench.overrides import apply_overrides
+    from gpubox.server.launch import check_flags
 
     profile = context.profile(target.profile)
-    check_overrides(target, profile, _capabilities(context, profile))
+    check_flags(apply_overrides(profile, target), _capabilities(context, profile))

@@ -10,7 +10,7 @@ import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
-from gpubox.cli.bench.execution import fetch_models, print_report, resume_run
+from gpubox.cli.bench.execution import execute, fetch_models, print_report
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
@@ -169,7 +169,7 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
         print_report(context, stored, as_json=as_json)
         return
     fetch_models(context, info.plan.targets)
-    resume_run(context, stored, now=now, as_json=as_json)
+    execute(context, stored, now=now, as_json=as_json)
 
 
 @click.command("rescore")
