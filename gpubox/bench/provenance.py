@@ -31,7 +31,7 @@ _LIBRARIES = re.compile(r"^lib(llama|ggml|mtmd)[\w.-]*\.(so|dylib)[\d.]*$")
 _BLOCK = 4 << 20
 
 
-def read_machine(driver: DriverReading, sandbox: str = "", gpu_processes: tuple[str, ...] = ()) -> Machine:
+def read_machine(driver: DriverReading, sandbox: str, gpu_processes: tuple[str, ...]) -> Machine:
     """The box as it is now."""
     return Machine(
         gpubox=__version__,

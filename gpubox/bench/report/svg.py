@@ -110,11 +110,8 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         points = [point(x, y) for x, y in series.points]
-        if series.low and series.high and len(series.low) == len(series.high) == len(points):
-            edge = [point(x, y) for (x, _), y in zip(series.points, series.high, strict=True)]
-            edge += [point(x, y) for (x, _), y in reversed(list(zip(series.points, series.low, strict=True)))]
-            parts.append(f'<polygon points="{_coordinates(edge)}" fill="{colour}" fill-opacity="0.15"/>')
-        parts.append(f'<polyline points="{_coordinates(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(points) <= MAX_MARKED_POINTS:
             parts += [_circle(x, y, 3.5, colour) for x, y in points]
         if legend:
@@ -126,10 +123,6 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
     label = f"{chart.x_label}  (y: {chart.y_label})" if legend else chart.x_label
     parts.append(_text(LEFT + width, bottom + 38, label, anchor="end", fill=_QUIET_COLOUR))
     return parts, PLOT + legend + 30.0
-
-
-def _coordinates(points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _circle(x: float, y: float, radius: float, colour: str) -> str:
