@@ -58,7 +58,7 @@ def read_machine(driver: DriverReading, sandbox: str, gpu_processes: tuple[str, 
 async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str], None]) -> Provenance:
     """What ``active`` runs. Hashes its files unless the hashes are cached, which can take a minute. Never raises."""
     target, launch = active.target, active.running.launch if active.running else None
-    props = _relevant_props(active.props)
+    props = _relevant_props(active)
     if launch is None:
         version = str(props.get("build_info") or "")
         return Provenance(target.name, url=target.url, dialect=active.dialect, model_path=active.model,
@@ -149,16 +149,16 @@ def _shards(model: Path) -> list[Path]:
         return [model]
 
 
-def _relevant_props(props: dict[str, Any]) -> dict[str, Any]:
+def _relevant_props(active: ActiveTarget) -> dict[str, Any]:
     """The fields of ``/props`` that affect speed or answers. The template is stored as a hash because it is long."""
-    settings = props.get("default_generation_settings")
-    context = settings.get("n_ctx") if isinstance(settings, dict) else None
     fields = ("build_info", "total_slots", "chat_template_caps", "modalities")
-    relevant: dict[str, Any] = {name: props[name] for name in fields if name in props}
-    template = props.get("chat_template")
+    relevant: dict[str, Any] = {name: active.props[name] for name in fields if name in active.props}
+    template = active.props.get("chat_template")
     if isinstance(template, str):
         relevant["chat_template_sha256"] = hashlib.sha256(template.encode(errors="replace")).hexdigest()
-    return {**relevant, "n_ctx": context} if context is not None else relevant
+    if active.context_tokens is not None:
+        relevant["n_ctx"] = active.context_tokens
+    return relevant
 
 
 def _cpu_name() -> str:

@@ -21,7 +21,7 @@ from gpubox.bench.report.formatting import DOUBTFUL, format_number, interval_tit
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.noise_history import NO_HISTORY, NoiseHistory, describe_noise
 from gpubox.bench.report.plot import StyledRow
-from gpubox.bench.report.report_rows import table_rows, wrapped_rows
+from gpubox.bench.report.report_rows import chart_rows, table_rows, wrapped_rows
 from gpubox.bench.start_comparison import (
     LEVEL,
     Contrast,
@@ -290,7 +290,7 @@ def _flag_values(argv: Sequence[str]) -> dict[str, str]:
 # -- for a terminal -------------------------------------------------------------------------------------------------
 
 
-def comparison_rows(comparison: RunComparison, width: int | None = None) -> Iterator[StyledRow]:
+def comparison_rows(comparison: RunComparison, width: int | None = None, *, plots: bool = False) -> Iterator[StyledRow]:
     """The comparison for a terminal. On a narrow one, groups become headings and the interval is left out."""
     yield (("Second against first", "head"),)
     yield (("first   ", "quiet"), (comparison.first, ""))
@@ -304,6 +304,8 @@ def comparison_rows(comparison: RunComparison, width: int | None = None) -> Iter
         yield from wrapped_rows(sentence, "doubt", width)
     if comparison.left_out:
         yield from wrapped_rows(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}", "quiet", width)
+    if plots:
+        yield from chart_rows(comparison_charts(comparison), width)
 
 
 def comparison_sentences(comparison: RunComparison) -> Iterator[str]:

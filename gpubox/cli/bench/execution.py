@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +14,7 @@ from gpubox.paths import MAIN_INSTANCE
 
 if TYPE_CHECKING:
     from gpubox.bench.model import Plan, RunInfo, Target
+    from gpubox.bench.report.plot import StyledRow
     from gpubox.bench.run_store import Run
 
 
@@ -131,11 +132,18 @@ def print_report(
 ) -> None:
     """Prints the report of the results so far, as text or as one JSON object."""
     from gpubox.bench.report.load import bundle_values, load_report
-    from gpubox.bench.report.report_rows import report_rows, row_texts
+    from gpubox.bench.report.report_rows import report_rows
 
     bundle = load_report(run, context.profile)
     if as_json:
         output.emit_json({**output.error_values(error), **bundle_values(bundle)})
     elif bundle.report.metrics or bundle.report.tables or not error:
         rows = report_rows(bundle.info, bundle.report, width=output.width(), plots=plots, references=bundle.references)
-        output.emit_text("\n".join(row_texts(rows)))
+        print_rows(rows)
+
+
+def print_rows(rows: Iterable[StyledRow]) -> None:
+    """Prints a report, a comparison or leaderboards."""
+    from gpubox.bench.report.report_rows import row_texts
+
+    output.emit_text("\n".join(row_texts(rows)))
