@@ -8,7 +8,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from gpubox.storage import write_atomically
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
 
+RUN_SPECIFIC_FLAGS = ("--port", "--log-file", "--host", "--api-key", "--alias", "--slot-save-path")
 _LIBRARIES = re.compile(r"^lib(llama|ggml|mtmd)[\w.-]*\.(so|dylib)[\d.]*$")
 _BLOCK = 4 << 20
 
@@ -88,6 +89,14 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
     )
 
 
+def comparable_argv(argv: Sequence[str]) -> list[str]:
+    """``argv`` without the flags that differ from start to start ("any free port") and change no measurement."""
+    return [
+        word for i, word in enumerate(argv)
+        if word not in RUN_SPECIFIC_FLAGS and (i == 0 or argv[i - 1] not in RUN_SPECIFIC_FLAGS)
+    ]  # fmt: skip
+
+
 def engine_files(name: str, path: Path) -> list[Path]:
     """The binary, and the llama and ggml libraries next to it."""
     folders = [path.parent] if name == EMBEDDED else [path.resolve().parent, path.resolve().parent.parent / "lib"]
@@ -108,16 +117,16 @@ class FileHashes:
 
     def of(self, files: Iterable[Path], say: Callable[[str], None] = lambda text: None) -> str:
         """The hash of one file, or of the hashes of several. Empty if one of them cannot be read."""
+        cache = self._read_cache()
         try:
-            digests = [self._digest(path, say) for path in files]
+            digests = [self._digest(path, cache, say) for path in files]
         except OSError:
             return ""
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
-    def _digest(self, path: Path, say: Callable[[str], None]) -> str:
+    def _digest(self, path: Path, cache: dict[str, Any], say: Callable[[str], None]) -> str:
         status = path.stat()
         key, stamp = str(path), [status.st_size, status.st_mtime_ns]
-        cache = self._read_cache()
         entry = cache.get(key)
         if isinstance(entry, list) and entry[:2] == stamp:
             return str(entry[2])

@@ -9,25 +9,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpubox.bench.model import Plan, Provenance, RunInfo
+from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.model import Metric
 from gpubox.bench.report.run_summaries import RunSummary
 from gpubox.bench.start_comparison import PRIOR_SD, Noise
 
 MIN_DEGREES_OF_FREEDOM = 3
 """With fewer, the assumed PRIOR_SD is used."""
-_RUN_SPECIFIC_FLAGS = ("--port", "--log-file", "--host", "--api-key", "--alias", "--slot-save-path")
 _IRRELEVANT_OPTIONS = {"price"}
 
 
 def target_identity(provenance: Provenance) -> str:
-    """Equal for starts that are the same: model, engine, command line (without ports and log files), environment."""
-    argv = [
-        word for i, word in enumerate(provenance.argv)
-        if word not in _RUN_SPECIFIC_FLAGS and (i == 0 or provenance.argv[i - 1] not in _RUN_SPECIFIC_FLAGS)
-    ]  # fmt: skip
+    """Equal for starts that are the same: model, engine, command line (see ``comparable_argv``), environment."""
     model = provenance.model_sha256 or provenance.model_path
     engine = provenance.engine_sha256 or provenance.engine_version or provenance.dialect
-    return repr((model, engine, argv[1:], dict(provenance.env)))
+    return repr((model, engine, comparable_argv(provenance.argv)[1:], dict(provenance.env)))
 
 
 def protocol_of(plan: Plan) -> tuple[str, str]:

@@ -66,9 +66,9 @@ def report_rows(
         yield from wrapped_rows(warning, "doubt", width)
 
 
-def chart_rows(charts: Iterable[Chart], width: int | None) -> Iterator[StyledRow]:
+def chart_rows(drawn: Iterable[Chart], width: int | None) -> Iterator[StyledRow]:
     """Every chart below an empty row."""
-    for chart in charts:
+    for chart in drawn:
         yield ()
         yield from plot(chart, min(width or _MAX_PLOT_WIDTH, _MAX_PLOT_WIDTH))
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from gpubox.bench import stats
 from gpubox.bench.model import Provenance, RunInfo
+from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.chart import MAX_BARS, Chart, ChartBar
 from gpubox.bench.report.formatting import DOUBTFUL, format_number, interval_title, validity_suffix
 from gpubox.bench.report.model import Metric, Report
@@ -38,7 +39,7 @@ SPEED_UNITS = frozenset({"tok/s", "s", "ms", "min", "J/token"})
 BETWEEN_RUNS = "run to run"
 """The method of rows whose error is the variation between runs."""
 _REPEAT_SUFFIX = re.compile(r"-s\d+(?=/)|(?<=/)[\d.]+$")
-_IGNORED_FLAGS = ("--port", "--model", "-m", "--log-file", "--alias", "--host", "--api-key", "--hf-token", "-hft")
+_IGNORED_FLAGS = ("--model", "-m", "--hf-token", "-hft")
 _OUTCOME_ROLES = {"better": "good", "regression": "bad", "too few": "quiet", "noise": "quiet", "changed": ""}
 _OUTCOME_WIDTH = 12
 
@@ -265,7 +266,7 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
     if engines[0] != engines[1]:
         names = [side.engine_version or side.dialect or "—" for side in (first, second)]
         yield f"The engines differ: {names[0]} and {names[1]}."
-    before, after = _flag_values(first.argv), _flag_values(second.argv)
+    before, after = _flag_values(comparable_argv(first.argv)), _flag_values(comparable_argv(second.argv))
     changed = [
         f"{name} {before.get(name, 'not given')} → {after.get(name, 'not given')}"
         for name in dict.fromkeys((*before, *after))

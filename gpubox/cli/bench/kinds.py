@@ -144,7 +144,7 @@ def ab_command(context: Context, given: dict[str, Any]) -> Plan:
 def _sides(
     context: Context, first: str, second: str | None, settings: Sequence[str], vary: str | None
 ) -> tuple[list[Side], list[Target]]:
-    """The two sides and their targets: one target if both sides ask the same server. Raises UsageError, GpuboxError."""
+    """The two sides and their targets. Raises UsageError, GpuboxError."""
     from gpubox.bench.kinds.ab.plan import Side
     from gpubox.bench.model import Target
 
@@ -172,27 +172,29 @@ def _sides(
 
         name = second or first
         overrides = _overrides(context, context.profile(name), settings)
-        if name == first and not overrides:
-            return [Side(first, first), Side(f"{first} again", first)], [target]
         other = Target(" ".join(filter(None, (name, cell_name(overrides)))), name, overrides)
     _check_overrides(context, other)
-    return [Side(target.name, target.name), Side(other.name, other.name)], [target, other]
+    return _sides_of(target, other)
 
 
 def _sides_by_address(first: str, second: str | None, *, changed: bool) -> tuple[list[Side], list[Target]]:
-    from gpubox.bench.kinds.ab.plan import Side
-
     hint = "Name two addresses: ab http://A http://B"
     if second is None or changed:
         raise UsageError("gpubox cannot change the flags of a server given by its address.", hint)
     for url in (first, second):
         if "://" not in url:  # the name of a profile would be taken for a host
             raise UsageError(f"{url!r} is not the address of a server.", hint)
-    targets = [target_by_url(first), target_by_url(second)]
+    return _sides_of(target_by_url(first), target_by_url(second))
+
+
+def _sides_of(*targets: Target) -> tuple[list[Side], list[Target]]:
+    """One target if both sides ask the same server."""
+    from gpubox.bench.kinds.ab.plan import Side
+
     names = [target.name for target in targets]
     if targets[0] == targets[1]:
-        return [Side(names[0], names[0]), Side(f"{names[0]} again", names[0])], targets[:1]
-    return [Side(name, name) for name in names], targets
+        return [Side(names[0], names[0]), Side(f"{names[0]} again", names[0])], [targets[0]]
+    return [Side(name, name) for name in names], list(targets)
 
 
 @_kind_command(click.Argument(["profile"]))
