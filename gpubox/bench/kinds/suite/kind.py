@@ -71,7 +71,7 @@ class Suite(Benchmark):
 
     async def sandbox_isolation(self, target_server: TargetServer) -> str:
         self.config = target_server.config
-        if not {"1.1", "1.2", "1.3", "2.1", "2.2"} & set(self.options.tasks):
+        if not any(TASKS[name].category == "coding" for name in self.options.tasks):
             return ""
         confinement = await self.shared_sandbox().confinement()
         return f"{confinement.isolation}: {confinement.detail}" if confinement.isolation else ""
