@@ -16,7 +16,7 @@ from gpubox.errors import UsageError
 from gpubox.server.other_server import LLAMA
 
 if TYPE_CHECKING:
-    from gpubox.bench.target_server import ActiveTarget, TargetServer
+    from gpubox.bench.target_server import TargetServer
 
 COMPLETIONS = "/v1/completions"
 TEMPLATE_TOKENS = 160
@@ -44,6 +44,11 @@ class Question:
     raw: bool = False
     """Sent to ``/v1/completions`` as text that the server's own chat template produced."""
 
+    @property
+    def needed_context(self) -> int:
+        """Tokens of the prompt and the answer."""
+        return self.context_tokens + self.max_tokens + TEMPLATE_TOKENS
+
 
 def questions(per_domain: int, max_tokens: int, domains: Sequence[str] = DOMAINS, context: int = 0) -> list[Question]:
     """The first ``per_domain`` prompts of each domain, the domains in alternation. Raises UsageError."""
@@ -67,13 +72,6 @@ def question_of(item: Item) -> Question:
 def question_values(question: Question, **changes: Any) -> dict[str, Any]:
     """``question``, with ``changes``, in the form of an item's values."""
     return {"question": msgspec.to_builtins(replace(question, **changes))}
-
-
-def context_shortfall(question: Question, active: ActiveTarget | None) -> str:
-    """Why the question does not fit the context of a slot; empty: it fits."""
-    size = active.context_tokens if active else None
-    needs = question.context_tokens + question.max_tokens + TEMPLATE_TOKENS
-    return f"needs a context of {needs:,} tokens; a slot has {size:,}" if size and size < needs else ""
 
 
 async def ask_question(target_server: TargetServer, item: Item, contexts: dict[int, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpubox.bench.report.formatting import format_interval, format_number
+from gpubox.bench.report.formatting import format_interval, format_number, interval_title
 from gpubox.bench.report.model import Metric
 from gpubox.bench.report.noise_history import NoiseHistory, describe_noise, protocol_key
 from gpubox.bench.report.plot import StyledRow
@@ -231,14 +231,20 @@ def flagged_entries(board: Leaderboard) -> Iterator[str]:
             yield f"! {board.kind}, {sanitize_line(entry.name)} is doubtful: {', '.join(entry.flagged)}"
 
 
+def board_intervals(board: Leaderboard) -> list[str]:
+    """The interval of the group that ranks, for each entry."""
+    return [format_interval(entry.values[0]) if entry.values[0] else "" for entry in board.entries]
+
+
 def _entry_rows(board: Leaderboard, groups: int) -> Iterator[StyledRow]:
     """A row for each entry, with the first ``groups`` groups."""
     titles = [group or board.metric for group in board.groups[:groups]]
-    cells = [("", "PROFILE", titles[0], "95 % CI", "N", "", *titles[1:], "RUN")]
-    for entry in board.entries:
+    intervals = board_intervals(board)
+    cells = [("", "PROFILE", titles[0], interval_title(intervals), "N", "", *titles[1:], "RUN")]
+    for entry, interval in zip(board.entries, intervals, strict=True):
         first = entry.values[0]
         mark = " ".join(filter(None, ("≈" if entry.tied and entry.rank > 1 else "", "!" if entry.flagged else "")))
         values = [format_number(value.value) if value else "—" for value in entry.values[:groups]]
-        interval, n = (format_interval(first), str(first.n)) if first else ("", "")
+        n = str(first.n) if first else ""
         cells.append((str(entry.rank), entry.name, values[0], interval, n, mark, *values[1:], entry.run[:15]))
     return table_rows(cells)

@@ -13,6 +13,7 @@ from gpubox.bench.report.formatting import (
     format_number,
     format_sd,
     format_value,
+    interval_title,
     validity_warnings,
 )
 from gpubox.bench.report.model import Metric, Report
@@ -76,13 +77,14 @@ def wrapped_rows(text: str, role: str, width: int | None) -> Iterator[StyledRow]
 
 def metric_table(metrics: Sequence[Metric], width: int | None) -> Iterator[StyledRow]:
     """The metrics of one target. On a narrow terminal groups are headings, and columns are left out."""
-    cells: list[Sequence[str]] = [("", "", "MEAN", "± SD", "MEDIAN", "95 % CI", "N", "")]
+    intervals = [format_interval(metric.estimate) for metric in metrics]
+    cells: list[Sequence[str]] = [("", "", "MEAN", "± SD", "MEDIAN", interval_title(intervals), "N", "")]
     last = ""
-    for metric in metrics:
+    for metric, interval in zip(metrics, intervals, strict=True):
         group, last = (metric.group if metric.group != last else ""), metric.group
         estimate = metric.estimate
         values = (format_number(estimate.value), format_sd(estimate), format_number(estimate.median))
-        cells.append((group, metric.name, *values, format_interval(estimate), str(estimate.n), metric.unit))
+        cells.append((group, metric.name, *values, interval, str(estimate.n), metric.unit))
     if width is None or _table_width(cells) <= width:
         yield from table_rows(cells)
         return

@@ -17,7 +17,7 @@ from typing import Literal
 from gpubox.bench import stats
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.report.chart import MAX_BARS, Chart, ChartBar
-from gpubox.bench.report.formatting import DOUBTFUL, format_number, validity_suffix
+from gpubox.bench.report.formatting import DOUBTFUL, format_number, interval_title, validity_suffix
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.noise_history import NoiseHistory, describe_noise
 from gpubox.bench.report.plot import StyledRow
@@ -336,13 +336,14 @@ def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
 
 
 def _outcome_table(comparison: RunComparison, width: int | None) -> Iterator[StyledRow]:
-    header = ("", "", "FIRST", "SECOND", "", "RATIO", "95 % CI", "N")
+    intervals = [format_ratio_interval(row) for row in comparison.rows]
+    header = ("", "", "FIRST", "SECOND", "", "RATIO", interval_title(intervals), "N")
     cells, last = [header], ""
-    for row in comparison.rows:
+    for row, interval in zip(comparison.rows, intervals, strict=True):
         group, last = (row.group if row.group != last else ""), row.group
         ratio = f"{row.ratio:.3f}" if row.ratio is not None else ""
         first, second = format_number(row.first), format_number(row.second)
-        cells.append((group, row.name, first, second, row.unit, ratio, format_ratio_interval(row), str(row.n)))
+        cells.append((group, row.name, first, second, row.unit, ratio, interval, str(row.n)))
     for columns in (range(8), (1, 2, 3, 5, 6), (1, 2, 3, 5)):
         table = list(table_rows([tuple(row[i] for i in columns) for row in cells]))
         widest = max(len(row[0][0]) for row in table)

@@ -18,7 +18,7 @@ from gpubox.cli.options import benchmark_option
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubox.bench.kinds.ab.plan import Arm
+    from gpubox.bench.kinds.ab.plan import Side
     from gpubox.bench.model import Plan, Target
     from gpubox.engines.capabilities import Capabilities
     from gpubox.profiles.profile import FlagValue, Profile
@@ -134,24 +134,24 @@ def ab_command(context: Context, given: dict[str, Any]) -> Plan:
 
     from gpubox.bench.model import Plan
 
-    arms, targets = _arms(
+    sides, targets = _sides(
         context, given.pop("first"), given.pop("second", None), given.pop("set", ()), given.pop("vary", None)
     )
-    given["arms"] = [msgspec.to_builtins(arm) for arm in arms]
+    given["sides"] = [msgspec.to_builtins(side) for side in sides]
     return Plan("ab", tuple(targets), given, seed=_random_seed())
 
 
-def _arms(
+def _sides(
     context: Context, first: str, second: str | None, settings: Sequence[str], vary: str | None
-) -> tuple[list[Arm], list[Target]]:
-    """The two arms and their targets: one target if both arms ask the same server. Raises UsageError, GpuboxError."""
-    from gpubox.bench.kinds.ab.plan import Arm
+) -> tuple[list[Side], list[Target]]:
+    """The two sides and their targets: one target if both sides ask the same server. Raises UsageError, GpuboxError."""
+    from gpubox.bench.kinds.ab.plan import Side
     from gpubox.bench.model import Target
 
     if second is None and not settings and not vary:
         raise UsageError("ab needs two sides.", "Name a second profile, or change a flag: --set spec-type=none")
     if first.startswith("http") or (second or "").startswith("http"):
-        return _arms_by_address(first, second, changed=bool(settings or vary))
+        return _sides_by_address(first, second, changed=bool(settings or vary))
     if vary and (second is not None or settings):
         raise UsageError("--vary changes one setting of A.", "Leave out B and --set.")
     target = Target(first, profile=first)
@@ -159,8 +159,8 @@ def _arms(
     _check_overrides(context, target)
     if vary in ("thinking", "completion"):
         label = "thinking" if vary == "thinking" else "as plain text"
-        other_arm = Arm(f"{first} {label}", first, thinking=vary == "thinking", raw=vary == "completion")
-        return [Arm(first, first), other_arm], [target]
+        other_side = Side(f"{first} {label}", first, thinking=vary == "thinking", raw=vary == "completion")
+        return [Side(first, first), other_side], [target]
     if vary:
         from gpubox.bench.overrides import toggle_mmap, toggle_mtp, with_flag_keys
 
@@ -173,14 +173,14 @@ def _arms(
         name = second or first
         overrides = _overrides(context, context.profile(name), settings)
         if name == first and not overrides:
-            return [Arm(first, first), Arm(f"{first} again", first)], [target]
+            return [Side(first, first), Side(f"{first} again", first)], [target]
         other = Target(" ".join(filter(None, (name, cell_name(overrides)))), name, overrides)
     _check_overrides(context, other)
-    return [Arm(target.name, target.name), Arm(other.name, other.name)], [target, other]
+    return [Side(target.name, target.name), Side(other.name, other.name)], [target, other]
 
 
-def _arms_by_address(first: str, second: str | None, *, changed: bool) -> tuple[list[Arm], list[Target]]:
-    from gpubox.bench.kinds.ab.plan import Arm
+def _sides_by_address(first: str, second: str | None, *, changed: bool) -> tuple[list[Side], list[Target]]:
+    from gpubox.bench.kinds.ab.plan import Side
 
     hint = "Name two addresses: ab http://A http://B"
     if second is None or changed:
@@ -191,8 +191,8 @@ def _arms_by_address(first: str, second: str | None, *, changed: bool) -> tuple[
     targets = [target_by_url(first), target_by_url(second)]
     names = [target.name for target in targets]
     if targets[0] == targets[1]:
-        return [Arm(names[0], names[0]), Arm(f"{names[0]} again", names[0])], targets[:1]
-    return [Arm(name, name) for name in names], targets
+        return [Side(names[0], names[0]), Side(f"{names[0]} again", names[0])], targets[:1]
+    return [Side(name, name) for name in names], targets
 
 
 @_kind_command(click.Argument(["profile"]))

@@ -1,4 +1,4 @@
-"""The report of an A/B run: each arm's figures, the contrasts, and what they allow to conclude."""
+"""The report of an A/B run: each side's figures, the contrasts, and what they allow to conclude."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gpubox.bench.kinds.ab.verdict import (
     MAIN_WEIGHT,
     MEASURES,
     ContrastRow,
-    arm_results,
     contrast_rows,
     current_analysis,
+    side_results,
 )
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import lossy_difference
@@ -31,20 +31,20 @@ VERDICTS = {
 
 
 def summarise(options: AbOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None) -> Report:
-    """Each arm's figures by domain and over all prompts, the contrasts, and the load times."""
+    """Each side's figures by domain and over all prompts, the contrasts, and the load times."""
     metrics: list[Metric] = []
-    for arm in options.arms:
+    for side in options.sides:
         for domain in ("", *(options.domains if len(options.domains) > 1 else ())):
-            own = arm_results(arm, results, domain)
+            own = side_results(side, results, domain)
             measures = MEASURES[:1] if domain else MEASURES
-            metrics += prompt_metrics(arm.name, domain or "all", own, measures, info.plan.seed)
-            metrics += acceptance_metrics(arm.name, domain or "all", own, info.plan.seed)
+            metrics += prompt_metrics(side.name, domain or "all", own, measures, info.plan.seed)
+            metrics += acceptance_metrics(side.name, domain or "all", own, info.plan.seed)
     noise = history.between_starts(info.provenance.values(), info.id) if history else None
     rows = contrast_rows(options, results, noise=noise, restarted=_is_restarted(info))
     flags = (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
     return Report(
         kind="ab",
-        title=" against ".join(arm.name for arm in reversed(options.arms)),
+        title=" against ".join(side.name for side in reversed(options.sides)),
         metrics=tuple(metrics),
         tables=(*_contrast_table(options, rows, results), *_load_table(options, results)),
         notes=tuple(_notes(options, info, results, rows, validity_suffix(flags))),
@@ -59,7 +59,7 @@ def _is_restarted(info: RunInfo) -> bool:
 def _contrast_table(options: AbOptions, rows: Sequence[ContrastRow], results: ScoredItems) -> list[ReportTable]:
     if not rows:
         return []
-    first, second = options.arms
+    first, second = options.sides
     cells: list[tuple[Value, ...]] = []
     for row in rows:
         contrast = row.contrast
@@ -85,8 +85,8 @@ def _contrast_table(options: AbOptions, rows: Sequence[ContrastRow], results: Sc
 def _total_ratio(options: AbOptions, results: ScoredItems) -> float | None:
     """The ratio of all generated tokens over all generation seconds."""
     rates = []
-    for arm in options.arms:
-        values = [result.values for _, result in arm_results(arm, results) if result.values.get("generation_seconds")]
+    for side in options.sides:
+        values = [result.values for _, result in side_results(side, results) if result.values.get("generation_seconds")]
         seconds = sum(value["generation_seconds"] for value in values)
         rates.append(sum(value["generated_tokens"] for value in values) / seconds if seconds else 0.0)
     return rates[1] / rates[0] if all(rates) else None
@@ -95,11 +95,11 @@ def _total_ratio(options: AbOptions, results: ScoredItems) -> float | None:
 def _load_table(options: AbOptions, results: ScoredItems) -> list[ReportTable]:
     """The load times, which mmap and load modes change as well."""
     rows: list[tuple[Value, ...]] = []
-    for arm in [] if options.one_server else options.arms:
-        loads = [r.values.get("load_seconds") for i, r in results if i.warmup and i.values["arm"] == arm.name]
+    for side in [] if options.one_server else options.sides:
+        loads = [r.values.get("load_seconds") for i, r in results if i.warmup and i.values["side"] == side.name]
         seconds = [float(load) for load in loads if load is not None]
         if seconds:
-            rows.append((arm.name, len(seconds), min(seconds), max(seconds)))
+            rows.append((side.name, len(seconds), min(seconds), max(seconds)))
     return [ReportTable("Loads", ("", "starts", "s, least", "s, most"), tuple(rows))] if rows else []
 
 
@@ -115,10 +115,10 @@ def _notes(
         if difference := lossy_difference(info):
             notes.append(difference)
     if options.one_server:
-        notes.append("Both arms asked one server, prompt by prompt; nothing was restarted.")
+        notes.append("Both sides asked one server, prompt by prompt; nothing was restarted.")
     else:
-        letters = {arm.name: letter for arm, letter in zip(options.arms, "AB", strict=True)}
-        order = "".join(letters[arm.name] for arm in start_order(options, info.plan.seed))
+        letters = {side.name: letter for side, letter in zip(options.sides, "AB", strict=True)}
+        order = "".join(letters[side.name] for side in start_order(options, info.plan.seed))
         notes.append(f"Order of the starts, randomised in blocks of four: {order}.")
         if not _is_restarted(info):
             notes.append("gpubox cannot restart a server given by its address: each was measured in a single start.")
@@ -137,7 +137,7 @@ def _notes(
 
 def _verdict_note(options: AbOptions, row: ContrastRow, doubt: str) -> str:
     contrast = row.contrast
-    first, second = (arm.name for arm in options.arms)
+    first, second = (side.name for side in options.sides)
     if not math.isfinite(contrast.error):
         return f"Too few prompts to compare {second} with {first}: {format_change(contrast.ratio)}{doubt}."
     low, high = (format_change(end) for end in contrast.interval)

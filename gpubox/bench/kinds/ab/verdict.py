@@ -1,4 +1,4 @@
-"""Compares the two arms of an A/B run: a contrast for each row of its table, and when the run may stop. Pure."""
+"""Compares the two sides of an A/B run: a contrast for each row of its table, and when the run may stop. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from gpubox.bench.kinds.ab.plan import AbOptions, Arm, questions_of
+from gpubox.bench.kinds.ab.plan import AbOptions, Side, questions_of
 from gpubox.bench.model import ScoredItems
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Better
@@ -46,12 +46,12 @@ class ContrastRow:
     verdict: Verdict
 
 
-def arm_results(arm: Arm, results: ScoredItems, domain: str = "") -> ScoredItems:
-    """The results of ``arm`` without warm-ups, of one domain if it is given."""
+def side_results(side: Side, results: ScoredItems, domain: str = "") -> ScoredItems:
+    """The results of ``side`` without warm-ups, of one domain if it is given."""
     return [
         (item, result)
         for item, result in results
-        if result.ok and not item.warmup and item.values["arm"] == arm.name
+        if result.ok and not item.warmup and item.values["side"] == side.name
         and domain in ("", question_of(item).domain)
     ]  # fmt: skip
 
@@ -59,14 +59,14 @@ def arm_results(arm: Arm, results: ScoredItems, domain: str = "") -> ScoredItems
 def _starts(options: AbOptions, results: ScoredItems, key: str, domain: str) -> list[Start]:
     """Every start that has results, in order. Of times the inverse, so that higher is faster."""
     rates: dict[tuple[int, str], dict[str, list[float]]] = {}
-    for arm in options.arms:
-        for item, result in arm_results(arm, results, domain):
+    for side in options.sides:
+        for item, result in side_results(side, results, domain):
             if value := result.values.get(key):
                 rate = 1 / value if key == "ttft_seconds" else value
-                rates.setdefault((item.start, arm.name), {}).setdefault(question_of(item).name, []).append(rate)
+                rates.setdefault((item.start, side.name), {}).setdefault(question_of(item).name, []).append(rate)
     return [
-        Start(arm, start, {name: statistics.fmean(map(math.log, values)) for name, values in prompts.items()})
-        for (start, arm), prompts in sorted(rates.items())
+        Start(side, start, {name: statistics.fmean(map(math.log, values)) for name, values in prompts.items()})
+        for (start, side), prompts in sorted(rates.items())
     ]
 
 
@@ -79,13 +79,13 @@ def contrast_of(
     noise: Noise | None = None,
     restarted: bool = True,
 ) -> Contrast | None:
-    """The second arm over the first; ``None`` if they have no prompt in common."""
+    """The second side over the first; ``None`` if they have no prompt in common."""
     starts = _starts(options, results, key, domain)
     domains = {question.name: question.domain for question in questions_of(options)}
-    first, second = (arm.name for arm in options.arms)
+    first, second = (side.name for side in options.sides)
     if not options.one_server:
         return compare_starts(starts, first, second, domains=domains, noise=noise, restarted=restarted)
-    log_rates = {start.arm: start.log_rates for start in starts}
+    log_rates = {start.side: start.log_rates for start in starts}
     names = [name for name in log_rates.get(first, {}) if name in log_rates.get(second, {})]
     if not names:
         return None
@@ -121,7 +121,7 @@ def current_analysis(options: AbOptions, results: ScoredItems) -> InterimAnalysi
 
 
 def early_stop_reason(options: AbOptions, results: ScoredItems, starts: int) -> str:
-    """Why the run may stop after ``starts`` starts of each arm; empty: it continues."""
+    """Why the run may stop after ``starts`` starts of each side; empty: it continues."""
     if starts not in [analysis.starts for analysis in interim_analyses(options.starts)[:-1]]:
         return ""
     rows = contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts])

@@ -12,7 +12,7 @@ from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, SweepGrid, finalis
 from gpubox.bench.model import Item, Result, ScoredItems, Target
 from gpubox.bench.overrides import lossy_values
 from gpubox.bench.questions import question_of
-from gpubox.bench.start_comparison import ArmsComparison, Contrast, Noise, Start, compare_arms
+from gpubox.bench.start_comparison import Contrast, Noise, SidesComparison, Start, compare_sides
 from gpubox.bench.stats import Verdict
 
 REASON_CHARACTERS = 60
@@ -82,7 +82,7 @@ class Ranking:
     """Every cell in the order of the grid, and the comparison of those that had fresh starts."""
 
     cells: tuple[RankedCell, ...]
-    comparison: ArmsComparison | None = None
+    comparison: SidesComparison | None = None
 
     @property
     def best(self) -> SweepCell | None:
@@ -164,7 +164,7 @@ def rank_cells(grid: SweepGrid, results: ScoredItems, noise: Noise | None = None
         start for cell in cells if cell.compared and cell.complete and cell.rate for start in _starts_of(grid, cell)
     ]
     domains = {question.name: question.domain for question in grid.questions}
-    comparison = compare_arms(starts, domains=domains, noise=noise) if starts else None
+    comparison = compare_sides(starts, domains=domains, noise=noise) if starts else None
     if comparison is None:
         fastest = _fastest(cells)
         return Ranking(tuple(RankedCell(cell, best=cell is fastest) for cell in cells))
