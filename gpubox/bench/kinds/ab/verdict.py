@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubox.bench.kinds.ab.plan import AbOptions, Side, questions_of
 from gpubox.bench.model import ScoredItems
 from gpubox.bench.questions import question_of
-from gpubox.bench.report.model import Better
+from gpubox.bench.report.prompt_metrics import Measures
 from gpubox.bench.start_comparison import (
     LEVEL,
     Contrast,
@@ -22,13 +23,12 @@ from gpubox.bench.start_comparison import (
 )
 from gpubox.bench.stats import MARGIN, Verdict, holm
 
-MEASURES: tuple[tuple[str, str, str, Better], ...] = (
+MEASURES: Measures = (
     ("tg", "tg", "tok/s", "higher"),
     ("effective", "effective", "tok/s", "higher"),
     ("pp", "pp", "tok/s", "higher"),
     ("TTFT", "ttft_seconds", "s", "lower"),
 )
-"""(name in the report, key of the value, unit, which is better)."""
 MAIN_WEIGHT = 0.8
 """The share of the significance level for tg over all prompts; the other rows of the table share the rest."""
 
@@ -113,6 +113,11 @@ def contrast_rows(
     ]
 
 
+def main_row(rows: Sequence[ContrastRow]) -> ContrastRow | None:
+    """tg over all prompts, on which the verdict rests."""
+    return next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
+
+
 def current_analysis(options: AbOptions, results: ScoredItems) -> InterimAnalysis:
     """The interim analysis at which the run ended, or the next one."""
     planned = interim_analyses(options.starts)
@@ -122,10 +127,7 @@ def current_analysis(options: AbOptions, results: ScoredItems) -> InterimAnalysi
 
 def early_stop_reason(options: AbOptions, results: ScoredItems, starts: int) -> str:
     """Why the run may stop after ``starts`` starts of each side; empty: it continues."""
-    if starts not in [analysis.starts for analysis in interim_analyses(options.starts)[:-1]]:
-        return ""
-    rows = contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts])
-    main = next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
+    main = main_row(contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts]))
     if main is None or not main.contrast.enough:
         return ""
     if main.verdict in ("faster", "slower"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark, check_items
-from gpubox.bench.kinds.shared import convert_options
+from gpubox.bench.kinds.shared import convert_options, id_prefix
 from gpubox.bench.kinds.soak.agent_load import AgentLoad
 from gpubox.bench.kinds.soak.summary import summarise
 from gpubox.bench.measured_request import stored_reply
@@ -57,7 +57,7 @@ class Soak(Benchmark):
         seconds, window_seconds = self.options.minutes * 60, self.options.window_seconds
         items = []
         for target in self.plan.targets:
-            prefix = f"{target.name}:" if len(self.plan.targets) > 1 else ""
+            prefix = id_prefix(self.plan, target)
             warmup = {"window": 0, "seconds": 0}
             items.append(Item(f"{prefix}warm-up", target.name, warmup, True, target.name, 0.1))
             for number in range(1, max(1, math.ceil(seconds / window_seconds)) + 1):

@@ -22,8 +22,6 @@ from gpubox.profiles.profile import FlagValue
 FINALIST = "finalist"
 """With a number: the target of an item whose cell is chosen after the first round."""
 MAX_CELLS = 200
-DRAFT_WINDOW_FLAGS = frozenset({"spec-draft-n-max", "draft-max", "draft", "draft-n"})
-"""llama-server's names for the draft window, today's first (b11434 refuses the others)."""
 # The direction in which a flag needs more of a memory. A cell is only given up untried if every other flag is equal.
 _NEEDS_MORE: Mapping[str, Mapping[str, int]] = {
     "VRAM": {

@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, SweepGrid, finalist_number
+from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number
 from gpubox.bench.model import Item, Result, ScoredItems, Target
-from gpubox.bench.overrides import lossy_values
+from gpubox.bench.overrides import DRAFT_WINDOW_FLAGS, lossy_values
 from gpubox.bench.questions import question_of
 from gpubox.bench.start_comparison import Contrast, Noise, SidesComparison, Start, compare_sides
 from gpubox.bench.stats import Verdict
