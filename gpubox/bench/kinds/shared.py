@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import math
+import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +13,8 @@ import msgspec
 
 from gpubox.bench.benchmark import check_numbers
 from gpubox.bench.model import Flag, Plan, RunInfo, ScoredItems, Target
-from gpubox.bench.start_comparison import Noise
+from gpubox.bench.questions import question_of
+from gpubox.bench.start_comparison import Noise, Start
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +56,19 @@ def parse_python(code: str) -> ast.Module | None:
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def answered_starts(side: str, rows: ScoredItems, key: str) -> list[Start]:
+    """Each server start in ``rows``, with the mean log of each prompt's rate. TTFT is inverted: higher is faster."""
+    logs: dict[int, dict[str, list[float]]] = {}
+    for item, result in rows:
+        if value := result.values.get(key):
+            log = -math.log(value) if key == "ttft_seconds" else math.log(value)
+            logs.setdefault(item.start, {}).setdefault(question_of(item).name, []).append(log)
+    return [
+        Start(side, start, {name: statistics.fmean(values) for name, values in prompts.items()})
+        for start, prompts in sorted(logs.items())
+    ]
 
 
 def start_noise(history: NoiseHistory | None, info: RunInfo) -> Noise:

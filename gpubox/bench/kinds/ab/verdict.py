@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubox.bench.kinds.ab.plan import AbOptions, Side, questions_of
+from gpubox.bench.kinds.shared import answered_starts
 from gpubox.bench.model import ScoredItems
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.prompt_metrics import Measures
@@ -16,7 +16,6 @@ from gpubox.bench.start_comparison import (
     Contrast,
     InterimAnalysis,
     Noise,
-    Start,
     compare_prompts,
     compare_starts,
     interim_analyses,
@@ -56,20 +55,6 @@ def side_results(side: Side, results: ScoredItems, domain: str = "") -> ScoredIt
     ]  # fmt: skip
 
 
-def _starts(options: AbOptions, results: ScoredItems, key: str, domain: str) -> list[Start]:
-    """Every start that has results, in order. Of times the inverse, so that higher is faster."""
-    rates: dict[tuple[int, str], dict[str, list[float]]] = {}
-    for side in options.sides:
-        for item, result in side_results(side, results, domain):
-            if value := result.values.get(key):
-                rate = 1 / value if key == "ttft_seconds" else value
-                rates.setdefault((item.start, side.name), {}).setdefault(question_of(item).name, []).append(rate)
-    return [
-        Start(side, start, {name: statistics.fmean(map(math.log, values)) for name, values in prompts.items()})
-        for (start, side), prompts in sorted(rates.items())
-    ]
-
-
 def contrast_of(
     options: AbOptions,
     results: ScoredItems,
@@ -80,7 +65,11 @@ def contrast_of(
     restarted: bool = True,
 ) -> Contrast | None:
     """The second side over the first; ``None`` if they have no prompt in common."""
-    starts = _starts(options, results, key, domain)
+    starts = [
+        start
+        for side in options.sides
+        for start in answered_starts(side.name, side_results(side, results, domain), key)
+    ]
     domains = {question.name: question.domain for question in questions_of(options)}
     first, second = (side.name for side in options.sides)
     if not options.one_server:
