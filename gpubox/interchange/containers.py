@@ -41,6 +41,7 @@ class PublishedPort:
 class Container:
     """One container that may run llama-server."""
 
+    name: str = ""
     image: str = ""
     entrypoint: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
@@ -50,6 +51,8 @@ class Container:
     ports: list[PublishedPort] = field(default_factory=list)
     host_network: bool = False
     title: str = ""
+    restart: str = ""
+    """The restart policy; ``""``: it is not restarted."""
     notes: list[str] = field(default_factory=list)
 
     def server_words(self) -> list[str] | None:
@@ -91,7 +94,8 @@ class Container:
             self.notes.append(omitted(f"volume option {':'.join(parts[2:])}", "a setting of the container only"))
 
     def map_to_host(self, draft: ProfileDraft) -> None:
-        """Replaces the paths and the address in ``draft`` by those on the host."""
+        """Replaces the paths and the address in ``draft`` by those on the host, and adds title and restart policy."""
+        draft.title = self.title
         used: set[tuple[str, str]] = set()
 
         def on_host(path: str) -> str:
@@ -112,6 +116,9 @@ class Container:
             else:
                 draft.notes.append(omitted(f"volume {host}:{inside}", "the command uses no path in it"))
         self._map_address(draft)
+        if self.restart:
+            draft.restart = True
+            draft.notes.append(f"restart: {self.restart} became restart = true in the profile.")
 
     def _map_address(self, draft: ProfileDraft) -> None:
         inside = draft.port

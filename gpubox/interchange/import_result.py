@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.koboldcpp import find_koboldcpp
 from gpubox.interchange.llamafile import find_llamafile
 from gpubox.interchange.option_updates import TargetEngine
-from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile, draft_from_arguments, match_engine
+from gpubox.interchange.profile_draft import (
+    REFERENCE_ENGINE,
+    ForeignSettings,
+    ImportedProfile,
+    ProfileDraft,
+    draft_from_arguments,
+    match_engine,
+)
 from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import ServerInvocation, find_server, flags_without_program, is_unrelated
+from gpubox.profiles.flag_paths import map_paths
 
 _CLOSING_WORDS = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do"}
 """Shell words that are no commands."""
@@ -32,6 +43,10 @@ class ImportSource:
     """Engine name -> path of its binary, as in config.toml."""
     target: Callable[[str], TargetEngine] = _reference_engine
     """Engine name -> the engine whose spellings the profile gets; ``""``: the default engine."""
+    model: str = ""
+    """Replaces the model that the text names."""
+    folders: tuple[Path, ...] = ()
+    """Where relative paths may start: the profile gets the whole path of a file that exists in one of them."""
 
 
 @dataclass(slots=True)
@@ -62,8 +77,7 @@ def import_commands(
         elif command.words[0] not in _CLOSING_WORDS:
             result.notes.append(omitted(command.text or " ".join(command.words)))
     if not result.profiles and (flags := flags_without_program(commands)):
-        draft = draft_from_arguments(flags.words, {}, target=source.target(""))
-        return ImportResult([draft.finish(name or source.name)], list(commands))
+        return ImportResult([import_settings(ForeignSettings(name, list(flags.words)), source)], list(commands))
     result.notes = list(dict.fromkeys(result.notes))
     return result
 
@@ -76,9 +90,43 @@ def import_server(
     dropped = [omitted(word, "gpubox keeps the log") for word in server.dropped]
     notes = (*server.notes, *_open_questions(server, port_word), *([note] if note else []), *dropped)
     draft = draft_from_arguments(server.args, server.env, notes, port_word, source.target(engine))
+    draft.engine = engine
+    if source.model:
+        draft.model = ""  # its place on the host does not matter
     if server.container is not None:
         server.container.map_to_host(draft)
-    return draft.finish(name or source.name, engine=engine)
+        name = name or server.container.name
+    return _finish(draft, name, source)
+
+
+def import_settings(settings: ForeignSettings, source: ImportSource) -> ImportedProfile:
+    """The profile of another program's settings."""
+    draft = draft_from_arguments(settings.args, {}, settings.notes, target=source.target(""))
+    draft.system = settings.system
+    return _finish(draft, settings.name, source)
+
+
+def _finish(draft: ProfileDraft, name: str, source: ImportSource) -> ImportedProfile:
+    name = name or source.name or draft.model
+    absolute = partial(_absolute, folders=source.folders)
+    draft.model = absolute(source.model or draft.model)
+    draft.flags = {flag: map_paths(flag, value, absolute) for flag, value in draft.flags.items()}
+    return draft.finish(name)
+
+
+def _absolute(text: str, folders: Sequence[Path]) -> str:
+    """The whole path of the file ``text`` if it exists in one of ``folders``, else ``text``."""
+    if not text or text.startswith(("~", "$", "hf:", "demo:")):
+        return text
+    for folder in folders:
+        try:
+            path = folder / text
+            if path.exists():
+                normal = Path(os.path.normpath(path))  # another file if a folder before ".." is a link
+                return str(normal if normal.exists() and normal.samefile(path) else path)
+        except (OSError, ValueError):
+            break  # no file name at all
+    return text
 
 
 def _find_any_server(command: ScriptCommand) -> ServerInvocation | None:

@@ -58,6 +58,11 @@ class ProfileDraft:
 
     notes: list[str] = field(default_factory=list)
     target: TargetEngine = REFERENCE_ENGINE
+    title: str = ""
+    system: str = ""
+    """The system prompt."""
+    engine: str = ""
+    restart: bool = False
     model: str = ""
     host: str = "127.0.0.1"
     port: int = 8080
@@ -71,7 +76,7 @@ class ProfileDraft:
     given: list[str] = field(default_factory=list)
     """The canonical name of each option, in their order."""
 
-    def finish(self, name: str, *, system: str = "", engine: str = "") -> ImportedProfile:
+    def finish(self, name: str) -> ImportedProfile:
         """The profile, with notes about its model and address."""
         if not self.model:
             self.notes.append("The source names no model: write `model` into the profile, or give --model.")
@@ -85,14 +90,16 @@ class ProfileDraft:
             )
         profile = Profile(
             name=profile_name(name or self.model or "imported"),
+            title=self.title,
             model=self.model,
+            engine=self.engine,
             host=self.host,
             port=self.port,
+            restart=self.restart,
             env=self.env,
             flags=self.flags,
             sampling=self.sampling,
-            chat=ChatDefaults(system, self.template_kwargs),
-            engine=engine,
+            chat=ChatDefaults(self.system, self.template_kwargs),
         )
         return ImportedProfile(profile, tuple(self.notes))
 

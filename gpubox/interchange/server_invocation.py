@@ -55,16 +55,6 @@ class ServerInvocation:
     """Its container, if any: then paths and address are those inside."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerServer:
-    """A llama-server in a container."""
-
-    name: str
-    invocation: ServerInvocation
-    restart: str
-    """The restart policy; ``""``: it is not restarted."""
-
-
 def find_server(command: ScriptCommand, depth: int = 0) -> ServerInvocation | None:
     """The server that ``command`` starts, or ``None``. Raises UsageError if its text expands to too much."""
     if is_unrelated(command):
@@ -104,7 +94,9 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
     return None
 
 
-def server_in_container(container: Container, unresolved: tuple[str, ...], depth: int = 0) -> ServerInvocation | None:
+def server_in_container(
+    container: Container, unresolved: tuple[str, ...] = (), depth: int = 0
+) -> ServerInvocation | None:
     """The server that ``container`` runs, or ``None``. Its notes list what no profile can hold."""
     words = container.server_words()
     if words is None:

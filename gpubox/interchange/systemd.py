@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gpubox.interchange.containers import RESTART_POLICIES, Container, environment
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand
-from gpubox.interchange.server_invocation import ContainerServer, server_in_container
+from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
@@ -65,24 +65,23 @@ def read_unit(text: str) -> ServiceUnit:
     return unit
 
 
-def read_quadlet(text: str) -> tuple[list[ContainerServer], list[str]]:
+def read_quadlet(text: str) -> tuple[list[ServerInvocation], list[str]]:
     """The server of a ``.container`` unit, and notes about its other lines."""
     container = Container()
     notes: list[str] = []
-    restart = ""
     for section, key, value in unit_assignments(text):
         if section == "Unit" and key == "Description":
             container.title = value
         elif section == "Container" and _add_container_key(container, key, value):
             pass
         elif key == "Restart" and value in RESTART_POLICIES:
-            restart = value
+            container.restart = value
         elif section:
             notes.append(omitted(f"{key}={value}", f"[{section}]"))
         else:
             notes.append(omitted(f"{key} {value}".strip()))
-    invocation = server_in_container(container, ())
-    return ([ContainerServer("", invocation, restart)] if invocation else []), notes
+    server = server_in_container(container)
+    return ([server] if server else []), notes
 
 
 def _add_container_key(container: Container, key: str, value: str) -> bool:
