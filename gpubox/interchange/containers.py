@@ -63,7 +63,7 @@ class Container:
         """
         if self.entrypoint:
             return [*self.entrypoint, *self.command]
-        if not is_llama_cpp_image(self.image):
+        if not _IMAGE.search(self.image):
             return list(self.command) or None
         command = self.command
         if ":full" in self.image and command[:1] in (["--server"], ["-s"]):
@@ -146,11 +146,6 @@ def split_joined_options(words: Sequence[str]) -> list[str]:
     """``words``, with ``-m /a.gguf`` in one word split into option and value."""
     joined = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
     return [part for word in words for part in (split_words(word) if joined.match(word) else [word])]
-
-
-def is_llama_cpp_image(image: str) -> bool:
-    """Whether the name of an image is one of llama.cpp's."""
-    return bool(_IMAGE.search(image))
 
 
 def read_docker_run(words: Sequence[str]) -> tuple[Container, int] | None:

@@ -28,10 +28,6 @@ _CLOSING_WORDS = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do"}
 """Shell words that are no commands."""
 
 
-def _reference_engine(engine: str) -> TargetEngine:
-    return REFERENCE_ENGINE
-
-
 @dataclass(frozen=True, slots=True)
 class ImportSource:
     """What an importer knows besides the text."""
@@ -41,7 +37,7 @@ class ImportSource:
     path: str = ""
     engines: Mapping[str, str] = field(default_factory=dict)
     """Engine name -> path of its binary, as in config.toml."""
-    target: Callable[[str], TargetEngine] = _reference_engine
+    target: Callable[[str], TargetEngine] = lambda engine: REFERENCE_ENGINE
     """Engine name -> the engine whose spellings the profile gets; ``""``: the default engine."""
     model: str = ""
     """Replaces the model that the text names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpubox.interchange.import_notes import join_words, omitted
-from gpubox.interchange.script import ScriptCommand
+from gpubox.interchange.script import ScriptCommand, base_name
 from gpubox.interchange.server_invocation import ServerInvocation
 
 _OWN_SWITCHES = {
@@ -63,5 +63,4 @@ def looks_like_args(text: str) -> bool:
 
 
 def _is_llamafile(word: str) -> bool:
-    base = re.split(r"[\\/]", word)[-1]
-    return bool(re.fullmatch(r"llamafile(?:-[\d.]+)?(?:\.exe)?|[\w.+-]+\.llamafile(?:\.exe)?", base, re.I))
+    return bool(re.fullmatch(r"llamafile(?:-[\d.]+)?(?:\.exe)?|[\w.+-]+\.llamafile(?:\.exe)?", base_name(word), re.I))

@@ -14,7 +14,8 @@ from gpubox.interchange.given_options import GivenOption, read_options
 from gpubox.interchange.import_notes import is_secret, omitted
 from gpubox.interchange.option_updates import TargetEngine, update_options
 from gpubox.interchange.reference_options import reference_options, variable_arguments
-from gpubox.profiles.argv import SECRET_NAME
+from gpubox.interchange.script import base_name
+from gpubox.profiles.argv import SECRET_NAME, argument_text
 from gpubox.profiles.multi_value_flags import (
     LARGEST_WINS,
     SHARED_LISTS,
@@ -129,7 +130,7 @@ def draft_from_arguments(
 
 def profile_name(text: str) -> str:
     """A valid profile name from a title, a path, ``hf:user/repo:quant`` or another program's name."""
-    text = re.split(r"[\\/]", text)[-1].removesuffix(".gguf")
+    text = base_name(text).removesuffix(".gguf")
     text = re.sub(r"-GGUF(?=:|$)", "", text, flags=re.I)
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._").lower()
     return text[:64] or "imported"
@@ -292,9 +293,7 @@ def _number(text: str) -> float | None:
 
 
 def _text(value: FlagValue) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else argument_text(value)
 
 
 def _flat_json(text: str) -> dict[str, bool | int | float | str] | None:

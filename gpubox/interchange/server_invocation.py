@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.containers import Container, read_docker_run
 from gpubox.interchange.import_notes import is_secret, join_words, omitted
-from gpubox.interchange.script import ScriptCommand
+from gpubox.interchange.script import ScriptCommand, base_name
 from gpubox.interchange.shell import read_shell
 
 _BINARY = re.compile(r"llama[-_]server(?:[-_.][\w.-]*)?", re.I)
@@ -156,7 +156,7 @@ def _end_of_program(words: Sequence[str], at: int, *, certain: bool) -> int:
 
 
 def _base(word: str) -> str:
-    base = re.split(r"[\\/]", word)[-1]
+    base = base_name(word)
     return base[:-4] if base.lower().endswith(".exe") else base
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from gpubox.interchange.containers import RESTART_POLICIES, Container, environment
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.script import ExpansionBudget, ScriptCommand
+from gpubox.interchange.script import ExpansionBudget, ScriptCommand, joined_words
 from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
+_PIECE = re.compile(r"""\s+|"((?:\\.|[^"\\])*)"?|'((?:\\.|[^'\\])*)'?|((?:\\.|[^\s"'\\])+)|(\\)""", re.S)
+_ESCAPE = re.compile(r"\\(.)", re.S)
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
@@ -134,30 +136,11 @@ def unit_assignments(text: str) -> list[tuple[str, str, str]]:
 
 def unit_words(text: str) -> list[str]:
     """The words of a value, split as in systemd.syntax(7), "Quoting"."""
-    words: list[str] = []
-    current: list[str] | None = None
-    quote = ""
-    at = 0
-    while at < len(text):
-        char, following = text[at], text[at + 1 : at + 2]
-        at += 1
-        if char.isspace() and not quote:
-            if current is not None:
-                words.append("".join(current))
-            current = None
-            continue
-        current = [] if current is None else current
-        if char == "\\" and following:
-            # systemd keeps a backslash before other characters, so that patterns such as \.ffn_ are unchanged.
-            current.append(_ESCAPES.get(following, f"\\{following}"))
-            at += 1
-        elif char == quote:
-            quote = ""
-        elif char in "\"'" and not quote:
-            quote = char
-        else:
-            current.append(char)
-    return words if current is None else [*words, "".join(current)]
+    return joined_words(
+        # systemd keeps a backslash before other characters, so that patterns such as \.ffn_ are unchanged.
+        _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[0]), piece[piece.lastindex]) if piece.lastindex else None
+        for piece in _PIECE.finditer(text)
+    )
 
 
 def _specifiers(word: str) -> str:
