@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from gpubox.bench.model import Plan, RunInfo, Target
+from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 
-if TYPE_CHECKING:
-    from gpubox.bench.model import Plan, RunInfo, Target
-    from gpubox.bench.run_store import Run
-
 
 def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, model: str) -> list[Target]:
     """The profiles, else the server at ``url``, else the running server. Raises GpuboxError."""
-    from gpubox.bench.model import Target
     from gpubox.bench.overrides import apply_overrides
     from gpubox.server.instance import observe
 
@@ -45,7 +41,6 @@ def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, 
 
 def target_by_url(url: str, model: str = "") -> Target:
     """The server at ``url``. Raises UsageError if that is no address, or may hold a secret."""
-    from gpubox.bench.model import Target
     from gpubox.server.address import server_root
 
     root = server_root(url)
@@ -70,12 +65,7 @@ def execute_plan(context: Context, plan: Plan, *, now: bool, as_json: bool) -> N
         message = f"A request is running on {'; '.join(busy)}."
         if not diagnostics.stderr_is_terminal() or not click.confirm(f"{message} Start when it is done?", err=True):
             raise GpuboxError(message, "Try again later, or cut it off with --now.")
-    _execute(context, plan, now=now, as_json=as_json)
-
-
-def resume_run(context: Context, run: Run, *, now: bool, as_json: bool) -> None:
-    """Continues an interrupted run and prints its report. Raises GpuboxError."""
-    _execute(context, run, now=now, as_json=as_json)
+    run_or_resume(context, plan, now=now, as_json=as_json)
 
 
 def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
@@ -93,11 +83,11 @@ def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
 
 
-def _execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
+def run_or_resume(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
+    """Runs a plan, or continues an interrupted run, and prints its report. Raises GpuboxError."""
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
     from gpubox.bench.report.run_summaries import run_summary
-    from gpubox.bench.run_store import Run, find_run
     from gpubox.cli.bench.run_progress import RunProgressOutput
     from gpubox.cli.operations import run_cancellable
 

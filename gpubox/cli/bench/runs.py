@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox import units
+from gpubox.bench.run_store import find_run
 from gpubox.cli import diagnostics, output
-from gpubox.cli.bench.execution import fetch_models, print_report, resume_run
+from gpubox.cli.bench.execution import fetch_models, print_report, run_or_resume
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
@@ -71,8 +72,6 @@ def ls_command(context: Context, as_json: bool) -> None:
 @click.pass_obj
 def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> None:
     """Show the report of RUN: an id, a part of one, or `last` (the default)."""
-    from gpubox.bench.run_store import find_run
-
     print_report(context, find_run(context.paths, run), as_json=as_json, plots=not no_plots)
 
 
@@ -91,7 +90,6 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
     use `gpubox bench ab` for smaller differences.
     """
     from gpubox.bench.report.load import load_comparison
-    from gpubox.bench.run_store import find_run
 
     comparison = load_comparison(find_run(context.paths, first), find_run(context.paths, second))
     if as_json:
@@ -160,8 +158,6 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
 @click.pass_obj
 def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None:
     """Continue RUN (default: the last run): measure what has no result yet."""
-    from gpubox.bench.run_store import find_run
-
     stored = find_run(context.paths, run)
     info = stored.info
     if info.state == "finished" and not info.restore_pending:
@@ -169,7 +165,7 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
         print_report(context, stored, as_json=as_json)
         return
     fetch_models(context, info.plan.targets)
-    resume_run(context, stored, now=now, as_json=as_json)
+    run_or_resume(context, stored, now=now, as_json=as_json)
 
 
 @click.command("rescore")
@@ -181,7 +177,6 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
     import asyncio
 
     from gpubox.bench.plan_runner import rescore_run
-    from gpubox.bench.run_store import find_run
 
     stored = find_run(context.paths, run)
     count, changed = asyncio.run(rescore_run(stored, context.config))
@@ -205,7 +200,6 @@ def save_command(context: Context, run: str, cell: str, name: str, force: bool, 
 
     If RUN is no sweep, --cell names the side to save.
     """
-    from gpubox.bench.run_store import find_run
     from gpubox.bench.saved_profile import default_profile_name, profile_of_target, target_to_save
     from gpubox.profiles.writer import save_profile
 
@@ -252,8 +246,6 @@ def restore_command(context: Context, as_json: bool) -> None:
 @click.pass_obj
 def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete RUNS and all their results."""
-    from gpubox.bench.run_store import find_run
-
     stored = [find_run(context.paths, run) for run in runs]
     names = ", ".join(run.id for run in stored)
     if not yes:
