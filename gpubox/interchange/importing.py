@@ -25,7 +25,7 @@ from gpubox.interchange.import_result import (
 )
 from gpubox.interchange.koboldcpp import is_kcpps, read_kcpps
 from gpubox.interchange.kubernetes import is_kubernetes, read_kubernetes
-from gpubox.interchange.llama_swap import PORT_MACRO, is_llama_swap, read_llama_swap, unknown_yaml_error
+from gpubox.interchange.llama_swap import PORT_MACRO, is_llama_swap, read_llama_swap
 from gpubox.interchange.llamafile import looks_like_args, read_args_file
 from gpubox.interchange.lmstudio import is_lmstudio, read_lmstudio
 from gpubox.interchange.modelfile import looks_like_modelfile, read_modelfile
@@ -36,7 +36,7 @@ from gpubox.interchange.script import MAX_INPUT_CHARS, ScriptAssignments, Script
 from gpubox.interchange.server_invocation import ServerInvocation
 from gpubox.interchange.shell import read_script
 from gpubox.interchange.systemd import read_quadlet, read_unit
-from gpubox.interchange.yaml_text import read_yaml
+from gpubox.interchange.yaml_text import mapping_of, read_yaml
 from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.storage import NotRegularFile, read_bytes
@@ -185,7 +185,11 @@ def _from_yaml(text: str, source: ImportSource) -> ImportResult:
             result.profiles += part.profiles
             result.notes += part.notes
         else:
-            raise unknown_yaml_error(document)
+            keys = ", ".join(list(mapping_of(document))[:6])
+            raise UsageError(
+                "This YAML has no models, services or manifests" + (f" (it has {keys})." if keys else "."),
+                "gpubox reads llama-swap's config.yaml (`models`), compose files and Kubernetes manifests.",
+            )
     return result
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpubox.interchange.script import ExpansionBudget, ScriptAssignments, ScriptCommand
+from gpubox.interchange.script import ExpansionBudget, ScriptAssignments, ScriptCommand, ScriptValue, joined_values
 
-PowerShellValue = str | list[str]
 _EVALUATED = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
 _ASSIGNMENT = re.compile(r"\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
 _VARIABLE = re.compile(r"`(.)|\$\{(env:)?(\w+)\}|\$(env:)?(\w+)|\$\((?:[^()]|\([^()]*\))*\)", re.I | re.S)
@@ -35,7 +34,7 @@ def read_powershell(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
 
 class _PowerShell:
     def __init__(self) -> None:
-        self.variables: dict[str, PowerShellValue] = {}
+        self.variables: dict[str, ScriptValue] = {}
         self.env: dict[str, str] = {}
         self.assignments = ScriptAssignments()
         self.unresolved: list[str] = []
@@ -68,14 +67,11 @@ class _PowerShell:
             return
         old = self.variables.get(name.lower())
         if operator == "+=" and old is not None:
-            if isinstance(old, list) or isinstance(value, list):
-                value = [*([old] if isinstance(old, str) else old), *([value] if isinstance(value, str) else value)]
-            else:
-                value = old + value
+            value = joined_values(old, value)
         self.variables[name.lower()] = value
         self.assignments.add(name, statement, appends=operator == "+=")
 
-    def _value(self, text: str) -> PowerShellValue:
+    def _value(self, text: str) -> ScriptValue:
         text = text.strip()
         if text.startswith("@("):
             return self._words(text.removeprefix("@(").removesuffix(")"), commas=True)
@@ -90,7 +86,7 @@ class _PowerShell:
         words: list[str] = []
         joined = False
         for token in _TOKEN.finditer(text):
-            piece: PowerShellValue | None = None
+            piece: ScriptValue | None = None
             if token["single"]:
                 piece = token["single"].strip("'").replace("''", "'") if token["single"] != "''" else ""
             elif token["double"]:
@@ -115,7 +111,7 @@ class _PowerShell:
             joined = joined and not commas
         return words
 
-    def _lookup(self, name: str, raw: str) -> PowerShellValue:
+    def _lookup(self, name: str, raw: str) -> ScriptValue:
         value = self.variables.get(name.lower())
         if value is None:
             self.unresolved.append(raw)

@@ -9,6 +9,8 @@ from itertools import groupby
 
 from gpubox.errors import UsageError
 
+ScriptValue = str | list[str]
+"""The value of a variable of a script."""
 MAX_INPUT_CHARS = 256 * 1024
 """Characters of a file or of a pasted text."""
 _MAX_EXPANDED_CHARS = 1024 * 1024
@@ -100,6 +102,13 @@ def joined_words(pieces: Iterable[str | None]) -> list[str]:
     """The words that consist of ``pieces``; ``None`` stands for the blanks between words."""
     groups = groupby(pieces, key=lambda piece: piece is None)
     return ["".join(map(str, parts)) for blank, parts in groups if not blank]
+
+
+def joined_values(old: ScriptValue, new: ScriptValue) -> ScriptValue:
+    """``old += new`` in a script: texts are concatenated, lists get more items."""
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    return [*([old] if isinstance(old, str) else old), *([new] if isinstance(new, str) else new)]
 
 
 def base_name(word: str) -> str:

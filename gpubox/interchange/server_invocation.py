@@ -10,7 +10,7 @@ from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.containers import Container, read_docker_run
 from gpubox.interchange.import_notes import is_secret, join_words, omitted
 from gpubox.interchange.script import ScriptCommand, base_name
-from gpubox.interchange.shell import read_shell
+from gpubox.interchange.shell import read_script
 
 _BINARY = re.compile(r"llama[-_]server(?:[-_.][\w.-]*)?", re.I)
 _NOT_A_PROGRAM = re.compile(r"\.(?:service|log|sh|bat|cmd|py|conf|toml|txt|pid|env|ya?ml|json|md)$", re.I)
@@ -77,7 +77,8 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
     for inner in _shell_texts(command.words):
         invocation: ServerInvocation | None = None
         notes: list[str] = []
-        for nested in read_batch(inner)[0] if looks_like_batch(inner) else read_shell(inner, public):
+        commands, _ = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
+        for nested in commands:
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
             if invocation is None and (server := find_server(merged, depth + 1)):

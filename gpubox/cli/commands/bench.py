@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from typing import ClassVar
 
 import click
 
@@ -26,8 +28,7 @@ RUN_VERBS = {
 class BenchGroup(VerbGroup):
     """Finds a sub-verb in ``gpubox.cli.bench.kinds`` or ``gpubox.cli.bench.runs``."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*KIND_SUMMARIES, *RUN_VERBS]
+    sections: ClassVar[dict[str, Mapping[str, str]]] = {"Kinds": KIND_SUMMARIES, "Runs": RUN_VERBS}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -35,11 +36,6 @@ class BenchGroup(VerbGroup):
         module = importlib.import_module(f"gpubox.cli.bench.{'runs' if cmd_name in RUN_VERBS else 'kinds'}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, verbs in (("Kinds", KIND_SUMMARIES), ("Runs", RUN_VERBS)):
-            with formatter.section(title):
-                formatter.write_dl(list(verbs.items()))
 
 
 @click.group("bench", cls=BenchGroup)
