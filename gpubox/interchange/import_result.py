@@ -83,9 +83,9 @@ def import_server(
 ) -> ImportedProfile:
     """The profile of one server."""
     engine, note = match_engine(server.binary, source.engines)
-    dropped = [omitted(word, "gpubox keeps the log") for word in server.dropped]
-    notes = (*server.notes, *_open_questions(server, port_word), *([note] if note else []), *dropped)
-    draft = draft_from_arguments(server.args, server.env, notes, port_word, source.target(engine))
+    dropped = [omitted(word, "gpubox keeps the log") for word in server.command.dropped]
+    notes = (*server.notes, *_open_questions(server.command, port_word), *([note] if note else []), *dropped)
+    draft = draft_from_arguments(server.args, server.command.env, notes, port_word, source.target(engine))
     draft.engine = engine
     if source.model:
         draft.model = ""  # its place on the host does not matter
@@ -129,10 +129,10 @@ def _find_any_server(command: ScriptCommand) -> ServerInvocation | None:
     return find_server(command) or find_koboldcpp(command) or find_llamafile(command)
 
 
-def _open_questions(server: ServerInvocation, port_word: str) -> Iterator[str]:
-    if unresolved := [text for text in server.unresolved if text != port_word]:
+def _open_questions(command: ScriptCommand, port_word: str) -> Iterator[str]:
+    if unresolved := [text for text in command.unresolved if text != port_word]:
         texts = ", ".join(text if len(text) < 40 else f"{text[:36]}..." for text in unresolved[:5])
         yield f"Not resolved, because gpubox runs nothing: {texts}."
-    if server.branched:
-        names = ", ".join(server.branched)
+    if command.branched:
+        names = ", ".join(command.branched)
         yield f"The script sets {names} in branches (if, case); the profile has the last value, so check it."

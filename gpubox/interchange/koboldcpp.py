@@ -51,17 +51,12 @@ def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
         if len(positional) > 1:
             options["port_param"] = positional[1]
         notes += [omitted(word, "no option takes it") for word in positional[2:]]
-    args = _arguments(options, notes)
-    return ServerInvocation(
-        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
-    )
+    return _invocation(command, options, notes)
 
 
 def read_kcpps(values: dict[str, Any]) -> ServerInvocation:
     """The server of a .kcpps file, with llama-server's arguments."""
-    notes: list[str] = []
-    args = _arguments(values, notes)
-    return ServerInvocation("", tuple(args), {}, tuple(notes))
+    return _invocation(ScriptCommand((), {}), values, [])
 
 
 def is_kcpps(values: object) -> bool:
@@ -94,7 +89,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return options, positional
 
 
-def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
+def _invocation(command: ScriptCommand, options: dict[str, Any], notes: list[str]) -> ServerInvocation:
     args: list[str] = []
     for name, value in options.items():
         if value in (None, False, "", [], 0) and not (name in {"gpulayers", "quantkv"} and value in (0, "0")):
@@ -113,7 +108,7 @@ def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
         notes.append(f"Port {_PORT} is KoboldCpp's default.")
     if "--host" not in args:
         notes.append("KoboldCpp listens on every address of the machine; the profile listens on 127.0.0.1 only.")
-    return args
+    return ServerInvocation(command, tuple(args), tuple(notes))
 
 
 def _translated(name: str, value: Any) -> list[str] | None:

@@ -43,9 +43,7 @@ def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
         else:
             args.append(word)
     notes += [f"{word} is inside the llamafile: unzip it." for word in args if word.startswith(_ZIP)]
-    return ServerInvocation(
-        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
-    )
+    return ServerInvocation(command, tuple(args), tuple(notes))
 
 
 def read_args_file(text: str) -> list[ScriptCommand]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpubox.interchange.batch import looks_like_batch, read_batch
@@ -41,16 +41,12 @@ _NAME_OPTIONS = {
 class ServerInvocation:
     """The command line of a llama-server, and what belongs to it."""
 
-    binary: str
+    command: ScriptCommand
+    """The command that starts it."""
     args: tuple[str, ...]
-    env: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    unresolved: tuple[str, ...] = ()
-    """As in ``ScriptCommand``."""
-    branched: tuple[str, ...] = ()
-    """As in ``ScriptCommand``."""
-    dropped: tuple[str, ...] = ()
-    """As in ``ScriptCommand``."""
+    binary: str = ""
+    """``""``: another program's, or that of a container."""
     container: Container | None = None
     """Its container, if any: then paths and address are those inside."""
 
@@ -89,9 +85,9 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
         if invocation is not None:
             # "cmd /c" takes all words after it, the others one.
             around = [word for word in command.words if word != inner and word not in inner.split()]
-            return replace(
-                invocation, notes=(*_before_server(around), *notes, *invocation.notes), dropped=command.dropped
-            )
+            notes = [*_before_server(around), *notes, *invocation.notes]
+            inside = replace(invocation.command, dropped=command.dropped)
+            return replace(invocation, command=inside, notes=tuple(notes))
     return None
 
 
@@ -116,7 +112,8 @@ def _in_docker_run(command: ScriptCommand, container: Container, start: int, dep
         return None
     outside = [omitted(f"{name}={value}", "it applies outside the container") for name, value in command.env.items()]
     notes = (*_before_server(command.words[:start]), *outside, *invocation.notes)
-    return replace(invocation, notes=notes, branched=command.branched, dropped=command.dropped)
+    inside = replace(invocation.command, branched=command.branched, dropped=command.dropped)
+    return replace(invocation, command=inside, notes=notes)
 
 
 def _among_words(command: ScriptCommand, *, certain: bool) -> ServerInvocation | None:
@@ -125,10 +122,7 @@ def _among_words(command: ScriptCommand, *, certain: bool) -> ServerInvocation |
     for at, word in enumerate(words):
         if end := _end_of_program(words, at, certain=certain):
             env = {**command.env, **{m[1]: m[2] for w in words[:at] if (m := _ASSIGNMENT.fullmatch(w))}}
-            notes = _before_server(words[:at])
-            return ServerInvocation(
-                word, words[end:], env, notes, command.unresolved, command.branched, command.dropped
-            )
+            return ServerInvocation(replace(command, env=env), words[end:], _before_server(words[:at]), word)
     return None
 
 

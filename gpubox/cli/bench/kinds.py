@@ -196,8 +196,9 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     """Find the fastest cell of a grid of flags of PROFILE.
 
     Each cell, one combination of values, is started once. Then the fastest cells and the unchanged profile are
-    compared on new starts, in random order. A cell that does not load is kept with its reason; cells that need at
-    least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a profile.
+    compared on new starts, in random order. A cell that does not load stays in the report, with its reason; cells
+    that need at least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a
+    profile.
     """
     from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, grid_targets, parse_axis
     from gpubox.bench.overrides import flag_key
@@ -250,8 +251,7 @@ def humaneval_command(context: Context, given: dict[str, Any]) -> Plan:
       agentic  up to five rounds with a sandbox
       all      all of them, compared
 
-    The model's programs and the grader run in the sandbox. The run is refused if no sandbox
-    works here.
+    The model's programs and the grader run in the sandbox. The run is refused if no sandbox works here.
     """
     from gpubox.bench.kinds.humaneval.options import MODES, parse_options
 

@@ -84,8 +84,8 @@ def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> N
 def compare_command(context: Context, first: str, second: str, no_plots: bool, as_json: bool) -> None:
     """Compare SECOND with FIRST, row by row: better, regression or noise.
 
-    Without SECOND, the last run. Identical runs also differ. gpubox estimates by how much from past runs of the profile
-    on this machine; without such runs it assumes a value, and the report says so. Prompts of both runs are paired;
+    Without SECOND, the last run. Two runs of the same profile differ, too: gpubox estimates by how much from its past
+    runs on this machine; without such runs it assumes a value, and the report says so. Prompts of both runs are paired;
     pass rates use McNemar's test. p values are corrected over all rows (Holm). A difference below 1 % counts as noise;
     use `gpubox bench ab` for smaller differences.
     """

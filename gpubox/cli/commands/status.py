@@ -122,12 +122,12 @@ def status_values(snapshot: Snapshot) -> dict[str, Any]:
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
         **sections,
         "unknown": unknown_reasons(snapshot, sections),
-        "other_server": _peer(snapshot.other_server) if snapshot.other_server else None,
+        "other_server": _other_server_values(snapshot.other_server) if snapshot.other_server else None,
         "problems": list(snapshot.problems),
     }
 
 
-def _peer(other_server: OtherServerReading) -> dict[str, Any]:
+def _other_server_values(other_server: OtherServerReading) -> dict[str, Any]:
     """Without the counters, which are in ``totals`` under llama-server's names."""
     values = asdict(other_server)
     del values["counters"]
