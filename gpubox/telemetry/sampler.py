@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Self
 
 from gpubox.clock import utc_now
 from gpubox.config import Config
@@ -56,6 +57,12 @@ class Sampler:
         self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
         self._counter_rate = CounterRate()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Ends all tasks of the sources."""
