@@ -110,7 +110,7 @@ class GpuboxApp(App[bool]):
     def operations(self) -> OperationController:
         from gpubox.tui.operations import OperationController  # imports gpubox.server: not before the first paint
 
-        return OperationController(self, self.bridge)
+        return OperationController(self)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
