@@ -14,7 +14,7 @@ from gpubox.errors import GpuboxError
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
-from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
+from gpubox.tui.dialogs import DialogAnswer, ask
 from gpubox.tui.messages import OperationEnded, OperationUpdated
 from gpubox.tui.operation_progress import DownloadStatus, OperationAborted, OperationProgress
 
@@ -83,8 +83,8 @@ class OperationController:
         if not companion and overview.status.slots is None:
             body = "The server does not report whether it is busy."
         shown = sanitize_line(name)
-        answers = (DialogAnswer("n", "keep it running", "no"), DialogAnswer("y", f"stop {shown}", "yes"))
-        if await self.app.ask(QuestionScreen(f"Stop {shown}?", body, answers)) == "yes":
+        answers = (("n", "keep it running", "no"), ("y", f"stop {shown}", "yes"))
+        if await ask(self.app, f"Stop {shown}?", body, *answers) == "yes":
             self.app.show_operation(OperationProgress("stop", name))
             await self._run_service("stop", companion or "main", stop_now=False, allow_exposed=False)
 
@@ -94,9 +94,9 @@ class OperationController:
         if operation is None or not self.bridge.operation_running:
             return
         body = "The previous server is restored." if operation.kind != "start" else "No server runs then."
-        answers = (DialogAnswer("n", "continue", "no"), DialogAnswer("y", f"cancel the {operation.kind}", "yes"))
+        answers = (("n", "continue", "no"), ("y", f"cancel the {operation.kind}", "yes"))
         title = f"Cancel the {operation.kind} of {sanitize_line(operation.profile)}?"
-        if await self.app.ask(QuestionScreen(title, body, answers)) == "yes" and self.bridge.operation_running:
+        if await ask(self.app, title, body, *answers) == "yes" and self.bridge.operation_running:
             self.services.cancel()
 
     def stop_download(self) -> None:
@@ -157,8 +157,8 @@ class OperationController:
             "everybody who can reach this machine can use the model and see its prompts.\n\n"
             'Put a key into the api-key file (? shows its path), or set host = "127.0.0.1" in the profile.'
         )
-        answers = (DialogAnswer("n", "do not start it", "no"), DialogAnswer("o", "start it without a key", "open"))
-        answer = await self.app.ask(QuestionScreen("Open to the network without a key?", body, answers))
+        answers = (("n", "do not start it", "no"), ("o", "start it without a key", "open"))
+        answer = await ask(self.app, "Open to the network without a key?", body, *answers)
         return True if answer == "open" else None
 
     async def _ask_download(self, profile: Profile, kind: str) -> bool:
@@ -170,12 +170,12 @@ class OperationController:
             f"{f'Its size is {size}' if size else 'Its size is not known'}. "
             f"It is saved in {sanitize_line(str(plan.folder))}{free}."
         )
-        answers = [DialogAnswer("n", "not now", "no")]
+        answers: list[DialogAnswer] = [("n", "not now", "no")]
         if plan.fits:
-            answers.append(DialogAnswer("d", f"download it, then {kind} {sanitize_line(profile.name)}", "yes"))
+            answers.append(("d", f"download it, then {kind} {sanitize_line(profile.name)}", "yes"))
         else:
             body += "\n\nThe disk has too little space. Set HF_HOME to a folder on another disk."
-        return await self.app.ask(QuestionScreen(f"Download {size or 'the model'}?", body, answers)) == "yes"
+        return await ask(self.app, f"Download {size or 'the model'}?", body, *answers) == "yes"
 
     def _busy_slots(self) -> list[str]:
         overview = self.app.overview
@@ -190,13 +190,13 @@ class OperationController:
         body = f"{_sentence(busy)} Requests that are cut off must be repeated."
         change = sanitize_line(change)
         answers = (
-            DialogAnswer("w", f"wait until it is idle ({limit} at most), then {change}", "wait"),
-            DialogAnswer("n", f"{change} now", "now"),
-            DialogAnswer("c", "leave it running", "cancel"),
+            ("w", f"wait until it is idle ({limit} at most), then {change}", "wait"),
+            ("n", f"{change} now", "now"),
+            ("c", "leave it running", "cancel"),
         )
         name = self.app.overview.status.profile if self.app.overview else None
         title = f"{sanitize_line(name or 'The server')} is busy"
-        answer = await self.app.ask(QuestionScreen(title, body, answers))
+        answer = await ask(self.app, title, body, *answers)
         return None if answer == "cancel" else answer
 
     async def _ask_waiting_again(self, operation: OperationProgress) -> None:

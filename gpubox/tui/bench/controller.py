@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.tui.bench.plan_screen import PlanScreen, bench_command_line
-from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
+from gpubox.tui.dialogs import PromptScreen, ask
 
 if TYPE_CHECKING:
     from gpubox.bench.report.run_progress import RunProgress
@@ -70,12 +70,6 @@ class BenchController:
         }
         return frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
 
-    async def _ask(self, title: str, body: str, *answers: tuple[str, str, str]) -> str | None:
-        """Asks the user. An answer is its key, its label and its value."""
-        return await self.screen.app.push_screen_wait(
-            QuestionScreen(title, body, [DialogAnswer(*answer) for answer in answers])
-        )
-
     # -- running --------------------------------------------------------------------------------------
 
     def measure_speed(self) -> None:
@@ -116,7 +110,7 @@ class BenchController:
                 start = ("y", "start now; that answer is cut off", "now")
             title = f"Measure {self.service.url or arguments[1]}?" if confirm else "Start the run?"
             body = "\n".join([*sentences, "", bench_command_line(arguments)])
-            answer = await self._ask(title, body, ("n", "not now", "no"), start) or "no"
+            answer = await ask(self.screen.app, title, body, ("n", "not now", "no"), start) or "no"
             if answer == "no" or self._refused():
                 return
         await self._run(arguments, now=answer == "now")
@@ -161,7 +155,7 @@ class BenchController:
     async def _stop(self, run: RunProgress) -> None:
         body = f"{run.done} of {run.info.items} items are done and are kept; r resumes the run later."
         stop = ("y", "stop it and restore what ran before", "yes")
-        if await self._ask("Stop the run?", body, ("n", "continue", "no"), stop) == "yes":
+        if await ask(self.screen.app, "Stop the run?", body, ("n", "continue", "no"), stop) == "yes":
             await self.service.stop(run)
 
     async def _delete(self, run: RunSummary) -> None:
@@ -169,7 +163,7 @@ class BenchController:
         if run.restore_pending:
             body = f"{run.restore_pending} ran before it and is not restored yet; deleting does not restore it.\n{body}"
         delete = ("y", "delete it and all its results", "yes")
-        if await self._ask(f"Delete {run.id}?", body, ("n", "keep it", "no"), delete) == "yes":
+        if await ask(self.screen.app, f"Delete {run.id}?", body, ("n", "keep it", "no"), delete) == "yes":
             await self.service.delete(run.id)
             await self.screen.read_summaries()
 
@@ -208,7 +202,7 @@ class BenchController:
             return
         body = f"{run.id} was interrupted; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
         restore = ("y", "stop the server of the run and restore what ran before", "yes")
-        if await self._ask("Restore what ran before?", body, ("n", "not now", "no"), restore) == "yes":
+        if await ask(self.screen.app, "Restore what ran before?", body, ("n", "not now", "no"), restore) == "yes":
             self.screen.say("Restoring ...")
             profile = await self.service.restore()
             await self.screen.read_summaries()
@@ -222,7 +216,7 @@ class BenchController:
     async def _export(self) -> None:
         target = self.screen.export_target
         title, body = f"Export {' '.join(target)}", "Without paths, host names and keys."
-        if file_format := await self._ask(title, body, *EXPORT_FORMATS):
+        if file_format := await ask(self.screen.app, title, body, *EXPORT_FORMATS):
             try:
                 self.screen.say(f"Wrote {await self.service.export(target, file_format)}")
             except GpuboxError as error:

@@ -26,8 +26,6 @@ from gpubox.tui.bench.report_pane import (
 from gpubox.tui.bench.run_list import RunRows
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import styled_line
-from gpubox.tui.widgets.header import StatusHeader
-from gpubox.tui.widgets.key_bar import KeyBar
 from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
@@ -67,10 +65,8 @@ class BenchScreen(PersistentScreen):
     """
 
     def __init__(self, service: BenchService, *, note: str = "") -> None:
-        super().__init__()
-        self.service = service
-        self.header, self.keys, self.line = StatusHeader(), KeyBar(Scope.BENCH), BenchLine()
-        self.header.note = note
+        super().__init__(Scope.BENCH, note=note)
+        self.service, self.line = service, BenchLine()
         self.rows, self.pane = RunRows(), ReportPane()
         self.rows.border_title = "Runs"
         self.controller = BenchController(self, service)
@@ -98,9 +94,7 @@ class BenchScreen(PersistentScreen):
 
     # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
-        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
-        self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+    def show_overview(self, overview: ServerOverview | None) -> None:
         self._overview = overview
         if self.is_mounted:
             self._update_keys()

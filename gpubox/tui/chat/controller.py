@@ -16,7 +16,7 @@ from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.turn import TurnView, model_label, stored_turn_view
-from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
+from gpubox.tui.dialogs import PromptScreen, ask
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
@@ -294,10 +294,9 @@ class ChatController:
             self.screen.work(lambda: self._delete(name), "chat")
 
     async def _delete(self, name: str) -> None:
-        answers = (DialogAnswer("n", "keep it", "no"), DialogAnswer("y", f"delete {sanitize_line(name)}", "yes"))
-        body = "All its turns and branches are deleted. This cannot be undone."
-        question = QuestionScreen(f"Delete {sanitize_line(name)}?", body, answers)
-        if await self.screen.app.push_screen_wait(question) != "yes":
+        shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
+        answers = (("n", "keep it", "no"), ("y", f"delete {shown}", "yes"))
+        if await ask(self.screen.app, f"Delete {shown}?", body, *answers) != "yes":
             return
         if self.chat and self.chat.name == name:
             await self.close()
