@@ -120,14 +120,12 @@ class BenchController:
         self.starting = True
         self.screen.show_live()
         try:
-            outcome = await self.service.run(arguments, now=now)
+            await self.service.run(arguments, now=now)
         finally:
             self.starting = False
             await self.screen.read_summaries()
             new = next((run.id for run in self.screen.summaries if run.id not in known), "")
             self.screen.show_ended(arguments[1] if arguments[0] == "resume" else new)
-        if not outcome.ok:
-            self.screen.say(outcome.problem, bad=True)
 
     def resume(self) -> None:
         """Runs the items of the selected run that have no result."""

@@ -23,7 +23,7 @@ from gpubox.tui.chat.turn import CodeSnippet, code_snippets
 from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import StyledLine, styled_line
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.styled_lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot, Throughput
@@ -34,12 +34,6 @@ READINGS_SECONDS = 0.5
 """Minimum time between two drawings of new readings."""
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
 """Actions that are hidden while the chat is empty."""
-
-
-class StatusLine(StyledLines):
-    """One line, painted only when it changes."""
-
-    DEFAULT_CSS = "StatusLine { height: 1; padding: 0 1; }"
 
 
 class ChatScreen(PersistentScreen):
@@ -61,8 +55,7 @@ class ChatScreen(PersistentScreen):
     def __init__(self, service: ChatService, *, note: str = "") -> None:
         super().__init__(Scope.CHAT, note=note)
         self.service = service
-        self.chat_line, self.status_line = StatusLine(), StatusLine()
-        self.chat_line.id = "chat-line"
+        self.chat_line, self.status_line = SingleLine("chat-line"), SingleLine("turn-line")
         self.transcript, self.composer, self.chat_list = Transcript(), Composer(), ChatList()
         self.chat_list.display = False
         self.approvals = ApprovalQueue(self)

@@ -205,10 +205,7 @@ class ProfilePane(Vertical):
 
     def highlight(self, entry_id: str) -> None:
         """Highlights a row, now or as soon as it exists."""
-        index = next((i for i, entry in enumerate(self.rows.values) if entry.id == entry_id), None)
-        self._highlight_id = entry_id if index is None else None
-        if index is not None:
-            self.rows.move_cursor(index)
+        self._highlight_id = None if self.rows.highlight(entry_id) else entry_id
 
     def toggle_shipped(self) -> bool:
         """Shows hidden shipped profiles, or hides shown ones. Returns False if the list has none."""
