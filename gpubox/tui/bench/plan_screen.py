@@ -132,8 +132,7 @@ class PlanScreen(Dialog[list[str] | None]):
     @property
     def arguments(self) -> list[str]:
         """The arguments of ``gpubox bench`` that the form describes."""
-        values = {field.field: field.value for field in self.fields.query(CycleField)}
-        values |= {field.name or "": field.value for field in self.fields.query(Input)}
+        values = {row.field.name or "": row.field.value for row in self.fields.query(FormRow)}
         return bench_arguments(self.kind.value, values, self.service.url)
 
     async def _show_kind(self) -> None:
@@ -180,7 +179,7 @@ class PlanScreen(Dialog[list[str] | None]):
     async def _show_outline(self, arguments: list[str]) -> None:
         await asyncio.sleep(OUTLINE_DELAY)
         # The speed is known only for the running server.
-        planned = [field.value for field in self.fields.query(CycleField) if field.field == PROFILE]
+        planned = [field.value for field in self.fields.query(CycleField) if field.name == PROFILE]
         known = self.service.url or planned == [self.active]
         try:
             outline = await self.service.outline(arguments)

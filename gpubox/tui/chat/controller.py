@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -126,6 +126,11 @@ class ChatController:
             self.screen.say(BUSY)
         return self.runner.running
 
+    def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs ``work`` in a worker, unless a turn runs."""
+        if not self.busy():
+            self.screen.work(work, "chat")
+
     async def close(self) -> None:
         """Closes the open chat, if there is one."""
         chat, self.chat, self.editing = self.chat, None, False
@@ -212,11 +217,11 @@ class ChatController:
         """Opens another chat."""
         if self.chat and self.chat.name == name:
             self.screen.show_list(False)
-        elif not self.busy():
-            self.screen.work(lambda: self._open(self.service.open(name, self.approve)), "chat")
+        else:
+            self._change(lambda: self._open(name))
 
-    async def _open(self, opening: Awaitable[Chat]) -> None:
-        chat = await opening
+    async def _open(self, name: str) -> None:
+        chat = await self.service.open(name, self.approve)
         await self.close()
         self.chat, self.new_settings = chat, chat.settings
         self.screen.transcript.load([stored_turn_view(turn) for turn in chat.log.path()])
@@ -230,8 +235,7 @@ class ChatController:
 
     def new_chat(self) -> None:
         """Closes the open chat; the next prompt starts a new one."""
-        if not self.busy():
-            self.screen.work(self._new_chat, "chat")
+        self._change(self._new_chat)
 
     async def _new_chat(self) -> None:
         await self.close()
@@ -241,16 +245,13 @@ class ChatController:
     def branch(self) -> None:
         """Continues after the turn in view in a new chat."""
         index = self.screen.transcript.turn_in_view
-        if self.chat is None or index is None or self.busy():
-            return
-        chat, turn = self.chat, self.screen.transcript.turns[index].id
-        if turn:
-            self.screen.work(lambda: self._branch(chat, turn), "chat")
+        if (chat := self.chat) and index is not None and (turn := self.screen.transcript.turns[index].id):
+            self._change(lambda: self._branch(chat, turn))
 
     async def _branch(self, chat: Chat, turn: str) -> None:
         old, name = chat.name, await self.service.free_name(chat.name)
         chat.branch(name, turn)
-        await self._open(self.service.open(name, self.approve))
+        await self._open(name)
         self.screen.say(f"The new chat is {name}; {old} is unchanged.")
 
     async def read_list(self) -> None:
@@ -270,8 +271,7 @@ class ChatController:
 
     def rename(self, name: str) -> None:
         """Asks for a new name of the chat ``name``."""
-        if not self.busy():
-            self.screen.work(lambda: self._rename(name), "chat")
+        self._change(lambda: self._rename(name))
 
     async def _rename(self, name: str) -> None:
         new = await self.screen.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
@@ -285,13 +285,12 @@ class ChatController:
             name = new
         finally:
             if is_open:
-                await self._open(self.service.open(name, self.approve))
+                await self._open(name)
         await self.read_list()
 
     def delete(self, name: str) -> None:
         """Deletes the chat ``name``, after a question."""
-        if not self.busy():
-            self.screen.work(lambda: self._delete(name), "chat")
+        self._change(lambda: self._delete(name))
 
     async def _delete(self, name: str) -> None:
         shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
@@ -310,8 +309,7 @@ class ChatController:
 
     def edit_settings(self) -> None:
         """Opens the form with the settings of this chat."""
-        if not self.busy():
-            self.screen.work(self._edit_settings, "chat")
+        self._change(self._edit_settings)
 
     async def _edit_settings(self) -> None:
         from gpubox.tui.chat.settings_screen import ChatSettingsScreen

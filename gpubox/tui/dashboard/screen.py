@@ -289,12 +289,12 @@ class DashboardScreen(PersistentScreen):
     def go_back(self) -> bool:
         """Closes filter, search or zoom, or returns the focus to the list. Returns False if there was nothing to do."""
         if self.log_pane.filter.has_focus or (self.log_pane.view.has_focus and self.log_pane.filter.value):
-            self.log_pane.close_filter()
-        elif self.profiles.close_search():
+            self.log_pane.filter.close()
+        elif self.profiles.search.close():
             return True
         elif self._zoomed:
             self.toggle_zoom(self._zoomed)
-        elif not self.log_pane.close_filter():
+        elif not self.log_pane.filter.close():
             focus = self._default_focus()
             if focus.has_focus:
                 return False
@@ -321,12 +321,12 @@ class DashboardScreen(PersistentScreen):
     def action_search(self) -> None:
         if not self.profiles.display:
             self.toggle_zoom("profiles")
-        self.profiles.open_search()
+        self.profiles.search.open()
 
     def action_filter_log(self) -> None:
         if not self.log_pane.display:
             self.toggle_zoom("log")
-        self.log_pane.open_filter()
+        self.log_pane.filter.open()
 
     def action_zoom(self, panes: str) -> None:
         self.toggle_zoom(panes)
