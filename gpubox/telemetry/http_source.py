@@ -153,7 +153,7 @@ class HttpSource:
             return ["/slots and /metrics need an API key that gpubox does not have"]
         problems = []
         if not self.may_ask_slots:
-            problems.append("/slots is not polled, to let the server sleep: no live speed, no context fill")
+            problems.append("/slots is not read, so that the server can sleep: no live speed, no context fill")
         elif not reading.slots:
             problems.append("/slots is off or unreadable: no live speed, no context fill")
         if reading.counters is None:

@@ -275,7 +275,7 @@ def _state(launch: LaunchSources, at: float) -> tuple[str, list[str]]:
         return "down", problems
     unmoved = launch.slot_rates.seconds_unmoved(at)
     if unmoved > STUCK_SECONDS and (not launch.computes or unmoved > HUNG_SECONDS):
-        return "stuck", [f"no busy slot has moved for {unmoved:.0f} s", *problems]
+        return "stuck", [f"no token processed or generated for {unmoved:.0f} s", *problems]
     slots = reading.slots or ()
     states = ["idle" if not s.busy else "answering" if s.generated_tokens else "prefill" for s in slots]
     if not states and in_flight:

@@ -182,7 +182,7 @@ def test_no_bottleneck_without_readings_but_a_reason(log: LogSource) -> None:
     assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not report its load), threads 1.0 of 8"
     level = judge(log, card(util=40), threads_busy=1.0)
     assert level.bottleneck is None
-    assert level.bottleneck_reason == "no part is at its limit: GPU 40%, threads 1.0 of 8"
+    assert level.bottleneck_reason == "nothing is fully used: GPU 40%, threads 1.0 of 8"
 
 
 def test_where_there_is_no_driver_it_is_named() -> None:
