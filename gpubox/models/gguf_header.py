@@ -91,7 +91,6 @@ class GgufTensor(NamedTuple):
 class GgufHeader:
     """The header of one file."""
 
-    version: int
     metadata: dict[str, MetadataValue]
     """Scalars and short arrays of numbers. Long arrays, texts in arrays (the vocabulary) and long texts are skipped."""
     tensors: tuple[GgufTensor, ...]
@@ -119,7 +118,7 @@ def parse_header(data: bytes, size: int) -> GgufHeader:
     table, data_end = reader.tensors(tensors)
     start = -(-reader.position // alignment) * alignment
     rows = _sized(table, max(0, size - start))
-    return GgufHeader(version, metadata, rows, start + data_end if tensors else reader.position)
+    return GgufHeader(metadata, rows, start + data_end if tensors else reader.position)
 
 
 class _Reader:

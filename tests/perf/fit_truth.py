@@ -216,10 +216,10 @@ def compare(plan: MemoryPlan, real: MemoryBreakdown) -> list[Row]:
     for device in plan.devices:
         key = device.device
         weights = real.weights_of(key) or 0
-        state = real.kv.get(key, 0) + real.recurrent.get(key, 0)
-        draft = {kind: part.get(key, 0) for kind, part in real._draft.items()}
-        draft_static = sum(size for kind, size in draft.items() if kind != "compute")
-        computed = real.compute.get(key, 0) + draft.get("compute", 0)
+        state = (real.bytes_of("kv", key) or 0) + (real.bytes_of("recurrent", key) or 0)
+        kinds = ("model", "kv", "recurrent")
+        draft_static = sum(real.bytes_of(kind, key, draft=True) or 0 for kind in kinds)
+        computed = (real.bytes_of("compute", key) or 0) + (real.bytes_of("compute", key, draft=True) or 0)
         planned = device.weights_bytes + device.kv_bytes + device.recurrent_bytes
         planned += device.draft_bytes - (device.draft_compute_bytes or 0)
         total = None if device.compute_bytes is None else device.total_bytes - device.unaccounted_bytes
