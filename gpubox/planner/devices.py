@@ -50,7 +50,10 @@ class DeviceMemoryNow:
     name: str
     total_bytes: int | None
     free_bytes: int | None
+    """Once the replaced server has stopped."""
     other_processes: tuple[tuple[str, int], ...] = ()
+    free_now_bytes: int | None = None
+    """While it still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,8 @@ def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> Dev
          for process in gpu.processes if process.pid != pid and process.vram_bytes is not None),
         key=lambda pair: -pair[1],
     )  # fmt: skip
-    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others))
+    now = None if total is None or used is None else total - used
+    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now)
 
 
 def _host(replaces: RunningServer | None) -> DeviceMemoryNow:

@@ -38,7 +38,7 @@ def command(context: Context, profile: str, settings: tuple[str, ...], keep_free
         overrides=parse_settings(settings),
         replaces=observe(context.paths, instance if instance != MAIN_INSTANCE else MAIN_INSTANCE).running,
         keep_free_bytes=keep,
-        may_run_engine=True,
+        may_dry_run=True,
     )
     if as_json:
         output.emit_json(plan_values(plan))
