@@ -197,6 +197,11 @@ def changed_flags(flags: Mapping[str, FlagValue], overrides: Mapping[str, FlagVa
     return changed
 
 
+def read_flags(situation: Situation, overrides: Mapping[str, FlagValue | None]) -> LaunchFlags:
+    """The memory flags of a candidate. Raises GpuboxError for a wrong value."""
+    return _read_flags(changed_flags(situation.profile.flags, overrides), situation.env)
+
+
 def _read_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> LaunchFlags:
     try:
         return read_launch_flags(flags, env)
