@@ -12,7 +12,7 @@ from gpubox.errors import UsageError
 from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS, FlagValue, Profile
 
 MAX_INT = 1 << 63
-_DRAFT_WINDOW = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
+DRAFT_WINDOW_FLAGS = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
 """llama-server's names for the maximum draft length, the current one first."""
 LOSSY_FLAGS = frozenset(
     {
@@ -75,9 +75,9 @@ def flag_key(name: str, profile: Profile, capabilities: Capabilities) -> str:
     A flag that the engine does not know stays as it is; ``check_flags`` refuses it.
     """
     wanted = name.lstrip("-").replace("_", "-")
-    if wanted in _DRAFT_WINDOW:
-        usable = [flag for flag in _DRAFT_WINDOW if (option := capabilities.option(flag)) and option.removed is None]
-        wanted = usable[0] if usable else wanted
+    if wanted in DRAFT_WINDOW_FLAGS:
+        options = ((flag, capabilities.option(flag)) for flag in DRAFT_WINDOW_FLAGS)
+        wanted = next((flag for flag, option in options if option and option.removed is None), wanted)
     canonical = capabilities.canonical(wanted)
     aliases = [key for key in profile.flags if capabilities.canonical(key) == canonical]
     return aliases[0] if aliases else canonical if capabilities.option(wanted) else wanted

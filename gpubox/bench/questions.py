@@ -77,13 +77,8 @@ def question_values(question: Question, **changes: Any) -> dict[str, Any]:
 async def ask_question(target_server: TargetServer, item: Item, contexts: dict[int, str]) -> dict[str, Any]:
     """The raw data of one question. ``contexts`` caches the filler text by length. Raises as ``measure_request``."""
     question = question_of(item)
-    text = question.text
-    if length := question.context_tokens:
-        if length not in contexts:
-            contexts[length] = await context_filler(target_server, length)
-        text = f"{contexts[length]}\n\nLeave the text above aside. {text}"
-    if target_server.active.dialect != LLAMA:
-        text = f"[{item.id}]\n{text}"  # its cache cannot be switched off, so each prompt begins with a different id
+    text = await text_at_depth(question.text, question.context_tokens, target_server, contexts)
+    text = uncached_text(text, item, target_server)
     messages = [{"role": "user", "content": text}]
     template_kwargs = {"enable_thinking": question.thinking}
     body: dict[str, Any] = {
@@ -145,6 +140,20 @@ def unmet_conditions(
     if max_tokens is not None and generated is not None and generated != max_tokens:
         flags.append(Flag("length", f"{generated:,} tokens were generated instead of {max_tokens:,}", item.id))
     return tuple(flags)
+
+
+async def text_at_depth(text: str, tokens: int, target_server: TargetServer, contexts: dict[int, str]) -> str:
+    """``text`` below so many tokens of filler text. ``contexts`` caches the filler text by length."""
+    if not tokens:
+        return text
+    if tokens not in contexts:
+        contexts[tokens] = await context_filler(target_server, tokens)
+    return f"{contexts[tokens]}\n\nLeave the text above aside. {text}"
+
+
+def uncached_text(text: str, item: Item, target_server: TargetServer) -> str:
+    """``text``, with a beginning of its own for a server whose cache cannot be switched off."""
+    return text if target_server.active.dialect == LLAMA else f"[{item.id}]\n{text}"
 
 
 async def context_filler(target_server: TargetServer, tokens: int) -> str:

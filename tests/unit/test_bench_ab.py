@@ -90,7 +90,7 @@ def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
         ({"sides": [{"name": "a", "target": "c"}, SIDES[1]]}, "no target"),
         ({"sides": SIDES, "domains": ["poetry"]}, "poetry"),
         ({"sides": SIDES, "prompts": 0}, "nothing to measure"),
-        ({"sides": SIDES, "colour": {}, "prompts": "x"}, "are invalid"),
+        ({"sides": SIDES, "colour": {}, "prompts": "x"}, "Invalid benchmark options"),
     ],
 )
 def test_invalid_options_are_refused(values: dict[str, Any], message: str) -> None:

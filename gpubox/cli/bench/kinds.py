@@ -205,9 +205,9 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     compared on new starts, in random order. A cell that does not load is kept with its reason; cells that need at
     least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a profile.
     """
-    from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, grid_targets, parse_axis
+    from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
     from gpubox.bench.model import Plan
-    from gpubox.bench.overrides import flag_key
+    from gpubox.bench.overrides import DRAFT_WINDOW_FLAGS, flag_key
 
     profile = context.profile(given.pop("profile"))
     axes = [parse_axis(text) for text in given.pop("over")]

@@ -43,8 +43,7 @@ class Ab(Benchmark):
         return ""
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
-        own = active if active and active.target.name == item.target else None
-        return exceeds_context(question_of(item).needed_context, own)
+        return exceeds_context(question_of(item).needed_context, item.target, active)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         data = await ask_question(target_server, item, self._contexts.setdefault(item.target, {}))

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from gpubox.bench.benchmark import check_items, check_numbers
+from gpubox.bench.benchmark import check_items
+from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.model import Item, Target
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import random_order
@@ -59,11 +58,7 @@ class AbOptions:
 
 def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> AbOptions:
     """The options from a plan. Raises UsageError if one is invalid."""
-    try:
-        options = msgspec.convert(values, AbOptions)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"These options of an ab run are invalid: {error}.") from None
-    check_numbers(values)
+    options = convert_options(values, AbOptions)
     names = {target.name for target in targets}
     if len(options.sides) != 2 or len({side.name for side in options.sides}) != 2:
         raise UsageError("An ab run has two sides of different names.")
@@ -94,12 +89,12 @@ def items_of(options: AbOptions, seed: int = 0) -> list[Item]:
     asked = questions_of(options)
     items = []
     if options.one_server:
-        items += [_item(asked[0], side, f"{side.name}/warm-up", "all", warmup=True) for side in options.sides]
+        items += [_item(asked[0], side, f"{side.name}/warm-up", side.target, warmup=True) for side in options.sides]
         for number, question in enumerate(asked):
             for repeat in range(ROUNDS):
                 reverse = (number + repeat) % 2  # every other prompt begins with the second side
                 for side in options.sides[:: -1 if reverse else 1]:
-                    items.append(_item(question, side, f"{side.name}/{repeat + 1}/{question.name}", "all"))
+                    items.append(_item(question, side, f"{side.name}/{repeat + 1}/{question.name}", side.target))
         return items
     for start, side in enumerate(start_order(options, seed), 1):
         group = f"{start:02d}/{side.name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubox.bench.kinds.ab.plan import AbOptions, questions_of, start_order
 from gpubox.bench.kinds.ab.verdict import (
@@ -12,8 +12,10 @@ from gpubox.bench.kinds.ab.verdict import (
     ContrastRow,
     contrast_rows,
     current_analysis,
+    main_row,
     side_results,
 )
+from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import lossy_difference
 from gpubox.bench.report.formatting import format_change, validity_suffix
@@ -39,9 +41,8 @@ def summarise(options: AbOptions, info: RunInfo, results: ScoredItems, history: 
             measures = MEASURES[:1] if domain else MEASURES
             metrics += prompt_metrics(side.name, domain or "all", own, measures, info.plan.seed)
             metrics += acceptance_metrics(side.name, domain or "all", own, info.plan.seed)
-    noise = history.between_starts(info.provenance.values(), info.id) if history else None
-    rows = contrast_rows(options, results, noise=noise, restarted=_is_restarted(info))
-    flags = (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
+    rows = contrast_rows(options, results, noise=start_noise(history, info), restarted=_is_restarted(info))
+    flags = report_flags(info, results)
     return Report(
         kind="ab",
         title=" against ".join(side.name for side in reversed(options.sides)),
@@ -105,34 +106,26 @@ def _load_table(options: AbOptions, results: ScoredItems) -> list[ReportTable]:
 
 def _notes(
     options: AbOptions, info: RunInfo, results: ScoredItems, rows: Sequence[ContrastRow], doubt: str
-) -> list[str]:
-    notes = []
-    main = next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
-    if main:
-        notes.append(_verdict_note(options, main, doubt))
+) -> Iterator[str]:
+    if main := main_row(rows):
+        yield _verdict_note(options, main, doubt)
         if main.contrast.enough and not options.one_server:
-            notes.append(_more_starts_note(main.contrast))
+            yield _more_starts_note(main.contrast)
         if difference := lossy_difference(info):
-            notes.append(difference)
+            yield difference
     if options.one_server:
-        notes.append("Both sides asked one server, prompt by prompt; nothing was restarted.")
+        yield "Both sides asked one server, prompt by prompt; nothing was restarted."
     else:
         letters = {side.name: letter for side, letter in zip(options.sides, "AB", strict=True)}
         order = "".join(letters[side.name] for side in start_order(options, info.plan.seed))
-        notes.append(f"Order of the starts, randomised in blocks of four: {order}.")
+        yield f"Order of the starts, randomised in blocks of four: {order}."
         if not _is_restarted(info):
-            notes.append("gpubox cannot restart a server given by its address: each was measured in a single start.")
+            yield "gpubox cannot restart a server given by its address: each was measured in a single start."
     unneeded = [(item, result) for item, result in results if result.unneeded]
     if unneeded:
         count = len({item.start for item, _ in unneeded})
-        notes.append(f"Ended early, {unneeded[0][1].error}: {count} of {2 * options.starts} starts were not needed.")
-    failed = [(item, result) for item, result in results if result.failed and not item.warmup]
-    notes += [f"Not measured: {item.id}: {result.error}." for item, result in failed[:3]]
-    if len(failed) > 3:
-        notes.append(f"And {len(failed) - 3} more were not measured.")
-    if len(results) < info.items:
-        notes.append(f"{info.items - len(results)} of {info.items} items are not done yet.")
-    return notes
+        yield f"Ended early, {unneeded[0][1].error}: {count} of {2 * options.starts} starts were not needed."
+    yield from closing_notes(info, results)
 
 
 def _verdict_note(options: AbOptions, row: ContrastRow, doubt: str) -> str:

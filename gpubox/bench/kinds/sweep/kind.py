@@ -66,7 +66,7 @@ class Sweep(Benchmark):
             return error.cause.sentence
         return error.message.rstrip(".") if isinstance(error, UsageError) else ""
 
-    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
+    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         cell = self.target_of(item, results)
         for other, result in results:
             if result.ok or result.unneeded:
@@ -79,8 +79,7 @@ class Sweep(Benchmark):
                     return f"the server died during {other.id}"
             elif memory := self._lacks_memory(cell, failed, result):
                 return f"not tried: {failed} ran out of {memory} and needs no more"
-        own = server if server and server.target.name == cell else None
-        return exceeds_context(question_of(item).needed_context, own)
+        return exceeds_context(question_of(item).needed_context, cell, active)
 
     def _lacks_memory(self, cell: str, failed: str, result: Result) -> str:
         """VRAM or RAM, if ``failed`` ran out of it and ``cell`` needs no less of it."""
