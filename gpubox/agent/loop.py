@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpubox.agent.completion import CompletionRequester, ModelReply
+from gpubox.agent.completion import CompletionRequester, ModelReply, NoAnswer
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import (
     AgentEvent,
@@ -32,6 +32,7 @@ from gpubox.agent.tool_runner import CompletedCall, ToolRunner
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
+from gpubox.server.stream import ContextOverflow
 
 LAST_ROUND_HINT = "\n(You have one reply left: give your answer now.)"
 STOPPED_CALL_OUTPUT = "[not run: the turn was stopped]"
@@ -135,7 +136,8 @@ class RunningTurn:
         except GpuboxError as error:
             self._close_round()
             kept = len(self.conversation.messages) - messages_before
-            self.emit(TurnFailed(error.message, error.hint, kept, self._totals()))
+            by_model = isinstance(error, NoAnswer | ContextOverflow)
+            self.emit(TurnFailed(error.message, error.hint, kept, self._totals(), by_model))
             return
         self.emit(TurnFinished(self._totals(), reason, self._answer))
 

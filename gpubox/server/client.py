@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.server.address import KEY_HINT
 from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge
-from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_integer, json_object
+from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_count, json_integer, json_object
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -328,10 +328,10 @@ def _slot(item: dict[str, Any]) -> Slot:
     return Slot(
         index=json_integer(item.get("id")) or 0,
         busy=bool(item.get("is_processing")),
-        context_size_tokens=json_integer(item.get("n_ctx")),
-        context_used_tokens=json_integer(item.get("n_prompt_tokens")),
-        generated_tokens=json_integer(json_object(next_token).get("n_decoded")),
+        context_size_tokens=json_count(item.get("n_ctx")),
+        context_used_tokens=json_count(item.get("n_prompt_tokens")),
+        generated_tokens=json_count(json_object(next_token).get("n_decoded")),
         task=json_integer(item.get("id_task")),
-        processed_tokens=json_integer(item.get("n_prompt_tokens_processed")),
+        processed_tokens=json_count(item.get("n_prompt_tokens_processed")),
         predict_limit=json_integer(params.get("n_predict", params.get("max_tokens"))),
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, OtherServerModel, OtherServerReading
-from gpubox.server.responses import json_count
+from gpubox.server.responses import MAX_COUNT, json_count
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
@@ -54,7 +54,7 @@ def is_llama_props(props: Mapping[str, Any]) -> bool:
 
 async def detect_dialect(client: LlamaClient) -> str:
     """The dialect of the server; empty if it is unknown or does not answer. Never raises."""
-    if is_llama_props(await client.props()):
+    if is_llama_props(await client.fetch_object("/props")):
         return LLAMA
     if client.denied:
         return ""
@@ -76,10 +76,10 @@ async def read_other_server(client: LlamaClient, dialect: str) -> OtherServerRea
     return await readers.get(dialect, _openai)(client)
 
 
-def supported_fields(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields of ``body`` that the server accepts, and the names of the others."""
+def supported_fields(dialect: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``body`` that the server accepts."""
     accepted = EXTRA_FIELDS.get(dialect, frozenset()) | _OPENAI_FIELDS
-    return {k: v for k, v in body.items() if k in accepted}, tuple(sorted(set(body) - accepted))
+    return {name: value for name, value in body.items() if name in accepted}
 
 
 async def _ollama(client: LlamaClient) -> OtherServerReading | None:
@@ -217,4 +217,4 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < 2**53 else None
+    return value if 0 <= value < MAX_COUNT else None

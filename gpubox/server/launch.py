@@ -22,6 +22,7 @@ from gpubox.profiles.argv import server_argv
 from gpubox.profiles.flag_paths import FILE_FLAGS, GGUF_FLAGS
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.state import Launch
+from gpubox.storage import existing_folder
 
 MIN_FREE_DISK_BYTES = 100 * 1000 * 1000
 """For the log and the state file."""
@@ -225,9 +226,7 @@ def _check_files(profile: Profile) -> None:
 
 
 def _check_disk(paths: Paths) -> None:
-    folder = paths.state
-    while not folder.exists():
-        folder = folder.parent
+    folder = existing_folder(paths.state)
     free = shutil.disk_usage(folder).free
     if free < MIN_FREE_DISK_BYTES:
         raise GpuboxError(

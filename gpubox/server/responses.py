@@ -8,6 +8,9 @@ from typing import Any
 DEFERRED, PROCESSING = "requests_deferred", "requests_processing"
 """Requests that wait for a slot, and requests that have one: the two gauges of ``/metrics`` that no scrape resets."""
 
+MAX_COUNT = 2**53
+"""From here on a JSON number is not exact, and nothing is so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -49,6 +52,6 @@ def json_integer(value: Any) -> int | None:
 
 
 def json_count(value: Any) -> int | None:
-    """``value`` if it is an integer from 0 that JSON can hold exactly, else ``None``."""
+    """``value`` if it is an integer that can count something, else ``None``: a server can answer anything."""
     number = json_integer(value)
-    return number if number is not None and 0 <= number < 2**53 else None
+    return number if number is not None and 0 <= number < MAX_COUNT else None

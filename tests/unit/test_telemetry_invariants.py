@@ -21,7 +21,7 @@ from tests.unit.invariants import broken
 from tests.unit.test_telemetry_device_memory import HOST_NOW, PROCESS, any_card, any_split
 from tests.unit.test_telemetry_session_speeds import newest_first, request
 
-STATES = ("down", "loading", "stopping", "sleeping", "stuck", "ready", "idle", "prefill", "answering", "thinking")
+STATES = ("down", "loading", "stopping", "sleeping", "stuck", "ready", "idle", "prefill", "answering")
 
 
 def any_snapshot(rng: random.Random) -> Snapshot:
