@@ -272,7 +272,7 @@ class CompletionRequester:
         if settings.slot is not None:
             body["id_slot"] = settings.slot
         if self.client.dialect not in ("", LLAMA):
-            body = {**supported_fields(self.client.dialect, body)[0], "model": self.client.model}
+            body = {**supported_fields(self.client.dialect, body), "model": self.client.model}
         return body
 
     async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpubox.bench.model import RunInfo, Target
 from gpubox.engines.capabilities import Capabilities
 from gpubox.errors import UsageError
-from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS, FlagValue, Profile
 
 MAX_INT = 1 << 63
 DRAFT_WINDOW_FLAGS = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
@@ -54,8 +54,6 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     Raises UsageError for a companion profile (it runs next to what is measured), for a field of the profile and for
     a secret.
     """
-    from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
-
     if profile.companion:
         raise UsageError(
             f"{profile.name} is a companion profile: it runs beside the active one.",
@@ -71,17 +69,10 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     return replace(profile, flags={name: value for name, value in flags.items() if value != ""})
 
 
-def check_overrides(target: Target, profile: Profile, capabilities: Capabilities) -> None:
-    """Raises UsageError if the engine does not list one of the flags. Called before anything is stopped."""
-    from gpubox.server.launch import check_flags
-
-    check_flags(apply_overrides(profile, target), capabilities)
-
-
 def flag_key(name: str, profile: Profile, capabilities: Capabilities) -> str:
     """The key for ``name`` in the profile's flags: the alias used there, else the engine's own name.
 
-    A flag that the engine does not know stays as it is; ``check_overrides`` refuses it.
+    A flag that the engine does not know stays as it is; ``check_flags`` refuses it.
     """
     wanted = name.lstrip("-").replace("_", "-")
     if wanted in DRAFT_WINDOW_FLAGS:

@@ -92,16 +92,16 @@ class Contrast:
         half = t_quantile(LEVEL, self.dof) * self.error if self.error else 0.0
         return math.exp(self.log_ratio - half), math.exp(self.log_ratio + half)
 
-    def p_value(self, margin: float = MARGIN) -> float:
-        """The two-sided p of the hypothesis that the ratio is within ``margin`` of 1."""
-        excess = max(0.0, abs(self.log_ratio) - math.log1p(margin))
+    def p_value(self) -> float:
+        """The two-sided p of the hypothesis that the ratio is within MARGIN of 1."""
+        excess = max(0.0, abs(self.log_ratio) - math.log1p(MARGIN))
         if not excess or math.isinf(self.error):
             return 1.0
         return t_p_value(excess / self.error, self.dof) if self.error else 0.0
 
-    def detectable_difference(self, level: float = LEVEL, margin: float = MARGIN) -> float:
+    def detectable_difference(self, level: float) -> float:
         """The smallest relative difference that would be significant: 0.05 is 5 %."""
-        return math.expm1(t_quantile(level, self.dof) * self.error + math.log1p(margin))
+        return math.expm1(t_quantile(level, self.dof) * self.error + math.log1p(MARGIN))
 
     def verdict(self, corrected_p: float, level: float = LEVEL) -> Verdict:
         """``corrected_p``: ``p_value`` after correction for multiple tests. Assumed noise never gives a verdict."""

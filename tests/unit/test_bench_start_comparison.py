@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -155,12 +156,12 @@ def test_noise_between_runs_needs_four_other_runs_of_the_same_row() -> None:
     summaries = [summary(number, 50.0 + number) for number in range(6)]
     info = summaries[0].info
     assert info is not None
-    row, known = summaries[0].metrics[0], info.provenance["p"]
+    row = summaries[0].metrics[0]
     history = NoiseHistory(lambda: summaries)
 
-    noise = history.between_runs(known, ("r0", "r5"), "speed", info.plan.options, row)
+    noise = history.between_runs(info, row, ("r0", "r5"))
 
     assert (noise.dof, noise.runs) == (3, 4)
     assert noise.sd == pytest.approx(statistics.stdev(map(math.log, (51, 52, 53, 54))))
-    assert history.between_runs(known, ("r0", "r1", "r5"), "speed", info.plan.options, row) == Noise()
-    assert history.between_runs(known, (), "soak", info.plan.options, row) == Noise()
+    assert history.between_runs(info, row, ("r0", "r1", "r5")) == Noise()
+    assert history.between_runs(replace(info, plan=replace(info.plan, kind="soak")), row, ()) == Noise()

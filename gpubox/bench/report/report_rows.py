@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.chart import charts
+from gpubox.bench.report.chart import Chart, charts
 from gpubox.bench.report.formatting import (
     DOUBTFUL,
     format_interval,
@@ -45,9 +45,7 @@ def report_rows(
         yield _target_heading(info, target)
         yield from metric_table([metric for metric in report.metrics if metric.target == target], width)
     if plots:
-        for chart in charts(report):
-            yield ()
-            yield from plot(chart, min(width or _MAX_PLOT_WIDTH, _MAX_PLOT_WIDTH))
+        yield from chart_rows(charts(report), width)
     for table in report.tables:
         yield ()
         title, note = sanitize_line(table.title), f"  ({sanitize_line(table.note)})" if table.note else ""
@@ -66,6 +64,13 @@ def report_rows(
         yield from wrapped_rows(note, "doubt" if DOUBTFUL in note else "", width)
     for warning in validity_warnings(report.flags):
         yield from wrapped_rows(warning, "doubt", width)
+
+
+def chart_rows(drawn: Iterable[Chart], width: int | None) -> Iterator[StyledRow]:
+    """Every chart below an empty row."""
+    for chart in drawn:
+        yield ()
+        yield from plot(chart, min(width or _MAX_PLOT_WIDTH, _MAX_PLOT_WIDTH))
 
 
 def wrapped_rows(text: str, role: str, width: int | None) -> Iterator[StyledRow]:

@@ -12,7 +12,7 @@ import click
 
 from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
 from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import execute_plan, fetch_models, print_outline, resolve_targets, target_by_url
+from gpubox.cli.bench.execution import execute, fetch_models, print_outline, resolve_targets, target_by_url
 from gpubox.cli.context import Context
 from gpubox.cli.options import benchmark_option
 from gpubox.errors import UsageError
@@ -58,7 +58,7 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
                 for sentence in outline_plan(plan, context.paths).sentences():
                     diagnostics.note(f"  {sentence}")
             fetch_models(context, plan.targets)
-            execute_plan(context, plan, now=now, as_json=as_json)
+            execute(context, plan, now=now, as_json=as_json)
 
         text = inspect.cleandoc(make_plan.__doc__ or "")
         return click.Command(kind, params=[*arguments, *options], callback=run, help=text)
@@ -144,7 +144,7 @@ def ab_command(context: Context, given: dict[str, Any]) -> Plan:
 def _sides(
     context: Context, first: str, second: str | None, settings: Sequence[str], vary: str | None
 ) -> tuple[list[Side], list[Target]]:
-    """The two sides and their targets: one target if both sides ask the same server. Raises UsageError, GpuboxError."""
+    """The two sides and their targets. Raises UsageError, GpuboxError."""
     from gpubox.bench.kinds.ab.plan import Side
     from gpubox.bench.model import Target
 
@@ -172,27 +172,29 @@ def _sides(
 
         name = second or first
         overrides = _overrides(context, context.profile(name), settings)
-        if name == first and not overrides:
-            return [Side(first, first), Side(f"{first} again", first)], [target]
         other = Target(" ".join(filter(None, (name, cell_name(overrides)))), name, overrides)
     _check_overrides(context, other)
-    return [Side(target.name, target.name), Side(other.name, other.name)], [target, other]
+    return _sides_of(target, other)
 
 
 def _sides_by_address(first: str, second: str | None, *, changed: bool) -> tuple[list[Side], list[Target]]:
-    from gpubox.bench.kinds.ab.plan import Side
-
     hint = "Name two addresses: ab http://A http://B"
     if second is None or changed:
         raise UsageError("gpubox cannot change the flags of a server given by its address.", hint)
     for url in (first, second):
         if "://" not in url:  # the name of a profile would be taken for a host
             raise UsageError(f"{url!r} is not the address of a server.", hint)
-    targets = [target_by_url(first), target_by_url(second)]
+    return _sides_of(target_by_url(first), target_by_url(second))
+
+
+def _sides_of(*targets: Target) -> tuple[list[Side], list[Target]]:
+    """One target if both sides ask the same server."""
+    from gpubox.bench.kinds.ab.plan import Side
+
     names = [target.name for target in targets]
     if targets[0] == targets[1]:
-        return [Side(names[0], names[0]), Side(f"{names[0]} again", names[0])], targets[:1]
-    return [Side(name, name) for name in names], targets
+        return [Side(names[0], names[0]), Side(f"{names[0]} again", names[0])], [targets[0]]
+    return [Side(name, name) for name in names], list(targets)
 
 
 @_kind_command(click.Argument(["profile"]))
@@ -327,7 +329,9 @@ def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> d
 
 
 def _check_overrides(context: Context, target: Target) -> None:
-    from gpubox.bench.overrides import check_overrides
+    """Raises UsageError if the engine does not list one of the flags. Called before anything is stopped."""
+    from gpubox.bench.overrides import apply_overrides
+    from gpubox.server.launch import check_flags
 
     profile = context.profile(target.profile)
-    check_overrides(target, profile, _capabilities(context, profile))
+    check_flags(apply_overrides(profile, target), _capabilities(context, profile))
