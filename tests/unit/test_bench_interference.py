@@ -20,12 +20,11 @@ from gpubox.bench.provenance import FileHashes, engine_files, read_machine
 from gpubox.bench.target_server import TargetServer
 from gpubox.config import Config
 from gpubox.errors import UsageError
-from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 
-CARD = replace(
-    unknown_gpu(0), name="RTX", power_watts=250.0, temperature_celsius=60, clock_sm_mhz=2500, throttle_reasons=(),
+CARD = Gpu(0, name="RTX", power_watts=250.0, temperature_celsius=60, clock_sm_mhz=2500, throttle_reasons=(),
     processes=(GpuProcess(11, "Xorg", 300 << 20),),
 )  # fmt: skip
 

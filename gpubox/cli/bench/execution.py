@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpubox.bench.model import Plan, RunInfo, Target
+from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 
 if TYPE_CHECKING:
-    from gpubox.bench.model import Plan, RunInfo, Target
     from gpubox.bench.report.plot import StyledRow
-    from gpubox.bench.run_store import Run
 
 
 def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, model: str) -> list[Target]:
     """The profiles, else the server at ``url``, else the running server. Raises GpuboxError."""
-    from gpubox.bench.model import Target
     from gpubox.bench.overrides import apply_overrides
     from gpubox.server.instance import observe
 
@@ -46,7 +45,6 @@ def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, 
 
 def target_by_url(url: str, model: str = "") -> Target:
     """The server at ``url``. Raises UsageError if that is no address, or may hold a secret."""
-    from gpubox.bench.model import Target
     from gpubox.server.address import server_root
 
     root = server_root(url)
@@ -93,7 +91,6 @@ def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> 
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
     from gpubox.bench.report.run_summaries import run_summary
-    from gpubox.bench.run_store import Run, find_run
     from gpubox.cli.bench.run_progress import RunProgressOutput
     from gpubox.cli.operations import run_cancellable
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpubox.bench.model import Plan, Target
 from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
 from gpubox.cli import diagnostics
 from gpubox.cli.bench.execution import execute, fetch_models, print_outline, resolve_targets, target_by_url
@@ -19,11 +20,10 @@ from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.kinds.ab.plan import Side
-    from gpubox.bench.model import Plan, Target
     from gpubox.engines.capabilities import Capabilities
     from gpubox.profiles.profile import FlagValue, Profile
 
-PlanMaker = Callable[[Context, dict[str, Any]], "Plan"]
+PlanMaker = Callable[[Context, dict[str, Any]], Plan]
 """Makes a plan of the given arguments and options. Raises GpuboxError."""
 _PROFILES = click.Argument(["profiles"], nargs=-1)
 
@@ -82,7 +82,6 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     """
     from gpubox.bench.kinds.speed import llama_bench
     from gpubox.bench.kinds.speed.workloads import parse_options
-    from gpubox.bench.model import Plan
 
     profiles, url, model = _targets_given(given)
     with_llama_bench = not (given.pop("no_llama_bench", False) or url or "preset" in given)
@@ -132,8 +131,6 @@ def ab_command(context: Context, given: dict[str, Any]) -> Plan:
     """
     import msgspec
 
-    from gpubox.bench.model import Plan
-
     sides, targets = _sides(
         context, given.pop("first"), given.pop("second", None), given.pop("set", ()), given.pop("vary", None)
     )
@@ -146,7 +143,6 @@ def _sides(
 ) -> tuple[list[Side], list[Target]]:
     """The two sides and their targets. Raises UsageError, GpuboxError."""
     from gpubox.bench.kinds.ab.plan import Side
-    from gpubox.bench.model import Target
 
     if second is None and not settings and not vary:
         raise UsageError("ab needs two sides.", "Name a second profile, or change a flag: --set spec-type=none")
@@ -202,11 +198,11 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     """Find the fastest cell of a grid of flags of PROFILE.
 
     Each cell, one combination of values, is started once. Then the fastest cells and the unchanged profile are
-    compared on new starts, in random order. A cell that does not load is kept with its reason; cells that need at
-    least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a profile.
+    compared on new starts, in random order. A cell that does not load stays in the report, with its reason; cells
+    that need at least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a
+    profile.
     """
     from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-    from gpubox.bench.model import Plan
     from gpubox.bench.overrides import DRAFT_WINDOW_FLAGS, flag_key
 
     profile = context.profile(given.pop("profile"))
@@ -242,8 +238,6 @@ def soak_command(context: Context, given: dict[str, Any]) -> Plan:
     speed, TTFT, acceptance, memory, temperature, clocks and power over time. It names falling speed, growing memory
     and cycles of fast and slow answers.
     """
-    from gpubox.bench.model import Plan
-
     targets = resolve_targets(context, *_targets_given(given))
     return Plan("soak", tuple(targets), {"minutes": 15.0, **given})
 
@@ -259,11 +253,9 @@ def humaneval_command(context: Context, given: dict[str, Any]) -> Plan:
       agentic  up to five rounds with a sandbox
       all      all of them, compared
 
-    The model's programs and the grader run in the sandbox. The run is refused if no sandbox
-    works here.
+    The model's programs and the grader run in the sandbox. The run is refused if no sandbox works here.
     """
     from gpubox.bench.kinds.humaneval.options import MODES, parse_options
-    from gpubox.bench.model import Plan
 
     profiles, url, model = _targets_given(given)
     parallel = given.pop("parallel", 1)
@@ -289,7 +281,6 @@ def suite_command(context: Context, given: dict[str, Any]) -> Plan:
     --compat computes the totals as the article "Round 3: twelve tasks, five local models" does.
     """
     from gpubox.bench.kinds.suite.tasks import parse_options
-    from gpubox.bench.model import Plan
 
     profiles, url, model = _targets_given(given)
     _move_temperature(given)
