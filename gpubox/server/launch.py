@@ -13,7 +13,7 @@ from gpubox.config import Config, api_key
 from gpubox.engines.capabilities import Capabilities, added_flags, display_version, find_refusals, repeated_flags
 from gpubox.engines.find import Engine, choose_engine
 from gpubox.engines.query import check_arguments, read_capabilities
-from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import port_owner
 from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.models.resolve import profile_model, with_resolved_flag_paths
@@ -231,5 +231,4 @@ def _check_disk(paths: Paths) -> None:
         raise GpuboxError(
             f"Only {free / 1e6:.0f} MB are free in the log folder ({folder}).",
             "Free some disk space.",
-            code=ExitCode.FAILED,
         )

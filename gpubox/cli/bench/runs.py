@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from gpubox import units
 from gpubox.bench.run_store import find_run
 from gpubox.cli import diagnostics, output
-from gpubox.cli.bench.execution import fetch_models, print_report, run_or_resume
+from gpubox.cli.bench.execution import execute, fetch_models, print_report, print_rows
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
-
-if TYPE_CHECKING:
-    from gpubox.bench.report.chart import Chart
-    from gpubox.bench.report.plot import StyledRow
 
 
 @click.command("ls")
@@ -97,9 +93,9 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 
         output.emit_json({"comparison": to_builtins(comparison)})
         return
-    from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
+    from gpubox.bench.report.run_comparison import comparison_rows
 
-    _print(comparison_rows(comparison, output.width()), () if no_plots else comparison_charts(comparison))
+    print_rows(comparison_rows(comparison, output.width(), plots=not no_plots))
 
 
 @click.command("leaderboard")
@@ -118,7 +114,7 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
         return
     from gpubox.bench.report.leaderboard import leaderboard_rows
 
-    _print(leaderboard_rows(leaderboards, output.width()), ())
+    print_rows(leaderboard_rows(leaderboards, output.width()))
 
 
 @click.command("export")
@@ -165,7 +161,7 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
         print_report(context, stored, as_json=as_json)
         return
     fetch_models(context, info.plan.targets)
-    run_or_resume(context, stored, now=now, as_json=as_json)
+    execute(context, stored, now=now, as_json=as_json)
 
 
 @click.command("rescore")
@@ -256,13 +252,3 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
                 )
         run.remove()
     output.emit_result(f"Deleted: {names}", {"removed": [run.id for run in stored]}, as_json=as_json)
-
-
-def _print(rows: Iterable[StyledRow], charts: Sequence[Chart]) -> None:
-    from gpubox.bench.report.plot import plot
-    from gpubox.bench.report.report_rows import row_texts
-
-    plotted: list[StyledRow] = []
-    for chart in charts:
-        plotted += [(), *plot(chart, output.width() or 100)]
-    output.emit_text("\n".join(row_texts([*rows, *plotted])))

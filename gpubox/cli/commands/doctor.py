@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -128,16 +129,24 @@ def _key(context: Context) -> Finding:
 
 
 def _sandbox(context: Context) -> Finding:
-    from gpubox.sandbox.probe import probe_blocking
+    from gpubox.sandbox.probe import probe
 
-    probe = probe_blocking(context.config)
-    if probe.isolation is None:
+    confinement = asyncio.run(probe(context.config))
+    if confinement.isolation is None:
         return Finding(
-            "sandbox", "warn", f"no sandbox works, so the model's programs are not run: {probe.problem}", probe.hint
+            "sandbox",
+            "warn",
+            f"no sandbox works, so the model's programs are not run: {confinement.problem}",
+            confinement.hint,
         )
-    if probe.isolation != "bubblewrap":
-        return Finding("sandbox", "warn", f"weaker: {probe.detail} ({probe.problem}); {probe.weakness}", probe.hint)
-    return Finding("sandbox", "ok", f"{probe.detail}; {probe.memory}")
+    if confinement.isolation != "bubblewrap":
+        return Finding(
+            "sandbox",
+            "warn",
+            f"weaker: {confinement.detail} ({confinement.problem}); {confinement.weakness}",
+            confinement.hint,
+        )
+    return Finding("sandbox", "ok", f"{confinement.detail}; {confinement.memory}")
 
 
 def _quarantine() -> Iterator[Finding]:

@@ -42,7 +42,7 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
     """
     url = server_url(url)
     began = time.monotonic()
-    with Recorder(file, __version__) as recorder:
+    with contextlib.closing(Recorder(file, __version__)) as recorder:
         if seconds is None:
             diagnostics.note(f"recording to {file}; Ctrl-C stops")
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
