@@ -69,6 +69,11 @@ def _check_regular(path: Path, mode: int) -> None:
     raise NotRegularFile(errno.EINVAL, f"it is {kind}, not a file", str(path))
 
 
+def existing_folder(folder: Path) -> Path:
+    """``folder``, or the nearest folder above it that exists."""
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replaces the file in one step and waits for the disk: after a crash it has the old or the new content.
 

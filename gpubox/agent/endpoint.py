@@ -89,7 +89,7 @@ async def _query(client: LlamaClient, endpoint: ServerEndpoint) -> ServerEndpoin
     from gpubox.server.other_server import LLAMA
 
     health = await client.health()
-    props = (await client.props() or {}) if health.status == "ok" else {}
+    props = await client.props() if health.status == "ok" else {}
     if not (endpoint.profile_name or client.denied or is_llama_props(props)):
         dialect = await detect_dialect(client)
         other = await read_other_server(client, dialect) if dialect not in ("", LLAMA) else None

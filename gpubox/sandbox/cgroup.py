@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpubox.hardware.process import descendants
 from gpubox.sandbox.policy import Policy
-from gpubox.sandbox.process_tree import descendants
 
 ROOT = Path("/sys/fs/cgroup")
 _WAIT_SECONDS = 0.5

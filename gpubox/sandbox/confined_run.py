@@ -11,11 +11,12 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import descendants
 from gpubox.sandbox import spawn
 from gpubox.sandbox.disk_usage import DiskMonitor
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
-from gpubox.sandbox.process_tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
+from gpubox.sandbox.process_tree import kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
 from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.workspace_scan import WorkspaceScan, changed_files, check_workspace, scan, scan_at_start
 from gpubox.units import MIB

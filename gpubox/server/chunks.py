@@ -225,11 +225,8 @@ def _usage(item: dict[str, Any]) -> Usage | None:
     if not item:
         return None
     details = json_object(item.get("prompt_tokens_details"))
-    return Usage(
-        json_count(item.get("prompt_tokens")),
-        json_count(item.get("completion_tokens")),
-        json_count(details.get("cached_tokens")),
-    )
+    counts = (item.get("prompt_tokens"), item.get("completion_tokens"), details.get("cached_tokens"))
+    return Usage(*map(json_count, counts))
 
 
 def _error(item: Any) -> str:

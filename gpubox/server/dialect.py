@@ -76,10 +76,10 @@ async def read_other_server(client: LlamaClient, dialect: str) -> OtherServerRea
     return await readers.get(dialect, _openai)(client)
 
 
-def supported_fields(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields of ``body`` that the server accepts, and the names of the others."""
+def supported_fields(dialect: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``body`` that the server accepts."""
     accepted = EXTRA_FIELDS.get(dialect, frozenset()) | _OPENAI_FIELDS
-    return {k: v for k, v in body.items() if k in accepted}, tuple(sorted(set(body) - accepted))
+    return {name: value for name, value in body.items() if name in accepted}
 
 
 async def _ollama(client: LlamaClient) -> OtherServerReading | None:

@@ -121,13 +121,12 @@ def _why_unnamed(inputs: BottleneckInputs, utilization: int | None, both_loads: 
     if inputs.rates.threads_busy is None:
         return "a load needs two readings of the process"
     if inputs.threads is None:
-        threads = f"{inputs.rates.threads_busy:.1f} threads busy"
-        return _joined(threads, "the log does not show of how many")
+        return f"{inputs.rates.threads_busy:.1f} threads busy; the log does not show how many there are"
     cards = [key for key in inputs.devices if not key.startswith("RPC ")]
     if cards and utilization is None:
         why = inputs.driver_problem or "the driver does not report its load"
         return f"no reading of {' and '.join(cards)} ({why}), {both_loads}"
-    return f"no part is at its limit: {both_loads}"
+    return f"nothing is fully used: {both_loads}"
 
 
 def _joined(*texts: str) -> str:

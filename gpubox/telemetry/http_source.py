@@ -153,7 +153,7 @@ class HttpSource:
             return ["/slots and /metrics need an API key that gpubox does not have"]
         problems = []
         if not self.may_ask_slots:
-            problems.append("/slots is not polled, to let the server sleep: no live speed, no context fill")
+            problems.append("/slots is not read, so that the server can sleep: no live speed, no context fill")
         elif not reading.slots:
             problems.append("/slots is off or unreadable: no live speed, no context fill")
         if reading.counters is None:
@@ -237,7 +237,7 @@ class HttpSource:
 
     async def _is_asleep(self) -> bool:
         """Whether a foreign server reports that it sleeps. From then on /slots is not read: that keeps it awake."""
-        asleep = ((await self.client.props()) or {}).get("is_sleeping") is True
+        asleep = (await self.client.props()).get("is_sleeping") is True
         self.may_ask_slots = self.may_ask_slots and not asleep
         return asleep
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Self
 
 from gpubox.clock import utc_now
 from gpubox.config import Config
@@ -56,6 +57,12 @@ class Sampler:
         self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
         self._counter_rate = CounterRate()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Ends all tasks of the sources."""
@@ -268,7 +275,7 @@ def _state(launch: LaunchSources, at: float) -> tuple[str, list[str]]:
         return "down", problems
     unmoved = launch.slot_rates.seconds_unmoved(at)
     if unmoved > STUCK_SECONDS and (not launch.computes or unmoved > HUNG_SECONDS):
-        return "stuck", [f"no busy slot has moved for {unmoved:.0f} s", *problems]
+        return "stuck", [f"no token processed or generated for {unmoved:.0f} s", *problems]
     slots = reading.slots or ()
     states = ["idle" if not s.busy else "answering" if s.generated_tokens else "prefill" for s in slots]
     if not states and in_flight:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.log_parsing import MIB, parse_event
+from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown, device_key
+from gpubox.units import MIB
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 RPC = "RPC 127.0.0.1:50152"

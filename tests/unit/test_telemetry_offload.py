@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.host import ProcessReading
 from gpubox.server.state import Launch
 from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck, process_rates
@@ -49,7 +49,7 @@ def source(folder: Path, text: str) -> LogSource:
 
 def card(index: int = 0, util: int | None = 50, **more: object) -> Gpu:
     values = {"bus_id": f"00000000:0{index + 1}:00.0", "utilization_percent": util, **more}
-    return replace(unknown_gpu(index), **values)  # type: ignore[arg-type]
+    return Gpu(index, **values)  # type: ignore[arg-type]
 
 
 def judge(
@@ -182,7 +182,7 @@ def test_no_bottleneck_without_readings_but_a_reason(log: LogSource) -> None:
     assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not report its load), threads 1.0 of 8"
     level = judge(log, card(util=40), threads_busy=1.0)
     assert level.bottleneck is None
-    assert level.bottleneck_reason == "no part is at its limit: GPU 40%, threads 1.0 of 8"
+    assert level.bottleneck_reason == "nothing is fully used: GPU 40%, threads 1.0 of 8"
 
 
 def test_where_there_is_no_driver_it_is_named() -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recorder import VERSION, Recorder, read_recording
 from gpubox.telemetry.snapshot import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
 
-GPU = replace(
-    unknown_gpu(0),
+GPU = Gpu(
+    0,
     name="RTX",
     vram_total_bytes=16 * 2**30,
     power_watts=12.5,

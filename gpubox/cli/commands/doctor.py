@@ -25,6 +25,7 @@ from gpubox.models.find import find_models
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.engine_compatibility import compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.storage import existing_folder
 
 _MARKS = {"ok": "✓", "warn": "!", "bad": "✗"}
 
@@ -113,7 +114,7 @@ def _profiles(context: Context) -> Iterator[Finding]:
 
 
 def _models(context: Context) -> Finding:
-    models = find_models(context.config)
+    models = find_models(context.config, context.paths)
     if models:
         return Finding("models", "ok", f"{len(models)} GGUF files found")
     return Finding("models", "warn", "no GGUF files found", "Add folders to model-dirs in config.toml.")
@@ -161,9 +162,7 @@ def _quarantine() -> Iterator[Finding]:
 def _folders(context: Context) -> Iterator[Finding]:
     paths = context.paths
     for name, folder in (("config", paths.config), ("state", paths.state), ("cache", paths.cache)):
-        existing = folder
-        while not existing.exists():
-            existing = existing.parent
+        existing = existing_folder(folder)
         free = shutil.disk_usage(existing).free
         if os.access(existing, os.W_OK):
             yield Finding(name, "ok", f"{folder}, {units.file_size(free)} free")

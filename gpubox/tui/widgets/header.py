@@ -55,6 +55,11 @@ class StatusHeader(Widget):
     """Name and readings of the cards: text and style."""
     stale: reactive[bool] = reactive(False)
 
+    def copy_values(self, header: StatusHeader) -> None:
+        """Shows what ``header`` shows."""
+        self.overview, self.clock, self.stale, self.bench = header.overview, header.clock, header.stale, header.bench
+        self.gpu_readings, self.activity = header.gpu_readings, header.activity
+
     def render(self) -> RenderResult:
         width = self.size.width
         layouts = (self._parts(cells) for cells in NAME_CELLS)
