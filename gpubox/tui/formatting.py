@@ -30,13 +30,13 @@ def block_bar(fraction: float, width: int) -> str:
     return "▓" * filled + "░" * (width - filled)
 
 
-def time_or_date(iso: str, now: datetime | None = None) -> str:
+def time_or_date(iso: str) -> str:
     """A moment as lists show it: the time today, else the date."""
     try:
         at = datetime.fromisoformat(iso).astimezone()
     except ValueError:
         return ""
-    today = (now or datetime.now().astimezone()).date()
+    today = datetime.now().astimezone().date()
     if at.date() == today:
         return f"{at:%H:%M}"
     return f"{at:%d %b}" if at.year == today.year else f"{at:%Y-%m}"

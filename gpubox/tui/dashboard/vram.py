@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpubox import units
 from gpubox.tui.styled_lines import (
+    GAP,
     QUIET,
     StyledLine,
-    arrange_in_columns,
     cell_width,
     dimmed,
     fit_by_priority,
+    join_lines,
     sanitize_to_width,
     styled_line,
     wrap_parts,
@@ -114,10 +114,10 @@ def _device_lines(
     if several:
         body += wrap_parts([legend_entry(part, no_color=no_color) for part in parts], width)
     else:
-        columns = max(1, (width + 3) // (LEGEND_CELLS + 3))
-        cells = min(LEGEND_CELLS + 6, (width - 3 * (columns - 1)) // columns)
+        columns = max(1, (width + len(GAP)) // (LEGEND_CELLS + len(GAP)))
+        cells = min(LEGEND_CELLS + 6, (width - len(GAP) * (columns - 1)) // columns)
         entries = [legend_entry(part, no_color=no_color, width=cells) for part in parts]
-        body += arrange_in_columns(entries, width, cells)
+        body += [join_lines(entries[at : at + columns]) for at in range(0, len(entries), columns)]
     if (device.unaccounted_bytes or 0) <= -MIB:
         if device.kind == "host":  # normal: the kernel allocates a page when it is first touched
             body.append(styled_line(("the log reports more than is resident yet", QUIET)))
@@ -181,7 +181,7 @@ def _device_heading(device: DeviceMemory, lost: bool, width: int) -> StyledLine:
 
 
 def _lost_gpu_line(gpu: Gpu) -> StyledLine:
-    at = f" at {datetime.fromisoformat(gpu.lost_at).astimezone():%H:%M:%S}" if gpu.lost_at else ""
+    at = f" at {units.time_of_day(gpu.lost_at)}" if gpu.lost_at else ""
     return styled_line((f"✗ GPU {gpu.index} LOST{at}", "bold $error"))
 
 
