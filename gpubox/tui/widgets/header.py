@@ -34,7 +34,7 @@ ALWAYS_SHOWN = 90
 """Parts from this priority on are never dropped."""
 NAME_CELLS = (30, 18, 12, 6, 0)
 """Widths of the profile's name, tried in this order on a narrow terminal."""
-SPECIFIC_ACTIVITIES = {"prefill", "thinking", "sleeping", "stuck"}
+SPECIFIC_ACTIVITIES = {"prefill", "sleeping", "stuck"}
 """Activities that are shown instead of the states ``ready`` and ``answering``."""
 
 
